@@ -1,0 +1,43 @@
+# `make demo` and `make test` need nothing but Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check format clean
+
+help: ## Show this list.
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## Make .venv and install everything that constraints.txt pins.
+
+# torch first and by itself, so that no other package's range chooses another build of it. The
+# oracles of the tests go without their dependencies, which would replace torch.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "sweeper needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps \
+		mup unit-scaling einops docstring-parser
+	@touch $@
+
+demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes on two cores.
+	$(BIN)/sweeper search experiment=demo
+	$(BIN)/sweeper transfer --study demo --to-width 256 --validate
+
+test: setup ## Run the tests and report coverage.
+	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
+
+check: setup ## Format, lint and types: exactly what CI checks.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup ## Put the code in its format.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what setup and tests made; studies in runs/ stay.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info

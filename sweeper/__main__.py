@@ -1,0 +1,5 @@
+"""`python -m sweeper`."""
+
+from sweeper.cli import main
+
+main()

@@ -1,0 +1,32 @@
+"""Which configs there are: the groups and their options, read off the folders alone.
+
+Shell completion and error messages ask here; nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeper.errors import BadInput
+
+
+def home() -> Path:
+    """The folder `conf/`: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise BadInput(f"the configs are missing: neither {package / 'conf'} nor beside {package}")
+
+
+def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
+    """Options of every group, by name; those of the user's `config_dir` are among them."""
+    if config_dir is not None and not config_dir.is_dir():
+        raise BadInput(f"--config-dir {config_dir} is not a folder")
+    found: dict[str, set[str]] = {}
+    for root in (home(), config_dir):
+        if root is None:
+            continue
+        for path in root.glob("*/*.yaml"):
+            found.setdefault(path.parent.name, set()).add(path.stem)
+    return {name: sorted(options) for name, options in sorted(found.items())}

@@ -1,0 +1,198 @@
+"""A corpus: one flat file of tokens, cut into a train split and a held-out tail.
+
+Here too is what the sources share: reading token files, and writing the cache so that a kill
+never leaves half a file under its final name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.errors import BadInput, ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Tokens in a file, of which the last part is held out.
+
+    `path` is a flat token file: `.npy` of any integer type, or nanoGPT's raw uint16 `.bin`.
+    `digest` is the SHA-256 (hex) of the content that the tokens follow from, `classes` the size
+    of the vocabulary, `heldout_fraction` the share of the tokens at the end that are never
+    trained on. A corpus is small and can be pickled: the file is mapped on first use.
+    """
+
+    path: Path
+    digest: str
+    classes: int
+    heldout_fraction: float
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: pickling the memory map would copy the whole file."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def tokens(self) -> NDArray[np.integer]:
+        """All tokens [tokens], read through a memory map; BadInput as `open_tokens`."""
+        return open_tokens(self.path)
+
+    @property
+    def border(self) -> int:
+        """Number of tokens in the train split: the index of the first that is held out."""
+        return len(self.tokens) - round(len(self.tokens) * self.heldout_fraction)
+
+    def identity(self) -> dict[str, Any]:
+        """What determines a trial's data, as plain JSON; where the file lies is no part of it."""
+        return {
+            "digest": self.digest,
+            "classes": self.classes,
+            "heldout_fraction": self.heldout_fraction,
+        }
+
+    def check(self, batch_size: int, seq_len: int) -> None:
+        """BadInput unless the train split fills one batch and the held-out split one window."""
+        count, border = len(self.tokens), self.border
+        if (need := batch_size * seq_len + 1) > border:
+            raise BadInput(
+                f"{self.path} is too short to train on: {border} of its {count} tokens are for "
+                f"training, and one batch of {batch_size} x {seq_len} needs {need}; "
+                "use more text, or a smaller batch_size, seq_len or heldout"
+            )
+        if (need := seq_len + 1) > count - border:
+            raise BadInput(
+                f"{self.path} is too short to hold text out: {count - border} of its {count} "
+                f"tokens are held out, and one window of seq_len {seq_len} needs {need}; "
+                "use more text, a larger heldout or a smaller seq_len"
+            )
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> NDArray[np.int64]:
+        """Random windows of the train split, int64 [batch_size, seq_len + 1].
+
+        They follow from `seed` and `step` alone (each from 0 to 2**64 - 1), so that a trial's
+        data are the same whatever else runs beside it, and a larger batch begins with a smaller
+        one. The last token of a window is only ever a target. Call `check` before the first.
+        """
+        # Philox is a function of its key, and NumPy promises its raw stream (but not that of
+        # `Generator`) forever; the bias of the remainder is below 1e-8 up to 1e11 tokens.
+        key = np.array([seed, step], dtype=np.uint64)
+        draws = np.random.Philox(key=key).random_raw(batch_size)
+        return self._windows(draws % np.uint64(self.border - seq_len), seq_len)
+
+    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[NDArray[np.int64]]:
+        """Evenly spaced windows of the held-out tail, the same at each call.
+
+        Yields `batches` arrays, int64 [batch_size, seq_len + 1]. No window overlaps the train
+        split; windows overlap each other where the tail is shorter than all of them.
+        """
+        count = batches * batch_size
+        room = len(self.tokens) - self.border - (seq_len + 1)
+        starts = self.border + np.arange(count) * room // max(count - 1, 1)
+        for first in range(0, count, batch_size):
+            yield self._windows(starts[first : first + batch_size], seq_len)
+
+    def _windows(self, starts: NDArray[Any], seq_len: int) -> NDArray[np.int64]:
+        """The windows of seq_len + 1 tokens from each of `starts` [batch_size]."""
+        at = starts.astype(np.int64)[:, None] + np.arange(seq_len + 1)
+        windows: NDArray[np.int64] = self.tokens[at].astype(np.int64)
+        return windows
+
+
+class Source(Protocol):
+    """Where tokens come from; built from the configuration group `data`."""
+
+    def prepare(self, cache: Path) -> Corpus:
+        """The corpus, its files kept in the directory `cache`; BadInput when there is none."""
+        ...
+
+
+def check_heldout(value: object) -> None:
+    """ConfigError unless `value` is a share of the tokens that leaves some on both sides."""
+    if not isinstance(value, float) or not 0 < value < 1:
+        raise ConfigError("heldout", value, "the held-out share, above 0 and below 1")
+
+
+def open_tokens(path: Path) -> NDArray[np.integer]:
+    """The tokens in `path` [tokens] as a read-only memory map; BadInput for any other content."""
+    if path.suffix not in (".bin", ".npy"):
+        raise BadInput(f"{path} is no token file: its name must end in .bin (uint16) or .npy")
+    try:
+        tokens = _map_bin(path) if path.suffix == ".bin" else _map_npy(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+    if not len(tokens):
+        raise BadInput(f"{path} holds no tokens")
+    return tokens
+
+
+def _map_bin(path: Path) -> NDArray[np.integer]:
+    """Map nanoGPT's format: uint16, little-endian, no header."""
+    size = path.stat().st_size
+    if size % 2:
+        raise BadInput(
+            f"{path} has an odd number of bytes ({size}), so it is no flat file of uint16 tokens"
+        )
+    return np.asarray(np.memmap(path, "<u2", mode="r")) if size else np.empty(0, "<u2")
+
+
+def _map_npy(path: Path) -> NDArray[np.integer]:
+    """Map a .npy file; objects in it are never unpickled, as memory maps cannot hold any."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # a broken header ends in any of half a dozen kinds
+        raise BadInput(f"{path} is no .npy file of integers: {error}") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise BadInput(
+            f"{path} holds {array.dtype} of shape {array.shape}; tokens are integers in one row"
+        )
+    return np.asarray(array)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the name `path` once it is complete and on disk.
+
+    BadInput, naming the directory, when it cannot be written there.
+    """
+    # The name is unique, as several jobs may prepare the same corpus in one shared cache.
+    aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        raise BadInput(
+            f"the cache directory {path.parent} cannot be written: {error.strerror or error}"
+        ) from error
+    finally:
+        with suppress(OSError):  # it is gone already, or never was
+            aside.unlink()
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Write a small record under `path`; BadInput as `replacing`."""
+    with replacing(path) as file:
+        file.write(json.dumps(record).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A record from `write_json`, or an empty one where there is none that can be read."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

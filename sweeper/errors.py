@@ -1,0 +1,36 @@
+"""Errors that a user can act on: they end a command with one message and no traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SweeperError(Exception):
+    """The work failed for a reason worth one clear message (exit code 1)."""
+
+
+class BadInput(SweeperError):
+    """What the user gave cannot be used; nothing was written (exit code 2)."""
+
+
+class ConfigError(BadInput):
+    """A configuration value that is refused: the key, the value, and what is allowed."""
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        """Build the message from the dotted `key`, the refused `value` and what is `allowed`."""
+        self.key, self.value, self.allowed = key, value, allowed
+        super().__init__(f"{key}={value!r} is refused: {allowed}")
+
+    def below(self, prefix: str) -> ConfigError:
+        """The same error, its key seen from one level further out."""
+        return ConfigError(f"{prefix}.{self.key}" if prefix else self.key, self.value, self.allowed)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """A closing clause that names near misses of `word`, or else all that is known."""
+    options = sorted(known)
+    close = get_close_matches(word, options, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known: {', '.join(options)}" if options else "nothing is allowed here"

@@ -1,0 +1,82 @@
+"""Files that are either whole or not there: what a study keeps survives a kill at any moment."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sweeper.trial import encode
+
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+def write_atomically(path: Path, text: str | bytes) -> None:
+    """Replace the file at `path` by `text` (UTF-8), readable by its owner only.
+
+    When this returns, the content is on the disk; a kill or a crash at any moment leaves the
+    old file or the new one, never a part. OSError when it cannot be written: the old file is
+    then untouched.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    temporary = path.with_name(f".{uuid4().hex}.tmp")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as indented, strict JSON, atomically; non-finite floats become strings.
+
+    OSError as `write_atomically`, TypeError when `value` is no JSON.
+    """
+    write_atomically(path, json.dumps(encode(value), indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in the file at `path`; OSError when unreadable, ValueError when not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def private_folder(path: Path) -> None:
+    """Create the folder at `path` for its owner only, where it is not there yet.
+
+    Folders above it get the usual permissions. OSError when it cannot be created.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what writers killed half-way left in `folder`; only its one writer may do so."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the folder itself on the disk, so that a rename in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network filesystems sync folders by themselves and refuse to be asked.
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)

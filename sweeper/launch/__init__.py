@@ -1,0 +1,1 @@
+"""Launchers: where packs are trained."""

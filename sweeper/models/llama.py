@@ -1,0 +1,155 @@
+"""A Llama-style decoder: pre-norm RMSNorm, rotary attention, SwiGLU, untied head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sweeper.errors import ConfigError
+from sweeper.models.scaled import (
+    Attention,
+    CrossEntropy,
+    Embedding,
+    GatedSiLU,
+    Linear,
+    Residual,
+    RMSNorm,
+)
+
+
+def rotary_table(seq_len: int, head_size: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [seq_len, head_size / 2] of rotary position embedding."""
+    frequency = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    angle = torch.arange(seq_len, dtype=torch.float64)[:, None] * frequency
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs of `x` [..., seq, head_size] by position; lengths are kept."""
+    first, second = x.chunk(2, -1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head causal attention with fused query, key and value projections."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, width: int, head_size: int, seq_len: int, *, unit: bool) -> None:
+        """`width // head_size` heads."""
+        super().__init__()
+        self.heads, self.head_size = width // head_size, head_size
+        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.core = Attention(head_size, seq_len, causal=True, unit=unit)
+        self.out = Linear(width, width, unit=unit)
+        cos, sin = rotary_table(seq_len, head_size)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, seq, width] -> the same shape."""
+        batch, seq, width = x.shape
+        shape = (batch, seq, self.heads, self.head_size)
+        q, k, v = (t.reshape(shape).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        cos, sin = self.cos[:seq], self.sin[:seq]
+        y = self.core(rotate(q, cos, sin), rotate(k, cos, sin), v)
+        out: Tensor = self.out(y.transpose(1, 2).reshape(batch, seq, width))
+        return out
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: `down(up(x) * silu(gate(x)))` with up and gate fused."""
+
+    def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
+        """`hidden` is the inner width."""
+        super().__init__()
+        self.up_gate = Linear(width, 2 * hidden, unit=unit)
+        self.act = GatedSiLU(unit=unit)
+        self.down = Linear(hidden, width, unit=unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width] -> the same shape."""
+        up, gate = self.up_gate(x).chunk(2, -1)
+        out: Tensor = self.down(self.act(up, gate))
+        return out
+
+
+class Block(nn.Module):
+    """One layer: two residual branches, attention then feed-forward."""
+
+    def __init__(self, index: int, model: Llama) -> None:
+        """Layer `index`, from 0, of `model`, whose sizes are already set."""
+        super().__init__()
+        unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
+        self.attention_norm = RMSNorm(model.width, gain=model.norm_gain)
+        self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
+        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
+        self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain)
+        self.ffn = FeedForward(model.width, model.ffn_width, unit=unit)
+        self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, seq, width] -> the same shape."""
+        y = self.attention(self.attention_norm(self.attention_residual.split(x)))
+        x = self.attention_residual.add(y, x)
+        y = self.ffn(self.ffn_norm(self.ffn_residual.split(x)))
+        return self.ffn_residual.add(y, x)
+
+
+class Llama(nn.Module):
+    """Decoder of any width and depth.
+
+    `width` must be a multiple of `head_size`; `ffn_ratio * width` must be whole. `norm_gain`
+    makes the norms' gains trainable. `base_depth` is the depth of the model that was tuned,
+    and `unit` asks for unit-scaled operations; both are given by the scheme's side.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        depth: int,
+        classes: int,
+        seq_len: int,
+        head_size: int = 16,
+        ffn_ratio: float = 2.75,
+        norm_gain: bool = False,
+        base_depth: int | None = None,
+        unit: bool = False,
+    ) -> None:
+        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        super().__init__()
+        self.check(width, depth, head_size, ffn_ratio)
+        self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size
+        self.ffn_width, self.norm_gain, self.unit = round(ffn_ratio * width), norm_gain, unit
+        self.base_depth = base_depth or depth
+        self.embedding = Embedding(classes, width, unit=unit)
+        self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
+        self.norm = RMSNorm(width, gain=norm_gain)
+        self.head = Linear(width, classes, unit=unit, readout=True)
+        self.loss = CrossEntropy(classes, unit=unit)
+
+    @staticmethod
+    def check(width: int, depth: int, head_size: int, ffn_ratio: float) -> None:
+        """Refuse sizes that cannot be built."""
+        for key, value in (("width", width), ("depth", depth), ("head_size", head_size)):
+            if value < 1:
+                raise ConfigError(key, value, "at least 1")
+        if head_size % 2:
+            raise ConfigError("head_size", head_size, "an even number (rotary embedding)")
+        if width % head_size:
+            allowed = f"a multiple of head_size, which is {head_size}"
+            raise ConfigError("width", width, allowed)
+        if ffn_ratio <= 0 or not float(ffn_ratio * width).is_integer():
+            allowed = f"a positive ratio that makes {width} x ratio a whole number"
+            raise ConfigError("ffn_ratio", ffn_ratio, allowed)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits [batch, seq, classes] of `tokens` [batch, seq]; with `targets`, the mean loss."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits if targets is None else self.loss(logits, targets)

@@ -1,0 +1,222 @@
+"""Building blocks with scales: plain modules whose multipliers are scalar buffers.
+
+A scheme fills the buffers; a pack of trials stacks them like parameters, so that every trial
+has multipliers of its own. At their initial value of 1 the blocks are the ordinary ones. With
+`unit=True` a block has backward scales of its own (unit scaling); these are written with
+`scale_gradient`, because `torch.compile(vmap(...))` drops the backward of a custom
+`autograd.Function` without a word (seen with torch 2.13 on CPU).
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sweeper.scaling.spec import Site
+
+
+def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
+    """`x` itself going forward; its gradient times `factor` going backward. Any shape."""
+    # value + factor * (x - value) in one kernel: the difference is 0, its gradient is factor.
+    return torch.lerp(x.detach(), x, factor.to(x.dtype))
+
+
+def scale_forward(x: Tensor, factor: Tensor) -> Tensor:
+    """`factor * x` going forward; the gradient passes unchanged. Any shape."""
+    value = x.detach()
+    return torch.addcmul(x - value, value, factor.to(x.dtype))
+
+
+def tokens_in(x: Tensor) -> int:
+    """How many vectors `x` [..., features] holds: all of its dimensions but the last."""
+    return x.numel() // x.shape[-1]
+
+
+class ScaledModule(nn.Module):
+    """A block with scalar buffers `scales`, all 1 at first, and at most one `Site`."""
+
+    scales: tuple[str, ...] = ()
+
+    def __init__(self, *, unit: bool = False) -> None:
+        """`unit`: use the backward scales of unit scaling."""
+        super().__init__()
+        self.unit = unit
+        for name in self.scales:
+            self.register_buffer(name, torch.ones(()), persistent=False)
+
+    def site(self, name: str) -> Site | None:
+        """What a scheme may scale here beside weights; None when there is nothing."""
+        return None
+
+
+class Linear(ScaledModule):
+    """`multiplier * W x`, without bias; W is [out_features, in_features].
+
+    With `unit`, the weight's gradient is divided by the root of the number of tokens in place
+    of its multiplication (u-muP paper, A.4). With `unit` and `readout`, the gradient to x
+    carries `backward_multiplier` in place of `multiplier`.
+    """
+
+    multiplier: Tensor
+    backward_multiplier: Tensor
+    scales = ("multiplier",)
+
+    def __init__(
+        self, in_features: int, out_features: int, *, unit: bool = False, readout: bool = False
+    ) -> None:
+        """Shapes as in `nn.Linear`; `readout` for the last layer."""
+        super().__init__(unit=unit)
+        self.own_backward = unit and readout
+        if self.own_backward:
+            self.register_buffer("backward_multiplier", torch.ones(()), persistent=False)
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        weight: Tensor = self.weight
+        if self.unit:
+            weight = scale_gradient(weight, 1 / (sqrt(tokens_in(x)) * self.multiplier))
+        if self.own_backward:
+            x = scale_gradient(x, self.backward_multiplier / self.multiplier)
+        return F.linear(x, weight) * self.multiplier
+
+
+class Embedding(ScaledModule):
+    """`multiplier * W[token]`; W is [classes, width]."""
+
+    multiplier: Tensor
+    scales = ("multiplier",)
+
+    def __init__(self, classes: int, width: int, *, unit: bool = False) -> None:
+        """`classes` rows of `width`."""
+        super().__init__(unit=unit)
+        self.num_embeddings, self.embedding_dim = classes, width
+        self.weight = nn.Parameter(torch.empty(classes, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[...] integers -> [..., width]."""
+        weight: Tensor = self.weight
+        if self.unit:
+            rows = sqrt(self.num_embeddings / tokens.numel())
+            weight = scale_gradient(weight, rows / self.multiplier)
+        return F.embedding(tokens, weight) * self.multiplier
+
+
+class RMSNorm(nn.Module):
+    """Division by the root mean square of the last dimension; a gain only if asked for."""
+
+    def __init__(self, width: int, *, gain: bool = False, eps: float = 1e-5) -> None:
+        """`gain=True` adds a trainable vector [width] that starts at 1."""
+        super().__init__()
+        self.width, self.eps = width, eps
+        self.gain = nn.Parameter(torch.ones(width)) if gain else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width] -> the same shape, RMS 1."""
+        return F.rms_norm(x, (self.width,), self.gain, self.eps)
+
+
+class Attention(ScaledModule):
+    """Dot-product attention without weights: `output * softmax(logit * q k^T) v`."""
+
+    logit: Tensor
+    output: Tensor
+    scales = ("logit", "output")
+
+    def __init__(self, head_size: int, seq_len: int, *, causal: bool, unit: bool = False) -> None:
+        """`seq_len` is the length trained at: unit scaling depends on it."""
+        super().__init__(unit=unit)
+        self.geometry = {"head_size": head_size, "seq_len": seq_len, "causal": causal}
+
+    def site(self, name: str) -> Site:
+        """An "attention"."""
+        return Site(name=name, kind="attention", geometry=self.geometry)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Three of [batch, heads, seq, head_size] -> the same shape."""
+        if self.unit:
+            q, k, v = (scale_gradient(t, self.output) for t in (q, k, v))
+        causal = bool(self.geometry["causal"])
+        out = F.scaled_dot_product_attention(q * self.logit, k, v, is_causal=causal, scale=1.0)
+        return scale_forward(out, self.output) if self.unit else out
+
+
+class GatedSiLU(ScaledModule):
+    """`output * x * gate * sigmoid(alpha * gate)`."""
+
+    alpha: Tensor
+    output: Tensor
+    scales = ("alpha", "output")
+
+    def site(self, name: str) -> Site:
+        """A "gated_silu"."""
+        return Site(name=name, kind="gated_silu", geometry={})
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Two of the same shape -> that shape."""
+        if not self.unit:
+            return x * gate * torch.sigmoid(self.alpha * gate)
+        x, gate = (scale_gradient(t, self.output) for t in (x, gate))
+        return scale_forward(x * gate * torch.sigmoid(self.alpha * gate), self.output)
+
+
+class Residual(ScaledModule):
+    """`branch * f(x) + skip * x`; with `unit`, f's gradient is scaled where the branch begins."""
+
+    branch: Tensor
+    skip: Tensor
+    scales = ("branch", "skip")
+
+    def __init__(
+        self, index: int, branches: int, base_branches: int, *, unit: bool = False
+    ) -> None:
+        """Branch `index` (1 .. `branches`, odd is attention)."""
+        super().__init__(unit=unit)
+        self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
+
+    def site(self, name: str) -> Site:
+        """A "residual"."""
+        return Site(name=name, kind="residual", geometry=self.geometry)
+
+    def split(self, x: Tensor) -> Tensor:
+        """The input of the branch f."""
+        return scale_gradient(x, self.branch) if self.unit else x
+
+    def add(self, branch: Tensor, x: Tensor) -> Tensor:
+        """The branch's output joined with the stream x."""
+        scaled = scale_forward(branch, self.branch) if self.unit else branch * self.branch
+        return scaled + self.skip * x
+
+
+class CrossEntropy(ScaledModule):
+    """Mean cross entropy in nats of `logit * logits`.
+
+    With `unit`, the gradient to the logits is that of the sum, times V/sqrt(V-1).
+    """
+
+    logit: Tensor
+    scales = ("logit",)
+
+    def __init__(self, classes: int, *, unit: bool = False) -> None:
+        """`classes` is the size V of the last dimension."""
+        super().__init__(unit=unit)
+        self.classes = classes
+
+    def site(self, name: str) -> Site:
+        """A "loss"."""
+        return Site(name=name, kind="loss", geometry={"classes": self.classes})
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """[..., V] and [...] integers -> a scalar; computed in float32 at least."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.unit:
+            gradient = targets.numel() * self.classes / sqrt(self.classes - 1)
+            logits = scale_gradient(logits, torch.full_like(self.logit, gradient))
+            logits = scale_forward(logits, self.logit)
+        else:
+            logits = logits * self.logit
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())

@@ -1,0 +1,127 @@
+"""Building a plug from its config: `_target_` names the class, the other keys are its arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sweeper.errors import ConfigError, suggest
+
+_NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def load(target: object, key: str = "_target_") -> Callable[..., Any]:
+    """The class or function that the dotted path `target` names; ConfigError when there is none."""
+    if not isinstance(target, str) or "." not in target:
+        raise ConfigError(key, target, "a dotted path such as package.module.Class")
+    module_name, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(key, target, f"a class that can be imported ({error})") from error
+    if not callable(found):
+        raise ConfigError(key, target, "a class or a function")
+    return typing.cast(Callable[..., Any], found)
+
+
+def build(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
+    """Call `config["_target_"]` with the other keys, each checked against its annotation.
+
+    `offered` are further arguments, given only if the target takes them. ConfigError names the
+    key that is unknown, missing, of the wrong type or refused by the target.
+    """
+    target = load(config.get("_target_"))
+    return call(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
+
+
+def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+    """`target(**given)` with those of `offered` that it takes; see `build`."""
+    parameters = inspect.signature(target).parameters
+    free = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    extra = {n: v for n, v in offered.items() if n in parameters or free}
+    hints, checked = _hints(target), {}
+    for name, value in given.items():
+        if name not in parameters and not free:
+            known = set(parameters) - extra.keys()
+            raise ConfigError(name, value, f"there is no such key; {suggest(name, known)}")
+        checked[name] = check_type(name, value, hints.get(name, Any))
+    for name, parameter in parameters.items():
+        variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not variadic and name not in checked | extra:
+            raise ConfigError(name, None, "it needs a value")
+    return target(**(extra | checked))
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Type annotations of the target's arguments; empty when they cannot be evaluated."""
+    function = target.__init__ if inspect.isclass(target) else target
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError):
+        return {}
+
+
+def check_type(key: str, value: Any, hint: Any) -> Any:
+    """`value` as the annotation `hint` wants it, records and tuples built from plain JSON.
+
+    ConfigError when no member of the hint takes it. Hints that are not understood pass.
+    """
+    options = _options(hint)
+    for option in options:
+        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+            try:
+                return call(typing.cast(Callable[..., Any], option), value, {})
+            except ConfigError as error:
+                raise error.below(key) from error
+        if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
+            member = typing.get_args(option)[0]
+            return tuple(check_type(f"{key}[{i}]", v, member) for i, v in enumerate(value))
+    taken = [_taken(value, option) for option in options]
+    if any(taken):
+        wants_float = float in options and isinstance(value, int) and not isinstance(value, bool)
+        return float(value) if wants_float and int not in options else value
+    raise ConfigError(key, value, " or ".join(_describe(option) for option in options))
+
+
+def _taken(value: Any, option: Any) -> bool:
+    """Whether `value` is one of `option`; a hint that is not understood takes anything."""
+    if typing.get_origin(option) is typing.Literal:
+        return value in typing.get_args(option)
+    if option in (int, float):
+        number = isinstance(value, int) or (option is float and isinstance(value, float))
+        return number and not isinstance(value, bool)
+    if option in (str, bool):
+        return isinstance(value, option)
+    if option in (type(None), None):
+        return value is None
+    return not (dataclasses.is_dataclass(option) or typing.get_origin(option) is tuple)
+
+
+def _describe(option: Any) -> str:
+    """What a hint allows, in words."""
+    if typing.get_origin(option) is typing.Literal:
+        return ", ".join(str(value) for value in typing.get_args(option))
+    if typing.get_origin(option) is tuple:
+        return f"a list, each {_describe(typing.get_args(option)[0])}"
+    if dataclasses.is_dataclass(option):
+        fields = ", ".join(field.name for field in dataclasses.fields(option))
+        return f"a mapping with {fields}"
+    return _NAMES.get(option, str(option))
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the hint alone."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return typing.get_args(hint)
+    return (hint,)

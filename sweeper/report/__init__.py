@@ -1,0 +1,1 @@
+"""Reports: tables, plots, pages and logs; they read and never decide."""

@@ -1,0 +1,184 @@
+"""Tables and sentences for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sweeper.report.progress import duration
+from sweeper.search.strategy import Conclusion, LineResult, Phase
+from sweeper.transfer.curve import Estimate
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from sweeper.transfer.verdict import Verdict
+
+
+def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
+    """An empty table whose first `left` columns are text and whose others are numbers."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for index, name in enumerate(columns):
+        made.add_column(name, justify="left" if index < left else "right", overflow="fold")
+    return made
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number for a table; what is not finite in words."""
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "diverged" if value > 0 else "-inf"
+    return f"{value:.{digits}f}"
+
+
+def short(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def power(log2: float) -> str:
+    """A base-2 logarithm as a power: 2^-8, 2^0.5."""
+    return f"2^{log2:g}"
+
+
+def interval(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
+    """A value with its 95 % interval."""
+    return (
+        f"{estimate.value:{sign}.{digits}f} "
+        f"\\[{estimate.low:{sign}.{digits}f}, {estimate.high:{sign}.{digits}f}]"
+    )
+
+
+def dry_run(
+    console: Console, phases: Sequence[Phase], flops: float, seconds: float | None, facts: str
+) -> None:
+    """What a search would run: trials by phase, FLOPs and time."""
+    made = table("This search would run", ["phase", "trials", "FLOPs", "time"])
+    for phase in phases:
+        time = "-" if seconds is None else duration(phase.runs * seconds)
+        made.add_row(phase.name, str(phase.runs), f"{phase.runs * flops:.2e}", time)
+    total = sum(phase.runs for phase in phases)
+    time = "-" if seconds is None else duration(total * seconds)
+    made.add_section()
+    made.add_row("all", str(total), f"{total * flops:.2e}", time)
+    console.print(made)
+    console.print(facts, highlight=False)
+
+
+def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) -> None:
+    """What a search found: the lines, the notes, the best configuration."""
+    if found.lines:
+        made = table("Lines", ["hyperparameter", "optimum", "value", "loss", "points", "range"])
+        for line in found.lines:
+            made.add_row(*_line_row(line))
+        console.print(made)
+    made = table("Best configuration", ["hyperparameter", "log2", "value"])
+    for name in space_names:
+        made.add_row(name, f"{found.best[name]:g}", short(2.0 ** found.best[name]))
+    console.print(made)
+    seeds = f"mean of {found.seeds} seeds" if found.seeds > 1 else "one seed"
+    console.print(
+        f"Training loss {number(found.objective)} nats ({seeds}) after {found.runs} trials.",
+        highlight=False,
+    )
+    for note in found.notes:
+        console.print(f"- {note}", highlight=False, markup=False)
+
+
+def _line_row(line: LineResult) -> list[str]:
+    values = [value for value, _ in line.points]
+    return [
+        line.name,
+        power(line.optimum),
+        short(2.0**line.optimum),
+        number(line.objective),
+        str(len(values)),
+        f"{power(min(values))}..{power(max(values))}",
+    ]
+
+
+def plan(console: Console, made: TransferPlan) -> None:
+    """Every parameter of the target; layers that are alike share a row."""
+    columns = ["parameter", "role", "shape", "init std", "multiplier", "lr", "eps", "decay"]
+    shown = table(f"Plan for {made.target} (tuned at {made.base})", columns, left=2)
+    for names, parameter in grouped(made.parameters):
+        target = parameter.target
+        shown.add_row(
+            names,
+            parameter.role,
+            "x".join(map(str, parameter.shape)),
+            short(target.init_std),
+            short(target.multiplier),
+            short(target.lr),
+            short(target.eps),
+            short(target.weight_decay),
+        )
+    console.print(shown)
+
+
+def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
+    """Parameters that differ in a layer's number alone, as one row with its range of layers."""
+    rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
+    for parameter in parameters:
+        key = (_pattern(parameter.name), parameter.shape, parameter.role, parameter.target)
+        rows.setdefault(key, []).append(parameter)
+    found = []
+    for members in rows.values():
+        name = members[0].name
+        if len(members) > 1:
+            layers = f"{_layer(members[0].name)}-{_layer(members[-1].name)}"
+            name = _pattern(name).replace("#", layers, 1)
+        found.append((name, members[0]))
+    return found
+
+
+def _pattern(name: str) -> str:
+    """The name with "#" for the first number in it."""
+    parts = name.split(".")
+    for index, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join([*parts[:index], "#", *parts[index + 1 :]])
+    return name
+
+
+def _layer(name: str) -> str:
+    return next(part for part in name.split(".") if part.isdigit())
+
+
+def verdict(console: Console, found: Verdict) -> None:
+    """One axis: the table of its sizes, and the answer."""
+    columns = [found.axis, "optimum log2 eta", "shift", "loss", "regret", "answer"]
+    shown = table(f"Learning-rate curves over {found.axis}", columns)
+    for size in found.sizes:
+        shown.add_row(
+            str(getattr(size.size, found.axis)),
+            interval(size.optimum),
+            interval(size.shift, sign="+"),
+            interval(size.loss, 3),
+            interval(size.regret, 4),
+            size.answer,
+        )
+    console.print(shown)
+    for size in found.sizes:
+        if size.answer != "holds":
+            console.print(f"- {size.size}: {size.reason}", highlight=False, markup=False)
+    style = {"holds": "green", "fails": "red"}.get(found.answer, "yellow")
+    todo = f" To settle it, {found.todo}." if found.todo else ""
+    console.print(
+        f"[bold {style}]The transfer over {found.axis} {_sentence(found)}.[/]{todo}",
+        highlight=False,
+    )
+
+
+def _sentence(found: Verdict) -> str:
+    if found.answer == "cannot say yet":
+        return "can neither be confirmed nor refuted yet"
+    return found.answer
+
+
+def counts(results: Mapping[str, int]) -> str:
+    """Trials by status, in words."""
+    parts = [f"{count} {status}" for status, count in results.items() if count]
+    return ", ".join(parts) or "no trials yet"

@@ -1,0 +1,277 @@
+"""The report of a study: one HTML page that needs nothing beside itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from sweeper.files import read_json, write_atomically
+from sweeper.report.plots import (
+    Document,
+    cost_figure,
+    ladder,
+    learning_rate_figure,
+    lines_figure,
+    number,
+    svg,
+)
+
+STATUSES = ("complete", "diverged", "failed")
+UNKNOWN = "cannot say yet"
+HEADLINES = {
+    "holds": "The transfer holds",
+    "fails": "The transfer fails",
+    UNKNOWN: "Cannot say yet whether the transfer holds",
+    "": "The transfer has not been validated yet",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One folder of `transfer/`: the plan for a size, and its validation; empty when missing."""
+
+    name: str
+    plan: Document
+    validation: Document
+
+    @property
+    def answers(self) -> list[str]:
+        """The verdict of every axis."""
+        return [str(axis.get("answer", UNKNOWN)) for axis in self.validation.get("axes") or ()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """All that a report is made from; what is missing or cannot be read is empty."""
+
+    name: str
+    search: Document
+    targets: tuple[Target, ...]
+    config: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Documents:
+        """The documents in the study's `folder`."""
+        search = _document(folder / "search.json")
+        return cls(
+            name=str(search.get("study") or folder.absolute().name),
+            search=search,
+            targets=tuple(_targets(folder / "transfer")),
+            config=_text(folder / "config.yaml"),
+            counts=Counter(
+                str(_document(path).get("status")) for path in folder.glob("results/*.json")
+            ),
+        )
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into the study's `folder`, whatever of the study there is so far.
+
+    OSError when it cannot be written; an older report is then untouched.
+    """
+    path = folder / "report.html"
+    write_atomically(path, render(folder))
+    return path
+
+
+def render(folder: Path) -> str:
+    """The report of the study in `folder` as HTML."""
+    found = Documents.read(folder)
+    search, names = found.search, _Names()
+    has_cost, has_lines = bool(search.get("cost_curve")), bool(search.get("lines"))
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            found=found,
+            search=search,
+            answer=_overall(found.targets),
+            headlines=HEADLINES,
+            transfers=[_transfer(target, names) for target in found.targets],
+            best=_best(search),
+            cost=Markup(svg(cost_figure(search), names.next())) if has_cost else "",
+            lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
+            commands=_commands(found),
+            trials=[(found.counts.get(status, 0), status) for status in STATUSES],
+        )
+    )
+
+
+class _Names:
+    """Hands out the names that keep the ids of a page's drawings apart."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def next(self) -> str:
+        self.used += 1
+        return f"f{self.used}"
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The JSON object at `path`; empty when there is none that can be read."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _targets(folder: Path) -> Iterable[Target]:
+    """The targets in `transfer/` by size; a folder without any readable document is no target."""
+    for path in sorted(folder.glob("*"), key=lambda path: _numbers(path.name)):
+        plan, validation = _document(path / "plan.json"), _document(path / "validation.json")
+        if plan or validation:
+            yield Target(name=path.name, plan=plan, validation=validation)
+
+
+def _numbers(name: str) -> tuple[list[int], str]:
+    """Sorts w64-d2 before w256-d2."""
+    return [int(digits) for digits in re.findall("[0-9]+", name)], name
+
+
+def _overall(targets: Iterable[Target]) -> str:
+    """The worst answer of all that were validated, empty when none was."""
+    answers = {answer for target in targets for answer in target.answers}
+    return next((a for a in ("fails", UNKNOWN, "holds") if a in answers), UNKNOWN * bool(answers))
+
+
+def _transfer(target: Target, names: _Names) -> dict[str, Any]:
+    """A target as the template shows it."""
+    size, base = target.plan.get("target"), target.plan.get("base") or {}
+    label = f"width {size['width']}, depth {size['depth']}" if size else target.name
+    return {
+        "name": target.name,
+        "label": label,
+        "answers": target.answers,
+        "axes": [
+            _axis(target.validation, verdict, base, names)
+            for verdict in target.validation.get("axes") or ()
+        ],
+        "parameters": [_parameter(p) for p in target.plan.get("parameters") or ()],
+        "operations": {
+            name: ", ".join(f"{key} {number(value):.4g}" for key, value in factors.items())
+            for name, factors in (target.plan.get("operations") or {}).items()
+        },
+        "source": _facts(target.plan.get("source")),
+    }
+
+
+def _axis(validation: Document, verdict: Document, base: Document, names: _Names) -> dict[str, Any]:
+    """One axis of a validation: the answer, a row a size, the drawing."""
+    axis = str(verdict["axis"])
+    has_curves = bool(ladder(validation, axis))
+    drawing = svg(learning_rate_figure(validation, axis), names.next()) if has_curves else ""
+    return {
+        "axis": axis,
+        "answer": verdict.get("answer", UNKNOWN),
+        "todo": verdict.get("todo", ""),
+        "sizes": [_size(size, axis, base) for size in verdict.get("sizes") or ()],
+        "figure": Markup(drawing),
+    }
+
+
+def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
+    """One row of the verdict's table."""
+    loss, is_base = number((size.get("loss") or {}).get("value")), size["size"] == base
+    shift = _interval(size.get("shift"), "{:+z.2f}")
+    return {
+        "size": f"{size['size'][axis]}{' (base)' if is_base else ''}",
+        "optimum": _interval(size.get("optimum"), "{:z.2f}"),
+        "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
+        "loss": _interval(size.get("loss"), "{:.4f}"),
+        "regret": _interval(size.get("regret"), "{:.4f}"),
+        "share": _interval(size.get("regret"), "{:.2f}", scale=100 / loss if loss else math.nan),
+        "answer": size.get("answer", UNKNOWN),
+        "reason": size.get("reason", ""),
+    }
+
+
+def _interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[str, str] | None:
+    """An estimate times `scale` as text, and its interval; None when it is not known."""
+    value, low, high = (scale * number((estimate or {}).get(k)) for k in ("value", "low", "high"))
+    if not math.isfinite(value):
+        return None
+    return {"value": form.format(value), "range": f"{form.format(low)} to {form.format(high)}"}
+
+
+def _best(search: Document) -> list[dict[str, str]]:
+    """A row for each of the best hyperparameters."""
+    rows, space = [], search.get("space") or {}
+    for name, value in (search.get("best") or {}).items():
+        axis = space.get(name) or {}
+        log2 = number((search.get("best_log2") or {}).get(name))
+        low, high, default = (number(axis.get(key)) for key in ("low", "high", "default"))
+        rows.append(
+            {
+                "name": name,
+                "value": f"{number(value):.5g}",
+                "log2": f"{log2:g}",
+                "default": f"{default:g}",
+                "range": f"{low:g} to {high:g}",
+            }
+        )
+    return rows
+
+
+def _parameter(parameter: Document) -> dict[str, str]:
+    """A row of the plan's table: base, and an arrow to the target where it differs."""
+    base, target = parameter.get("base") or {}, parameter.get("target") or {}
+    shapes = ("x".join(map(str, parameter.get(key) or ())) for key in ("base_shape", "shape"))
+    row = {"name": str(parameter.get("name")), "role": str(parameter.get("role"))}
+    row["shape"] = _change(*shapes)
+    for key in ("init_std", "multiplier", "lr", "eps", "weight_decay"):
+        row[key] = _change(*(f"{number(side.get(key)):.3g}" for side in (base, target)))
+    return row
+
+
+def _change(base: str, target: str) -> str:
+    return target if base == target else f"{base} → {target}"
+
+
+def _facts(record: Document | None) -> dict[str, str]:
+    """A record as rows of text; nulls and the command are left out, what is nested is JSON."""
+    hidden = {key for key, value in (record or {}).items() if value is None} | {"command"}
+    known = {key: value for key, value in (record or {}).items() if key not in hidden}
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in known.items()}
+
+
+def _commands(found: Documents) -> list[str]:
+    """The commands behind the search and the plans, in order, each once."""
+    records = [found.search.get("provenance"), *(t.plan.get("source") for t in found.targets)]
+    return list(dict.fromkeys(str(r["command"]) for r in records if r and r.get("command")))
+
+
+def _plain(value: object) -> str:
+    """A loss in words."""
+    loss = number(value)
+    return f"{loss:.4f} nats" if math.isfinite(loss) else "none: every run diverged or failed"
+
+
+def _environment() -> Environment:
+    """Jinja with escaping on: names and notes come from files, and are no HTML."""
+    found = Environment(
+        loader=PackageLoader("sweeper.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"loss": _plain, "facts": _facts, "short": lambda t: str(t).rpartition(".")[2]}
+    return found

@@ -1,0 +1,369 @@
+"""Figures of a study: learning-rate curves over a ladder, the search's cost, and its lines."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO, StringIO
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from sweeper.files import write_atomically
+
+Document = Mapping[str, Any]
+"""A JSON object as a study's folder holds it."""
+Points = Sequence[tuple[float, float]]
+"""(log2 value, mean loss), ascending; +inf where a run diverged."""
+
+# Any, because the stubs want every key spelled out as a literal.
+STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#555555",
+    "axes.grid": True,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "figure.titlesize": 10,
+    "font.family": ["sans-serif"],
+    # Verdana has nearly the widths of DejaVu Sans, so that SVG text fits without it.
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.title_fontsize": 8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sweeper",
+    "text.usetex": False,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+WIDTH = 6.5
+"""Inches: the text of a page in a paper."""
+INK, FAINT, STRIP = "#222222", "#777777", "#f0f0f0"
+LINE = "#31688e"
+MARKERS = "osDPXhdp"
+"""One a size, so that curves can be told apart without colour; triangles mean off the scale."""
+LOSS = "training loss (nats)"
+NICE = [1, 2, 2.5, 5, 10]
+DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
+STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}
+STAR |= {"markeredgewidth": 0.6, "linestyle": "none"}
+BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
+
+
+def number(value: object) -> float:
+    """A JSON number as a float; "inf", "-inf" and "nan" are read, anything else is NaN."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def ladder(validation: Document, axis: str) -> list[Document]:
+    """The curves that belong to `axis`, by ascending size: their other dimension is the base's."""
+    other = "depth" if axis == "width" else "width"
+    curves = list(validation.get("curves") or ())
+    judged = [size["size"][other] for size in verdict(validation, axis).get("sizes") or ()]
+    shared = [curve[other] for curve in curves]
+    fixed = max(judged or shared, key=(judged or shared).count, default=None)
+    return sorted((c for c in curves if c[other] == fixed), key=lambda c: float(c[axis]))
+
+
+def verdict(validation: Document, axis: str) -> Document:
+    """The verdict over `axis`, empty when there is none."""
+    found = [v for v in validation.get("axes") or () if v.get("axis") == axis]
+    return found[0] if found else {}
+
+
+@rc_context(STYLE)
+def learning_rate_figure(validation: Document, axis: str) -> Figure:
+    """Loss against log2 eta, a curve a size, with the optima and the transferred eta."""
+    judged, curves = verdict(validation, axis), ladder(validation, axis)
+    figure, (ax,) = _panels(1, 1, 3.5)
+    means = [_means(curve) for curve in curves]
+    top = _scale(ax, means, median)
+    _strip(ax, top)
+    handles = []
+    for index, (curve, points) in enumerate(zip(curves, means, strict=True)):
+        color, marker = _look(index, len(curves))
+        _seeds(ax, curve, color)
+        _curve(ax, points, top, color, marker, (index - (len(curves) - 1) / 2) * 0.07)
+        found = _optimum(ax, _judged(judged, axis, curve), color) if judged else ""
+        label = f"{curve[axis]}{':' if judged else ''} {found}"
+        handles.append(_key(label, color=color, marker=marker, linestyle="-"))
+    eta = number(validation.get("transferred_log2_eta"))
+    if math.isfinite(eta):
+        ax.axvline(eta, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
+        handles.append(_key(f"transferred: {eta:.2f}", color=INK, linestyle=DASHED))
+    ax.set(xlabel="learning rate log2 η", ylabel=LOSS)
+    answer = judged.get("answer", "no verdict yet")
+    ax.set_title(f"Transfer over {axis}: {answer}", parse_math=False)
+    handles += [_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
+    handles += _off_scale(means, top)
+    if handles:
+        title = f"{axis}: optimum log2 η" if judged else axis
+        figure.legend(handles=handles, title=title, **BESIDE)
+    return figure
+
+
+@rc_context(STYLE)
+def cost_figure(search: Document) -> Figure:
+    """The best loss found against the runs spent, with the search's phases."""
+    figure, (ax,) = _panels(1, 1, 2.7)
+    points = _points(search.get("cost_curve"))
+    runs, losses = [run for run, _ in points], [_drawn(loss) for _, loss in points]
+    # The first runs may be very bad; what matters is how the best one was reached.
+    bottom, top = _limits([points], median, reach=8.0)
+    ax.set(xlim=(0, max(runs, default=1.0) * 1.02), ylim=(bottom, top))
+    _phases(ax, search.get("phase_ends") or {})
+    ax.step(runs, losses, where="post", color=LINE, linewidth=1.6)
+    ax.plot(runs[-1:], losses[-1:], "o", color=LINE, markersize=4)
+    best = losses[-1] if losses else math.nan
+    if not math.isfinite(best):
+        _nothing(ax)
+    found = f"{best:.4f} nats after {runs[-1]:.0f} runs" if math.isfinite(best) else "none"
+    ax.set(xlabel="runs spent", ylabel=f"best {LOSS}")
+    ax.set_title(f"Best loss so far: {found}")
+    return figure
+
+
+@rc_context(STYLE)
+def lines_figure(search: Document) -> Figure:
+    """One panel a line search: the objective against the hyperparameter, all on one loss axis."""
+    lines = list(search.get("lines") or ())
+    columns = min(3, max(1, len(lines)))
+    rows = max(1, math.ceil(len(lines) / columns))
+    figure, panels = _panels(rows, columns, 0.9 + 1.7 * rows)
+    curves = [_points(line.get("points")) for line in lines]
+    top = _scale(panels[0], curves, max)
+    for ax, line, points in zip(panels, lines, curves, strict=False):
+        _line(ax, line, points, top, (search.get("space") or {}).get(line["name"]) or {})
+    for ax in panels[max(1, len(lines)) :]:
+        ax.remove()
+    figure.supylabel(LOSS, fontsize=9)
+    figure.supxlabel("hyperparameter, log2", fontsize=9)
+    handles = [_key("optimum", color=LINE, **STAR)]
+    handles.append(_key("default", color=FAINT, linestyle=DOTTED))
+    handles += _off_scale(curves, top)
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+    return figure
+
+
+@rc_context(STYLE)
+def save(figure: Figure, path: Path) -> tuple[Path, Path]:
+    """Write `figure` as PNG and as SVG to `path` plus the suffix, each file atomically."""
+    image, drawing = BytesIO(), BytesIO()
+    figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
+    figure.savefig(drawing, format="svg", metadata={"Date": None})
+    png, vector = (path.with_name(f"{path.name}.{end}") for end in ("png", "svg"))
+    write_atomically(png, image.getvalue())
+    write_atomically(vector, drawing.getvalue())
+    return png, vector
+
+
+@rc_context(STYLE)
+def svg(figure: Figure, name: str = "figure") -> str:
+    """`figure` as an <svg> element for an HTML page: see-through, as wide as its box.
+
+    Its ids begin with `name`, which must be unique in the page. Equal figures give equal text.
+    """
+    buffer = StringIO()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    # A style element would reach out of the drawing and into the page.
+    text = re.sub("<style.*?</style>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
+    return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
+
+
+def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """An empty figure, and its panels row by row on one loss axis."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+
+
+def _points(pairs: Iterable[Sequence[object]] | None) -> Points:
+    """(value, loss) pairs from a document, ascending."""
+    return sorted((number(value), number(loss)) for value, loss in pairs or ())
+
+
+def _losses(point: Document) -> list[float]:
+    """A point's losses, one a seed; NaN (the run failed) counts as a run that diverged."""
+    values = [number(value) for value in point.get("losses") or ()]
+    return [math.inf if math.isnan(value) else value for value in values]
+
+
+def _means(curve: Document) -> Points:
+    """(log2 eta, mean over the seeds) of a curve, ascending."""
+    points = curve.get("points") or ()
+    return sorted((number(p["log2_eta"]), fmean(_losses(p))) for p in points if _losses(p))
+
+
+def _limits(
+    curves: Sequence[Points], typical: Callable[[list[float]], float], reach: float = 4.0
+) -> tuple[float, float]:
+    """Bottom and top of a loss axis that shows the basins.
+
+    A curve's basin is as deep as its minimum lies below its median; the top is `reach` times
+    the `typical` depth above the highest minimum, so that one huge loss does not squash the rest.
+    """
+    finite = [sorted(y for _, y in points if math.isfinite(y)) for points in curves]
+    finite = [losses for losses in finite if losses]
+    if not finite:
+        return 0.0, 1.0
+    low, high = min(v[0] for v in finite), max(v[0] for v in finite)
+    depth = typical([median(v) - v[0] for v in finite])
+    top = min(max(v[-1] for v in finite), max(high + reach * depth, high + (high - low) / 4))
+    room = 0.06 * max(top - low, 1e-3 * abs(low), 1e-6)
+    return low - room, top + room
+
+
+def _scale(ax: Axes, curves: Sequence[Points], typical: Callable[[list[float]], float]) -> float:
+    """Set the loss axis, with a strip on top for points off the scale; the strip's lower edge."""
+    bottom, top = _limits(curves, typical)
+    losses = [y for points in curves for _, y in points]
+    strip = 0.09 * (top - bottom) if max(losses, default=0.0) > top else 0.0
+    ax.set_ylim(bottom, top + strip)
+    ax.set_yticks(
+        [
+            tick
+            for tick in MaxNLocator(6, steps=NICE).tick_values(bottom, top)
+            if bottom < tick < top
+        ]
+    )
+    if not any(map(math.isfinite, losses)):
+        _nothing(ax)
+    return top
+
+
+def _strip(ax: Axes, top: float) -> None:
+    """Cover what is above `top` when there is room for a strip; its rim hides clipped lines."""
+    upper = ax.get_ylim()[1]
+    if upper > top:
+        look: dict[str, Any] = {"facecolor": STRIP, "edgecolor": STRIP, "linewidth": 0.8}
+        ax.axhspan(top, upper, clip_on=False, zorder=2.4, **look)
+
+
+def _nothing(ax: Axes) -> None:
+    """Say that there is nothing to draw, on an axis whose numbers would mean nothing."""
+    ax.set_yticks([])
+    look: dict[str, Any] = {"color": FAINT, "ha": "center", "backgroundcolor": "white"}
+    ax.text(0.5, 0.5, "no finite loss", transform=ax.transAxes, **look)
+
+
+def _drawn(loss: float) -> float:
+    """What to draw for `loss`: a gap where it is not finite."""
+    return loss if math.isfinite(loss) else math.nan
+
+
+def _look(index: int, count: int) -> tuple[Any, str]:
+    """Colour and marker of a size: from green to dark violet as it grows, none too pale."""
+    share = index / (count - 1) if count > 1 else 1.0
+    return colormaps["viridis"](0.76 * (1 - share)), MARKERS[index % len(MARKERS)]
+
+
+def _curve(
+    ax: Axes, points: Points, top: float, color: Any, marker: str, aside: float = 0.0
+) -> None:
+    """A curve; its points off the scale are triangles in the strip, moved `aside` a little."""
+    ax.plot(*_columns(points), marker=marker, markersize=3.5, color=color, linewidth=1.3)
+    middle = (top + ax.get_ylim()[1]) / 2
+    for x, y in points:
+        if y > top:
+            face = color if math.isinf(y) else "white"
+            look = {"color": color, "markerfacecolor": face, "markersize": 5}
+            ax.plot(x + aside, middle, "^", zorder=4, **look)
+
+
+def _columns(points: Points) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [_drawn(y) for _, y in points]
+
+
+def _seeds(ax: Axes, curve: Document, color: Any) -> None:
+    """The range of the seeds, as a band."""
+    points = sorted((number(p["log2_eta"]), _losses(p)) for p in curve.get("points") or ())
+    shown = [(eta, losses) for eta, losses in points if losses and math.isfinite(max(losses))]
+    lows, highs = [min(losses) for _, losses in shown], [max(losses) for _, losses in shown]
+    ax.fill_between([eta for eta, _ in shown], lows, highs, color=color, alpha=0.18, linewidth=0)
+
+
+def _judged(judged: Document, axis: str, curve: Document) -> Document:
+    """The verdict on the size of `curve`, empty when there is none."""
+    sizes = judged.get("sizes") or ()
+    return next((size for size in sizes if size["size"][axis] == curve[axis]), {})
+
+
+def _optimum(ax: Axes, size: Document, color: Any) -> str:
+    """Mark a curve's optimum with its interval; the same in words."""
+    estimate = size.get("optimum") or {}
+    value, low, high = (number(estimate.get(key)) for key in ("value", "low", "high"))
+    loss = number((size.get("loss") or {}).get("value"))
+    if not (math.isfinite(value) and math.isfinite(loss)):
+        return "none"
+    bar = [[max(0.0, value - low)], [max(0.0, high - value)]]
+    ax.errorbar(value, loss, xerr=bar, color=color, ecolor=INK, capsize=3.5, zorder=5, **STAR)
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _line(ax: Axes, line: Document, points: Points, top: float, space: Document) -> None:
+    """One panel of `lines_figure`."""
+    default = number(space.get("default"))
+    if math.isfinite(default):
+        ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
+    _strip(ax, top)
+    _curve(ax, points, top, LINE, "o")
+    best, loss = number(line.get("optimum")), number(line.get("objective"))
+    found = math.isfinite(best) and math.isfinite(loss)
+    if found:
+        ax.plot(best, loss, color=LINE, zorder=5, **STAR)
+    title = f"{_short(line['name'])}\n" + (f"optimum {best:.4g}" if found else "no optimum")
+    ax.set_title(title, fontsize=8, parse_math=False)
+
+
+def _short(name: str, most: int = 27) -> str:
+    """A name that fits over a panel."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _phases(ax: Axes, ends: Mapping[str, object]) -> None:
+    """Shade every other phase, and name them above the axes, where there is room for a name."""
+    names = sorted(ends, key=lambda name: number(ends[name]))
+    edges = [0.0, *(number(ends[name]) for name in names)]
+    middles = [(low + high) / 2 for low, high in pairwise(edges)]
+    for low, high in list(pairwise(edges))[1::2]:
+        ax.axvspan(low, high, facecolor=STRIP, edgecolor="none", zorder=0)
+    room = [True, *(after - before > 0.12 * edges[-1] for before, after in pairwise(middles))]
+    texts = [_short(name, 16) if free else "" for name, free in zip(names, room, strict=False)]
+    above = ax.secondary_xaxis("top")
+    above.set_xticks(middles, texts, color=FAINT, parse_math=False)
+    above.tick_params(length=0)
+    above.spines["top"].set_visible(False)
+
+
+def _key(label: str, **look: Any) -> Line2D:
+    """An entry of a legend."""
+    return Line2D([], [], label=label, **{"linestyle": "none", "markersize": 5, **look})
+
+
+def _off_scale(curves: Sequence[Points], top: float) -> list[Line2D]:
+    """Legend entries for the kinds of points off the scale that there are."""
+    above = [y for points in curves for _, y in points if y > top]
+    kinds = [("diverged", FAINT, any(map(math.isinf, above)))]
+    kinds.append(("above the axis", "white", any(map(math.isfinite, above))))
+    look = {"color": FAINT, "marker": "^"}
+    return [_key(name, markerfacecolor=face, **look) for name, face, there in kinds if there]

@@ -1,0 +1,175 @@
+"""Progress of a sweep: a bar on a terminal, lines elsewhere, and a file for other terminals."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from sweeper.files import write_json
+from sweeper.trial import Result, Trial
+
+EVERY = 1.0
+"""Seconds between two writings of the file."""
+LINE_EVERY = 15.0
+"""Seconds between two lines where there is no terminal."""
+
+
+@dataclass(kw_only=True)
+class Snapshot:
+    """Where a sweep stands; what `progress.json` holds. Times in seconds."""
+
+    job: str
+    phase: str = ""
+    done: int = 0
+    total: int = 0
+    trained: int = 0
+    failed: int = 0
+    diverged: int = 0
+    best: float = math.inf
+    elapsed: float = 0.0
+    left: float | None = None
+    updated: float = 0.0
+
+
+class SweepProgress:
+    """A `Monitor` that shows and writes what it is told. Use it as a context manager.
+
+    `cost` gives a trial's work in any unit; time left is the work left at the rate so far.
+    `planned` is the number of trials that the job expects from the beginning.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        console: Console,
+        job: str,
+        *,
+        planned: int,
+        cost: Callable[[Trial], float],
+    ) -> None:
+        """Nothing is shown before the first trials are proposed."""
+        self.path, self.console, self.cost = folder / "progress.json", console, cost
+        self.planned, self.start = planned, time.monotonic()
+        self.snapshot = Snapshot(job=job)
+        self.work_done, self.work_left = 0.0, 0.0
+        self._mean_cost, self._partial = 1.0, 0.0
+        self._written = self._said = -math.inf
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[facts]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(job, total=1.0, facts="")
+
+    def __enter__(self) -> SweepProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+        self._write(force=True)
+
+    def proposed(self, known: int, missing: Sequence[Trial]) -> None:
+        """A new batch: what is known, and what will be trained now."""
+        phase = missing[0].phase
+        snapshot = self.snapshot
+        snapshot.done, snapshot.total = known, max(self.planned, known + len(missing))
+        costs = [self.cost(trial) for trial in missing]
+        self._mean_cost = sum(costs) / len(costs)
+        later = max(0, snapshot.total - known - len(missing))
+        self.work_left, self._partial = sum(costs) + later * self._mean_cost, 0.0
+        if phase != snapshot.phase:
+            snapshot.phase = phase
+            self._said = -math.inf
+        self._show()
+
+    def advanced(self, trials: float) -> None:
+        """Part of a pack was trained."""
+        self._partial += trials
+        self._show()
+
+    def finished(self, result: Result) -> None:
+        """Count a result."""
+        snapshot, cost = self.snapshot, self.cost(result.trial)
+        snapshot.done += 1
+        snapshot.trained += 1
+        snapshot.failed += result.status == "failed"
+        snapshot.diverged += result.status == "diverged"
+        if result.objective < snapshot.best:
+            snapshot.best = result.objective
+        self.work_done += cost
+        self.work_left -= cost
+        self._partial = max(0.0, self._partial - 1)
+        self._show()
+
+    def _show(self) -> None:
+        snapshot = self.snapshot
+        snapshot.elapsed = time.monotonic() - self.start
+        partial = self._partial * self._mean_cost
+        done, left = self.work_done + partial, max(0.0, self.work_left - partial)
+        snapshot.left = snapshot.elapsed * left / done if done > 0 else None
+        share = (snapshot.done + self._partial) / max(1, snapshot.total)
+        self._bar.update(
+            self._task,
+            completed=min(1.0, share),
+            description=f"{snapshot.job}: {snapshot.phase}",
+            facts=self.facts(),
+        )
+        self._write()
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._said > LINE_EVERY:
+            self._said = now
+            self.console.print(f"{snapshot.job}: {snapshot.phase}: {self.facts()}", highlight=False)
+
+    def facts(self) -> str:
+        """Done and total, best so far, time left, in words."""
+        snapshot = self.snapshot
+        parts = [f"{snapshot.done}/{snapshot.total} trials"]
+        if math.isfinite(snapshot.best):
+            parts.append(f"best {snapshot.best:.4f}")
+        if snapshot.diverged:
+            parts.append(f"{snapshot.diverged} diverged")
+        if snapshot.failed:
+            parts.append(f"{snapshot.failed} failed")
+        if snapshot.left is not None:
+            parts.append(f"about {duration(snapshot.left)} left")
+        return ", ".join(parts)
+
+    def _write(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and now - self._written < EVERY:
+            return
+        self._written = now
+        self.snapshot.updated = time.time()
+        record: dict[str, Any] = asdict(self.snapshot)
+        # Progress is a courtesy: a full disk must not stop the sweep here.
+        with suppress(OSError):
+            write_json(self.path, record)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,50 @@
+"""Where a study's numbers come from: versions, machine, code."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from sweeper import __version__
+
+PACKAGES = ("torch", "numpy", "optuna", "hydra-core")
+
+
+def provenance() -> dict[str, Any]:
+    """Versions of what computes, the machine, the git commit worked in, the command."""
+    return {
+        "sweeper": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
+        "git": git_commit(),
+        "command": shlex.join(["sweeper", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def git_commit() -> str | None:
+    """The commit of the repository that the command is run in, "+changes" if it has any."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,1 @@
+"""Scaling rules, one scheme a file; pure mathematics, no torch."""

@@ -1,0 +1,112 @@
+"""Records that schemes read and write: what a parameter or an operation is, and its scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+Values = Mapping[str, float]
+"""Hyperparameters by name, as they are used (not logarithms)."""
+
+
+class Role(StrEnum):
+    """What a parameter is contracted over as the width grows (papers: Everett et al., sec. 2)."""
+
+    EMBEDDING = "embedding"
+    """Only its output grows: a lookup table or an input projection."""
+    HIDDEN = "hidden"
+    """Input and output grow."""
+    READOUT = "readout"
+    """Only its input grows: the head."""
+    VECTOR = "vector"
+    """One dimension, applied element by element: a norm's gain, a bias."""
+    FIXED = "fixed"
+    """Nothing grows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamSpec:
+    """A parameter at its target size, beside the same parameter in the base model.
+
+    `fan_in` and `fan_out` count the entries that an output sums over and that an input feeds.
+    `residual` tells that the parameter lies on a residual branch, of which there are
+    2 x `depth`. `init` says how values are drawn: "normal" (times the scheme's std), "ones"
+    or "zeros".
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...]
+    fan_in: int
+    fan_out: int
+    base_fan_in: int
+    base_fan_out: int
+    residual: bool = False
+    depth: int = 1
+    base_depth: int = 1
+    init: str = "normal"
+
+    def at_base(self) -> ParamSpec:
+        """The same parameter in the base model."""
+        return replace(
+            self,
+            shape=self.base_shape,
+            fan_in=self.base_fan_in,
+            fan_out=self.base_fan_out,
+            depth=self.base_depth,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamScale:
+    """What a scheme prescribes for one parameter.
+
+    The forward pass uses `multiplier * W`, `W ~ N(0, init_std^2)`. The gradient that goes back
+    to the layer's input is multiplied by `backward` in place of `multiplier` (None: the same).
+    `lr`, `eps` and `weight_decay` are factors on the global ones; `lr` includes every
+    hyperparameter but eta.
+    """
+
+    init_std: float
+    multiplier: float = 1.0
+    backward: float | None = None
+    lr: float = 1.0
+    eps: float = 1.0
+    weight_decay: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """An operation without weights that a scheme may scale: attention, gated SiLU, residual, loss.
+
+    `kind` is the operation's; `geometry` holds what its rule needs: `head_size`, `seq_len` and
+    `causal` for attention; `branch` (1 .. `branches`, odd is attention), `branches` and
+    `base_branches` for a residual; `classes` for the loss.
+    """
+
+    name: str
+    kind: str
+    geometry: Mapping[str, Any]
+
+
+class Parameterization(Protocol):
+    """A scheme: scales for parameters and operations, from shapes and hyperparameters alone.
+
+    `hyperparameters` names those it knows, eta first. `unit_scaled` asks the model for
+    operations whose backward pass has scales of its own. Both methods must be pure, and be
+    given every hyperparameter.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]]
+    unit_scaled: ClassVar[bool]
+
+    def scale(self, spec: ParamSpec, hps: Values) -> ParamScale:
+        """Scales of one parameter."""
+        ...
+
+    def site(self, site: Site, hps: Values) -> dict[str, float]:
+        """Factors of one operation, by the names of the module's buffers."""
+        ...

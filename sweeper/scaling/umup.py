@@ -1,0 +1,107 @@
+"""u-muP: unit-scaled maximal update parameterization (Blake et al., arXiv:2407.17465)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from typing import ClassVar
+
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Values
+
+
+def log_interpolate(a: float, upper: float, lower: float) -> float:
+    """`upper^a * lower^(1-a)` (Appendix B)."""
+    return exp(a * log(upper) + (1 - a) * log(lower))
+
+
+def attention_scale(seq_len: int, head_size: int, alpha: float, *, causal: bool = True) -> float:
+    """Factor that brings attention's output back to unit scale (Table 4).
+
+    The logits are `alpha / head_size * q k^T`. Without a causal mask the lower bound of the
+    model is sqrt(1/s). One position attends to itself alone and needs no factor.
+    """
+    if seq_len == 1:
+        return 1.0
+    lower = sqrt((log(seq_len) if causal else 1.0) / seq_len)
+    return 1.0 / log_interpolate(1 / (1 + 4 * head_size / alpha**2), 1.0, lower)
+
+
+def gated_silu_scale(alpha: float) -> float:
+    """Factor for `x_in * x_gate * sigmoid(alpha * x_gate)` (Table 4)."""
+    return 1.0 / log_interpolate(1 / (1 + 1 / alpha**2), 1 / sqrt(2), 0.5)
+
+
+def residual_tau(branch: int, branches: int, residual: float, ratio: float) -> float:
+    """Squared weight tau of `branch` (1 .. `branches`, odd is attention) over its skip.
+
+    Eqs. 20-22 and 31 with errata E4 and E5: the alphas are squared, 1/sqrt(L) belongs inside,
+    and alpha_residual is the average of attention's and FFN's variance over the embedding's.
+    """
+    ffn = residual**2 * 2 / (ratio**2 + 1)
+    attention = ratio**2 * ffn
+    before = (branch - 1) // 2
+    if branch % 2:
+        return attention / (branches / 2 + before * (attention + ffn))
+    return ffn / (branches / 2 + (before + 1) * attention + before * ffn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UMuP:
+    """Unit variance of every activation, weight and gradient at initialization, and muP in width.
+
+    Absolute rules: no base model enters. `scaled_embedding_lr` switches the paper's rule for
+    the embedding's learning rate (Appendix A.3) off, to show what it does.
+    """
+
+    scaled_embedding_lr: bool = True
+
+    hyperparameters: ClassVar[tuple[str, ...]] = (
+        "eta",
+        "alpha_attn",
+        "alpha_ffn_act",
+        "alpha_residual",
+        "alpha_residual_attn_ratio",
+        "alpha_loss_softmax",
+    )
+    unit_scaled: ClassVar[bool] = True
+
+    def scale(self, spec: ParamSpec, hps: Values) -> ParamScale:
+        """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (E9)."""
+        depth = 1 / sqrt(spec.depth) if spec.residual else 1.0
+        match spec.role:
+            case Role.EMBEDDING:
+                lr = 1 / sqrt(spec.fan_out) if self.scaled_embedding_lr else 1.0
+                return ParamScale(init_std=1.0, lr=lr)
+            case Role.HIDDEN:
+                root = 1 / sqrt(spec.fan_in)
+                return ParamScale(init_std=1.0, multiplier=root, lr=root * depth)
+            case Role.READOUT:
+                return ParamScale(
+                    init_std=1.0, multiplier=1 / spec.fan_in, backward=1 / sqrt(spec.fan_out)
+                )
+        return ParamScale(init_std=1.0, lr=depth)
+
+    def site(self, site: Site, hps: Values) -> dict[str, float]:
+        """Table 4 and Appendix D.1.2."""
+        geometry = site.geometry
+        match site.kind:
+            case "attention":
+                alpha, head_size = hps["alpha_attn"], geometry["head_size"]
+                scale = attention_scale(
+                    geometry["seq_len"], head_size, alpha, causal=geometry["causal"]
+                )
+                return {"logit": alpha / head_size, "output": scale}
+            case "gated_silu":
+                alpha = hps["alpha_ffn_act"]
+                return {"alpha": alpha, "output": gated_silu_scale(alpha)}
+            case "residual":
+                tau = residual_tau(
+                    geometry["branch"],
+                    geometry["branches"],
+                    hps["alpha_residual"],
+                    hps["alpha_residual_attn_ratio"],
+                )
+                return {"branch": sqrt(tau / (1 + tau)), "skip": 1 / sqrt(1 + tau)}
+            case "loss":
+                return {"logit": hps["alpha_loss_softmax"]}
+        raise ValueError(f"unknown operation {site.kind!r} at {site.name}")

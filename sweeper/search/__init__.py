@@ -1,0 +1,1 @@
+"""Search strategies: pure functions of the history, one a file."""

@@ -1,0 +1,201 @@
+"""`search=independent`: the u-muP paper's three phases (arXiv:2407.17465, F.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import mean, stdev
+
+from sweeper.errors import ConfigError
+from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, replay
+from sweeper.search.strategy import (
+    Combination,
+    Conclusion,
+    History,
+    LineResult,
+    Phase,
+    Point,
+    chosen_axes,
+    running_best,
+)
+from sweeper.trial import Hps, Space, defaults
+
+FRESH_SEED = 1000
+"""Seeds of the last phase start here: the comparison must not use runs that were selected on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndependentSearch:
+    """A line over eta, then a line for every other hyperparameter, then the combination.
+
+    `eta` is the first line, of one seed. `runs` are shared out among the lines of the second
+    phase, each point with `seeds` seeds. `combine_seeds` fresh seeds compare the combined
+    optimum with the best single configuration. `axes` names the hyperparameters (null: all).
+    """
+
+    eta: LineRule = field(default_factory=LineRule)
+    lines: LineRule = field(default_factory=LineRule)
+    runs: int = 330
+    seeds: int = 3
+    combine_seeds: int = 3
+    axes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an empty search."""
+        for key, least in (("runs", 0), ("seeds", 1), ("combine_seeds", 1)):
+            if getattr(self, key) < least:
+                raise ConfigError(key, getattr(self, key), f"at least {least}")
+
+    def plan(self, space: Space) -> list[Phase]:
+        """The three phases; lines share their middle point, so fewer runs may be trained."""
+        names = self._names(space)
+        rule = self._rule(space)
+        return [
+            Phase(name="eta", runs=self.eta.points),
+            Phase(name="lines", runs=rule.points * self.seeds * len(names) if names else 0),
+            Phase(name="combine", runs=2 * self.combine_seeds),
+        ]
+
+    def _names(self, space: Space) -> list[str]:
+        return [name for name in chosen_axes(space, self.axes) if name != "eta"]
+
+    def _rule(self, space: Space) -> LineRule:
+        """The lines' rule with its share of the second phase's runs."""
+        names = self._names(space)
+        points = self.runs // (max(1, len(names)) * self.seeds)
+        if names and points < 1:
+            allowed = f"at least {len(names) * self.seeds}: a point with {self.seeds} seeds a line"
+            raise ConfigError("runs", self.runs, allowed)
+        rule = self.lines
+        return LineRule(step=rule.step, points=max(1, points), reach=rule.reach, extend=rule.extend)
+
+    def _eta(self, space: Space, history: History) -> LineState:
+        base = defaults(space)
+        return replay(self.eta, space["eta"], along(history, base, "eta", [0]))
+
+    def _line(self, space: Space, history: History, name: str, base: Hps) -> LineState:
+        evaluate = along(history, base, name, range(self.seeds))
+        return replay(self._rule(space), space[name], evaluate)
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """The missing points of the phase at hand; all lines' rounds run together."""
+        base = defaults(space)
+        eta = self._eta(space, history)
+        if eta.missing:
+            return _points([{**base, "eta": v} for v in eta.missing], [0], "eta", history)
+        base["eta"] = self._eta_optimum(space, history)
+        wanted: list[Hps] = []
+        for name in self._names(space):
+            line = self._line(space, history, name, base)
+            wanted += [{**base, name: value} for value in line.missing]
+        points = _points(wanted, range(self.seeds), "lines", history)
+        if points:
+            return points
+        combined, single = self._finalists(space, history)
+        return _points([combined, single], self._fresh_seeds(), "combine", history)
+
+    def _fresh_seeds(self) -> range:
+        return range(FRESH_SEED, FRESH_SEED + self.combine_seeds)
+
+    def _eta_optimum(self, space: Space, history: History) -> float:
+        line = line_result("eta", self._eta(space, history))
+        return line.optimum if line else space["eta"].default
+
+    def _found_lines(self, space: Space, history: History) -> list[LineResult]:
+        base = defaults(space) | {"eta": self._eta_optimum(space, history)}
+        states = [("eta", self._eta(space, history))]
+        states += [(n, self._line(space, history, n, base)) for n in self._names(space)]
+        return [line for name, state in states if (line := line_result(name, state))]
+
+    def _finalists(self, space: Space, history: History) -> tuple[Hps, Hps]:
+        """The combined optimum, and the best configuration that moved one hyperparameter."""
+        lines = self._found_lines(space, history)
+        base = defaults(space) | {"eta": self._eta_optimum(space, history)}
+        combined = base | {line.name: line.optimum for line in lines}
+        others = [line for line in lines if line.name != "eta"]
+        if not others:
+            return combined, base
+        best = min(others, key=lambda line: line.objective)
+        return combined, base | {best.name: best.optimum}
+
+    def _combination(self, space: Space, history: History) -> Combination | None:
+        combined, single = self._finalists(space, history)
+        pairs = [
+            (a, b)
+            for seed in self._fresh_seeds()
+            if (a := history.value(combined, seed)) is not None
+            and (b := history.value(single, seed)) is not None
+        ]
+        if not pairs:
+            return None
+        difference, error = _paired(pairs)
+        return Combination(
+            combined=combined,
+            single=single,
+            combined_objectives=tuple(a for a, _ in pairs),
+            single_objectives=tuple(b for _, b in pairs),
+            difference=difference,
+            error=error,
+        )
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """The better of combined and single over fresh seeds, or the best line so far."""
+        lines = self._found_lines(space, history)
+        combination = self._combination(space, history)
+        notes = list(line_notes(lines, space))
+        if combination is not None:
+            best, objective, seeds = _winner(combination)
+            notes.append(combination.finding)
+        else:
+            _, best = self._finalists(space, history)
+            objective, seeds = min((line.objective for line in lines), default=math.inf), 1
+        return Conclusion(
+            best=best,
+            objective=objective,
+            seeds=seeds,
+            runs=len(history.results),
+            lines=tuple(lines),
+            combination=combination,
+            notes=tuple(notes),
+            cost_curve=running_best(r.objective for r in history.results),
+            phase_ends=_phase_ends(history),
+        )
+
+
+def _points(
+    configurations: Sequence[Hps], seeds: Sequence[int], phase: str, history: History
+) -> list[Point]:
+    """Every configuration with every seed, each once, without those that are known."""
+    points = {
+        point.id: point
+        for hps in configurations
+        for seed in seeds
+        if (point := Point(hps=hps, seed=seed, phase=phase)) not in history
+    }
+    return list(points.values())
+
+
+def _paired(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Mean and standard error of the first minus the second."""
+    if any(math.isinf(b) for _, b in pairs):
+        return (math.nan if any(math.isinf(a) for a, _ in pairs) else -math.inf), math.nan
+    differences = [a - b for a, b in pairs]
+    error = stdev(differences) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
+    return mean(differences), error if not math.isinf(mean(differences)) else math.nan
+
+
+def _winner(combination: Combination) -> tuple[Hps, float, int]:
+    """The better of the two by mean over the fresh seeds; the combined one if they tie."""
+    combined, single = combination.combined_objectives, combination.single_objectives
+    if mean(combined) <= mean(single):
+        return combination.combined, mean(combined), len(combined)
+    return combination.single, mean(single), len(single)
+
+
+def _phase_ends(history: History) -> dict[str, int]:
+    """Runs spent when each phase ended, in order."""
+    ends: dict[str, int] = {}
+    for index, result in enumerate(history.results):
+        ends[result.trial.phase] = index + 1
+    return ends

@@ -1,0 +1,151 @@
+"""A line over one hyperparameter on an iteratively refined grid (u-muP paper, F.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sweeper.errors import ConfigError
+from sweeper.search.strategy import History, LineResult
+from sweeper.trial import Axis, Hps, Space
+
+Evaluate = Callable[[float], float | None]
+"""Mean objective at a log2 value; None when it is not known yet."""
+
+FINEST = 2.0**-6
+"""Refinement stops at this spacing in log2: finer differences are noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRule:
+    """How a line is laid: first spacing `step`, at most `points`, halved around the optimum.
+
+    Each round halves the spacing and puts new points within `reach` old spacings of the
+    optimum. An optimum at the end of the line extends it by one spacing at a time, at most
+    `extend` points a side, which do not count as `points`.
+    """
+
+    step: float = 1.0
+    points: int = 9
+    reach: int = 2
+    extend: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse a line that cannot be laid."""
+        if not FINEST <= self.step <= 16:
+            raise ConfigError("step", self.step, f"a spacing in log2 from {FINEST:g} to 16")
+        for key, least in (("points", 1), ("reach", 1), ("extend", 0)):
+            if getattr(self, key) < least:
+                raise ConfigError(key, getattr(self, key), f"at least {least}")
+
+
+@dataclass(frozen=True)
+class LineState:
+    """A line replayed against what is known: all values laid so far and those still missing."""
+
+    known: dict[float, float]
+    missing: list[float]
+    extended: int
+
+
+def along(history: History, base: Hps, name: str, seeds: Sequence[int]) -> Evaluate:
+    """The mean objective over `seeds` as a function of `name` alone, the rest as in `base`."""
+
+    def evaluate(value: float) -> float | None:
+        return history.mean({**base, name: value}, seeds)
+
+    return evaluate
+
+
+def replay(rule: LineRule, axis: Axis, evaluate: Evaluate) -> LineState:
+    """Lay the line as far as `evaluate` allows; pure, so a resumed search lays it the same."""
+    known: dict[float, float] = {}
+    extended = 0
+
+    def ask(values: list[float]) -> list[float]:
+        missing = []
+        for value in values:
+            found = evaluate(value)
+            if found is None:
+                missing.append(value)
+            else:
+                known[value] = found
+        return missing
+
+    missing = ask(_first_grid(rule, axis))
+    spacing, left = rule.step, rule.points - len(known) - len(missing)
+    while not missing:
+        beyond = _beyond(known, rule.step, rule.extend, axis)
+        if beyond is not None:
+            extended += 1
+            missing = ask([beyond])
+            continue
+        spacing /= 2
+        fresh = [] if spacing < FINEST else _midpoints(known, spacing, rule.reach)[:left]
+        if not fresh:
+            break
+        left -= len(fresh)
+        missing = ask(fresh)
+    return LineState(known, missing, extended)
+
+
+def _first_grid(rule: LineRule, axis: Axis) -> list[float]:
+    """The first round: the whole grid, or if that is too many points those nearest the default."""
+    grid = axis.grid(rule.step)
+    return sorted(sorted(grid, key=lambda v: abs(v - axis.default))[: rule.points])
+
+
+def optimum(known: dict[float, float]) -> float:
+    """The value with the least loss; of equals the one nearest the middle of them."""
+    best = min(known.values())
+    ties = sorted(value for value, loss in known.items() if loss == best)
+    return ties[(len(ties) - 1) // 2]
+
+
+def _beyond(known: dict[float, float], step: float, extend: int, axis: Axis) -> float | None:
+    """The next value past the end that the optimum lies at, or None."""
+    best, values = optimum(known), sorted(known)
+    if not math.isfinite(known[best]) or len(values) < 2:
+        return None
+    if best == values[0] and axis.low - (best - step) <= extend * step + 1e-9:
+        return best - step
+    if best == values[-1] and (best + step) - axis.high <= extend * step + 1e-9:
+        return best + step
+    return None
+
+
+def _midpoints(known: dict[float, float], spacing: float, reach: int) -> list[float]:
+    """Untried values on the finer grid near the optimum, nearest first."""
+    best = optimum(known)
+    offsets = [sign * k * spacing for k in range(1, 2 * reach) for sign in (-1, 1)]
+    low, high = min(known), max(known)
+    candidates = [best + offset for offset in offsets if low < best + offset < high]
+    return [value for value in candidates if all(abs(value - k) > 1e-9 for k in known)]
+
+
+def line_result(name: str, state: LineState) -> LineResult | None:
+    """What a replayed line found; None while nothing of it is known."""
+    if not state.known:
+        return None
+    best = optimum(state.known)
+    return LineResult(
+        name=name,
+        points=tuple(sorted(state.known.items())),
+        optimum=best,
+        objective=state.known[best],
+        extended=state.extended,
+    )
+
+
+def line_notes(lines: Sequence[LineResult], space: Space) -> Iterator[str]:
+    """Sentences about ends of lines: extended grids, and optima still at an end."""
+    for line in lines:
+        axis, values = space[line.name], [value for value, _ in line.points]
+        if line.extended:
+            yield (
+                f"{line.name}: the optimum lay at the end of 2^{axis.low:g}..2^{axis.high:g}; "
+                f"the grid was extended by {line.extended} to 2^{min(values):g}..2^{max(values):g}"
+            )
+        if line.optimum in (min(values), max(values)) and len(values) > 1:
+            yield f"{line.name}: the optimum 2^{line.optimum:g} is still at the end of the grid"

@@ -1,0 +1,90 @@
+"""`search=random`: points drawn without replacement from the grid over all hyperparameters."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from sweeper.errors import ConfigError
+from sweeper.search.strategy import (
+    Conclusion,
+    History,
+    Phase,
+    Point,
+    best_result,
+    chosen_axes,
+    expected_best,
+)
+from sweeper.trial import Hps, Space, defaults
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomGrid:
+    """`runs` points of the grid with spacing `step` in log2 over `axes` (null: all).
+
+    The order of the draw does not depend on `runs`: a longer search continues a shorter one.
+    """
+
+    runs: int = 345
+    step: float = 1.0
+    seed: int = 0
+    axes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an empty search."""
+        if self.runs < 1:
+            raise ConfigError("runs", self.runs, "at least 1")
+        if self.step <= 0:
+            raise ConfigError("step", self.step, "a positive spacing in log2")
+
+    def plan(self, space: Space) -> list[Phase]:
+        """One phase; ConfigError when the grid has fewer points than `runs`."""
+        size = prod(len(grid) for grid in self._grids(space).values())
+        if self.runs > size:
+            raise ConfigError("runs", self.runs, f"at most {size}, the points of the grid")
+        return [Phase(name="random", runs=self.runs)]
+
+    def _grids(self, space: Space) -> dict[str, list[float]]:
+        return {name: space[name].grid(self.step) for name in chosen_axes(space, self.axes)}
+
+    def _draws(self, space: Space) -> Iterator[Hps]:
+        """All of the search's points, in order."""
+        grids, generator = self._grids(space), random.Random(f"sweeper {self.seed}")
+        size, seen = prod(len(grid) for grid in grids.values()), set[int]()
+        while len(seen) < self.runs:
+            index = generator.randrange(size)
+            if index in seen:
+                continue
+            seen.add(index)
+            hps = defaults(space)
+            for name, grid in grids.items():
+                index, digit = divmod(index, len(grid))
+                hps[name] = grid[digit]
+            yield hps
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """All that is not trained yet: no point depends on another's result."""
+        points = (Point(hps=hps, seed=0, phase="random") for hps in self._draws(space))
+        return [point for point in points if point not in history]
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """The best point, and the expected best of every shorter search."""
+        best = best_result(history)
+        at_end = [
+            f"{name}: the best point lies at the end of its grid, 2^{best.trial.hps[name]:g}; "
+            f"widen parameterization.space.{name}"
+            for name, grid in self._grids(space).items()
+            if best.trial.hps[name] in (grid[0], grid[-1]) and len(grid) > 1
+        ]
+        values = [r.objective for r in history.results]
+        return Conclusion(
+            best=dict(best.trial.hps),
+            objective=best.objective,
+            seeds=1,
+            runs=len(values),
+            notes=tuple(at_end),
+            cost_curve=expected_best(values),
+            phase_ends={"random": len(values)},
+        )

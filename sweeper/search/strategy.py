@@ -1,0 +1,187 @@
+"""What a strategy sees and says: points, the history, and the conclusion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Protocol
+
+from sweeper.errors import ConfigError, suggest
+from sweeper.trial import Hps, Result, Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A configuration (log2 values) to train with a seed, and the phase that asks for it."""
+
+    hps: Hps
+    seed: int
+    phase: str
+
+    @property
+    def id(self) -> tuple[tuple[tuple[str, float], ...], int]:
+        """What tells two points apart: values and seed."""
+        return identity(self.hps), self.seed
+
+
+def identity(hps: Hps) -> tuple[tuple[str, float], ...]:
+    """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
+    return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
+
+
+class History:
+    """Objectives of finished trials; a failed trial counts as +inf, so it is never chosen."""
+
+    def __init__(self, results: Iterable[Result] = ()) -> None:
+        """`results` in the order in which they were recorded."""
+        self.results: list[Result] = []
+        self._values: dict[tuple[object, int], float] = {}
+        for result in results:
+            self.add(result)
+
+    def add(self, result: Result) -> None:
+        """Take one more result in."""
+        value = math.inf if math.isnan(result.objective) else result.objective
+        self.results.append(result)
+        self._values[identity(result.trial.hps), result.trial.seed] = value
+
+    def __contains__(self, point: Point) -> bool:
+        return point.id in self._values
+
+    def value(self, hps: Hps, seed: int) -> float | None:
+        """Objective of one trial, or None when it is not known."""
+        return self._values.get((identity(hps), seed))
+
+    def mean(self, hps: Hps, seeds: Sequence[int]) -> float | None:
+        """Mean objective over `seeds`, or None when one of them is missing."""
+        values = [self.value(hps, seed) for seed in seeds]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if len(known) == len(values) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One part of a search: its name and how many runs it plans (repeats of a run included)."""
+
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineResult:
+    """A line search over one hyperparameter: (log2 value, mean objective), and the optimum."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    optimum: float
+    objective: float
+    extended: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """The combined optimum against the best single configuration, paired over fresh seeds.
+
+    `difference` is the mean of combined minus single in nats (negative: combining helped) and
+    `error` its standard error; both are NaN when the two are the same configuration.
+    """
+
+    combined: Hps
+    single: Hps
+    combined_objectives: tuple[float, ...]
+    single_objectives: tuple[float, ...]
+    difference: float
+    error: float
+
+    @property
+    def finding(self) -> str:
+        """What can be said of combining, in words."""
+        if identity(self.combined) == identity(self.single):
+            return "the combined optimum is the best single configuration itself"
+        if math.isinf(self.difference) or math.isnan(self.difference):
+            return "combining made the run diverge" if self.difference > 0 else "combining helped"
+        size = f"{self.difference:+.4f} nats, standard error {self.error:.4f}"
+        if abs(self.difference) <= 2 * self.error:
+            return f"combining made no clear difference ({size})"
+        return f"combining {'helped' if self.difference < 0 else 'hurt'} ({size})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusion:
+    """What a search found. `best` is complete (every hyperparameter, log2).
+
+    `cost_curve` gives the best loss against runs spent: (runs, loss), for a random search the
+    expectation over the order of its runs, else in the order of its phases.
+    """
+
+    best: Hps
+    objective: float
+    seeds: int
+    runs: int
+    lines: tuple[LineResult, ...] = ()
+    combination: Combination | None = None
+    notes: tuple[str, ...] = ()
+    cost_curve: tuple[tuple[int, float], ...] = ()
+    phase_ends: Mapping[str, int] = field(default_factory=dict)
+
+
+class Strategy(Protocol):
+    """Names the trials of a search. All three methods are pure: the same input, the same answer.
+
+    `propose` returns every point that can be named from `history` and is not in it; an empty
+    list means that the search is done. `conclude` works on any history that holds one result.
+    """
+
+    def plan(self, space: Space) -> list[Phase]:
+        """The phases and their runs, without what extending a grid may add."""
+        ...
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """Points to train next."""
+        ...
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """What was found so far."""
+        ...
+
+
+def chosen_axes(space: Space, wanted: Sequence[str] | None, key: str = "axes") -> list[str]:
+    """The names in `wanted` (all when None), eta first; ConfigError for one not in the space."""
+    for name in wanted or ():
+        if name not in space:
+            raise ConfigError(key, name, f"a hyperparameter of the space; {suggest(name, space)}")
+    names = [name for name in space if wanted is None or name in wanted]
+    return sorted(names, key=lambda name: name != "eta")
+
+
+def best_result(history: History) -> Result:
+    """The finished result with the lowest objective; the first of equals."""
+    return min(history.results, key=lambda r: math.inf if math.isnan(r.objective) else r.objective)
+
+
+def running_best(values: Iterable[float]) -> tuple[tuple[int, float], ...]:
+    """(runs, best loss so far) in the order given."""
+    return tuple((i + 1, best) for i, best in enumerate(accumulate(values, min)))
+
+
+def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """(n, expected best loss of n runs drawn without replacement): what a shorter search finds.
+
+    With the values sorted, the i-th (from 0) of N is the best of n draws with probability
+    C(N-i-1, n-1) / C(N, n). A diverged run is taken at the worst finite loss.
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ()
+    ordered = sorted(value if math.isfinite(value) else max(finite) for value in values)
+    total = len(ordered)
+    curve = []
+    for n in range(1, total + 1):
+        chance, expected = n / total, 0.0
+        for i, value in enumerate(ordered[: total - n + 1]):
+            expected += chance * value
+            chance *= (total - i - n) / (total - i - 1) if total - i > 1 else 0.0
+        curve.append((n, expected))
+    return tuple(curve)

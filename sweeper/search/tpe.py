@@ -1,0 +1,91 @@
+"""`search=tpe`: Optuna's tree-structured Parzen estimator, asked in batches; a reference."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from dataclasses import dataclass
+
+from sweeper.errors import ConfigError
+from sweeper.search.strategy import (
+    Conclusion,
+    History,
+    Phase,
+    Point,
+    best_result,
+    chosen_axes,
+    running_best,
+)
+from sweeper.trial import Space, defaults
+
+
+@dataclass(frozen=True, kw_only=True)
+class TPE:
+    """`runs` trials in batches of `batch`; the sampler is rebuilt from the history each time.
+
+    The sampler is seeded by (`seed`, trials so far): Optuna repeats its points when a study is
+    resumed with the same seed. A diverged trial is told as a loss worse than any.
+    """
+
+    runs: int = 100
+    batch: int = 10
+    seed: int = 0
+    axes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an empty search."""
+        for key in ("runs", "batch"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, getattr(self, key), "at least 1")
+
+    def plan(self, space: Space) -> list[Phase]:
+        """One phase."""
+        chosen_axes(space, self.axes)
+        return [Phase(name="tpe", runs=self.runs)]
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """The next batch, after every trial of the last one is known."""
+        done = len(history.results)
+        if done >= self.runs:
+            return []
+        points = self._ask(space, history, min(self.batch, self.runs - done))
+        return [point for point in points if point not in history]
+
+    def _ask(self, space: Space, history: History, count: int) -> list[Point]:
+        import optuna
+
+        names = chosen_axes(space, self.axes)
+        ranges: dict[str, optuna.distributions.BaseDistribution] = {
+            name: optuna.distributions.FloatDistribution(space[name].low, space[name].high)
+            for name in names
+        }
+        seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sampler = optuna.samplers.TPESampler(seed=seed)
+            study = optuna.create_study(sampler=sampler)
+            for result in history.results:
+                study.add_trial(
+                    optuna.trial.create_trial(
+                        params={name: result.trial.hps[name] for name in names},
+                        distributions=ranges,
+                        value=math.inf if math.isnan(result.objective) else result.objective,
+                    )
+                )
+            asked = [study.ask(ranges).params for _ in range(count)]
+        return [Point(hps=defaults(space) | params, seed=0, phase="tpe") for params in asked]
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """The best trial."""
+        best = best_result(history)
+        values = [r.objective for r in history.results]
+        return Conclusion(
+            best=dict(best.trial.hps),
+            objective=best.objective,
+            seeds=1,
+            runs=len(values),
+            cost_curve=running_best(values),
+            phase_ends={"tpe": len(values)},
+        )

@@ -1,0 +1,139 @@
+"""The loop: propose, train what is not known, record, until nothing is left to propose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from sweeper.launch.launcher import Launcher
+from sweeper.report.log import Logger
+from sweeper.search.strategy import Conclusion, History, Point
+from sweeper.settings import Bench
+from sweeper.study import Study
+from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.trial import Hps, Result, Trial
+
+Lookup = Callable[[str], Result | None]
+"""A finished result by its trial's key."""
+Missing = list[Trial]
+
+
+class Monitor(Protocol):
+    """Watches a sweep: told of work in the order in which it happens."""
+
+    def proposed(self, known: int, missing: Sequence[Trial]) -> None:
+        """The loop is about to train `missing`; `known` trials of this job are done already."""
+        ...
+
+    def advanced(self, trials: float) -> None:
+        """So many trials' worth of work was done on the missing ones."""
+        ...
+
+    def finished(self, result: Result) -> None:
+        """A trial was trained and recorded."""
+        ...
+
+
+def replay_search(bench: Bench, lookup: Lookup) -> tuple[History, Missing]:
+    """Replay the strategy against what is known: its history in its own order, and what it lacks.
+
+    Because only the strategy's own questions enter the history, a resumed or repeated search
+    sees the same history whatever else the study holds, and in whatever order trials finished.
+    """
+    settings, history = bench.settings, History()
+    while points := settings.search.propose(settings.space, history):
+        missing: Missing = []
+        for point in points:
+            trial = bench.trial(settings.base, point.hps, point.seed, point.phase)
+            result = lookup(trial.key)
+            if result is None:
+                missing.append(trial)
+            else:
+                history.add(replace(result, trial=trial))
+        if missing:
+            return history, missing
+    return history, []
+
+
+def replay_ladder(
+    bench: Bench, best: Hps, sizes: Iterable[Size], lookup: Lookup
+) -> tuple[list[SizeCurve], int, Missing]:
+    """Curves measured so far at every size, how many runs they hold, and the runs they lack."""
+    rule, curves, missing, known = bench.settings.transfer, [], [], 0
+    for size in sizes:
+
+        def trial(point: Point, size: Size = size) -> Trial:
+            return bench.trial(size, point.hps, point.seed, point.phase)
+
+        def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
+            result = lookup(trial(point).key)
+            return None if result is None else _or_inf(result.objective)
+
+        state = rule.line(best, value)
+        losses = {}
+        for eta in state.known:
+            runs = [value(point) for point in rule.seeded(best, eta)]
+            losses[eta] = tuple(run for run in runs if run is not None)
+            known += len(losses[eta])
+        curves.append(SizeCurve(size=size, losses=losses))
+        missing += [trial(point) for point in rule.missing(best, value)]
+    return curves, known, missing
+
+
+def _or_inf(objective: float) -> float:
+    """A failed run's objective counts as +inf."""
+    return math.inf if math.isnan(objective) else objective
+
+
+class Sweep:
+    """Trains and records whatever a replay finds missing.
+
+    A trial that failed before this sweep began is tried again; one that fails during it is
+    taken as it is, so that a sweep ends.
+    """
+
+    def __init__(
+        self, bench: Bench, study: Study, launcher: Launcher, monitor: Monitor, logger: Logger
+    ) -> None:
+        """`study` must be open for writing, its lock held by the caller."""
+        self.bench, self.study = bench, study
+        self.launcher, self.monitor, self.logger = launcher, monitor, logger
+        self._retry = {r.key for r in study.results() if r.status == "failed"}
+
+    def lookup(self, key: str) -> Result | None:
+        """A result of the study, unless it is a failure from an earlier sweep."""
+        return None if key in self._retry else self.study.get(key)
+
+    def search(self, after_batch: Callable[[Conclusion, bool], None]) -> Conclusion:
+        """Run the search to its end; `after_batch` gets each conclusion, and if it is final."""
+        settings = self.bench.settings
+        while True:
+            history, missing = replay_search(self.bench, self.lookup)
+            if history.results:
+                conclusion = settings.search.conclude(settings.space, history)
+                after_batch(conclusion, not missing)
+                if not missing:
+                    return conclusion
+            self._train(len(history.results), missing)
+
+    def ladder(self, best: Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
+        """Train the curves of all `sizes` to their end."""
+        while True:
+            curves, known, missing = replay_ladder(self.bench, best, sizes, self.lookup)
+            if not missing:
+                return curves
+            self._train(known, missing)
+
+    def _train(self, known: int, missing: Missing) -> None:
+        unique = list({trial.key: trial for trial in missing}.values())
+        self.monitor.proposed(known, unique)
+        bounds: Mapping[str, tuple[float, float]] = {
+            name: (axis.low, axis.high) for name, axis in self.bench.settings.space.items()
+        }
+        for result in self.launcher.run(unique, self.bench.corpus, self.monitor.advanced):
+            self._retry.discard(result.key)
+            self.study.record(result, bounds)
+            self.logger.log(self.study.folder, result)
+            self.monitor.finished(result)

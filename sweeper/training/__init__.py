@@ -1,0 +1,1 @@
+"""Training: a pack of trials in, their results out."""

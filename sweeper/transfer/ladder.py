@@ -1,0 +1,106 @@
+"""Which trials validate a transfer: learning-rate lines at a ladder of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sweeper.errors import ConfigError
+from sweeper.search.line import LineRule, LineState, replay
+from sweeper.search.strategy import Point
+from sweeper.trial import Axis, Hps
+
+Value = Callable[[Point], float | None]
+"""The objective of a point at one size, None while it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Size:
+    """A model's width and depth."""
+
+    width: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"width {self.width}, depth {self.depth}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRule:
+    """The sizes to train, how their curves over eta are laid, and the verdict's thresholds.
+
+    Spans and steps are in log2 eta. `max_shift` is the largest move of the optimum from the
+    base's (log2), `max_regret` the largest loss by using the transferred eta, as a share of
+    the size's best loss.
+    """
+
+    widths: tuple[int, ...]
+    depths: tuple[int, ...] = ()
+    seeds: int = 2
+    span: float = 2.0
+    step: float = 0.5
+    extend: int = 4
+    max_shift: float = 1.0
+    max_regret: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Refuse an empty grid and impossible numbers."""
+        if not self.widths:
+            raise ConfigError("widths", [], "at least one width, as in [64,128,256]")
+        for key in ("widths", "depths"):
+            for value in getattr(self, key):
+                if value < 1:
+                    raise ConfigError(key, value, "sizes of at least 1")
+        if self.seeds < 1:
+            raise ConfigError("seeds", self.seeds, "at least 1")
+        for key in ("span", "step", "max_shift", "max_regret"):
+            if getattr(self, key) <= 0:
+                raise ConfigError(key, getattr(self, key), "a positive number")
+        if self.step > self.span:
+            raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
+        if self.extend < 0:
+            raise ConfigError("extend", self.extend, "at least 0")
+
+    def ladders(self, base: Size, *, depth: bool) -> Mapping[str, list[Size]]:
+        """Sizes by axis, ascending, the base among them; the depth ladder only if it has steps."""
+        found = {"width": [Size(width=w, depth=base.depth) for w in {*self.widths, base.width}]}
+        if depth and set(self.depths) - {base.depth}:
+            found["depth"] = [Size(width=base.width, depth=d) for d in {*self.depths, base.depth}]
+        return {axis: sorted(sizes) for axis, sizes in found.items()}
+
+    def points_per_line(self) -> int:
+        """Values of eta of one size's curve before any extension."""
+        return 2 * int(self.span / self.step + 1e-9) + 1
+
+    def line(self, best: Hps, value: Value) -> LineState:
+        """One size's curve around the transferred eta, extended while its optimum is at an end."""
+        reach = int(self.span / self.step + 1e-9) * self.step
+        centre = best["eta"]
+        axis = Axis(low=centre - reach, high=centre + reach, default=centre)
+        rule = LineRule(step=self.step, points=self.points_per_line(), extend=self.extend)
+
+        def evaluate(eta: float) -> float | None:
+            values = [value(point) for point in self.seeded(best, eta)]
+            known = [v for v in values if v is not None]
+            return sum(known) / len(known) if len(known) == len(values) else None
+
+        return replay(rule, axis, evaluate)
+
+    def seeded(self, best: Hps, eta: float) -> list[Point]:
+        """The runs of one point of a curve."""
+        hps = {**best, "eta": eta}
+        return [Point(hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
+
+    def missing(self, best: Hps, value: Value) -> list[Point]:
+        """Runs that one size's curve still needs."""
+        etas = self.line(best, value).missing
+        points = [point for eta in etas for point in self.seeded(best, eta)]
+        return [point for point in points if value(point) is None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeCurve:
+    """A measured curve: losses by log2 eta, one a seed (+inf where a run diverged)."""
+
+    size: Size
+    losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)

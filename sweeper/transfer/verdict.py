@@ -1,0 +1,147 @@
+"""Does the transfer hold along a ladder? Stated thresholds against measured intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sweeper.transfer.curve import Estimate, Fit, fit
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
+from sweeper.trial import encode
+
+Answer = Literal["holds", "fails", "cannot say yet"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeVerdict:
+    """One size: its optimum, the shift from the base's in log2, and what transferring costs."""
+
+    size: Size
+    optimum: Estimate
+    shift: Estimate
+    loss: Estimate
+    regret: Estimate
+    at_end: bool
+    answer: Answer
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer for one axis, from that of its sizes; `todo` says what would settle a doubt."""
+
+    axis: str
+    answer: Answer
+    sizes: tuple[SizeVerdict, ...]
+    todo: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        found: dict[str, Any] = encode(asdict(self))
+        return found
+
+
+def judge(
+    axis: str, curves: Sequence[SizeCurve], transferred: float, base: Size, rule: LadderRule
+) -> Verdict:
+    """Fit every curve and judge it against the thresholds of `rule`.
+
+    `transferred` is the log2 eta that the plan uses. A size holds when both intervals lie
+    within the thresholds, fails when one lies beyond its threshold, and is open otherwise. The
+    axis fails with any size, and holds with all.
+    """
+    fits = [(curve.size, fit(curve, transferred)) for curve in curves]
+    reference = next(found for size, found in fits if size == base)
+    sizes = [_judge_size(size, found, reference, rule) for size, found in fits]
+    answers = {size.answer for size in sizes}
+    answer: Answer = "holds"
+    if "fails" in answers:
+        answer = "fails"
+    elif "cannot say yet" in answers:
+        answer = "cannot say yet"
+    todo = _todo(sizes, rule) if answer == "cannot say yet" else ""
+    return Verdict(axis=axis, answer=answer, sizes=tuple(sizes), todo=todo)
+
+
+UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
+
+
+def _judge_size(
+    size: Size, found: Fit | None, reference: Fit | None, rule: LadderRule
+) -> SizeVerdict:
+    if found is None or reference is None:
+        answer: Answer = "fails" if found is None else "cannot say yet"
+        reason = "every run diverged" if found is None else "every run of the base diverged"
+        return SizeVerdict(
+            size=size,
+            optimum=UNKNOWN,
+            shift=UNKNOWN,
+            loss=UNKNOWN,
+            regret=UNKNOWN,
+            at_end=False,
+            answer=answer,
+            reason=reason,
+        )
+    shift = Estimate(value=0.0, low=0.0, high=0.0)
+    if found is not reference:
+        moved = found.optimum_draws - reference.optimum_draws
+        shift = Estimate.of(found.optimum.value - reference.optimum.value, moved)
+    answer, reason = _answer(found, shift, rule)
+    return SizeVerdict(
+        size=size,
+        optimum=found.optimum,
+        shift=shift,
+        loss=found.loss,
+        regret=found.regret,
+        at_end=found.at_end,
+        answer=answer,
+        reason=reason,
+    )
+
+
+def _answer(fit: Fit, shift: Estimate, rule: LadderRule) -> tuple[Answer, str]:
+    """The answer for one size and the finding behind it."""
+    allowed = rule.max_regret * fit.loss.value
+    least = max(0.0, shift.low, -shift.high)
+    if fit.regret.low > allowed:
+        return "fails", f"the transferred eta costs at least {fit.regret.low:.4f} nats"
+    if least > rule.max_shift:
+        return "fails", f"the optimum moved by at least {least:.2f} in log2"
+    if math.isnan(fit.noise):
+        return "cannot say yet", "one seed a point tells nothing of the noise"
+    if fit.at_end:
+        return "cannot say yet", "the optimum is at the end of the curve"
+    if fit.regret.high > allowed:
+        return "cannot say yet", f"the regret may be up to {fit.regret.high:.4f} nats"
+    if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
+        return "cannot say yet", f"the shift may be {shift.low:+.2f} to {shift.high:+.2f}"
+    return "holds", "shift and regret are within the thresholds"
+
+
+def _todo(sizes: Sequence[SizeVerdict], rule: LadderRule) -> str:
+    """What to run next: a longer curve, or as many seeds as shrink the widest interval enough.
+
+    An interval of half-width h around a value d below its threshold fits under it with
+    (h / d)^2 times the seeds.
+    """
+    open_sizes = [size for size in sizes if size.answer == "cannot say yet"]
+    ends = [str(size.size) for size in open_sizes if size.at_end]
+    if ends:
+        return f"let the curves reach further at {'; '.join(ends)}: raise transfer.extend"
+    if rule.seeds == 1:
+        return "train at least two seeds a point: transfer.seeds=2"
+    factor = max((_more(size, rule) for size in open_sizes), default=1.0)
+    seeds = max(rule.seeds + 1, math.ceil(rule.seeds * min(factor, 16.0)))
+    return f"train about {seeds} seeds a point: transfer.seeds={seeds}"
+
+
+def _more(size: SizeVerdict, rule: LadderRule) -> float:
+    """How many times the seeds would bring the intervals of `size` below the thresholds."""
+    pairs = ((size.shift, rule.max_shift), (size.regret, rule.max_regret * size.loss.value))
+    factors = []
+    for estimate, limit in pairs:
+        room = limit - abs(estimate.value)
+        factors.append(((estimate.high - estimate.low) / 2 / room) ** 2 if room > 0 else 16.0)
+    return max(factors)

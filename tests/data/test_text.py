@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from sweeper.data import text
+from sweeper.data.corpus import Corpus
+from sweeper.data.text import NotUtf8, Text, decoded, encode_bpe, pieces, train_bpe
+from sweeper.errors import BadInput, ConfigError
+
+PROSE = "The naïve café — 東京 🚀\r\n\tdef f(x):\n        return x + 1000\n" * 40
+
+
+def prepare(path: Path, **options: Any) -> Corpus:
+    return Text(path=str(path), **options).prepare(path.parent / "cache")
+
+
+def bpe_of(corpus: Corpus) -> Tokenizer:
+    return Tokenizer.from_file(str(corpus.path.with_suffix(".tokenizer.json")))
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    path = tmp_path / "prose.txt"
+    path.write_bytes(PROSE.encode())
+    return path
+
+
+def test_bytes_are_the_tokens(prose: Path) -> None:
+    corpus = prepare(prose)
+    assert corpus.classes == 256 and corpus.tokens.dtype == np.uint8
+    assert corpus.tokens.tobytes() == PROSE.encode()
+    assert corpus.path == prose.parent / "cache" / f"{corpus.digest}.npy"
+    assert np.array_equal(np.load(corpus.path), corpus.tokens)
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 99, 12345])
+def test_the_header_counts_the_tokens(tmp_path: Path, count: int) -> None:
+    (tmp_path / "a.txt").write_text("x" * count)
+    assert np.load(prepare(tmp_path / "a.txt").path).shape == (count,)
+
+
+def test_bpe_round_trip(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "PIECE", 100)
+    corpus = prepare(prose, tokenizer="bpe", vocab_size=300)
+    assert 256 < corpus.classes <= 300 and corpus.tokens.dtype == np.uint16
+    assert len(corpus.tokens) < len(PROSE.encode())
+    assert corpus.tokens.max() < corpus.classes
+    assert bpe_of(corpus).decode(corpus.tokens.tolist()) == PROSE
+
+
+@pytest.fixture(scope="module")
+def bpe() -> Tokenizer:
+    return train_bpe([PROSE], 400)
+
+
+@given(st.text(max_size=200))
+def test_any_text_survives_a_bpe_trained_on_another(bpe: Tokenizer, words: str) -> None:
+    if words:
+        assert bpe.decode(encode_bpe(bpe, words).tolist()) == words
+
+
+def test_a_bpe_is_the_same_each_time(bpe: Tokenizer) -> None:
+    assert train_bpe([PROSE], 400).to_str() == bpe.to_str()
+
+
+def test_text_without_spaces_trains_in_no_time() -> None:
+    genome = "".join(np.random.default_rng(0).choice(list("ACGT"), 200_000))
+    assert train_bpe([genome], 300).get_vocab_size() == 300
+
+
+def test_a_bpe_is_trained_on_a_sample_of_long_text(
+    prose: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "PIECE", 100)
+    monkeypatch.setattr(text, "SAMPLE", 1000)
+    seen: list[str] = []
+
+    def spy(sample: Any, size: int) -> Tokenizer:
+        seen.extend(sample)
+        return train_bpe(seen, size)
+
+    monkeypatch.setattr(text, "train_bpe", spy)
+    corpus = prepare(prose, tokenizer="bpe", vocab_size=300)
+    assert 5 <= len(seen) <= 10 and seen[0] == PROSE[:100]
+    assert bpe_of(corpus).decode(corpus.tokens.tolist()) == PROSE
+
+
+@pytest.mark.parametrize("options", [{}, {"tokenizer": "bpe", "vocab_size": 300}])
+def test_the_cache_is_used_again(
+    prose: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    first = prepare(prose, **options)
+    files = sorted(first.path.parent.iterdir())
+    before = [file.stat().st_mtime_ns for file in files]
+    monkeypatch.setattr(text, "train_bpe", None)
+    monkeypatch.setattr(text, "encode_bytes", None)
+    renamed = prose.rename(prose.with_name("renamed.txt"))
+    assert prepare(renamed, **options, heldout=0.2).identity() == first.identity() | {
+        "heldout_fraction": 0.2
+    }
+    assert sorted(first.path.parent.iterdir()) == files
+    assert [file.stat().st_mtime_ns for file in files] == before
+
+
+def damage(path: Path, how: str) -> None:
+    sidecar, tokenizer = path.with_suffix(".json"), path.with_suffix(".tokenizer.json")
+    if how == "truncated":
+        os.truncate(path, path.stat().st_size - 3)
+    elif how == "record cut":
+        sidecar.write_text(sidecar.read_text()[:5])
+    else:
+        {"no tokens": path, "no record": sidecar, "no tokenizer": tokenizer}[how].unlink()
+
+
+@pytest.mark.parametrize(
+    "how", ["truncated", "record cut", "no tokens", "no record", "no tokenizer"]
+)
+def test_a_damaged_cache_is_built_anew(prose: Path, how: str) -> None:
+    options: dict[str, Any] = {"tokenizer": "bpe", "vocab_size": 300}
+    first = prepare(prose, **options)
+    whole = {file: file.read_bytes() for file in first.path.parent.iterdir()}
+    assert len(whole) == 3
+    damage(first.path, how)
+    assert prepare(prose, **options) == first
+    assert {file: file.read_bytes() for file in first.path.parent.iterdir()} == whole
+
+
+def test_the_digest_tells_content_and_tokenizers_apart(prose: Path) -> None:
+    digests = {
+        prepare(prose, **options).digest
+        for options in (
+            {},
+            {"tokenizer": "bpe", "vocab_size": 300},
+            {"tokenizer": "bpe", "vocab_size": 301},
+        )
+    }
+    prose.write_text("another text")
+    assert len(digests | {prepare(prose).digest}) == 4
+
+
+def test_a_glob_joins_files_in_order(tmp_path: Path) -> None:
+    for name in ("b/2.txt", "a/c/1.txt", "a/x.md", "0.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    corpus = prepare(tmp_path / "**" / "*.txt")
+    assert corpus.tokens.tobytes() == b"0.txt\na/c/1.txt\nb/2.txt"
+
+
+def test_home_and_names_that_look_like_globs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a[1].txt").write_text("hello")
+    assert Text(path="~/a[1].txt").prepare(tmp_path / "c").tokens.tobytes() == b"hello"
+
+
+@given(st.lists(st.text(max_size=30), max_size=4), st.integers(1, 9), st.integers(1, 9))
+def test_pieces_depend_on_the_text_alone(
+    folder: Path, parts: list[str], block: int, piece: int
+) -> None:
+    paths = [folder / f"{index}.txt" for index in range(len(parts))]
+    for path, part in zip(paths, parts, strict=True):
+        path.write_bytes(part.encode())
+    whole = "\n".join(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK", block)
+        patch.setattr(text, "PIECE", piece)
+        found = list(pieces(paths))
+    assert found == [whole[start : start + piece] for start in range(0, len(whole), piece)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("text")
+
+
+def refusal(path: Path, content: bytes, block: int) -> str:
+    """What `decoded` says of `content`, read in blocks of `block` bytes."""
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK", block)
+        try:
+            assert "".join(decoded(path)) == content.decode()
+        except NotUtf8 as error:
+            return str(error)
+    return ""
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=4).map(str.encode),
+            st.sampled_from([b"\xe2\x82", b"\xf0\x9f\x9a", b"\xff", b"\xed\xa0\x80", b"\xc0\x80"]),
+        ),
+        max_size=6,
+    ).map(b"".join),
+    st.integers(1, 7),
+)
+def test_bytes_that_are_not_utf8_are_found_wherever_blocks_end(
+    folder: Path, content: bytes, block: int
+) -> None:
+    expected = ""
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        expected = f"bad.txt is not UTF-8: {error.reason} at byte {error.start};"
+    said = refusal(folder / "bad.txt", content, block)
+    assert expected in said and bool(expected) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "at"),
+    [
+        (b"abc\xff", 3),
+        (b"x" * (2**20 - 1) + "é".encode()[:1] + b"y", 2**20 - 1),
+        (b"x" * (2**20 - 2) + "🚀".encode()[:3], 2**20 - 2),
+    ],
+)
+def test_not_utf8(tmp_path: Path, content: bytes, at: int) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"a\.txt is not UTF-8: .* at byte {at};"):
+        prepare(tmp_path / "a.txt")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_character_across_blocks_is_fine(tmp_path: Path) -> None:
+    content = b"x" * (2**20 - 2) + "🚀".encode() * 3
+    (tmp_path / "a.txt").write_bytes(content)
+    assert prepare(tmp_path / "a.txt").tokens.tobytes() == content
+
+
+def test_what_is_no_text_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no file matches .*\*\.txt"):
+        prepare(tmp_path / "*.txt")
+    with pytest.raises(BadInput, match=r"is no regular file; a glob such as"):
+        prepare(tmp_path)
+    with pytest.raises(BadInput, match=r"none\.txt cannot be read: No such file"):
+        prepare(tmp_path / "none.txt")
+
+
+def test_empty_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(BadInput, match=r"no text in .*a\.txt: all is empty"):
+        prepare(tmp_path / "a.txt")
+    (tmp_path / "b.txt").touch()
+    with pytest.raises(BadInput, match=r"a\.txt and 1 more"):
+        prepare(tmp_path / "*.txt")
+    (tmp_path / "b.txt").write_text("b")
+    assert prepare(tmp_path / "*.txt").tokens.tobytes() == b"\nb"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission(prose: Path) -> None:
+    prose.chmod(0)
+    with pytest.raises(BadInput, match=r"prose\.txt cannot be read: Permission denied"):
+        prepare(prose)
+
+
+def test_a_file_that_fails_while_read(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(BadInput, match=r"prose\.txt cannot be read: Permission denied"):
+        list(decoded(prose))
+
+
+def test_a_cache_that_cannot_be_written(prose: Path) -> None:
+    blocked = prose.parent / "file"
+    blocked.touch()
+    with pytest.raises(BadInput, match=r"the cache directory .*file cannot be written"):
+        Text(path=str(prose)).prepare(blocked)
+
+
+def test_text_that_changes_while_it_is_read(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def grow(*_: Any) -> Any:
+        with prose.open("a") as file:
+            file.write("more")
+        return text.encode_bytes, 256
+
+    monkeypatch.setattr(Text, "_encoder", grow)
+    with pytest.raises(BadInput, match=r"prose\.txt changed while being read"):
+        prepare(prose)
+    assert not list((prose.parent / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("path", {"path": ""}),
+        ("path", {"path": 3}),
+        ("heldout", {"heldout": 0.0}),
+        ("heldout", {"heldout": 1}),
+        ("heldout", {"heldout": float("nan")}),
+        ("heldout", {"heldout": "half"}),
+        ("tokenizer", {"tokenizer": "words"}),
+        ("vocab_size", {"vocab_size": 255}),
+        ("vocab_size", {"tokenizer": "bpe"}),
+        ("vocab_size", {"tokenizer": "bpe", "vocab_size": 300.0}),
+        ("vocab_size", {"tokenizer": "bpe", "vocab_size": 2**20 + 1}),
+    ],
+)
+def test_options_that_are_refused(key: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Text(**({"path": "a.txt"} | options))
+    assert caught.value.key == key
+
+
+def test_the_sidecar_is_plain_json(prose: Path) -> None:
+    corpus = prepare(prose)
+    record = json.loads(corpus.path.with_suffix(".json").read_text())
+    assert record == {"bytes": corpus.path.stat().st_size, "classes": 256}

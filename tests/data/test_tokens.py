@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper.data import tokens
+from sweeper.data.corpus import Corpus
+from sweeper.data.tokens import Tokens
+from sweeper.errors import BadInput, ConfigError
+
+IDS = np.arange(1000) % 100
+
+
+def prepare(path: Path, **options: Any) -> Corpus:
+    return Tokens(path=str(path), **options).prepare(path.parent / "cache")
+
+
+def saved(path: Path, array: Any, **options: Any) -> Path:
+    np.save(path, array, **options)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["<u2", ">u2", "u1", "i1", ">i4", "<i8", ">u8"])
+def test_npy_of_any_integer_type(tmp_path: Path, kind: str) -> None:
+    path = saved(tmp_path / "t.npy", IDS.astype(kind))
+    corpus = prepare(path)
+    assert corpus.path == path and corpus.classes == 100
+    assert np.array_equal(corpus.tokens, IDS)
+    batch = corpus.batch(0, 0, 4, 9)
+    assert batch.dtype == np.int64 and batch.dtype.isnative
+    assert (np.diff(batch) % 100 == 1).all()
+
+
+def test_bin_is_little_endian_uint16(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    IDS.astype("<u2").tofile(path)
+    corpus = prepare(path, vocab_size=50304)
+    assert corpus.classes == 50304 and np.array_equal(corpus.tokens, IDS)
+    same = prepare(saved(tmp_path / "t.npy", IDS.astype("<u2")), vocab_size=50304)
+    assert corpus.identity() == same.identity()
+
+
+def test_the_digest_follows_the_content(tmp_path: Path) -> None:
+    one = prepare(saved(tmp_path / "one.npy", IDS))
+    same = prepare(saved(tmp_path / "same.npy", IDS))
+    other = prepare(saved(tmp_path / "other.npy", IDS[::-1].copy()))
+    assert one.digest == same.digest != other.digest
+
+
+def test_chunks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path / "t.npy", IDS)
+    whole = Tokens(path=str(path)).prepare(tmp_path / "1")
+    monkeypatch.setattr(tokens, "CHUNK", 7)
+    assert Tokens(path=str(path)).prepare(tmp_path / "2") == whole
+    with pytest.raises(BadInput, match="holds the id 90 at position 90 "):
+        prepare(path, vocab_size=90)
+
+
+def test_a_scan_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path / "t.npy", IDS)
+    first = prepare(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens, "scan", None)
+        assert prepare(path) == first
+        with pytest.raises(BadInput, match="holds the id 7 at position 7 "):
+            prepare(path, vocab_size=7)
+    saved(path, IDS[:500] + 1)
+    assert prepare(path).classes == 101
+
+
+def test_a_broken_scan_is_made_anew(tmp_path: Path) -> None:
+    path = saved(tmp_path / "t.npy", IDS)
+    first = prepare(path)
+    (kept,) = (tmp_path / "cache").iterdir()
+    for content in ("{", "{}", '{"digest": "x"}'):
+        kept.write_text(content)
+        assert prepare(path) == first
+
+
+@pytest.mark.parametrize(
+    ("ids", "size", "message"),
+    [
+        ([1, 2, 300, 400], 256, "the id 300 at position 2 .* from 0 to 255"),
+        ([1, -100, -3], None, "the id -100 at position 1 .* from 0 to 1"),
+        ([-1, -2], None, "the id -1 at position 0"),
+        ([5, 2**40], None, "the id 1099511627776 at position 1"),
+    ],
+)
+def test_ids_out_of_range(tmp_path: Path, ids: list[int], size: int | None, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        prepare(saved(tmp_path / "t.npy", np.array(ids)), vocab_size=size)
+
+
+def test_an_id_too_large_for_int64(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="the id 18446744073709551615 at position 1"):
+        prepare(saved(tmp_path / "t.npy", np.array([1, 2**64 - 1], np.uint64)))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((2, 3), np.int64), r"holds int64 of shape \(2, 3\)"),
+        (np.array(3), r"holds int64 of shape \(\)"),
+        (np.zeros(3, np.float32), r"holds float32 of shape \(3,\)"),
+        (np.zeros(3, bool), r"holds bool of shape \(3,\)"),
+        (np.array(["a"]), "holds <U1"),
+        (np.zeros(0, np.uint16), "holds no tokens"),
+    ],
+)
+def test_arrays_that_are_no_tokens(tmp_path: Path, array: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        prepare(saved(tmp_path / "t.npy", array))
+
+
+class Bomb:
+    """An object that must never be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("unpickled",))
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "t.npy"
+    np.save(path, np.array([Bomb(), 1], dtype=object), allow_pickle=True)
+    with pytest.raises(BadInput, match=r"no \.npy file of integers"):
+        prepare(path)
+    path.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(BadInput, match=r"no \.npy file of integers"):
+        prepare(path)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 9, 60, 128, 500])
+def test_a_truncated_npy(tmp_path: Path, cut: int) -> None:
+    path = saved(tmp_path / "t.npy", IDS)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(BadInput, match=r"t\.npy is no \.npy file of integers"):
+        prepare(path)
+
+
+def test_a_header_that_makes_no_sense(tmp_path: Path) -> None:
+    path = saved(tmp_path / "t.npy", IDS)
+    whole = path.read_bytes()
+    for header in (b"{'descr': foo(", b"(" * 14, b"\0" * 14):
+        path.write_bytes(whole[:10] + header + whole[24:])
+        with pytest.raises(BadInput, match=r"t\.npy is no \.npy file of integers"):
+            prepare(path)
+
+
+def test_files_that_are_no_tokens(tmp_path: Path) -> None:
+    (tmp_path / "odd.bin").write_bytes(b"123")
+    with pytest.raises(BadInput, match=r"odd number of bytes \(3\)"):
+        prepare(tmp_path / "odd.bin")
+    (tmp_path / "empty.bin").touch()
+    with pytest.raises(BadInput, match="holds no tokens"):
+        prepare(tmp_path / "empty.bin")
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+        prepare(tmp_path / "folder.npy")
+    with pytest.raises(BadInput, match=r"none\.bin cannot be read: No such file"):
+        prepare(tmp_path / "none.bin")
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(BadInput, match=rf"the cache directory {tmp_path}/cache cannot be written"):
+        prepare(saved(tmp_path / "t.npy", IDS))
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("path", {"path": None}),
+        ("vocab_size", {"vocab_size": 0}),
+        ("vocab_size", {"vocab_size": True}),
+        ("vocab_size", {"vocab_size": "50k"}),
+        ("vocab_size", {"vocab_size": 2**31 + 1}),
+        ("heldout", {"heldout": 1.0}),
+    ],
+)
+def test_options_that_are_refused(key: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Tokens(**({"path": "a.npy"} | options))
+    assert caught.value.key == key

@@ -1,0 +1,230 @@
+"""Documents as a real study leaves them, made up: a search, a validation, a plan, a folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+from sweeper.trial import encode
+
+SPACE = {
+    "eta": {"low": -1.0, "high": 3.0, "default": 1.0},
+    "alpha_attn": {"low": -2.0, "high": 2.0, "default": 0.0},
+    "alpha_ffn_act": {"low": -3.0, "high": 3.0, "default": 0.0},
+    "alpha_residual": {"low": -3.0, "high": 3.0, "default": 0.0},
+    "alpha_residual_attn_ratio": {"low": -3.0, "high": 3.0, "default": 0.0},
+    "alpha_loss_softmax": {"low": -3.0, "high": 3.0, "default": 0.0},
+}
+BEST = {name: axis["default"] for name, axis in SPACE.items()}
+BEST |= {"eta": 1.5, "alpha_residual": -0.5, "alpha_loss_softmax": 0.25}
+
+
+def estimate(value: float, half: float) -> dict[str, float]:
+    return {"value": value, "low": value - half, "high": value + half}
+
+
+def loss_at(eta: float, optimum: float, floor: float) -> float:
+    """A basin: shallow to the left of the optimum, steep to its right, and then a cliff."""
+    x = eta - optimum
+    return math.inf if x > 2.4 else floor + (0.055 * x * x if x < 0 else 0.06 * x * x + 0.12 * x**4)
+
+
+def curve(width: int, depth: int, optimum: float, seeds: int = 2, **also: Any) -> dict[str, Any]:
+    noise = random.Random(width * 100 + depth)
+    floor = also.get("floor", 2.2 + 4.6 * width**-0.33 + 0.1 / depth)
+    points = []
+    for step in range(-4, 5 + also.get("longer", 0)):
+        eta = 1.5 + step / 2
+        loss = math.inf if also.get("diverged") else loss_at(eta, optimum, floor)
+        losses = [loss + noise.gauss(0, 0.006) for _ in range(seeds)]
+        points.append({"log2_eta": eta, "losses": losses})
+    return {"width": width, "depth": depth, "points": points}
+
+
+def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str) -> dict[str, Any]:
+    losses = [sum(p["losses"]) / len(p["losses"]) for p in found["points"]]
+    at_transferred = losses[4]
+    known = math.isfinite(min(losses))
+    reasons = {
+        "holds": "shift and regret are within the thresholds",
+        "fails": "the optimum moved by at least 1.21 in log2" if known else "every run diverged",
+        "cannot say yet": "the shift may be -0.35 to +1.12",
+    }
+    unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
+    loss = min(losses)
+    regret = estimate(at_transferred - loss, 0.004) if known else unknown
+    regret = {key: max(0.0, value) for key, value in regret.items()} if known else regret
+    return {
+        "size": {"width": found["width"], "depth": found["depth"]},
+        "optimum": estimate(optimum, 0.11) if known else unknown,
+        "shift": estimate(optimum - base, 0.14 if optimum != base else 0.0) if known else unknown,
+        "loss": estimate(loss, 0.005) if known else unknown,
+        "regret": regret,
+        "at_end": False,
+        "answer": answer,
+        "reason": reasons[answer],
+    }
+
+
+def validation(answer: str = "holds", *, depth: bool = False, seeds: int = 2) -> dict[str, Any]:
+    """Curves at four widths (and three depths) with their verdicts."""
+    last = {"holds": 1.44, "cannot say yet": 1.9, "fails": 0.1}[answer]
+    widths = {32: 1.52, 64: 1.61, 128: 1.38, 256: last}
+    curves = [curve(w, 2, optimum, seeds) for w, optimum in widths.items()]
+    answers = ["holds", "holds", "holds", answer]
+    sizes = [
+        size_verdict(c, widths[c["width"]], 1.52, a) for c, a in zip(curves, answers, strict=True)
+    ]
+    todo = "train about 5 seeds a point: transfer.seeds=5" if answer == "cannot say yet" else ""
+    axes = [{"axis": "width", "answer": answer, "sizes": sizes, "todo": todo}]
+    if depth:
+        depths = {4: 1.41, 8: 1.22}
+        curves += [curve(32, d, optimum, seeds) for d, optimum in depths.items()]
+        sizes = [sizes[0]] + [
+            size_verdict(c, depths[c["depth"]], 1.52, "holds") for c in curves[4:]
+        ]
+        axes.append({"axis": "depth", "answer": "holds", "sizes": sizes, "todo": ""})
+    return {"transferred_log2_eta": 1.5, "axes": axes, "curves": curves}
+
+
+def diverged_validation() -> dict[str, Any]:
+    """Every run of every size diverged."""
+    curves = [curve(w, 2, 1.5, diverged=True) for w in (32, 64)]
+    sizes = [size_verdict(c, 1.5, 1.5, "fails") for c in curves]
+    axes = [{"axis": "width", "answer": "fails", "sizes": sizes, "todo": ""}]
+    return encode({"transferred_log2_eta": 1.5, "axes": axes, "curves": curves})
+
+
+def line(name: str, optimum: float, depth: float) -> dict[str, Any]:
+    low, high = SPACE[name]["low"], SPACE[name]["high"]
+    noise = random.Random(name)
+    values = [low + i for i in range(int(high - low) + 1)] + [optimum - 0.25, optimum + 0.25]
+    points = []
+    for value in sorted({*values, optimum}):
+        x = value - optimum
+        loss = 3.41 + depth * x * x + (0 if value == optimum else noise.uniform(0.001, 0.01))
+        points.append([value, math.inf if x > 2.5 and name == "eta" else loss])
+    return {"name": name, "points": points, "optimum": optimum, "objective": 3.41, "extended": 0}
+
+
+def search(**changes: Any) -> dict[str, Any]:
+    """The record of a finished independent search."""
+    depths = [0.09, 0.02, 0.012, 0.05, 0.006, 0.03]
+    lines = [line(name, BEST[name], d) for name, d in zip(SPACE, depths, strict=True)]
+    costs = [9.1, 6.2, 4.4, 3.9, 3.62, 3.62, 3.53, 3.53, 3.53]
+    costs += [3.53 - 0.09 * (1 - math.exp(-i / 14)) for i in range(45)] + [3.412] * 6
+    combination = {
+        "combined": BEST,
+        "single": {**BEST, "alpha_residual": 0.0},
+        "combined_objectives": [3.412, 3.405, 3.419],
+        "single_objectives": [3.431, 3.422, 3.44],
+        "difference": -0.019,
+        "error": 0.0012,
+        "finding": "combining helped (-0.0190 nats, standard error 0.0012)",
+    }
+    return {
+        "study": "demo",
+        "parameterization": "sweeper.scaling.umup.UMuP",
+        "search": "sweeper.search.independent.IndependentSearch",
+        "finished": True,
+        "base": {"width": 32, "depth": 2},
+        "space": SPACE,
+        "best": {name: 2.0**value for name, value in BEST.items()},
+        "best_log2": BEST,
+        "objective": 3.412,
+        "seeds": 3,
+        "runs": 60,
+        "lines": lines,
+        "combination": combination,
+        "notes": ["eta: the optimum lay at the end of 2^-1..2^3; the grid was extended by 1"],
+        "cost_curve": [[i + 1, cost] for i, cost in enumerate(costs)],
+        "phase_ends": {"eta": 9, "lines": 54, "combine": 60},
+        "provenance": {
+            "sweeper": "0.1.0",
+            "python": "3.11.9",
+            "torch": "2.7.1",
+            "machine": "node17, Linux x86_64",
+            "git": None,
+            "command": "sweeper search +experiment=demo study=demo",
+            "date": "2025-11-20T06:15:00+00:00",
+        },
+    } | changes
+
+
+def parameter(name: str, role: str, shape: list[int], base: list[int], lr: float) -> dict[str, Any]:
+    numbers = {"init_std": 1.0, "multiplier": 32**-0.5, "backward_multiplier": 32**-0.5}
+    at_base = numbers | {"lr": lr, "eps": 1e-8, "weight_decay": 2.0**-13}
+    scale = (shape[-1] / base[-1]) ** -0.5
+    target = at_base | {"multiplier": 32**-0.5 * scale, "lr": lr * scale, "eps": 1e-8 * scale}
+    return {
+        "name": name,
+        "role": role,
+        "init": "normal",
+        "shape": shape,
+        "base_shape": base,
+        "fan_in": shape[-1],
+        "fan_out": shape[0],
+        "target": target,
+        "base": at_base,
+    }
+
+
+def plan(width: int = 256) -> dict[str, Any]:
+    """The plan of a two-layer model at `width`."""
+    parameters = [parameter("embedding.weight", "embedding", [512, width], [512, 32], 0.5)]
+    for layer in range(2):
+        block = f"blocks.{layer}"
+        for part in ("attention.q", "attention.k", "attention.v", "attention.out"):
+            shape, base = [width, width], [32, 32]
+            parameters.append(parameter(f"{block}.{part}.weight", "hidden", shape, base, 0.12))
+    parameters.append(parameter("head.weight", "readout", [512, width], [512, 32], 2.83))
+    return {
+        "base": {"width": 32, "depth": 2},
+        "target": {"width": width, "depth": 2},
+        "parameterization": "sweeper.scaling.umup.UMuP",
+        "hps": {name: 2.0**value for name, value in BEST.items()},
+        "parameters": parameters,
+        "operations": {
+            "blocks.0.attention": {"scale": 1.23, "logits": 0.125},
+            "loss": {"scale": 1},
+        },
+        "source": {
+            "study": "demo",
+            "runs": 60,
+            "seeds": 3,
+            "data": {"name": "stdlib"},
+            "command": "sweeper transfer --study demo --to-width 256",
+        },
+        "version": 1,
+    }
+
+
+def write(path: Path, document: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(encode(document)))
+
+
+def study(
+    folder: Path, searched: dict[str, Any] | None = None, **validations: dict[str, Any] | None
+) -> Path:
+    """A study's folder with its configuration, what was `searched`, and a plan a target.
+
+    `validations` by the target's width, as in w256=validation(); None: a plan alone.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text("study: {name: demo}\nmodel: {width: 32, depth: 2}\n")
+    if searched is not None:
+        write(folder / "search.json", searched)
+    for name, validated in validations.items():
+        target = folder / "transfer" / f"{name}-d2"
+        write(target / "plan.json", plan(int(name[1:])))
+        if validated is not None:
+            write(target / "validation.json", validated)
+    for number in range(12):
+        status = "diverged" if number % 6 == 5 else "complete"
+        write(folder / "results" / f"{number}.json", {"status": status})
+    (folder / "results" / "broken.json").write_text('{"status": "comp')
+    return folder

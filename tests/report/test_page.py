@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from sweeper.report.page import render, write_report
+
+from . import samples
+
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are balanced; collects headings, ids, and addresses that would be loaded."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.loads: list[str] = []
+        self.headings: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self._look(attrs)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self._look(attrs)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+        if self.open and self.open[-1] in ("h1", "h2", "h3"):
+            self.headings.append(data.strip())
+
+    def _look(self, attrs):
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            elif name in ("src", "href", "xlink:href", "data", "action", "poster"):
+                self.loads.append(value)
+            assert not name.startswith("on")
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """The page of a study with three targets."""
+    folder = samples.study(
+        tmp_path_factory.mktemp("runs") / "demo",
+        samples.search(),
+        w256=samples.validation(depth=True),
+        w1024=samples.validation("fails"),
+        w64=None,
+    )
+    return render(folder)
+
+
+def test_the_page_is_whole_and_needs_nothing_else(full):
+    page = Page(full)
+    assert full.startswith("<!DOCTYPE html>")
+    assert all(address.startswith("#") for address in page.loads)
+    assert not {"script", "link", "img", "iframe", "base"} & set(page.tags)
+    assert not re.search(r"url\((?!#)|@import", full)
+    addresses = set(re.findall(r'(\S+?)="https?://', full))
+    assert addresses <= {"xmlns", "xmlns:xlink"}
+
+
+def test_ids_are_unique_over_all_drawings(full):
+    page = Page(full)
+    assert page.tags.count("svg") == 5
+    assert len(page.ids) == len(set(page.ids)) > 100
+
+
+def test_the_verdict_comes_first(full):
+    assert Page(full).headings == [
+        "demo",
+        "The transfer fails",
+        "Validation over width, to width 256, depth 2",
+        "Validation over depth, to width 256, depth 2",
+        "Validation over width, to width 1024, depth 2",
+        "Best hyperparameters",
+        "Search",
+        "Combination",
+        "Notes",
+        "Plan for width 64, depth 2",
+        "Plan for width 256, depth 2",
+        "Plan for width 1024, depth 2",
+        "Provenance",
+    ]
+
+
+def test_every_target_has_its_answer(full):
+    text = Page(full).text
+    assert "To width 64, depth 2: a plan, not validated yet" in text
+    assert re.search(r"To width 256, depth 2: over width ✓ holds ?, over depth ✓ holds", text)
+    assert "To width 1024, depth 2: over width ✗ fails" in text
+
+
+def test_reasons_and_intervals_are_in_the_table(full):
+    text = Page(full).text
+    assert "the optimum moved by at least 1.21 in log2" in text
+    assert "32 (base) ✓ holds 1.52 1.41 to 1.63 0 by definition 3.7191" in text
+    assert re.search(r"-1\.42 -1\.56 to -1\.28 .* 18\.\d+ %", text)
+
+
+def test_what_the_search_found_is_there(full):
+    text = Page(full).text
+    assert "Best loss: 3.4120 nats, mean over 3 seeds." in text
+    assert "alpha_residual 0.70711 -0.5 0 -3 to 3" in text
+    assert "combining helped (-0.0190 nats, standard error 0.0012)" in text
+    assert "the grid was extended by 1" in text
+    assert "10 complete, 2 diverged, 0 failed." in text
+
+
+def test_the_plan_goes_from_base_to_target(full):
+    text = Page(full).text
+    assert "embedding.weight embedding 512x32 → 512x256 1 0.177 → 0.0625 0.5 → 0.177" in text
+    assert "scale 1.23, logits 0.125" in text
+
+
+def test_provenance_and_commands(full):
+    text = Page(full).text
+    assert "sweeper search +experiment=demo study=demo" in text
+    assert text.count("sweeper transfer --study demo --to-width 256") == 1
+    assert "node17, Linux x86_64" in text
+    assert "None" not in text
+    assert "study: {name: demo}" in text
+
+
+def test_light_dark_phone_and_print_are_styled(full):
+    assert "prefers-color-scheme: dark" in full
+    assert "width=device-width" in full
+    assert "@media print" in full
+
+
+def test_the_same_documents_give_the_same_bytes(tmp_path):
+    folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
+    first = write_report(folder)
+    assert first == folder / "report.html"
+    content = first.read_bytes()
+    assert write_report(folder).read_bytes() == content
+
+
+def test_a_doubt_says_what_would_settle_it(tmp_path):
+    validation = samples.validation("cannot say yet")
+    page = Page(render(samples.study(tmp_path / "demo", samples.search(), w256=validation)))
+    assert page.headings[1] == "Cannot say yet whether the transfer holds"
+    assert "To settle it: train about 5 seeds a point: transfer.seeds=5." in page.text
+
+
+def test_all_runs_diverged(tmp_path):
+    search = samples.search(objective=float("inf"), lines=[], combination=None, cost_curve=[])
+    folder = samples.study(tmp_path / "demo", search, w64=samples.diverged_validation())
+    page = Page(render(folder))
+    assert "every run diverged" in page.text
+    assert "Best loss: none" in page.text
+    assert not re.search(r"\b(nan|inf)\b", page.text)
+
+
+def test_with_nothing_but_a_configuration(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: 1\n")
+    page = Page(render(tmp_path))
+    assert page.headings[:2] == [tmp_path.name, "The transfer has not been validated yet"]
+    assert "The search has not written any result yet." in page.text
+    assert "0 complete, 0 diverged, 0 failed." in page.text
+
+
+def test_with_nothing_at_all(tmp_path):
+    assert "Not recorded yet." in Page(render(tmp_path)).text
+
+
+def test_an_unfinished_search_says_so(tmp_path):
+    search = samples.search(finished=False, runs=21, combination=None)
+    text = Page(render(samples.study(tmp_path / "demo", search))).text
+    assert "The search has not finished. This is its state after 21 runs." in text
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "\x00\xff"])
+def test_unreadable_documents_are_as_if_missing(tmp_path, content):
+    folder = samples.study(tmp_path / "demo", None, w64=None)
+    (folder / "search.json").write_text(content)
+    (folder / "transfer" / "w64-d2" / "validation.json").write_text(content)
+    (folder / "transfer" / "w8-d2").write_text("a file")
+    page = Page(render(folder))
+    assert "To width 64, depth 2: a plan, not validated yet" in page.text
+    assert "w8-d2" not in page.text
+
+
+def test_validation_without_a_plan(tmp_path):
+    folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
+    (folder / "transfer" / "w256-d2" / "plan.json").unlink()
+    page = Page(render(folder))
+    assert "To w256-d2: over width ✓ holds" in page.text
+    assert "Plan for" not in page.text
+
+
+def test_everything_from_files_is_escaped(tmp_path):
+    evil = "<script>alert('&')</script>"
+    search = samples.search(study=evil, notes=[evil], provenance={evil: evil, "command": evil})
+    search["best"] = {evil: 1.0}
+    search["lines"][0]["name"] = evil
+    search["combination"]["finding"] = evil
+    validation = samples.validation()
+    validation["axes"][0] |= {"todo": evil, "answer": evil}
+    validation["axes"][0]["sizes"][0] |= {"reason": evil, "answer": evil}
+    folder = samples.study(tmp_path / "a <b>", search, w256=validation)
+    (folder / "config.yaml").write_text(f"note: {evil}\n")
+    page = Page(render(folder))
+    assert "script" not in page.tags
+    assert page.headings[0] == evil
+    assert page.text.count(evil) >= 8

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib as mpl
+import pytest
+
+from sweeper.report.plots import (
+    cost_figure,
+    ladder,
+    learning_rate_figure,
+    lines_figure,
+    number,
+    save,
+    svg,
+)
+from sweeper.trial import encode
+
+from . import samples
+
+
+def axes_of(figure):
+    return figure.axes[0]
+
+
+def texts(figure):
+    """All words of a figure's drawing."""
+    root = ElementTree.fromstring(svg(figure))
+    return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def one_point():
+    points = [{"log2_eta": 1.5, "losses": [3.5, 3.6]}]
+    return {
+        "transferred_log2_eta": 1.5,
+        "axes": [],
+        "curves": [{"width": 32, "depth": 2, "points": points}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1, 1.0), (2.5, 2.5), ("inf", math.inf), ("-inf", -math.inf), ("1e-8", 1e-8)],
+)
+def test_number_reads_what_json_can_hold(value, expected):
+    assert number(value) == expected
+
+
+@pytest.mark.parametrize("value", ["nan", None, "", "much", [1], {}])
+def test_number_of_anything_else_is_nan(value):
+    assert math.isnan(number(value))
+
+
+@pytest.mark.parametrize("answer", ["holds", "fails", "cannot say yet"])
+def test_title_says_the_verdict(answer):
+    figure = learning_rate_figure(encode(samples.validation(answer)), "width")
+    assert axes_of(figure).get_title(loc="left") == f"Transfer over width: {answer}"
+
+
+def test_ladders_are_told_apart_and_ordered_by_size():
+    validation = samples.validation(depth=True)
+    validation["curves"].reverse()
+    assert [c["width"] for c in ladder(validation, "width")] == [32, 64, 128, 256]
+    assert [(c["width"], c["depth"]) for c in ladder(validation, "depth")] == [
+        (32, 2),
+        (32, 4),
+        (32, 8),
+    ]
+
+
+def test_legend_names_sizes_in_order_with_their_optima():
+    words = texts(learning_rate_figure(encode(samples.validation()), "width"))
+    entries = [word for word in words if re.fullmatch(r"\d+: .*", word)]
+    assert entries[0] == "32: 1.52 [1.41, 1.63]"
+    assert [entry.partition(":")[0] for entry in entries] == ["32", "64", "128", "256"]
+    assert "transferred: 1.50" in words
+
+
+def test_a_huge_loss_does_not_squash_the_basin():
+    validation = samples.validation()
+    validation["curves"][0]["points"][-1]["losses"] = [900.0, 1100.0]
+    figure = learning_rate_figure(encode(validation), "width")
+    bottom, top = axes_of(figure).get_ylim()
+    best = [min(sum(p["losses"]) / 2 for p in c["points"]) for c in validation["curves"]]
+    assert bottom < min(best)
+    assert max(best) < top < 6
+    assert "above the axis" in texts(figure)
+
+
+def test_diverged_points_are_said_to_be_so():
+    figure = learning_rate_figure(encode(samples.validation("fails")), "width")
+    assert "diverged" in texts(figure)
+
+
+def test_a_size_of_diverged_runs_only_has_no_optimum():
+    figure = learning_rate_figure(samples.diverged_validation(), "width")
+    words = texts(figure)
+    assert "no finite loss" in words
+    assert "32: none" in words
+
+
+def test_a_failed_seed_counts_as_diverged():
+    validation = samples.validation()
+    validation["curves"][3]["points"][0]["losses"] = [3.0, math.nan]
+    assert "diverged" in texts(learning_rate_figure(encode(validation), "width"))
+
+
+@pytest.mark.parametrize(
+    "validation",
+    [{}, {"curves": []}, one_point(), samples.validation(seeds=1), samples.diverged_validation()],
+    ids=["missing", "empty", "one point", "one seed", "diverged"],
+)
+def test_learning_rate_figure_draws_whatever_there_is(validation):
+    assert svg(learning_rate_figure(encode(validation), "width")).startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cost_curve": [], "phase_ends": {}, "lines": []},
+        {"cost_curve": [[1, "inf"], [2, "inf"]], "phase_ends": {"eta": 2}},
+        {"cost_curve": [[1, "inf"], [2, 3.5]], "phase_ends": {}},
+        {"lines": [{"name": "eta", "points": [[1, "inf"]], "optimum": 1, "objective": "inf"}]},
+        {"lines": [{"name": "x" * 90, "points": [[1, 3.5]], "optimum": 1, "objective": 3.5}]},
+        {"lines": samples.search()["lines"][:4], "space": {}},
+    ],
+    ids=["empty", "all diverged", "first diverged", "diverged line", "one point", "four lines"],
+)
+def test_search_figures_draw_whatever_there_is(changes):
+    search = samples.search(**changes)
+    assert svg(cost_figure(search)).startswith("<svg")
+    assert svg(lines_figure(search)).startswith("<svg")
+
+
+def test_search_figures_of_nothing():
+    assert "no finite loss" in texts(cost_figure({}))
+    assert "no finite loss" in texts(lines_figure({}))
+
+
+def test_cost_figure_says_the_best_and_names_the_phases():
+    words = texts(cost_figure(samples.search()))
+    assert "Best loss so far: 3.4120 nats after 60 runs" in words
+    assert {"eta", "lines", "combine"} <= set(words)
+
+
+def test_lines_share_a_scale_and_name_their_optimum():
+    figure = lines_figure(encode(samples.search()))
+    words = texts(figure)
+    assert "alpha_residual_attn_ratio" in words
+    assert "optimum -0.5" in words
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
+
+
+def test_names_are_text_and_neither_markup_nor_math():
+    name = "<script>$x_$y$"
+    search = samples.search()
+    search["lines"][0]["name"] = name
+    search["phase_ends"] = {name: 60}
+    assert name in texts(lines_figure(encode(search)))
+    assert name in texts(cost_figure(search))
+    assert "<script" not in svg(lines_figure(encode(search)))
+
+
+def test_svg_is_the_same_every_time_and_fits_its_box():
+    first, second = (svg(cost_figure(samples.search())) for _ in range(2))
+    assert first == second
+    tag = first[: first.index(">")]
+    assert "viewBox" in tag
+    assert " width=" not in tag
+    assert "<style" not in first
+
+
+def test_svg_ids_bear_the_name_and_are_all_defined():
+    text = svg(cost_figure(samples.search()), "cost")
+    ids = re.findall(r'\sid="([^"]*)"', text)
+    used = re.findall(r'(?:href="#|url\(#)([^")]*)', text)
+    assert all(found.startswith("cost-") for found in ids)
+    assert len(ids) == len(set(ids))
+    assert used
+    assert set(used) <= set(ids)
+
+
+def test_save_writes_png_and_svg_beside_each_other(tmp_path):
+    png, vector = save(cost_figure(samples.search()), tmp_path / "w1.5-cost")
+    assert (png.name, vector.name) == ("w1.5-cost.png", "w1.5-cost.svg")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "Best loss so far" in vector.read_text()
+    ElementTree.parse(vector)
+    assert sorted(tmp_path.iterdir()) == [png, vector]
+
+
+def test_no_global_state_is_changed():
+    before = dict(mpl.rcParams)
+    svg(lines_figure(samples.search()))
+    assert dict(mpl.rcParams) == before
+    code = "import sweeper.report.page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,171 @@
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sweeper.files import (
+    private_folder,
+    read_json,
+    remove_leftovers,
+    write_atomically,
+    write_json,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_writes_text_and_bytes_privately(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, "größer\n")
+    assert path.read_bytes() == "größer\n".encode()
+    write_atomically(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert path.stat().st_mode & 0o077 == 0
+    assert names(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("broken", ["replace", "fsync", "open"])
+def test_failure_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, "old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, broken, full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new")
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a"]
+
+
+def test_interrupt_leaves_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "a", "new")
+    assert names(tmp_path) == []
+
+
+def test_the_folder_is_synced_unless_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    code = errno.EINVAL
+    write_atomically(tmp_path / "a", "x")
+    assert len(calls) == 2
+    calls.clear()
+    code = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        write_atomically(tmp_path / "a", "y")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from sweeper.files import write_atomically
+path = Path(sys.argv[1])
+number = 0
+while True:
+    write_atomically(path, f"{number:07d}" * 3000)
+    number += 1
+"""
+
+
+def test_killed_at_any_moment_the_file_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, "0000000" * 3000)
+    for pause in (0.0, 0.01, 0.02):
+        writer = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], cwd=ROOT)
+        before = path.read_text()
+        while path.read_text() == before:  # every read sees a whole file, and so it goes on
+            pass
+        threading.Event().wait(pause)
+        writer.kill()
+        writer.wait()
+        text = path.read_text()
+        assert text == text[:7] * 3000
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["a"]
+
+
+def test_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    texts = [str(n) * 20_000 for n in range(4)]
+
+    def write(text: str) -> None:
+        for _ in range(10):
+            write_atomically(path, text)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_text() in texts
+    assert names(tmp_path) == ["a"]
+
+
+def test_json_is_strict_and_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"b": [1.5, math.inf, math.nan], "a": "\udc80 é", "n": None})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert read_json(path) == {"b": [1.5, "inf", "nan"], "a": "\udc80 é", "n": None}
+    assert list(read_json(path)) == ["b", "a", "n"]
+
+
+def test_what_is_no_json_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"a": object()})
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\xff\xfe{", b"[" * 100_000])
+def test_damaged_json_is_a_value_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError):  # noqa: PT011 - the parser words it
+        read_json(path)
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")
+
+
+def test_private_folder_leaves_those_above_alone(tmp_path: Path) -> None:
+    private_folder(tmp_path / "a" / "b")
+    private_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    usual = tmp_path / "usual"
+    usual.mkdir()
+    assert (tmp_path / "a").stat().st_mode == usual.stat().st_mode
+
+
+def test_leftovers_are_only_our_own(tmp_path: Path) -> None:
+    for name in (".0123.tmp", "a.tmp", ".hidden", "a.json"):
+        (tmp_path / name).touch()
+    (tmp_path / ".folder.tmp").mkdir()
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == [".folder.tmp", ".hidden", "a.json", "a.tmp"]
+    remove_leftovers(tmp_path / "none")

@@ -1,0 +1,685 @@
+import errno
+import json
+import logging
+import math
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+
+from sweeper import study as module
+from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.study import Study, check_name, latest, redact, scrub
+from sweeper.trial import Result, Trial
+
+ROOT = Path(__file__).parents[1]
+SECRETIVE = "postgresql+psycopg2://user:s3cr%40t-pw@127.0.0.1:1/db?sslpassword=0ther-pw"
+PASSWORDS = ("s3cr%40t-pw", "s3cr@t-pw", "0ther-pw")
+
+
+def make(number: int, status: str = "complete", **changes: Any) -> Result:
+    trial = Trial(
+        setup={"model": {"width": 64, "depth": 2}},
+        hps={"eta": number / 4 - 3, "alpha_attn": 1.0},
+        seed=number,
+        phase="random",
+    )
+    objective = {"complete": 3.0 + number, "diverged": math.inf, "failed": math.nan}[status]
+    fields = {"heldout": objective, "seconds": 2.0, "finished_at": 1e9 + number} | changes
+    return Result(trial=trial, status=status, objective=objective, **fields)  # type: ignore[arg-type]
+
+
+def filed(folder: Path) -> dict[str, tuple[str, float]]:
+    """What the result files say, by key: status and objective (failed ones as None)."""
+    found = {}
+    for path in (folder / "results").glob("*.json"):
+        result = Result.from_json(json.loads(path.read_text()))
+        value = None if result.status == "failed" else result.objective
+        found[result.key] = (result.status, value)
+    return found
+
+
+def mirrored(folder: Path, url: str | None = None) -> dict[str, tuple[str, float]]:
+    """What Optuna says, read as any dashboard would read it; the newest trial of a key counts."""
+    storage = optuna.storages.RDBStorage(url or f"sqlite:///{folder / 'study.db'}")
+    try:
+        trials = optuna.load_study(study_name=folder.name, storage=storage).trials
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+    assert all(t.state in (TrialState.COMPLETE, TrialState.FAIL) for t in trials)
+    return {t.user_attrs["key"]: (t.user_attrs["status"], t.value) for t in trials}
+
+
+def refuse(code: int) -> Callable[..., Any]:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return refused
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "first"
+
+
+@pytest.fixture
+def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves Optuna out, for tests of the files alone."""
+    monkeypatch.setattr(module._Mirror, "start", lambda self: None)
+    monkeypatch.setattr(module._Mirror, "add", lambda self, result, bounds: None)
+
+
+def test_importing_does_not_import_optuna() -> None:
+    code = "import sys, sweeper.study; assert 'optuna' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_study_remembers_across_openings(folder: Path) -> None:
+    some = [make(2), make(0, "diverged"), make(1, "failed", error="no memory")]
+    with Study.open(folder) as study:
+        assert (study.name, len(study), study.results(), study.notices) == ("first", 0, [], [])
+        for result in some:
+            study.record(result)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "results").stat().st_mode & 0o777 == 0o700
+    with Study.open(folder) as again:
+        assert [r.trial.seed for r in again.results()] == [0, 1, 2]
+        assert repr(again.results()) == repr(study.results())
+        assert again.keys() == {r.key for r in some} and again.notices == []
+        assert some[0].key in again and "other" not in again and len(again) == 3
+        assert again.get(some[0].key) == some[0] and again.get("other") is None
+    assert mirrored(folder) == filed(folder)
+
+
+def test_order_is_by_time_then_key(folder: Path, unmirrored: None) -> None:
+    study = Study.open(folder)
+    for number in range(5):
+        study.record(make(number, finished_at=float(number < 3)))
+    order = [(r.finished_at, r.key) for r in study.results()]
+    assert order == sorted(order)
+
+
+def test_recording_twice_keeps_one_and_a_failure_gives_way(folder: Path) -> None:
+    with Study.open(folder) as study:
+        for result in (
+            make(0),
+            make(0, finished_at=5.0),
+            make(1, "failed", error="first"),
+            make(1, "failed", error="first"),
+            make(1, "failed", error="second", finished_at=2e9),
+            make(1, finished_at=3e9),
+            make(1, "failed", finished_at=4e9),
+            make(2, "diverged"),
+            make(2),
+        ):
+            study.record(result)
+        assert [(r.trial.seed, r.status, r.finished_at) for r in study.results()] == [
+            (0, "complete", 1e9),
+            (2, "diverged", 1e9 + 2),
+            (1, "complete", 3e9),
+        ]
+    assert mirrored(folder) == filed(folder)
+    with sqlite3.connect(folder / "study.db") as database:
+        assert database.execute("SELECT COUNT(*) FROM trials").fetchone() == (5,)
+    database.close()
+
+
+def test_what_the_mirror_shows(folder: Path) -> None:
+    with Study.open(folder, bounds={"eta": (-3.0, 1.0), "alpha_attn": (-2.0, 2.0)}) as study:
+        study.record(make(4))
+        study.record(make(40, "diverged"))
+        study.record(make(5, "failed", error="no memory"), {"eta": (-8.0, 8.0)})
+        study.record(make(6, heldout=math.nan))
+        name, where = study.name, f"sqlite:///{folder / 'study.db'}"
+    storage = optuna.storages.RDBStorage(where)
+    loaded = optuna.load_study(study_name=name, storage=storage)
+    good, bad, failed, silent = loaded.trials
+    storage.remove_session()
+    storage.engine.dispose()
+    assert loaded.direction.name == "MINIMIZE"
+    assert good.params == {"eta": 0.25, "alpha_attn": 2.0}
+    assert good.distributions == {
+        "eta": optuna.distributions.FloatDistribution(0.125, 2.0, log=True),
+        "alpha_attn": optuna.distributions.FloatDistribution(0.25, 4.0, log=True),
+    }
+    shown = {"key": make(4).key, "phase": "random", "width": 64, "depth": 2, "seed": 4}
+    shown |= {"heldout": 7.0, "status": "complete", "seconds": 2.0, "finished_at": 1e9 + 4}
+    assert good.user_attrs == shown and good.value == 7.0
+    assert good.duration is not None and good.duration.total_seconds() == 2.0
+    assert (bad.state, bad.value) == (TrialState.COMPLETE, math.inf)
+    assert bad.user_attrs["heldout"] == "inf"
+    assert bad.distributions["eta"].high == bad.params["eta"] == 2.0**7
+    assert (failed.state, failed.values) == (TrialState.FAIL, None)
+    assert failed.user_attrs["error"] == "no memory"
+    assert silent.distributions["eta"].high == 2.0**8
+    assert silent.user_attrs["heldout"] == "nan"
+    assert loaded.best_trial.number == good.number
+
+
+def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
+    odd = replace(make(1), trial=replace(make(1).trial, hps={"eta": 5000.0}))
+    with Study.open(folder) as study:
+        study.record(odd)
+        study.record(make(2))
+        study.record(replace(make(3), objective=math.nan))
+        assert len(study.results()) == 3
+        assert [odd.key in notice for notice in study.notices] == [True]
+    assert mirrored(folder).keys() == {make(2).key, make(3).key}
+
+
+def test_reading_writes_nothing_and_leaves_optuna_alone(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no study"):
+        Study.read(folder)
+    assert list(tmp_path.iterdir()) == []
+    with Study.open(folder) as study:
+        study.record(make(0))
+    results = folder / "results"
+    (results / "torn.json").write_text('{"trial"')
+    (results / ".x.tmp").touch()
+    (folder / "study.db").write_text("rubbish")
+    before = {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]}
+    code = (
+        "import sys; from pathlib import Path; from sweeper.study import Study;"
+        "s = Study.read(Path(sys.argv[1])); s.close();"
+        "assert len(s.results()) == 1 and 'torn.json' in s.notices[0] and len(s.notices) == 1;"
+        "assert 'optuna' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=ROOT)
+    assert {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]} == before
+    with pytest.raises(RuntimeError, match="reading"):
+        Study.read(folder).record(make(1))
+
+
+DAMAGE: dict[str, Callable[[str], str | bytes]] = {
+    "torn": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "binary": lambda text: b"\x00\xff\xfe" * 50,
+    "list": lambda text: "[]",
+    "deep": lambda text: "[" * 100_000,
+    "other key": lambda text: text.replace('"seed": 1', '"seed": 7'),
+    "status": lambda text: text.replace('"complete"', '"splendid"'),
+    "null": lambda text: text.replace('"steps"', '"steqs"'),
+    "number": lambda text: text.replace('"seconds": 2.0', '"seconds": 1' + "0" * 400),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_result_is_set_aside_and_told(folder: Path, unmirrored: None, kind: str) -> None:
+    study = Study.open(folder)
+    study.record(make(0))
+    study.record(make(1))
+    path = folder / "results" / f"{make(1).key}.json"
+    content = DAMAGE[kind](path.read_text())
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for study in (Study.read(folder), Study.open(folder)):
+        assert [r.trial.seed for r in study.results()] == [0]
+        (notice,) = study.notices
+        assert str(path) in notice
+    assert not path.exists() and path.with_name(f"{path.name}.damaged").exists()
+    again = Study.open(folder)
+    assert again.notices == [] and make(1).key not in again
+    again.record(make(1))
+    assert Study.read(folder).results() == [make(0), make(1)]
+
+
+def test_result_under_another_name_is_not_trusted(folder: Path, unmirrored: None) -> None:
+    study = Study.open(folder)
+    study.record(make(0))
+    (folder / "results" / f"{make(0).key}.json").rename(folder / "results" / "copy.json")
+    study = Study.open(folder)
+    assert len(study) == 0 and "copy.json.damaged" in study.notices[0]
+    assert (folder / "results" / "copy.json.damaged").exists()
+
+
+def test_leftovers_are_removed_by_the_driver_only(folder: Path, unmirrored: None) -> None:
+    Study.open(folder)
+    (folder / "results" / ".0123.tmp").write_text("{")
+    (folder / "results" / "notes.txt").write_text("mine")
+    assert Study.read(folder).notices == []
+    assert (folder / "results" / ".0123.tmp").exists()
+    assert Study.open(folder).notices == []
+    assert [p.name for p in (folder / "results").iterdir()] == ["notes.txt"]
+
+
+def test_unreadable_result_is_an_error_not_a_second_run(folder: Path, unmirrored: None) -> None:
+    study = Study.open(folder)
+    study.record(make(0))
+    path = folder / "results" / f"{make(0).key}.json"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(SweeperError, match=f"cannot read.*{path.name}"):
+        Study.read(folder)
+
+
+def test_a_study_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="no study can be kept"):
+        Study.open(tmp_path / "file")
+    with pytest.raises(ConfigError):
+        Study.open(tmp_path / "-x")
+
+
+def test_full_disk_while_recording_is_one_clear_error(
+    folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study.open(folder)
+    study.record(make(0))
+    for place in ("replace", "fsync", "open"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, place, refuse(errno.ENOSPC))
+            with pytest.raises(SweeperError, match=r"No space left.*same command") as caught:
+                study.record(make(1))
+        assert str(folder / "results") in str(caught.value)
+        assert make(1).key not in study
+        assert [p.name for p in (folder / "results").iterdir()] == [f"{make(0).key}.json"]
+    study.record(make(1))
+    assert len(Study.read(folder).results()) == 2
+
+
+def test_result_that_could_not_be_read_back_is_refused(folder: Path, unmirrored: None) -> None:
+    study = Study.open(folder)
+    setup = {"model": {"width": 1, "depth": 1}, "clip": math.inf}
+    with pytest.raises(ValueError, match="key"):
+        study.record(replace(make(0), trial=Trial(setup=setup, hps={})))
+    assert len(study) == 0 and not list((folder / "results").iterdir())
+
+
+def test_full_disk_of_the_mirror_loses_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Study.open(folder) as study:
+        study.record(make(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(optuna.Study, "add_trial", refuse(errno.ENOSPC))
+            patch.setattr(module, "RETRY", 0.0)
+            for number in range(1, 5):
+                study.record(make(number))
+        (notice,) = study.notices
+        assert "study.db, is behind" in notice and "No space left" in notice
+        assert len(study.results()) == 5
+        assert len(mirrored(folder)) == 1
+    with Study.open(folder) as again:
+        assert again.notices == []
+    assert len(mirrored(folder)) == 5 and mirrored(folder) == filed(folder)
+
+
+def test_mirror_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Study.open(folder) as study:
+        with monkeypatch.context() as patch:
+            patch.setattr(optuna.Study, "add_trial", refuse(errno.EIO))
+            study.record(make(0, "failed"))
+            study.record(make(1))
+        study.record(make(2))
+        assert mirrored(folder) == {}
+        study._mirror._retry_at = 0.0  # type: ignore[union-attr]
+        study.record(make(3))
+        assert mirrored(folder) == filed(folder) and len(study.notices) == 1
+        study.close()
+        study.record(make(0))
+        assert mirrored(folder) == filed(folder)
+
+
+def test_mirror_damaged_in_the_middle_of_a_run_is_rebuilt_in_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between Optuna's five attempts
+    with Study.open(folder) as study:
+        study.record(make(0))
+        rubbish(folder / "study.db")
+        study.record(make(1))
+        study._mirror._retry_at = 0.0  # type: ignore[union-attr]
+        study.record(make(2))
+        behind, damaged = study.notices
+        assert "behind" in behind and "study.db.damaged-1" in damaged
+    assert mirrored(folder) == filed(folder) and len(filed(folder)) == 3
+
+
+def test_database_locked_by_another_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between Optuna's five attempts
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        module.sqlite3, "connect", lambda *a, **k: connect(*a, **(k | {"timeout": 0.05}))
+    )
+    with Study.open(folder) as study:
+        study.record(make(0))
+    other = connect(folder / "study.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with Study.open(folder) as study:
+        study.record(make(1))
+        (notice,) = study.notices
+        assert "locked" in notice
+    other.execute("ROLLBACK")
+    other.close()
+    assert not list(folder.glob("*.damaged*"))
+    Study.open(folder).close()
+    assert mirrored(folder) == filed(folder) and len(filed(folder)) == 2
+
+
+def rubbish(database: Path) -> None:
+    database.write_bytes(os.urandom(5000))
+
+
+def truncated(database: Path) -> None:
+    os.truncate(database, database.stat().st_size // 2)
+
+
+def overwritten(database: Path) -> None:
+    content = bytearray(database.read_bytes())
+    content[4096 * 3 :] = b"\xa5" * len(content[4096 * 3 :])
+    database.write_bytes(content)
+
+
+def from_the_future(database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'v99.0.a'")
+    connection.close()
+
+
+def other_columns(database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("ALTER TABLE trials RENAME COLUMN number TO nummer")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [rubbish, truncated, overwritten, from_the_future, other_columns]
+)
+def test_damaged_database_is_set_aside_and_rebuilt(
+    folder: Path, damage: Callable[[Path], None]
+) -> None:
+    with Study.open(folder) as study:
+        for number in range(4):
+            study.record(make(number, "failed" if number == 1 else "complete"))
+    expected = mirrored(folder)
+    assert expected == filed(folder)
+    damage(folder / "study.db")
+    (folder / "study.db-wal").write_bytes(b"")
+    damaged = (folder / "study.db").read_bytes()
+    with Study.open(folder) as study:
+        (notice,) = study.notices
+        assert "damaged" in notice and "study.db.damaged-1" in notice
+        assert len(study) == 4
+    assert (folder / "study.db.damaged-1").read_bytes() == damaged
+    assert mirrored(folder) == expected
+
+
+def test_deleted_or_empty_database_is_rebuilt_and_old_damage_kept(folder: Path) -> None:
+    with Study.open(folder) as study:
+        study.record(make(0))
+    (folder / "study.db").unlink()
+    with Study.open(folder) as study:
+        assert study.notices == []
+    assert mirrored(folder) == filed(folder)
+    os.truncate(folder / "study.db", 0)
+    Study.open(folder).close()
+    assert mirrored(folder) == filed(folder)
+    (folder / "study.db.damaged-1").write_text("kept")
+    rubbish(folder / "study.db")
+    Study.open(folder).close()
+    assert (folder / "study.db.damaged-1").read_text() == "kept"
+    assert (folder / "study.db.damaged-2").exists()
+    assert mirrored(folder) == filed(folder)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from sweeper.study import Study
+from sweeper.trial import Result, Trial
+with Study.open(Path(sys.argv[1])) as study:
+    for number in range(len(study), 100_000):
+        trial = Trial(setup={"model": {"width": 1, "depth": 1}}, hps={"eta": 0.0}, seed=number)
+        study.record(Result(trial=trial, status="complete", objective=1.0, finished_at=number))
+        print(number, flush=True)
+"""
+
+
+def test_no_recorded_result_is_lost_by_a_kill(folder: Path) -> None:
+    promised = -1
+    for lines in (1, 7, 20):
+        command = [sys.executable, "-c", KILLED, str(folder)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as driver:
+            assert driver.stdout
+            for _ in range(lines):
+                promised = int(driver.stdout.readline())
+            driver.kill()
+            rest = driver.stdout.read().split()
+        promised = int(rest[-1]) if rest else promised
+    with Study.open(folder) as study:
+        assert study.notices == []
+        seeds = [r.trial.seed for r in study.results()]
+        assert seeds == list(range(len(seeds))) and len(seeds) in (promised + 1, promised + 2)
+        assert not list((folder / "results").glob(".*"))
+    assert mirrored(folder) == filed(folder)
+
+
+def test_many_results_are_mirrored_at_once_when_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Mirror, "add", lambda *_: None)
+        with Study.open(folder) as study:
+            for number in reversed(range(60)):
+                study.record(make(number))
+    began = time.monotonic()
+    Study.open(folder).close()
+    assert time.monotonic() - began < 60 * 0.1  # some 0.01 s each on an idle machine
+    assert list(mirrored(folder)) == [make(number).key for number in range(60)]
+
+
+def test_paths_may_hold_any_character(tmp_path: Path) -> None:
+    folder = tmp_path / "a {b} %20 ?c=d #e é @f" / "x"
+    with Study.open(folder) as study:
+        study.record(make(0))
+        assert study.notices == []
+    assert mirrored_here(folder) == 1
+    assert {p.name for p in folder.iterdir()} == {"results", "study.db"}
+
+
+def mirrored_here(folder: Path) -> int:
+    connection = sqlite3.connect(folder / "study.db")
+    try:
+        return int(connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared {v}.db'}"
+    with Study.open(folder, url) as study:
+        study.record(make(0))
+    assert not (folder / "study.db").exists()
+    assert mirrored(folder, url.replace("{", "{{").replace("}", "}}")) == filed(folder)
+    with Study.open(folder.with_name("second"), url):
+        pass
+    rubbish(tmp_path / "shared {v}.db")
+    content = (tmp_path / "shared {v}.db").read_bytes()
+    with pytest.raises(BadInput, match="not a database"):
+        Study.open(folder, url)
+    assert (tmp_path / "shared {v}.db").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("nodialect://user:s3cr%40t-pw@h/db", "nodialect"),
+        ("user:s3cr@t-pw@h/db", "URL"),
+        ("mysql://user:s3cr%40t-pw@h:s3cr@t-pw/db", "cannot be used"),
+        ("sqlite:////no/such/folder/x.db", "unable to open"),
+    ],
+)
+def test_unusable_storage_is_one_clear_error(folder: Path, url: str, told: str) -> None:
+    with pytest.raises(BadInput, match=told) as caught:
+        Study.open(folder, url)
+    no_password_in(caught.value, folder)
+
+
+def no_password_in(error: BaseException, folder: Path) -> None:
+    shown = "".join(traceback.format_exception(error)) + repr(error)
+    link: BaseException | None = error
+    while link is not None:
+        shown += str(link) + str(link.args)
+        link = link.__context__ or link.__cause__
+    shown += "".join(p.read_bytes().decode("latin-1") for p in folder.rglob("*") if p.is_file())
+    assert not [password for password in PASSWORDS if password in shown]
+
+
+def test_missing_driver_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(BadInput, match="pip install 'psycopg2-binary'") as caught:
+        Study.open(folder, SECRETIVE)
+    assert "user:***@127.0.0.1:1/db" in str(caught.value)
+    assert caught.value.__context__ is None
+    no_password_in(caught.value, folder)
+
+
+@pytest.mark.parametrize("echo", ["s3cr%40t-pw", "s3cr@t-pw", SECRETIVE, "0ther-pw"])
+def test_server_that_repeats_the_password_is_scrubbed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, echo: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        try:
+            raise ConnectionError(f"could not connect with {echo}\nsecond line")
+        except ConnectionError as error:
+            raise RuntimeError(f"wrapped {echo}") from error
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", fail)
+    with pytest.raises(BadInput, match="could not connect") as caught:
+        Study.open(folder, SECRETIVE)
+    no_password_in(caught.value, folder)
+    assert "second" not in str(caught.value)
+
+
+def test_server_gone_later_is_a_notice_without_the_password(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise OSError("gone 0ther-pw")
+
+    class Server(optuna.storages.RDBStorage):
+        def __init__(self, url: str, **options: Any) -> None:
+            super().__init__(url.partition("?")[0], **options)
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", Server)
+    url = f"sqlite:///{tmp_path / 'far.db'}?password=0ther-pw"
+    with Study.open(folder, url) as study:
+        monkeypatch.setattr(optuna.Study, "add_trial", gone)
+        study.record(make(0))
+        study.record(make(1))
+        (notice,) = study.notices
+    assert "gone ***" in notice and "?password=***" in notice and "0ther-pw" not in notice
+    assert len(Study.read(folder)) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:secret@host:5432/db", "postgresql://user:***@host:5432/db"),
+        ("postgresql+psycopg2://u:p%40ss%2F@h/db", "postgresql+psycopg2://u:***@h/db"),
+        ("mysql://u:p@ss:w/rd@h/db", "mysql://u:***@h/db"),
+        ("mysql://u@server:pw@h/db", "mysql://u@server:***@h/db"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("postgresql://user@host:5432/db", "postgresql://user@host:5432/db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql:///db?host=/tmp&user=u", "postgresql:///db?host=/tmp&user=u"),
+        ("postgresql:///db?user=u&password=secret", "postgresql:///db?user=u&password=***"),
+        ("postgresql://u:a@h/db?sslpassword=b&x=y", "postgresql://u:***@h/db?sslpassword=***&x=y"),
+        ("postgresql://h/db?Pass%77ord=b", "postgresql://h/db?Pass%77ord=***"),
+        ("postgresql://h:1/db?password=a@b", "postgresql://***"),
+        ("user:secret@host/db", "user:***@host/db"),
+        ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a:b@c.db"),
+        ("sqlite:///C:/a@b.db", "sqlite:///C:/a@b.db"),
+        ("sqlite:///study.db", "sqlite:///study.db"),
+    ],
+)
+def test_redact(url: str, shown: str) -> None:
+    assert redact(url) == shown
+    assert redact(shown) == shown
+
+
+encodable = st.characters(codec="utf-8")
+
+
+@given(password=st.text(encodable, min_size=3), user=st.text(encodable))
+def test_no_encoded_password_survives(password: str, user: str) -> None:
+    hidden = f"\N{LOCK}{password}"
+    coded = quote(hidden, safe="")
+    url = f"postgresql://{quote(user, safe='')}:{coded}@h/db?password={coded}"
+    assert coded not in redact(url) and redact(url).endswith(":***@h/db?password=***")
+    for text in (coded, hidden, url):
+        assert hidden not in scrub(f"no {text}!", url) and coded not in scrub(f"no {text}!", url)
+
+
+@given(st.text(st.characters(exclude_characters="?&", codec="utf-8"), min_size=1))
+def test_no_raw_password_survives(password: str) -> None:
+    hidden = f"\N{LOCK}{password}\N{LOCK}"
+    assert "\N{LOCK}" not in redact(f"mysql://user:{hidden}@h/db")
+
+
+def test_optuna_is_kept_quiet_and_left_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    levels = []
+
+    def add_trials(*_: object) -> None:
+        levels.append(optuna.logging.get_verbosity())
+        warnings.warn("experimental", optuna.exceptions.ExperimentalWarning, stacklevel=1)
+
+    monkeypatch.setattr(optuna.Study, "add_trials", add_trials)
+    optuna.logging.set_verbosity(logging.INFO)
+    before = list(warnings.filters)
+    with Study.open(folder) as study:
+        study.record(make(0))
+        assert study.notices == []
+    assert levels == [logging.ERROR] * 2
+    assert capfd.readouterr() == ("", "")
+    assert optuna.logging.get_verbosity() == logging.INFO
+    assert list(warnings.filters) == before
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "0", "_x", "x" * 100])
+def test_good_names(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".a", "-a", "a/b", "a\\b", "a b", "é", "a\n", "x" * 101, "a\0", 5, None]
+)
+def test_names_that_could_leave_the_folder_are_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape("study.name=")):
+        check_name(name)
+
+
+def test_latest_is_the_study_last_worked_on(tmp_path: Path) -> None:
+    assert latest(tmp_path / "none") is None
+    assert latest(tmp_path) is None
+    for age, name in enumerate(["a", "b", "c", ".dot"]):
+        (tmp_path / name / "results").mkdir(parents=True)
+        (tmp_path / name / "config.yaml").touch()
+        for path in (tmp_path / name / "config.yaml", tmp_path / name / "results"):
+            os.utime(path, (100.0 + age,) * 2)
+    (tmp_path / "no-config" / "results").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    assert latest(tmp_path) == "c"
+    os.utime(tmp_path / "a" / "results", (200.0,) * 2)
+    assert latest(tmp_path) == "a"
+    os.utime(tmp_path / "b" / "config.yaml", (300.0,) * 2)
+    assert latest(tmp_path) == "b"
+    (tmp_path / "b" / "results").rmdir()
+    assert latest(tmp_path) == "b"
