@@ -16,7 +16,7 @@ from sweeper.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
 
 if TYPE_CHECKING:
-    from sweeper.commands import Output
+    from sweeper.commands.output import Output
 
 app = typer.Typer(
     name="sweeper",
@@ -54,7 +54,7 @@ ConfigDir = Annotated[
     Path | None,
     typer.Option("--config-dir", help="A folder with your own configs, laid out like conf/."),
 ]
-Root = Annotated[str, typer.Option("--root", help="Folder of all studies.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder of all studies.")]
 
 
 STOPPED = "Stopped; what had finished is kept. Run the same command again to go on."
@@ -79,7 +79,7 @@ def _exit(work: Callable[[], int]) -> None:
 def _output(json: bool) -> Output:
     from rich.console import Console
 
-    from sweeper.commands import Output
+    from sweeper.commands.output import Output
 
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "120"))
     return Output(people=Console(stderr=json, width=width), json=json)
@@ -97,9 +97,9 @@ def search(
     """Search the best hyperparameters at the base size. Run it again to go on where it stopped."""
 
     def work() -> int:
-        from sweeper import commands
+        from sweeper.commands.search import search
 
-        return commands.search(overrides or [], config_dir, _output(json), dry_run=dry_run)
+        return search(overrides or [], config_dir, _output(json), dry_run=dry_run)
 
     _exit(work)
 
@@ -131,12 +131,12 @@ def transfer(
     """Rescale a study's optimum to a larger model, and show whether the transfer holds."""
 
     def work() -> int:
-        from sweeper import commands
+        from sweeper.commands.transfer import Target, transfer
 
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
-        target = commands.Target(width=to_width, depth=to_depth, validate=validate, strict=strict)
-        return commands.transfer(study, target, overrides or [], config_dir, _output(json))
+        target = Target(width=to_width, depth=to_depth, validate=validate, strict=strict)
+        return transfer(study, target, overrides or [], config_dir, _output(json))
 
     _exit(work)
 
@@ -147,27 +147,27 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh until the study's driver ends.")
     ] = False,
-    root: Root = "runs",
+    root: Root = Path("runs"),
     json: Json = False,
 ) -> None:
     """Show where a study stands: trials by phase, best so far, the running driver."""
 
     def work() -> int:
-        from sweeper import commands
+        from sweeper.commands.inspect import status
 
-        return commands.status(name, [f"root={root}"], _output(json), watch=watch)
+        return status(name, root, _output(json), watch=watch)
 
     _exit(work)
 
 
 @app.command()
-def report(name: Study = None, root: Root = "runs", json: Json = False) -> None:
+def report(name: Study = None, root: Root = Path("runs"), json: Json = False) -> None:
     """Write a study's report, one HTML page without any link to the network."""
 
     def work() -> int:
-        from sweeper import commands
+        from sweeper.commands.inspect import report
 
-        return commands.report(name, [f"root={root}"], _output(json))
+        return report(name, root, _output(json))
 
     _exit(work)
 
@@ -179,6 +179,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """The `sweeper` command."""
     signal.signal(signal.SIGTERM, _interrupt)
+    # torch's threads spin for long before they sleep, which on a busy machine costs tenfold.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         app()
     except KeyboardInterrupt:

@@ -15,6 +15,10 @@ from sweeper.trial import encode
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
+BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What taking a damaged record apart can raise."""
+
+
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Replace the file at `path` by `text` (UTF-8), readable by its owner only.
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from sweeper.errors import ConfigError
 
@@ -59,8 +59,8 @@ class Trial:
 
     `setup` is everything beside the hyperparameters and the seed that determines the result:
     parameterization, model with its base, optimizer, data (by content) and training, as plain
-    JSON. `hps` are log2 values. `seed` draws the initial weights and the batches. `phase` and
-    `label` only describe; they are no part of the key.
+    JSON. `hps` are log2 values. `seed` draws the initial weights and the batches. `phase`
+    only describes; it is no part of the key.
     """
 
     setup: Mapping[str, Any]
@@ -129,6 +129,10 @@ class Result:
         fields |= {name: float(fields[name]) for name in numbers}
         fields["curve"] = tuple(float(value) for value in fields["curve"])
         result = cls(**(fields | {"trial": Trial(**fields["trial"])}))
+        if result.status not in get_args(Status):
+            raise ValueError(f"unknown status {result.status!r}")
+        if not all(isinstance(value, float | int) for value in result.trial.hps.values()):
+            raise ValueError("a hyperparameter is not a number")
         if result.key != record.get("key"):
             raise ValueError("the record's key does not match its content")
         return result

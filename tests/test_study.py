@@ -24,7 +24,8 @@ from optuna.trial import TrialState
 
 from sweeper import study as module
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.study import Study, check_name, latest, redact, scrub
+from sweeper.mirror import redact, scrub
+from sweeper.study import Study, check_name, latest
 from sweeper.trial import Result, Trial
 
 ROOT = Path(__file__).parents[1]

@@ -15,12 +15,12 @@ from sweeper.data.corpus import Corpus
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.launcher import Watch
 from sweeper.training.pack import Pack
-from sweeper.training.packing import choose_size, split
+from sweeper.training.packing import Measured, measure, split, step_seconds
 from sweeper.training.train import train
 from sweeper.trial import Result, Trial, digest
 
-_SIZES: dict[str, int] = {}
-"""Measured pack sizes of this process, by setup and device."""
+_MEASURED: dict[str, Measured] = {}
+"""Pack sizes found by this process, by setup and device."""
 
 
 def resolve_device(name: str) -> str:
@@ -57,24 +57,30 @@ class Inline:
 
     def run(self, trials: Sequence[Trial], corpus: Corpus, watch: Watch) -> Iterator[Result]:
         """Pack trials of equal setup, largest packs that pay; see `Launcher`."""
-        device = resolve_device(self.device)
-        compiled = self.compile == "on" or (self.compile == "auto" and device != "cpu")
         for _, group in groupby(trials, key=lambda trial: digest(trial.setup)):
             same = tuple(group)
-            size = self._size(same, corpus, device, compiled)
-            for part in split(same, size):
-                pack = Pack(trials=same[part], corpus=corpus)
-                yield from self._train(pack, device, compiled, watch)
+            for part in split(same, self.estimate(same, corpus)[0]):
+                yield from self._train(Pack(trials=same[part], corpus=corpus), watch)
 
-    def _size(self, trials: tuple[Trial, ...], corpus: Corpus, device: str, compiled: bool) -> int:
+    def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
+        """Pack size and seconds of a trial's step; measured once a setup, and again for more."""
+        pack = Pack(trials=tuple(trials), corpus=corpus)
         if self.pack != "auto":
-            return self.pack
-        key = f"{digest(trials[0].setup)} {device}"
-        if len(trials) > 1 and key not in _SIZES:
-            _SIZES[key] = choose_size(Pack(trials=trials, corpus=corpus), device)[0]
-        return _SIZES.get(key, 1)
+            part = Pack(trials=pack.trials[: self.pack], corpus=corpus)
+            return self.pack, step_seconds(part, self._device()) / len(part.trials)
+        key = f"{digest(trials[0].setup)} {self._device()}"
+        measured = _MEASURED.get(key)
+        if measured is None or (measured.open and len(trials) >= 2 * measured.size):
+            measured = _MEASURED[key] = measure(pack, self._device())
+        return measured.size, measured.seconds
 
-    def _train(self, pack: Pack, device: str, compiled: bool, watch: Watch) -> Iterator[Result]:
+    def _device(self) -> str:
+        return resolve_device(self.device)
+
+    def _compiled(self) -> bool:
+        return self.compile == "on" or (self.compile == "auto" and self._device() != "cpu")
+
+    def _train(self, pack: Pack, watch: Watch) -> Iterator[Result]:
         """One pack; out of memory halves it, and any other error fails its trials one by one."""
         count, told = len(pack.trials), [0.0]
 
@@ -83,7 +89,10 @@ class Inline:
             told[0] = share
 
         try:
-            yield from train(pack, device=device, compiled=compiled, progress=progress)
+            results = train(
+                pack, device=self._device(), compiled=self._compiled(), progress=progress
+            )
+            yield from results
             return
         except SweeperError:
             raise
@@ -94,7 +103,7 @@ class Inline:
                 return
         for part in split(pack.trials, -(-count // 2)):
             half = Pack(trials=pack.trials[part], corpus=pack.corpus)
-            yield from self._train(half, device, compiled, watch)
+            yield from self._train(half, watch)
 
 
 def _failed(trial: Trial, error: Exception) -> Result:

@@ -19,6 +19,10 @@ class Launcher(Protocol):
         """What `train.precision=auto` stands for on this launcher's devices."""
         ...
 
+    def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
+        """Trials to a pack and seconds of one trial's step, measured with `trials` of one setup."""
+        ...
+
     def run(self, trials: Sequence[Trial], corpus: Corpus, watch: Watch) -> Iterator[Result]:
         """Results in the order in which they finish; a trial that fails is a failed result."""
         ...

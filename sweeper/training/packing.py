@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -14,9 +16,9 @@ WORTH = 0.95
 """A larger pack must cost at most this share of the smaller one's time per trial."""
 
 
-def step_seconds(pack: Pack, device: str, *, compiled: bool = False, steps: int = 3) -> float:
+def step_seconds(pack: Pack, device: str, *, steps: int = 3) -> float:
     """Seconds of one step of `pack`: the fastest of `steps`, after one that is not counted."""
-    run, times = PackRun(pack, device, compiled=compiled), []
+    run, times = PackRun(pack, device), []
     for _ in range(steps + 1):
         start = time.perf_counter()
         run.step()
@@ -26,23 +28,36 @@ def step_seconds(pack: Pack, device: str, *, compiled: bool = False, steps: int 
     return min(times[1:])
 
 
-def choose_size(pack: Pack, device: str, *, compiled: bool = False) -> tuple[int, float]:
-    """The pack size with the least time per trial, and that time per step in seconds.
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The best pack size found and its seconds per trial and step.
 
-    Sizes double from 1 as long as it pays; running out of memory ends the search, not the work.
+    `open` tells that a larger pack might be better still, had there been more trials to try.
     """
-    best, best_time, size = 1, float("inf"), 1
+
+    size: int
+    seconds: float
+    open: bool
+
+
+def measure(pack: Pack, device: str) -> Measured:
+    """The pack size with the least time per trial, sizes doubling from 1 as long as it pays.
+
+    Running out of memory ends the search, not the work. Packs are timed without compiling
+    them: a compiled pack gains from size at least as much, and each size costs a compilation.
+    """
+    best, size = Measured(size=1, seconds=math.inf, open=False), 1
     while size <= len(pack.trials):
         part = Pack(trials=pack.trials[:size], corpus=pack.corpus)
         try:
             with quiet_attention():
-                share = step_seconds(part, device, compiled=compiled) / size
+                share = step_seconds(part, device) / size
         except torch.OutOfMemoryError:
-            break
-        if share > best_time * WORTH:
-            break
-        best, best_time, size = size, share, size * 2
-    return best, best_time
+            return replace(best, open=False)
+        if share > best.seconds * WORTH:
+            return replace(best, open=False)
+        best, size = Measured(size=size, seconds=share, open=True), size * 2
+    return best
 
 
 def split(trials: Sequence[object], size: int) -> list[slice]:

@@ -1,0 +1,28 @@
+"""What commands that train share: the corpus, and progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeper.commands.output import Output
+from sweeper.report.progress import SweepProgress
+from sweeper.settings import Bench, Settings
+from sweeper.training.recipe import prepare
+from sweeper.trial import Trial
+
+
+def open_bench(settings: Settings, cache: Path | None = None) -> Bench:
+    """Prepare the corpus; BadInput when it cannot serve the training."""
+    corpus = settings.source.prepare(cache or settings.cache)
+    train = settings.raw["train"]
+    corpus.check(train["batch_size"], train["seq_len"])
+    return Bench(settings=settings, corpus=corpus, precision=settings.launcher.precision())
+
+
+def progress(settings: Settings, output: Output, job: str, planned: int) -> SweepProgress:
+    """A monitor that weighs trials by their FLOPs."""
+
+    def cost(trial: Trial) -> float:
+        return prepare(trial.setup).flops()
+
+    return SweepProgress(settings.folder, output.people, job, planned=planned, cost=cost)

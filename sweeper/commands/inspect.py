@@ -1,0 +1,95 @@
+"""`sweeper status` and `sweeper report`: they read a study and train nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.output import DONE, Output, find_study
+from sweeper.errors import BadInput
+from sweeper.files import read_json
+from sweeper.lock import holder
+from sweeper.report.progress import duration
+from sweeper.study import Study
+
+
+def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
+    """Where a study stands; with `watch`, until its driver ends."""
+    found = find_study(name, root)
+    while True:
+        state = study_state(root / found)
+        if watch:
+            output.people.clear()
+        _show_state(found, state, output)
+        if not watch or state["driver"] is None:
+            break
+        time.sleep(2)
+    others = sorted(p.parent.name for p in root.glob("*/config.yaml") if p.parent.name != found)
+    if others and name is None:
+        output.say(f"Other studies: {', '.join(others)}")
+    output.document({"study": found, **state})
+    return DONE
+
+
+def study_state(folder: Path) -> dict[str, Any]:
+    """Trials by status, the live driver, and the last progress, of one study."""
+    results = Study.read(folder).results()
+    driver = holder(folder)
+    return {
+        "folder": str(folder),
+        "trials": dict(Counter(result.status for result in results)),
+        "phases": dict(Counter(result.trial.phase for result in results)),
+        "best": min((r.objective for r in results if r.objective == r.objective), default=math.inf),
+        "driver": None if driver is None else str(driver),
+        "progress": _try_json(folder / "progress.json"),
+        "search_finished": bool((_try_json(folder / "search.json") or {}).get("finished")),
+    }
+
+
+def _try_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object that may not be there yet."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError, BadInput):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
+    counts = ", ".join(f"{count} {word}" for word, count in state["trials"].items())
+    output.say(f"Study {name}: {counts or 'no trials yet'}")
+    for phase, count in state["phases"].items():
+        output.say(f"  {phase}: {count} trials")
+    if math.isfinite(state["best"]):
+        output.say(f"Best training loss: {state['best']:.4f} nats")
+    running = state["progress"]
+    if state["driver"] is None:
+        output.say(f"No driver is running; the search is {_finished(state)}.")
+    elif running is None:
+        output.say(f"Running ({state['driver']}): starting")
+    else:
+        left = running.get("left")
+        words = "" if left is None else f", about {duration(float(left))} left"
+        count = f"{running['done']}/{running['total']} trials"
+        where = f"{running['job']}: {running['phase']}"
+        output.say(f"Running ({state['driver']}): {where}: {count}{words}")
+
+
+def _finished(state: dict[str, Any]) -> str:
+    if state["search_finished"]:
+        return "finished"
+    return "not finished: run the same `sweeper search` command again to go on"
+
+
+def report(name: str | None, root: Path, output: Output) -> int:
+    """Write the study's page anew."""
+    # matplotlib and Jinja2 are for the page alone.
+    from sweeper.report.page import write_report
+
+    path = write_report(root / find_study(name, root))
+    output.say(f"Report: {path}")
+    output.document({"study": path.parent.name, "report": str(path)})
+    return DONE

@@ -1,0 +1,120 @@
+"""`sweeper search`."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.bench import open_bench, progress
+from sweeper.commands.output import DONE, FAILED, Output
+from sweeper.config import Tree, compose_tree, to_yaml
+from sweeper.files import write_atomically, write_json
+from sweeper.lock import StudyLock
+from sweeper.mirror import redact
+from sweeper.report import console as show
+from sweeper.report.page import write_report
+from sweeper.report.provenance import provenance
+from sweeper.search.strategy import Conclusion
+from sweeper.settings import Bench, Settings, resolve
+from sweeper.study import Study
+from sweeper.sweep import Sweep
+
+
+def search(
+    words: Sequence[str], config_dir: Path | None, output: Output, *, dry_run: bool = False
+) -> int:
+    """Search at the base size; continue whatever the study already holds."""
+    settings = resolve(compose_tree(words, config_dir))
+    if dry_run:
+        return _dry_run(settings, output)
+    bench = open_bench(settings)
+    bench.recipe(settings.base)
+    with StudyLock(settings.folder):
+        with Study.open(settings.folder, settings.storage) as study:
+            write_atomically(settings.folder / "config.yaml", _kept_config(settings))
+            found = _run_search(bench, study, output)
+            output.notes(study.notices)
+        write_report(settings.folder)
+    show.conclusion(output.people, found, settings.space)
+    _next_step(settings, found, output)
+    output.document(_search_record(settings, found, finished=True))
+    return DONE if math.isfinite(found.objective) else FAILED
+
+
+def _kept_config(settings: Settings) -> str:
+    """The resolved configuration as it is kept: under the study's name, without a password."""
+    tree: Tree = dict(settings.raw)
+    storage = None if settings.storage is None else redact(settings.storage)
+    tree["study"] = {"name": settings.name, "storage": storage}
+    return to_yaml(tree)
+
+
+def _run_search(bench: Bench, study: Study, output: Output) -> Conclusion:
+    settings = bench.settings
+    planned = sum(phase.runs for phase in settings.search.plan(settings.space))
+    record = settings.folder / "search.json"
+
+    def after_batch(found: Conclusion, finished: bool) -> None:
+        write_json(record, _search_record(settings, found, finished=finished))
+
+    with progress(settings, output, "search", planned) as monitor:
+        return Sweep(bench, study, settings.launcher, monitor, settings.logger).search(after_batch)
+
+
+def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> dict[str, Any]:
+    """The content of `search.json`."""
+    record = asdict(found)
+    combination = record["combination"]
+    if found.combination is not None:
+        combination["finding"] = found.combination.finding
+    return {
+        "study": settings.name,
+        "parameterization": settings.raw["parameterization"]["_target_"],
+        "search": settings.raw["search"]["_target_"],
+        "finished": finished,
+        "base": asdict(settings.base),
+        "space": {name: asdict(axis) for name, axis in settings.space.items()},
+        "best": {name: 2.0**value for name, value in found.best.items()},
+        "best_log2": dict(found.best),
+        **{key: value for key, value in record.items() if key != "best"},
+        "provenance": provenance(),
+    }
+
+
+def _next_step(settings: Settings, found: Conclusion, output: Output) -> None:
+    """The command that comes after a search."""
+    if not math.isfinite(found.objective):
+        output.say("Every trial diverged or failed: lower parameterization.space.eta.")
+        return
+    width = settings.base.width * 4
+    root = "" if str(settings.root) == "runs" else f" root={settings.root}"
+    command = f"sweeper transfer --study {settings.name} --to-width {width} --validate{root}"
+    output.say(f"Report: {settings.folder / 'report.html'}")
+    output.say(f"Next: {command}")
+
+
+def _dry_run(settings: Settings, output: Output) -> int:
+    """What a search would run; the corpus goes to a folder that is removed again."""
+    with tempfile.TemporaryDirectory() as temporary:
+        bench = open_bench(settings, Path(temporary))
+        recipe, phases = bench.recipe(settings.base), settings.search.plan(settings.space)
+        hps = {name: axis.default for name, axis in settings.space.items()}
+        trials = tuple(bench.trial(settings.base, hps, seed, "dry run") for seed in range(16))
+        pack, seconds = settings.launcher.estimate(trials, bench.corpus)
+    seconds *= recipe.train.steps
+    flops = recipe.flops()
+    facts = (
+        f"{recipe.parameters():,} parameters a trial, {recipe.train.steps} steps; trials share "
+        f"points, so fewer may be trained. Time: measured here, {pack} trials a pack."
+    )
+    show.dry_run(output.people, phases, flops, seconds, facts)
+    rows = [
+        {"phase": p.name, "trials": p.runs, "flops": p.runs * flops, "seconds": p.runs * seconds}
+        for p in phases
+    ]
+    output.document({"study": settings.name, "phases": rows, "pack": pack})
+    return DONE
