@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from sweeper.trial import encode
@@ -19,18 +20,17 @@ BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What taking a damaged record apart can raise."""
 
 
-def write_atomically(path: Path, text: str | bytes) -> None:
-    """Replace the file at `path` by `text` (UTF-8), readable by its owner only.
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file to write that takes the name `path` once it is complete and on the disk.
 
-    When this returns, the content is on the disk; a kill or a crash at any moment leaves the
-    old file or the new one, never a part. OSError when it cannot be written: the old file is
-    then untouched.
+    It is readable by its owner only. A kill or a crash at any moment leaves the old file or the
+    new one, never a part. OSError when it cannot be written: the old file is then untouched.
     """
-    data = text.encode() if isinstance(text, str) else text
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(data)
+            yield f
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
@@ -41,10 +41,16 @@ def write_atomically(path: Path, text: str | bytes) -> None:
     _sync_folder(path.parent)
 
 
+def write_atomically(path: Path, text: str | bytes) -> None:
+    """Replace the file at `path` by `text` (UTF-8); see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode() if isinstance(text, str) else text)
+
+
 def write_json(path: Path, value: object) -> None:
     """Write `value` as indented, strict JSON, atomically; non-finite floats become strings.
 
-    OSError as `write_atomically`, TypeError when `value` is no JSON.
+    OSError as `replacing`, TypeError when `value` is no JSON.
     """
     write_atomically(path, json.dumps(encode(value), indent=1, allow_nan=False) + "\n")
 

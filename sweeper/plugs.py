@@ -47,7 +47,7 @@ def build(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -
 
 def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
     """`target(**given)` with those of `offered` that it takes; see `build`."""
-    parameters = inspect.signature(target).parameters
+    parameters = _parameters(target)
     free = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     extra = {n: v for n, v in offered.items() if n in parameters or free}
     hints, checked = _hints(target), {}
@@ -61,6 +61,14 @@ def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[
         if parameter.default is parameter.empty and not variadic and name not in checked | extra:
             raise ConfigError(name, None, "it needs a value")
     return target(**(extra | checked))
+
+
+def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The target's arguments; ConfigError when it does not tell them."""
+    try:
+        return inspect.signature(target).parameters
+    except ValueError as error:
+        raise ConfigError("_target_", str(target), "a class that tells its arguments") from error
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:

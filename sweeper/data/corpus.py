@@ -6,15 +6,11 @@ never leaves half a file under its final name.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
-from uuid import uuid4
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,42 +153,3 @@ def _map_npy(path: Path) -> NDArray[np.integer]:
             f"{path} holds {array.dtype} of shape {array.shape}; tokens are integers in one row"
         )
     return np.asarray(array)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the name `path` once it is complete and on disk.
-
-    BadInput, naming the directory, when it cannot be written there.
-    """
-    # The name is unique, as several jobs may prepare the same corpus in one shared cache.
-    aside = path.with_name(f"{path.name}.{uuid4().hex}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        raise BadInput(
-            f"the cache directory {path.parent} cannot be written: {error.strerror or error}"
-        ) from error
-    finally:
-        with suppress(OSError):  # it is gone already, or never was
-            aside.unlink()
-
-
-def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write a small record under `path`; BadInput as `replacing`."""
-    with replacing(path) as file:
-        file.write(json.dumps(record).encode())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A record from `write_json`, or an empty one where there is none that can be read."""
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

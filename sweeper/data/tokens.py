@@ -12,7 +12,8 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.corpus import Corpus, check_heldout, open_tokens, read_json, write_json
+from sweeper.data.cache import read_json, write_json
+from sweeper.data.corpus import Corpus, check_heldout, open_tokens
 from sweeper.errors import BadInput, ConfigError
 from sweeper.trial import digest
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
 
+from sweeper.scaling.plain import plain_site, standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Values
-from sweeper.scaling.standard import plain_site, standard_std
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,9 @@ from sweeper.trial import Result
 CURVE_POINTS = 100
 """A result keeps its loss curve as at most this many averages."""
 
+DIVERGED = 2.0
+"""A run that ends above this multiple of its first loss has diverged, finite or not."""
+
 Progress = Callable[[float], None]
 """Called now and then with the share of the pack that is done."""
 
@@ -24,7 +27,8 @@ def train(
 ) -> list[Result]:
     """Train all trials of `pack` together; one result each, in their order.
 
-    A trial whose loss was ever not finite has diverged: its objective is +inf. Losses stay on
+    A trial has diverged, and its objective is +inf, when its loss was ever not finite or ends at
+    more than DIVERGED times what it was before the first step. Losses stay on
     the device and are looked at some fifty times a run, so that no step waits for the host.
     """
     with quiet_attention():
@@ -54,12 +58,12 @@ def _train(pack: Pack, device: str, compiled: bool, progress: Progress | None) -
 
 
 def _result(run: PackRun, index: int, losses: np.ndarray, heldout: float, seconds: float) -> Result:
-    finite = bool(np.isfinite(losses).all())
-    window = run.recipe.train.window()
+    objective = float(losses[-run.recipe.train.window() :].mean())
+    finite = bool(np.isfinite(losses).all()) and objective <= DIVERGED * float(losses[0])
     return Result(
         trial=run.pack.trials[index],
         status="complete" if finite else "diverged",
-        objective=float(losses[-window:].mean()) if finite else math.inf,
+        objective=objective if finite else math.inf,
         heldout=heldout if finite and math.isfinite(heldout) else math.inf,
         curve=tuple(curve(losses)),
         seconds=seconds,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.data.corpus import Corpus, open_tokens, read_json, replacing, write_json
+from sweeper.data.cache import read_json, replacing, write_json
+from sweeper.data.corpus import Corpus, open_tokens
 from sweeper.errors import BadInput
 
 COUNT = 1000

@@ -1,0 +1,218 @@
+"""Scaled blocks against unit-scaling's operations, forwards and backwards, and under vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+import pytest
+import torch
+import unit_scaling.functional as U
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from sweeper.models.scaled import (
+    Attention,
+    CrossEntropy,
+    Embedding,
+    GatedSiLU,
+    Linear,
+    Residual,
+    ScaledModule,
+    scale_forward,
+    scale_gradient,
+)
+from sweeper.scaling.umup import attention_scale, gated_silu_scale
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def fill(module: nn.Module, **values: float) -> None:
+    module.double()
+    for name, value in values.items():
+        module.get_buffer(name).fill_(value)
+
+
+def check(mine: Tensor, oracle: Tensor, inputs: list[tuple[Tensor, Tensor]]) -> None:
+    """Same output, and same gradient of every (mine, oracle) pair of inputs."""
+    torch.testing.assert_close(mine, oracle)
+    upstream = torch.randn(mine.shape, generator=torch.Generator().manual_seed(9)).double()
+    ours = torch.autograd.grad(mine, [a for a, _ in inputs], upstream)
+    theirs = torch.autograd.grad(oracle, [b for _, b in inputs], upstream)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def twin(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    value = draw(*shape, seed=seed)
+    return value, value.detach().clone().requires_grad_()
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), [(8, 8), (8, 24), (32, 8)])
+def test_hidden_linear(n_in: int, n_out: int) -> None:
+    layer = Linear(n_in, n_out, unit=True)
+    fill(layer, multiplier=n_in**-0.5)
+    (w, w2), (x, x2) = twin(n_out, n_in), twin(3, 5, n_in)
+    layer.weight = nn.Parameter(w)
+    check(layer(x), U.linear(x2, w2, None), [(x, x2), (layer.weight, w2)])
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), [(8, 20), (32, 20)])
+def test_readout_linear(n_in: int, n_out: int) -> None:
+    layer = Linear(n_in, n_out, unit=True, readout=True)
+    fill(layer, multiplier=1 / n_in, backward_multiplier=n_out**-0.5)
+    (w, w2), (x, x2) = twin(n_out, n_in), twin(3, 5, n_in)
+    layer.weight = nn.Parameter(w)
+    check(layer(x), U.linear_readout(x2, w2, None), [(x, x2), (layer.weight, w2)])
+
+
+def test_embedding() -> None:
+    layer, tokens = Embedding(20, 8, unit=True), torch.tensor([[1, 2, 3], [4, 5, 1]])
+    fill(layer)
+    w, w2 = twin(20, 8)
+    layer.weight = nn.Parameter(w)
+    check(layer(tokens), U.embedding(tokens, w2), [(layer.weight, w2)])
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention(alpha: float, causal: bool) -> None:
+    s, d = 12, 8
+    core = Attention(d, s, causal=causal, unit=True)
+    fill(core, logit=alpha / d, output=attention_scale(s, d, alpha, causal=causal))
+    pairs = [twin(2, 3, s, d, seed=i) for i in range(3)]
+    mine, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
+    oracle = U.scaled_dot_product_attention(*theirs, is_causal=causal, mult=alpha)
+    check(core(*mine), oracle, pairs)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 4.0])
+def test_gated_silu(alpha: float) -> None:
+    block = GatedSiLU(unit=True)
+    fill(block, alpha=alpha, output=gated_silu_scale(alpha))
+    (x, x2), (g, g2) = twin(4, 6, seed=1), twin(4, 6, seed=2)
+    check(block(x, g), U.silu_glu(x2, g2, mult=alpha), [(x, x2), (g, g2)])
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0, 3.0])
+def test_residual(tau: float) -> None:
+    block = Residual(1, 2, 2, unit=True)
+    fill(block, branch=tau / sqrt(1 + tau**2), skip=1 / sqrt(1 + tau**2))
+    x, x2 = twin(4, 6)
+    mine = block.add(torch.tanh(block.split(x)), x)
+    check(mine, U.residual_apply(torch.tanh, x2, tau), [(x, x2)])
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_cross_entropy(alpha: float) -> None:
+    block, targets = CrossEntropy(10, unit=True), torch.tensor([[0, 3], [9, 1]])
+    fill(block, logit=alpha)
+    x, x2 = twin(2, 2, 10)
+    oracle = U.cross_entropy(x2.flatten(0, 1), targets.flatten(), mult=alpha)
+    mine = block(x, targets)
+    torch.testing.assert_close(mine, oracle)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(y, z)[0] for y, z in ((mine, x), (oracle, x2)))
+    )
+
+
+def test_without_unit_the_blocks_are_the_ordinary_ones() -> None:
+    (x, x2), (w, w2) = twin(3, 8), twin(5, 8)
+    layer = Linear(8, 5).double()
+    layer.weight = nn.Parameter(w)
+    check(layer(x), x2 @ w2.T, [(x, x2), (layer.weight, w2)])
+    loss, targets = CrossEntropy(8).double(), torch.tensor([1, 2, 3])
+    torch.testing.assert_close(loss(x, targets), nn.functional.cross_entropy(x, targets))
+    q, k, v = (draw(1, 2, 6, 4, seed=i) for i in range(3))
+    plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    torch.testing.assert_close(Attention(4, 6, causal=True).double()(q, k, v), plain)
+
+
+def test_scale_gradient_is_exact_going_forward() -> None:
+    x = draw(50)
+    y = scale_gradient(x, torch.tensor(1e-7))
+    assert torch.equal(x, y)
+    gradient = torch.autograd.grad(y.sum(), x)[0]
+    torch.testing.assert_close(gradient, torch.full_like(x, 1e-7), rtol=1e-6, atol=0)
+
+
+def test_scale_forward_passes_the_gradient() -> None:
+    x = draw(50)
+    y = scale_forward(x, torch.tensor(3e-5, dtype=torch.float64))
+    assert torch.equal(y, 3e-5 * x)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones_like(x))
+
+
+class Everything(nn.Module):
+    """A net that uses every scaled operation once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = Embedding(16, 8, unit=True)
+        self.qkv = Linear(8, 24, unit=True)
+        self.core = Attention(4, 6, causal=True, unit=True)
+        self.residual = Residual(1, 2, 2, unit=True)
+        self.act = GatedSiLU(unit=True)
+        self.head = Linear(8, 16, unit=True, readout=True)
+        self.loss = CrossEntropy(16, unit=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        q, k, v = (
+            t.unflatten(-1, (2, 4)).transpose(-3, -2)
+            for t in self.qkv(self.residual.split(x)).chunk(3, -1)
+        )
+        y = self.core(q, k, v).transpose(-3, -2).flatten(-2)
+        x = self.residual.add(self.act(y, y), x)
+        return self.loss(self.head(x), tokens)  # type: ignore[no-any-return]
+
+
+def stacked(trials: int) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Tensor]:
+    torch.manual_seed(0)
+    model = Everything().double()
+    params = {n: torch.randn(trials, *p.shape).double() for n, p in model.named_parameters()}
+    buffers = {n: torch.rand(trials).double() + 0.5 for n, _ in model.named_buffers()}
+    return model, params, buffers, torch.randint(16, (trials, 2, 6))
+
+
+def gradients(
+    function: Callable[..., Tensor], params: dict[str, Tensor], *rest: object
+) -> list[Tensor]:
+    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+    return list(torch.autograd.grad(function(leaves, *rest).sum(), list(leaves.values())))
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_packed_gradients_equal_those_alone(compiled: bool) -> None:
+    """The trap of custom backward passes under `torch.compile(vmap(...))`: none is lost here."""
+    model, params, buffers, tokens = stacked(3)
+
+    def loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(model, {**p, **b}, (x,))  # type: ignore[no-any-return]
+
+    packed = vmap(loss)
+    function = torch.compile(packed) if compiled else packed
+    together = gradients(function, params, buffers, tokens)
+    for i in range(3):
+        alone = gradients(
+            loss,
+            {n: p[i] for n, p in params.items()},
+            {n: b[i] for n, b in buffers.items()},
+            tokens[i],
+        )
+        for all_trials, one in zip(together, alone, strict=True):
+            torch.testing.assert_close(all_trials[i], one, rtol=1e-10, atol=1e-12)
+
+
+def test_every_block_names_its_site() -> None:
+    kinds = {
+        site.kind
+        for name, module in Everything().named_modules()
+        if isinstance(module, ScaledModule) and (site := module.site(name))
+    }
+    assert kinds == {"attention", "gated_silu", "residual", "loss"}

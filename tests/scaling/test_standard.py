@@ -1,0 +1,33 @@
+"""The standard parameterization does what people do without thinking of width."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.models.classify import classify
+from sweeper.models.llama import Llama
+from sweeper.scaling.plain import plain_site
+from sweeper.scaling.spec import Site
+from sweeper.scaling.standard import Standard
+
+
+def build(width: int, depth: int) -> Llama:
+    return Llama(width=width, depth=depth, classes=64, seq_len=16)
+
+
+def test_one_learning_rate_and_fan_in_init() -> None:
+    for spec in classify(build, base=(16, 1), target=(64, 2)):
+        scale = Standard().scale(spec, {"eta": 1.0})
+        expected = 1.0 if spec.role == "embedding" else spec.fan_in**-0.5
+        assert scale.init_std == pytest.approx(expected)
+        assert (scale.lr, scale.multiplier, scale.backward) == (1.0, 1.0, None)
+
+
+def test_attention_is_over_the_root_of_head_size() -> None:
+    site = Site(name="a", kind="attention", geometry={"head_size": 16})
+    assert Standard().site(site, {"eta": 1.0}) == {"logit": 0.25}
+
+
+def test_an_unknown_operation_is_an_error() -> None:
+    with pytest.raises(ValueError, match="convolution"):
+        plain_site(Site(name="x", kind="convolution", geometry={}))

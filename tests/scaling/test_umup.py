@@ -1,0 +1,128 @@
+"""u-muP against the sheet's values and Graphcore's unit-scaling, which shares no code with it."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import pytest
+import torch
+import unit_scaling.functional as U
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit_scaling.core.functional import transformer_residual_scaling_rule
+from unit_scaling.optim import lr_scale_func_adam
+from unit_scaling.parameter import Parameter
+
+from sweeper.scaling.spec import ParamSpec, Role, Site
+from sweeper.scaling.umup import (
+    UMuP,
+    attention_scale,
+    gated_silu_scale,
+    residual_tau,
+)
+
+DEFAULTS = dict.fromkeys(UMuP.hyperparameters, 1.0)
+ALPHA = st.floats(0.1, 10.0)
+
+
+def spec(role: Role, fan_out: int, fan_in: int, **more: object) -> ParamSpec:
+    shape = (fan_in, fan_out) if role is Role.EMBEDDING else (fan_out, fan_in)
+    given = {"name": "w", "role": role, "shape": shape, "base_shape": shape}
+    fans = {"fan_in": fan_in, "fan_out": fan_out, "base_fan_in": fan_in, "base_fan_out": fan_out}
+    return ParamSpec(**(given | fans | more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "head_size", "alpha", "expected"),
+    [
+        (256, 64, 1, 6.744104),
+        (1024, 64, 1, 12.036951),
+        (256, 64, 4, 6.070319),
+        (128, 16, 0.5, 5.103617),
+        (512, 128, 2, 8.905978),
+    ],
+)
+def test_attention_scale_of_the_sheet(
+    seq_len: int, head_size: int, alpha: float, expected: float
+) -> None:
+    assert attention_scale(seq_len, head_size, alpha) == pytest.approx(expected, abs=5e-7)
+
+
+def test_attention_scale_without_mask() -> None:
+    assert attention_scale(256, 64, 1, causal=False) == pytest.approx(15.828315, abs=5e-7)
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(0.25, 1.959639), (1, 1.681793), (4, 1.443341)])
+def test_gated_silu_scale_of_the_sheet(alpha: float, expected: float) -> None:
+    assert gated_silu_scale(alpha) == pytest.approx(expected, abs=5e-7)
+
+
+@given(st.integers(2, 40), st.integers(1, 64), ALPHA, st.booleans())
+@settings(max_examples=50)
+def test_attention_scale_equals_the_oracle(s: int, d: int, alpha: float, causal: bool) -> None:
+    zeros, ones = torch.zeros(1, 1, s, d).double(), torch.ones(1, 1, s, d).double()
+    # Averages of ones are ones: what is left is the oracle's factor.
+    out = U.scaled_dot_product_attention(zeros, zeros, ones, is_causal=causal, mult=alpha)
+    assert float(out[0, 0, 0, 0]) == pytest.approx(attention_scale(s, d, alpha, causal=causal))
+
+
+@given(st.integers(1, 40), ALPHA, ALPHA)
+def test_tau_equals_the_oracle(layers: int, residual: float, ratio: float) -> None:
+    oracle = transformer_residual_scaling_rule(residual, ratio)
+    for branch in range(1, 2 * layers + 1):
+        mine = residual_tau(branch, 2 * layers, residual, ratio)
+        assert mine == pytest.approx(oracle(branch - 1, 2 * layers) ** 2, rel=1e-12)
+
+
+@given(st.integers(1, 24), ALPHA, ALPHA)
+def test_alpha_residual_is_the_branches_share(layers: int, residual: float, ratio: float) -> None:
+    """E5: squared alpha_residual is the mean of attention's and FFN's variance over embedding's."""
+    embedding, shares = 1.0, {1: 0.0, 0: 0.0}
+    for branch in range(1, 2 * layers + 1):
+        tau = residual_tau(branch, 2 * layers, residual, ratio)
+        embedding /= 1 + tau
+        shares = {kind: value / (1 + tau) for kind, value in shares.items()}
+        shares[branch % 2] += tau / (1 + tau)
+    average = (shares[1] + shares[0]) / 2 / embedding
+    assert average == pytest.approx(residual**2, rel=1e-9)
+    assert shares[1] / shares[0] == pytest.approx(ratio**2, rel=1e-9)
+
+
+@given(st.integers(1, 8192), st.integers(1, 8192), st.integers(1, 100), st.booleans())
+@settings(max_examples=50)
+def test_learning_rates_equal_the_oracle(n_in: int, n_out: int, depth: int, inside: bool) -> None:
+    with torch.device("meta"):
+        weight = torch.empty(n_out, n_in)
+    oracle = Parameter(weight, mup_type="weight", mup_scaling_depth=depth if inside else None)
+    mine = UMuP().scale(spec(Role.HIDDEN, n_out, n_in, residual=inside, depth=depth), DEFAULTS)
+    assert mine.lr == pytest.approx(lr_scale_func_adam(oracle))
+
+
+def test_learning_rates_of_the_sheet() -> None:
+    scheme, inside = UMuP(), {"residual": True, "depth": 4}
+    assert scheme.scale(spec(Role.EMBEDDING, 256, 1000), DEFAULTS).lr == 0.0625
+    assert scheme.scale(spec(Role.HIDDEN, 768, 256, **inside), DEFAULTS).lr == 0.03125
+    assert scheme.scale(spec(Role.HIDDEN, 256, 1024, **inside), DEFAULTS).lr == 0.015625
+    assert scheme.scale(spec(Role.READOUT, 1000, 256), DEFAULTS).lr == 1.0
+
+
+def test_the_embedding_rule_can_be_switched_off() -> None:
+    embedding = spec(Role.EMBEDDING, 256, 1000)
+    assert UMuP(scaled_embedding_lr=False).scale(embedding, DEFAULTS).lr == 1.0
+
+
+def test_readout_multipliers() -> None:
+    scale = UMuP().scale(spec(Role.READOUT, 1000, 256), DEFAULTS)
+    assert (scale.init_std, scale.multiplier, scale.backward) == (1.0, 1 / 256, 1 / sqrt(1000))
+
+
+@given(st.sampled_from(list(Role)), st.integers(1, 512), st.integers(1, 512))
+def test_no_base_model_enters(role: Role, fan_in: int, base: int) -> None:
+    here = spec(role, 64, fan_in)
+    there = spec(role, 64, fan_in, base_fan_in=base, base_fan_out=base, base_depth=base)
+    assert UMuP().scale(here, DEFAULTS) == UMuP().scale(there, DEFAULTS)
+
+
+def test_an_unknown_operation_is_an_error() -> None:
+    with pytest.raises(ValueError, match="convolution"):
+        UMuP().site(Site(name="x", kind="convolution", geometry={}), DEFAULTS)

@@ -1,0 +1,74 @@
+"""Small setups to train in tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sweeper.data.corpus import Corpus
+from sweeper.trial import Trial
+
+SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "umup": (
+        "sweeper.scaling.umup.UMuP",
+        (
+            "eta",
+            "alpha_attn",
+            "alpha_ffn_act",
+            "alpha_residual",
+            "alpha_residual_attn_ratio",
+            "alpha_loss_softmax",
+        ),
+    ),
+    "mup": (
+        "sweeper.scaling.mup.MuP",
+        ("eta", "eta_emb", "sigma_init", "alpha_emb", "alpha_attn", "alpha_output"),
+    ),
+    "standard": ("sweeper.scaling.standard.Standard", ("eta",)),
+}
+ETA = {"umup": 0.0, "mup": -7.0, "standard": -7.0}
+
+
+def corpus(folder: Path, classes: int = 32) -> Corpus:
+    """A small corpus of skewed random tokens."""
+    generator = np.random.default_rng(0)
+    tokens = (classes * generator.random(4000) ** 2).astype(np.uint8)
+    path = folder / "tokens.npy"
+    np.save(path, tokens)
+    return Corpus(path=path, digest="0" * 64, classes=classes, heldout_fraction=0.1)
+
+
+def setup(scheme: str = "umup", **train: Any) -> dict[str, Any]:
+    """A setup of a tiny decoder, base width 16, target width 32."""
+    settings = {
+        "steps": 8,
+        "batch_size": 2,
+        "seq_len": 8,
+        "precision": "float64",
+        "warmup": 0.25,
+        "heldout_batches": 2,
+    }
+    return {
+        "numerics": 1,
+        "parameterization": {"_target_": SCHEMES[scheme][0]},
+        "model": {
+            "_target_": "sweeper.models.llama.Llama",
+            "width": 32,
+            "depth": 2,
+            "head_size": 8,
+        },
+        "base": {"width": 16, "depth": 1},
+        "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
+        "data": {"digest": "0" * 64, "classes": 32, "heldout_fraction": 0.1},
+        "train": settings | train,
+    }
+
+
+def trial(
+    scheme: str = "umup", seed: int = 0, train: dict[str, Any] | None = None, **changed: float
+) -> Trial:
+    """A trial at the scheme's defaults but for `changed` (log2)."""
+    hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme]}
+    return Trial(setup=setup(scheme, **(train or {})), hps=hps | changed, seed=seed)

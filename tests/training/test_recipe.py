@@ -1,0 +1,56 @@
+"""From plain JSON to a recipe; refusals name the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sweeper.errors import ConfigError
+from sweeper.training.recipe import prepare
+from tests.training.helpers import SCHEMES, setup, trial
+
+
+def test_flops_and_parameters_of_a_known_model() -> None:
+    recipe = prepare(setup())
+    hidden = 2 * (96 * 32 + 32 * 32 + 2 * 88 * 32 + 32 * 88)
+    assert recipe.parameters() == hidden + 2 * 32 * 32
+    tokens = 8 * 2 * 8
+    assert recipe.flops() == tokens * (6 * (hidden + 32 * 32) + 12 * 32 * 8 * 2)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_buffers_have_a_place_in_the_model(scheme: str) -> None:
+    recipe = prepare(setup(scheme))
+    known = {name for name, _ in recipe.model().named_buffers()}
+    assert recipe.buffers(trial(scheme).values()).keys() <= known
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        (("model", "width"), 20, "model.width"),
+        (("model", "head_sise"), 8, "model.head_sise"),
+        (("model", "head_size"), "eight", "model.head_size"),
+        (("model", "_target_"), "sweeper.models.llama.Lama", "model._target_"),
+        (("model", "_target_"), "builtins.dict", "model._target_"),
+        (("optimizer", "eps"), -1.0, "optimizer.eps"),
+        (("optimizer", "betas"), 1, "optimizer.betas"),
+        (("train", "steps"), 0, "train.steps"),
+        (("train", "precision"), "fp4", "train.precision"),
+        (("parameterization", "alpha"), 1, "parameterization.alpha"),
+    ],
+)
+def test_refusals_name_the_key(path: tuple[str, str], value: Any, key: str) -> None:
+    broken = setup()
+    broken[path[0]][path[1]] = value
+    with pytest.raises(ConfigError) as caught:
+        prepare(broken)
+    assert caught.value.key == key
+
+
+def test_a_model_must_be_a_module() -> None:
+    broken = setup()
+    broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}
+    with pytest.raises(ConfigError, match=r"nn\.Module"):
+        prepare(broken)
