@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ def transfer(
     size = Size(width=target.width, depth=target.depth or settings.base.depth)
     bench = open_bench(settings)
     found = _optimum(bench, output)
+    if settings.transfer.eta is not None:
+        found = replace(found, best={**found.best, "eta": settings.transfer.eta})
     plan = _plan(bench, size, found)
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
     private_folder(folder)
@@ -128,6 +130,7 @@ def _plan(bench: Bench, size: Size, found: Conclusion) -> TransferPlan:
         "objective": found.objective,
         "runs": found.runs,
         "seeds": found.seeds,
+        "eta_from": "the study" if settings.transfer.eta is None else "transfer.eta",
         "data": bench.corpus.identity(),
         **provenance(),
     }

@@ -59,7 +59,7 @@ class Inline:
         """Pack trials of equal setup, largest packs that pay; see `Launcher`."""
         for _, group in groupby(trials, key=lambda trial: digest(trial.setup)):
             same = tuple(group)
-            for part in split(same, self.estimate(same, corpus)[0]):
+            for part in split(same, self._size(same, corpus)):
                 yield from self._train(Pack(trials=same[part], corpus=corpus), watch)
 
     def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
@@ -73,6 +73,11 @@ class Inline:
         if measured is None or (measured.open and len(trials) >= 2 * measured.size):
             measured = _MEASURED[key] = measure(pack, self._device())
         return measured.size, measured.seconds
+
+    def _size(self, trials: tuple[Trial, ...], corpus: Corpus) -> int:
+        if self.pack != "auto":
+            return self.pack
+        return self.estimate(trials, corpus)[0] if len(trials) > 1 else 1
 
     def _device(self) -> str:
         return resolve_device(self.device)

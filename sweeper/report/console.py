@@ -43,12 +43,12 @@ def power(log2: float) -> str:
     return f"2^{log2:g}"
 
 
-def interval(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
-    """A value with its 95 % interval."""
-    return (
-        f"{estimate.value:{sign}.{digits}f} "
-        f"\\[{estimate.low:{sign}.{digits}f}, {estimate.high:{sign}.{digits}f}]"
-    )
+def within(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
+    """A value with the larger half of its 95 % interval: 0.51 ±0.22."""
+    half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+    if not math.isfinite(estimate.value):
+        return "-"
+    return f"{estimate.value:{sign}.{digits}f} ±{half:.{digits}f}"
 
 
 def dry_run(
@@ -149,21 +149,29 @@ def _layer(name: str) -> str:
 
 def verdict(console: Console, found: Verdict) -> None:
     """One axis: the table of its sizes, and the answer."""
-    columns = [found.axis, "optimum log2 eta", "shift", "loss", "regret", "answer"]
+    columns = [found.axis, "optimum log2 eta", "shift", "loss", "regret", "cost", "answer"]
     shown = table(f"Learning-rate curves over {found.axis}", columns)
     for size in found.sizes:
         shown.add_row(
             str(getattr(size.size, found.axis)),
-            interval(size.optimum),
-            interval(size.shift, sign="+"),
-            interval(size.loss, 3),
-            interval(size.regret, 4),
+            within(size.optimum),
+            within(size.shift, sign="+"),
+            number(size.loss.value, 3),
+            within(size.regret, 4),
+            within(size.cost, 4),
             size.answer,
         )
     console.print(shown)
+    console.print(
+        "Regret: loss in nats of training at the transferred eta. Cost: at the base's own optimum. "
+        "Shift: log2, from the base's optimum. ±: 95 % interval.",
+        highlight=False,
+    )
     for size in found.sizes:
         if size.answer != "holds":
             console.print(f"- {size.size}: {size.reason}", highlight=False, markup=False)
+    if found.note:
+        console.print(f"- Note: {found.note}.", highlight=False, markup=False)
     style = {"holds": "green", "fails": "red"}.get(found.answer, "yellow")
     todo = f" To settle it, {found.todo}." if found.todo else ""
     console.print(

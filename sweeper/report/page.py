@@ -183,6 +183,7 @@ def _axis(validation: Document, verdict: Document, base: Document, names: _Names
         "axis": axis,
         "answer": verdict.get("answer", UNKNOWN),
         "todo": verdict.get("todo", ""),
+        "note": verdict.get("note", ""),
         "sizes": [_size(size, axis, base) for size in verdict.get("sizes") or ()],
         "figure": Markup(drawing),
     }
@@ -198,7 +199,7 @@ def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
         "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
         "loss": _interval(size.get("loss"), "{:.4f}"),
         "regret": _interval(size.get("regret"), "{:.4f}"),
-        "share": _interval(size.get("regret"), "{:.2f}", scale=100 / loss if loss else math.nan),
+        "share": _interval(size.get("cost"), "{:.2f}", scale=100 / loss if loss else math.nan),
         "answer": size.get("answer", UNKNOWN),
         "reason": size.get("reason", ""),
     }

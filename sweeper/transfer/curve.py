@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ class Estimate:
     @classmethod
     def of(cls, value: float, draws: Array) -> Estimate:
         """`value` with the 2.5 and 97.5 percentiles of its bootstrap draws."""
-        low, high = np.percentile(draws, [2.5, 97.5])
+        # The nearest draw, not between two: one of them may be infinite.
+        low, high = np.percentile(draws, [2.5, 97.5], method="nearest")
         return cls(value=value, low=min(float(low), value), high=max(float(high), value))
 
 
@@ -49,6 +50,18 @@ class Fit:
     at_end: bool
     noise: float
     optimum_draws: Array
+    mean_draws: Array
+
+    def cost(self, eta: float, draws: Array | None = None) -> Estimate:
+        """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
+
+        `draws` [DRAWS] of eta carry its own uncertainty into the interval.
+        """
+        etas = np.array(sorted(self.curve.losses))
+        means = np.array([np.mean(self.curve.losses[float(value)]) for value in etas])
+        where = np.full(DRAWS, eta) if draws is None else draws
+        rows = [_above(etas, row, float(x)) for row, x in zip(self.mean_draws, where, strict=True)]
+        return Estimate.of(_above(etas, means, eta), np.array(rows))
 
 
 def fit(curve: SizeCurve, transferred: float) -> Fit | None:
@@ -67,39 +80,70 @@ def fit(curve: SizeCurve, transferred: float) -> Fit | None:
     optimum, loss = _vertex(etas, means)
     noise = _noise(etas, runs, best)
     spread = 0.0 if math.isnan(noise) else noise / math.sqrt(runs.shape[1])
-    draws = means + np.random.default_rng(0).normal(0.0, 1.0, (DRAWS, len(etas))) * spread
+    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent.
+    generator = np.random.default_rng([curve.size.width, curve.size.depth])
+    draws = means + generator.normal(0.0, 1.0, (DRAWS, len(etas))) * spread
     vertices = np.array([_vertex(etas, row) for row in draws])
-    index = int(np.argmin(np.abs(etas - transferred)))
-    regret = max(0.0, float(means[index]) - loss)
-    return Fit(
+    found = Fit(
         curve=curve,
         optimum=Estimate.of(optimum, vertices[:, 0]),
         loss=Estimate.of(loss, vertices[:, 1]),
-        regret=Estimate.of(regret, np.maximum(0.0, draws[:, index] - vertices[:, 1])),
+        regret=Estimate(value=0.0, low=0.0, high=0.0),
         at_end=best in (0, len(etas) - 1),
         noise=noise,
         optimum_draws=vertices[:, 0],
+        mean_draws=draws,
     )
+    return replace(found, regret=found.cost(transferred))
+
+
+def _fitted(etas: Array, means: Array) -> tuple[Array, int] | None:
+    """Coefficients of a least-squares parabola near the lowest point, and that point's index.
+
+    None where fewer than three points are finite, the lowest is at an end, or it opens downwards.
+    """
+    best = int(np.argmin(means))
+    near = np.isfinite(means) & (np.abs(etas - etas[best]) <= NEAR + 1e-9)
+    if near.sum() < 3 or best in (0, len(etas) - 1):
+        return None
+    coefficients = np.polyfit(etas[near] - etas[best], means[near], 2)
+    return (coefficients, best) if coefficients[0] > 0 else None
 
 
 def _vertex(etas: Array, means: Array) -> tuple[float, float]:
-    """Place and height of the minimum: a least-squares parabola near the lowest point.
+    """Place and height of the minimum: the parabola's, kept between the neighbours; or the lowest.
 
-    The vertex is kept between the lowest point's neighbours; where fewer than three points are
-    finite, or the parabola opens downwards, the lowest point itself is the answer.
+    Where no parabola can be fitted, the lowest point itself is the answer.
     """
-    best = int(np.argmin(means))
-    lowest = float(etas[best]), float(means[best])
-    near = np.isfinite(means) & (np.abs(etas - etas[best]) <= NEAR + 1e-9)
-    if near.sum() < 3 or best in (0, len(etas) - 1):
-        return lowest
-    x = etas[near] - etas[best]
-    a, b, c = np.polyfit(x, means[near], 2)
-    if a <= 0:
-        return lowest
+    fitted = _fitted(etas, means)
+    if fitted is None:
+        best = int(np.argmin(means))
+        return float(etas[best]), float(means[best])
+    (a, b, _), best = fitted
     left, right = etas[best - 1] - etas[best], etas[best + 1] - etas[best]
     vertex = float(np.clip(-b / (2 * a), left, right))
-    return float(etas[best]) + vertex, float(a * vertex**2 + b * vertex + c)
+    return float(etas[best]) + vertex, float(np.polyval(fitted[0], vertex))
+
+
+def _parabola(etas: Array, means: Array, eta: float) -> float:
+    """The fitted parabola at `eta` where it was fitted; +inf elsewhere."""
+    fitted = _fitted(etas, means)
+    if fitted is None or abs(eta - etas[fitted[1]]) > NEAR:
+        return math.inf
+    return float(np.polyval(fitted[0], eta - etas[fitted[1]]))
+
+
+def _above(etas: Array, means: Array, eta: float) -> float:
+    """How far the curve lies above its minimum at `eta`, straight between its points; >= 0."""
+    left, right = np.searchsorted(etas, [eta - 1e-9, eta + 1e-9])
+    if left < right:
+        value = float(means[left])
+    elif not 0 < left < len(etas) or not np.isfinite(means[left - 1 : left + 1]).all():
+        value = math.inf
+    else:
+        value = float(np.interp(eta, etas, means))
+        value = min(value, _parabola(etas, means, eta))
+    return max(0.0, value - _vertex(etas, means)[1])
 
 
 def _noise(etas: Array, runs: Array, best: int) -> float:

@@ -30,8 +30,9 @@ class LadderRule:
     """The sizes to train, how their curves over eta are laid, and the verdict's thresholds.
 
     Spans and steps are in log2 eta. `max_shift` is the largest move of the optimum from the
-    base's (log2), `max_regret` the largest loss by using the transferred eta, as a share of
-    the size's best loss.
+    base's (log2), `max_regret` the largest loss by training at the base's optimum, as a share
+    of the size's best loss. `eta` (log2) replaces the study's, in the plan and as the curves'
+    centre.
     """
 
     widths: tuple[int, ...]
@@ -42,6 +43,7 @@ class LadderRule:
     extend: int = 4
     max_shift: float = 1.0
     max_regret: float = 0.01
+    eta: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse an empty grid and impossible numbers."""
@@ -58,6 +60,8 @@ class LadderRule:
                 raise ConfigError(key, getattr(self, key), "a positive number")
         if self.step > self.span:
             raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
+        if self.eta is not None and not abs(self.eta) <= 60:
+            raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
         if self.extend < 0:
             raise ConfigError("extend", self.extend, "at least 0")
 

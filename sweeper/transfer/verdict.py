@@ -16,13 +16,19 @@ Answer = Literal["holds", "fails", "cannot say yet"]
 
 @dataclass(frozen=True, kw_only=True)
 class SizeVerdict:
-    """One size: its optimum, the shift from the base's in log2, and what transferring costs."""
+    """One size: its optimum (log2 eta), the shift from the base's, its least loss (nats).
+
+    `regret` is the loss of training at the transferred eta, `cost` that of training at the
+    optimum of the base's own curve. The answer rests on `shift` and `cost`: an eta that is off
+    at the base already is a matter of the search, not of the transfer.
+    """
 
     size: Size
     optimum: Estimate
     shift: Estimate
     loss: Estimate
     regret: Estimate
+    cost: Estimate
     at_end: bool
     answer: Answer
     reason: str
@@ -30,12 +36,16 @@ class SizeVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer for one axis, from that of its sizes; `todo` says what would settle a doubt."""
+    """The answer for one axis, from that of its sizes.
+
+    `todo` says what would settle a doubt; `note` warns of an eta that the base itself refutes.
+    """
 
     axis: str
     answer: Answer
     sizes: tuple[SizeVerdict, ...]
     todo: str = ""
+    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -62,7 +72,22 @@ def judge(
     elif "cannot say yet" in answers:
         answer = "cannot say yet"
     todo = _todo(sizes, rule) if answer == "cannot say yet" else ""
-    return Verdict(axis=axis, answer=answer, sizes=tuple(sizes), todo=todo)
+    note = _note(transferred, reference, rule)
+    return Verdict(axis=axis, answer=answer, sizes=tuple(sizes), todo=todo, note=note)
+
+
+def _note(transferred: float, reference: Fit | None, rule: LadderRule) -> str:
+    """What to say when the transferred eta is not the optimum of the base's own curve."""
+    if reference is None or reference.regret.low <= 0:
+        return ""
+    if reference.regret.value <= rule.max_regret * reference.loss.value:
+        return ""
+    better = reference.optimum.value
+    return (
+        f"at the base itself eta=2^{transferred:g} costs {reference.regret.value:.4f} nats against "
+        f"2^{better:.2f}: the other hyperparameters moved the optimum. transfer.eta={better:.2f} "
+        "plans with it"
+    )
 
 
 UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
@@ -80,44 +105,47 @@ def _judge_size(
             shift=UNKNOWN,
             loss=UNKNOWN,
             regret=UNKNOWN,
+            cost=UNKNOWN,
             at_end=False,
             answer=answer,
             reason=reason,
         )
-    shift = Estimate(value=0.0, low=0.0, high=0.0)
+    shift = cost = Estimate(value=0.0, low=0.0, high=0.0)
     if found is not reference:
         moved = found.optimum_draws - reference.optimum_draws
         shift = Estimate.of(found.optimum.value - reference.optimum.value, moved)
-    answer, reason = _answer(found, shift, rule)
+        cost = found.cost(reference.optimum.value, reference.optimum_draws)
+    answer, reason = _answer(found, shift, cost, rule)
     return SizeVerdict(
         size=size,
         optimum=found.optimum,
         shift=shift,
         loss=found.loss,
         regret=found.regret,
+        cost=cost,
         at_end=found.at_end,
         answer=answer,
         reason=reason,
     )
 
 
-def _answer(fit: Fit, shift: Estimate, rule: LadderRule) -> tuple[Answer, str]:
+def _answer(fit: Fit, shift: Estimate, cost: Estimate, rule: LadderRule) -> tuple[Answer, str]:
     """The answer for one size and the finding behind it."""
     allowed = rule.max_regret * fit.loss.value
     least = max(0.0, shift.low, -shift.high)
-    if fit.regret.low > allowed:
-        return "fails", f"the transferred eta costs at least {fit.regret.low:.4f} nats"
+    if cost.low > allowed:
+        return "fails", f"the base's optimum costs at least {cost.low:.4f} nats here"
     if least > rule.max_shift:
         return "fails", f"the optimum moved by at least {least:.2f} in log2"
     if math.isnan(fit.noise):
         return "cannot say yet", "one seed a point tells nothing of the noise"
     if fit.at_end:
         return "cannot say yet", "the optimum is at the end of the curve"
-    if fit.regret.high > allowed:
-        return "cannot say yet", f"the regret may be up to {fit.regret.high:.4f} nats"
+    if cost.high > allowed:
+        return "cannot say yet", f"the base's optimum may cost up to {cost.high:.4f} nats here"
     if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
         return "cannot say yet", f"the shift may be {shift.low:+.2f} to {shift.high:+.2f}"
-    return "holds", "shift and regret are within the thresholds"
+    return "holds", "shift and cost are within the thresholds"
 
 
 def _todo(sizes: Sequence[SizeVerdict], rule: LadderRule) -> str:
@@ -139,7 +167,7 @@ def _todo(sizes: Sequence[SizeVerdict], rule: LadderRule) -> str:
 
 def _more(size: SizeVerdict, rule: LadderRule) -> float:
     """How many times the seeds would bring the intervals of `size` below the thresholds."""
-    pairs = ((size.shift, rule.max_shift), (size.regret, rule.max_regret * size.loss.value))
+    pairs = ((size.shift, rule.max_shift), (size.cost, rule.max_regret * size.loss.value))
     factors = []
     for estimate, limit in pairs:
         room = limit - abs(estimate.value)

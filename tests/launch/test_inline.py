@@ -1,0 +1,129 @@
+"""The inline launcher: packs by setup, halves what does not fit, fails what cannot be trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch import inline
+from sweeper.launch.inline import Inline
+from sweeper.training.pack import Pack
+from sweeper.trial import Result, Trial
+from tests.training.helpers import corpus, trial
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+Train = Callable[..., list[Result]]
+
+
+def stand_in(sizes: list[int], refuse: Callable[[Pack], None] = lambda pack: None) -> Train:
+    """A `train` that notes the sizes of the packs it gets and takes no time."""
+
+    def train(pack: Pack, progress: Callable[[float], None], **_: Any) -> list[Result]:
+        progress(0.5)
+        refuse(pack)
+        sizes.append(len(pack.trials))
+        progress(1.0)
+        return [Result(trial=t, status="complete", objective=1.0) for t in pack.trials]
+
+    return train
+
+
+def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result], float]:
+    """Results, and the trials' worth of work that was told."""
+    told: list[float] = []
+    launcher = Inline(device="cpu", **options)
+    results = list(launcher.run(trials, corpus(folder), told.append))
+    return results, sum(told)
+
+
+def test_packs_hold_trials_of_one_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(inline, "train", stand_in(sizes))
+    trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
+    results, told = run(trials, tmp_path, pack=3)
+    assert sizes == [2, 3, 2]
+    assert [result.key for result in results] == [t.key for t in trials]
+    assert told == pytest.approx(7)
+
+
+def test_out_of_memory_halves_the_pack_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        if len(pack.trials) > 2:
+            raise torch.OutOfMemoryError("too large")
+
+    sizes: list[int] = []
+    monkeypatch.setattr(inline, "train", stand_in(sizes, refuse))
+    trials = [trial(seed=i) for i in range(7)]
+    results, told = run(trials, tmp_path, pack=8)
+    assert sorted(r.key for r in results) == sorted(t.key for t in trials)
+    assert all(result.status == "complete" for result in results) and max(sizes) == 2
+    assert told == pytest.approx(7)
+
+
+def test_a_trial_that_cannot_be_trained_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        if any(t.seed == 3 for t in pack.trials):
+            raise RuntimeError("a bad kernel")
+
+    monkeypatch.setattr(inline, "train", stand_in([], refuse))
+    results, _ = run([trial(seed=i) for i in range(5)], tmp_path, pack=5)
+    failed = [result for result in results if result.status == "failed"]
+    assert [result.trial.seed for result in failed] == [3]
+    assert failed[0].error == "RuntimeError: a bad kernel" and math.isnan(failed[0].objective)
+    assert len(results) == 5
+
+
+def test_an_error_of_the_configuration_is_not_a_failed_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        raise SweeperError("the model cannot apply these scales")
+
+    monkeypatch.setattr(inline, "train", stand_in([], refuse))
+    with pytest.raises(SweeperError):
+        run([trial()], tmp_path, pack=1)
+
+
+def test_a_measured_pack_trains_for_real(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(3)]
+    results, told = run(trials, tmp_path)
+    assert [result.key for result in results] == [t.key for t in trials]
+    assert all(result.status == "complete" for result in results)
+    assert told == pytest.approx(3)
+
+
+@pytest.mark.parametrize("pack", [0, -1])
+def test_impossible_packs_are_refused(pack: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Inline(pack=pack)
+    assert caught.value.key == "pack"
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="device"):
+        Inline(device="cuda:99").precision()
+
+
+def test_precision_follows_the_device() -> None:
+    assert Inline(device="cpu").precision() == "float32"
+
+
+def test_the_size_is_measured_again_when_there_are_more_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step costs the same whatever the pack: larger is always better."""
+    monkeypatch.setattr(inline, "_MEASURED", {})
+    monkeypatch.setattr("sweeper.training.packing.step_seconds", lambda *_: 1.0)
+    launcher, where = Inline(device="cpu"), corpus(tmp_path)
+    sizes = [launcher.estimate([trial(seed=i) for i in range(n)], where)[0] for n in (1, 3, 9, 2)]
+    assert sizes == [1, 2, 8, 8]
