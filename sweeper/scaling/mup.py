@@ -7,7 +7,7 @@ from math import sqrt
 from typing import ClassVar
 
 from sweeper.scaling.plain import plain_site, standard_std
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class MuP:
     )
     unit_scaled: ClassVar[bool] = False
 
-    def scale(self, spec: ParamSpec, hps: Values) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
         """Table 1 of the u-muP paper, row muP, where the base model has the standard init."""
         std = hps["sigma_init"] * standard_std(spec.role, spec.base_fan_in)
         depth = sqrt(spec.base_depth / spec.depth) if spec.residual else 1.0

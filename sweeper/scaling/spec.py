@@ -26,6 +26,21 @@ class Role(StrEnum):
     """Nothing grows."""
 
 
+class Update(StrEnum):
+    """How the entries of an optimizer's update scale; each optimizer names its own."""
+
+    GRADIENT = "gradient"
+    """As the gradient: SGD with or without momentum."""
+    SIGN = "sign"
+    """Of order 1 whatever the gradient: Adam, Lion, signSGD."""
+    PARAMETER = "parameter"
+    """As the parameter's own RMS: Adafactor, Adam with parameter scaling."""
+    ORTHOGONAL = "orthogonal"
+    """A matrix whose singular values are all 1: Muon."""
+    NORMALIZED = "normalized"
+    """A matrix of unit Frobenius norm."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParamSpec:
     """A parameter at its target size, beside the same parameter in the base model.
@@ -103,8 +118,8 @@ class Parameterization(Protocol):
     hyperparameters: ClassVar[tuple[str, ...]]
     unit_scaled: ClassVar[bool]
 
-    def scale(self, spec: ParamSpec, hps: Values) -> ParamScale:
-        """Scales of one parameter."""
+    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+        """Scales of one parameter under an optimizer whose updates scale as `update`."""
         ...
 
     def site(self, site: Site, hps: Values) -> dict[str, float]:

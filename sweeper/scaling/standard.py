@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sweeper.scaling.plain import plain_site, standard_std
-from sweeper.scaling.spec import ParamScale, ParamSpec, Site, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, Site, Update, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Standard:
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta",)
     unit_scaled: ClassVar[bool] = False
 
-    def scale(self, spec: ParamSpec, hps: Values) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
         """Init std fan-in^-1/2 (1 for embeddings); every learning rate is eta."""
         return ParamScale(init_std=standard_std(spec.role, spec.fan_in))
 

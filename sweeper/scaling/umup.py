@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import ClassVar
 
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
 
 
 def log_interpolate(a: float, upper: float, lower: float) -> float:
@@ -65,7 +65,7 @@ class UMuP:
     )
     unit_scaled: ClassVar[bool] = True
 
-    def scale(self, spec: ParamSpec, hps: Values) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
         """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (E9)."""
         depth = 1 / sqrt(spec.depth) if spec.residual else 1.0
         match spec.role:

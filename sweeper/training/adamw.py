@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sweeper.errors import ConfigError
+from sweeper.scaling.spec import Update
 from sweeper.training.optimizer import Factors
 
 
@@ -28,6 +30,8 @@ class AdamW:
     The decay is independent: it follows the schedule but not the learning rate, so its optimum
     does not move with eta or with a parameter's learning-rate factor (u-muP paper, Table 6).
     """
+
+    update_scale: ClassVar[Update] = Update.SIGN
 
     beta1: float = 0.9
     beta2: float = 0.999

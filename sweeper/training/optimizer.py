@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
+
+from sweeper.scaling.spec import Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,7 @@ class Factors:
 class Optimizer(Protocol):
     """Init and update over stacked parameters: lists of tensors [K, ...], one slice a trial."""
 
+    update_scale: ClassVar[Update]
     eps: float
     weight_decay: float
 

@@ -37,7 +37,10 @@ class Recipe:
 
     def scales(self, values: Mapping[str, float]) -> dict[str, ParamScale]:
         """The scheme's prescription for every parameter, by name, given hyperparameters."""
-        return {spec.name: self.scheme.scale(spec, values) for spec in self.specs}
+        return {
+            spec.name: self.scheme.scale(spec, values, self.optimizer.update_scale)
+            for spec in self.specs
+        }
 
     def buffers(self, values: Mapping[str, float]) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""

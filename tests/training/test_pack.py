@@ -119,8 +119,8 @@ def everything_scaled() -> object:
     from sweeper.scaling.umup import UMuP
 
     class Scaled(UMuP):
-        def scale(self, spec, hps):  # type: ignore[no-untyped-def]
-            return replace(super().scale(spec, hps), backward=0.5)
+        def scale(self, *given):  # type: ignore[no-untyped-def]
+            return replace(super().scale(*given), backward=0.5)
 
     return Scaled()
 
