@@ -116,6 +116,9 @@ def classify(build: Build, *, base: tuple[int, int], target: tuple[int, int]) ->
                 depth=target[1],
                 base_depth=base[1],
                 init=use.init,
+                projection=use.in_dim is not None,
+                width=target[0],
+                base_width=base[0],
             )
         )
     return specs

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from sweeper.scaling.plain import plain_site, standard_std
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
+from sweeper.scaling.abc import EMBEDDING, HIDDEN, MUP, READOUT, Gauge
+from sweeper.scaling.depth import DepthRule
+from sweeper.scaling.plain import standard_std
+from sweeper.scaling.relative import Relative
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Values
+
+TENSOR_PROGRAMS: Gauge = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (1, 0)}
+"""Tensor Programs V, Table 8, and microsoft/mup: `MUP` with its embedding and readout shifted."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MuP:
+class MuP(Relative):
     """Maximal update parameterization relative to a base model.
 
-    With m = fan-in / base-fan-in: hidden init std and learning rate shrink as m^-1/2 and 1/m;
-    the readout keeps its base init and is multiplied by 1/m; residual branches and their
-    learning rates by sqrt(base depth / depth). Attention logits are over d_head.
+    With m = fan-in / base-fan-in and Adam: hidden init std and learning rate shrink as m^-1/2
+    and 1/m; the readout keeps its base init and is multiplied by 1/m. `gauge_of` writes the
+    same training as Everett et al. print it (erratum E1): embeddings multiplied by m^1/2,
+    readout by m^-1/2. Attention logits are over d_head.
     """
+
+    depth: DepthRule = "depth_mup"
+    gauge_of: Literal["tensor_programs", "everett"] = "tensor_programs"
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
         "eta",
@@ -27,30 +36,21 @@ class MuP:
         "alpha_attn",
         "alpha_output",
     )
-    unit_scaled: ClassVar[bool] = False
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def gauge(self) -> Gauge:
+        """The readout's 1/m as a multiplier, or half of it in its initialization."""
+        return MUP if self.gauge_of == "everett" else TENSOR_PROGRAMS
+
+    def at_base(self, spec: ParamSpec, hps: Values) -> ParamScale:
         """Table 1 of the u-muP paper, row muP, where the base model has the standard init."""
-        std = hps["sigma_init"] * standard_std(spec.role, spec.base_fan_in)
-        depth = sqrt(spec.base_depth / spec.depth) if spec.residual else 1.0
-        shrink = spec.base_fan_in / spec.fan_in
+        std = hps["sigma_init"] * standard_std(spec, spec.base_fan_in)
         match spec.role:
             case Role.EMBEDDING:
                 return ParamScale(init_std=std, multiplier=hps["alpha_emb"], lr=hps["eta_emb"])
-            case Role.HIDDEN:
-                return ParamScale(init_std=std * sqrt(shrink), lr=shrink * depth)
             case Role.READOUT:
-                return ParamScale(init_std=std, multiplier=hps["alpha_output"] * shrink)
-        return ParamScale(init_std=std, lr=depth)
+                return ParamScale(init_std=std, multiplier=hps["alpha_output"])
+        return ParamScale(init_std=std)
 
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
-        """alpha_attn / d_head on attention logits; depth-muP on residual branches."""
-        if site.kind == "attention":
-            return {"logit": hps["alpha_attn"] / site.geometry["head_size"]}
-        if site.kind == "residual":
-            geometry = site.geometry
-            return {
-                "branch": sqrt(geometry["base_branches"] / geometry["branches"]),
-                "skip": 1.0,
-            }
-        return plain_site(site)
+    def logit(self, head_size: int, hps: Values) -> float:
+        """alpha_attn / d_head."""
+        return hps["alpha_attn"] / head_size

@@ -48,7 +48,8 @@ class ParamSpec:
     `fan_in` and `fan_out` count the entries that an output sums over and that an input feeds.
     `residual` tells that the parameter lies on a residual branch, of which there are
     2 x `depth`. `init` says how values are drawn: "normal" (times the scheme's std), "ones"
-    or "zeros".
+    or "zeros". `projection` tells that outputs sum over the fan-in, as in a matrix product; a
+    table whose rows are looked up does not. `width` is the model's own.
     """
 
     name: str
@@ -63,6 +64,9 @@ class ParamSpec:
     depth: int = 1
     base_depth: int = 1
     init: str = "normal"
+    projection: bool = False
+    width: int = 1
+    base_width: int = 1
 
     def at_base(self) -> ParamSpec:
         """The same parameter in the base model."""
@@ -72,6 +76,7 @@ class ParamSpec:
             fan_in=self.base_fan_in,
             fan_out=self.base_fan_out,
             depth=self.base_depth,
+            width=self.base_width,
         )
 
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from sweeper.scaling.plain import plain_site, standard_std
-from sweeper.scaling.spec import ParamScale, ParamSpec, Site, Update, Values
+from sweeper.scaling.abc import STANDARD, Alignment, Gauge
+from sweeper.scaling.relative import Relative
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standard:
-    """One global learning rate and fan-in initialization; nothing depends on a base model.
+class Standard(Relative):
+    """Fan-in initialization; Everett et al., Table 1, first row.
 
-    This is the baseline whose optimum moves as the width grows (u-muP paper, Figure 1 left).
+    Without an `alignment` there is one learning rate and one epsilon for all widths: the
+    baseline whose optimum moves as the width grows (u-muP paper, Figure 1 left). With `full`
+    or `none` every layer's learning rate follows the width (`full`, with Adam, is the
+    recommendation of Everett et al.).
     """
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("eta",)
-    unit_scaled: ClassVar[bool] = False
+    alignment: Alignment | None = None
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
-        """Init std fan-in^-1/2 (1 for embeddings); every learning rate is eta."""
-        return ParamScale(init_std=standard_std(spec.role, spec.fan_in))
-
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
-        """Attention logits over sqrt(d_head), everything else as it is."""
-        return plain_site(site)
+    def gauge(self) -> Gauge:
+        """(0, 0), (0, 1/2), (0, 1/2)."""
+        return STANDARD

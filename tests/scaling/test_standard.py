@@ -10,6 +10,8 @@ from sweeper.scaling.plain import plain_site
 from sweeper.scaling.spec import Site
 from sweeper.scaling.standard import Standard
 
+ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
+
 
 def build(width: int, depth: int) -> Llama:
     return Llama(width=width, depth=depth, classes=64, seq_len=16)
@@ -17,7 +19,7 @@ def build(width: int, depth: int) -> Llama:
 
 def test_one_learning_rate_and_fan_in_init() -> None:
     for spec in classify(build, base=(16, 1), target=(64, 2)):
-        scale = Standard().scale(spec, {"eta": 1.0})
+        scale = Standard().scale(spec, ONES)
         expected = 1.0 if spec.role == "embedding" else spec.fan_in**-0.5
         assert scale.init_std == pytest.approx(expected)
         assert (scale.lr, scale.multiplier, scale.backward) == (1.0, 1.0, None)
@@ -25,7 +27,7 @@ def test_one_learning_rate_and_fan_in_init() -> None:
 
 def test_attention_is_over_the_root_of_head_size() -> None:
     site = Site(name="a", kind="attention", geometry={"head_size": 16})
-    assert Standard().site(site, {"eta": 1.0}) == {"logit": 0.25}
+    assert Standard().site(site, ONES) == {"logit": 0.25}
 
 
 def test_an_unknown_operation_is_an_error() -> None:

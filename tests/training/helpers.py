@@ -10,6 +10,7 @@ import numpy as np
 from sweeper.data.corpus import Corpus
 from sweeper.trial import Trial
 
+GAMMAS = ("eta", "gamma_embedding", "gamma_hidden", "gamma_readout")
 SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "umup": (
         "sweeper.scaling.umup.UMuP",
@@ -26,9 +27,11 @@ SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
         "sweeper.scaling.mup.MuP",
         ("eta", "eta_emb", "sigma_init", "alpha_emb", "alpha_attn", "alpha_output"),
     ),
-    "standard": ("sweeper.scaling.standard.Standard", ("eta",)),
+    "standard": ("sweeper.scaling.standard.Standard", GAMMAS),
+    "ntk": ("sweeper.scaling.ntk.Ntk", GAMMAS),
+    "mean_field": ("sweeper.scaling.mean_field.MeanField", GAMMAS),
 }
-ETA = {"umup": 0.0, "mup": -7.0, "standard": -7.0}
+ETA = {"umup": 0.0, "mup": -7.0, "standard": -7.0, "ntk": -7.0, "mean_field": -7.0}
 
 
 def corpus(folder: Path, classes: int = 32) -> Corpus:

@@ -1,0 +1,140 @@
+"""The printed table of exponents, the linear programme behind its bold rows, the symmetry."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from sweeper.scaling.abc import (
+    MEAN_FIELD,
+    MUP,
+    NTK,
+    STANDARD,
+    Alignment,
+    Exponents,
+    Gauge,
+    exponents,
+    shift,
+)
+from sweeper.scaling.spec import Role, Update
+
+ROLES = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)
+GAUGES = {"standard": STANDARD, "ntk": NTK, "mup": MUP, "mean_field": MEAN_FIELD}
+COLUMNS: list[tuple[Update, Alignment]] = [
+    (update, alignment)
+    for update in (Update.GRADIENT, Update.SIGN, Update.PARAMETER)
+    for alignment in ("full", "none")
+]
+TABLE = """
+standard   | 1/2,-1/2,-1 | 1/2,0,-1/2  | 0,-1,-1       | 0,-1/2,-1/2 | 0,-1/2,-1/2 | 0,0,0
+ntk        | 1/2,1/2,0   | 1/2,1,1/2   | 0,-1/2,-1/2   | 0,0,0       | 0,-1/2,-1/2 | 0,0,0
+mup        | 0,0,0       | 0,1/2,0     | -1/2,-1,-1/2  | -1/2,-1/2,0 | 0,-1/2,0    | 0,0,1/2
+mean_field | 1,1,1       | 1,3/2,1     | 0,-1/2,0      | 0,0,1/2     | 0,-1/2,0    | 0,0,1/2
+"""
+"""Learning-rate exponents -c for embedding, hidden, readout: rows by gauge, as in `COLUMNS`."""
+
+
+def cells() -> list[tuple[str, Update, Alignment, tuple[float, ...]]]:
+    found = []
+    for line in TABLE.strip().splitlines():
+        name, *row = (cell.strip() for cell in line.split("|"))
+        for (update, alignment), cell in zip(COLUMNS, row, strict=True):
+            halves = tuple(
+                float(n.replace("3/2", "1.5").replace("1/2", "0.5")) for n in cell.split(",")
+            )
+            found.append((name, update, alignment, halves))
+    return found
+
+
+@pytest.mark.parametrize(("name", "update", "alignment", "expected"), cells())
+def test_the_table(
+    name: str, update: Update, alignment: Alignment, expected: tuple[float, ...]
+) -> None:
+    found = [exponents(GAUGES[name], role, update, alignment) for role in ROLES]
+    assert tuple(-e.c for e in found) == expected
+    assert [(e.a, e.b) for e in found] == [GAUGES[name][role] for role in ROLES]
+
+
+@pytest.mark.parametrize("name", GAUGES)
+@pytest.mark.parametrize("alignment", ["full", "none"])
+def test_sgd_is_the_linear_programme_s_optimum(name: str, alignment: Alignment) -> None:
+    """Largest sum of rates such that no layer's update outgrows O(1), solved by scipy.
+
+    Unknowns: c of three layers and h, the exponent of the gradient of the activations, which
+    neither the readout's weights nor their updates may exceed.
+    """
+    (ae, _), (ah, _), (ar, br) = (GAUGES[name][role] for role in ROLES)
+    k = {"full": 1.0, "none": 0.5}[alignment]
+    upper = [
+        ((-1, 0, 0, -1), 2 * ae),  # 2a + c + h >= 0
+        ((0, -1, 0, -1), 2 * ah - k),
+        ((0, 0, -1, 0), 2 * ar - k),
+        ((0, 0, 0, 1), ar + br),  # h <= a + b
+        ((0, 0, -1, 1), 2 * ar),  # h <= 2a + c
+    ]
+    best = linprog(
+        c=(1, 1, 1, 0),
+        A_ub=np.array([row for row, _ in upper]),
+        b_ub=[bound for _, bound in upper],
+        bounds=[(None, None)] * 4,
+    )
+    found = [exponents(GAUGES[name], r, Update.GRADIENT, alignment).c for r in ROLES]
+    assert best.status == 0
+    assert found == pytest.approx(list(best.x[:3]))
+
+
+@pytest.mark.parametrize("update", Update)
+@pytest.mark.parametrize("alignment", ["full", "none"])
+def test_every_layer_moves_by_one_at_most(update: Update, alignment: Alignment) -> None:
+    """In words of the definition: a + c + u = k, and no gauge is special."""
+    for gauge, other in ((STANDARD, NTK), (MUP, MEAN_FIELD)):
+        for role in ROLES:
+            here = exponents(gauge, role, update, alignment)
+            there = exponents(other, role, update, alignment)
+            assert shift(here, there.a - here.a, update) == there
+
+
+halves = st.integers(-4, 4).map(lambda n: n / 2)
+
+
+@given(
+    thetas=st.tuples(halves, halves, halves),
+    columns=st.sampled_from(list(product(Update, ("full", "none")))),
+)
+def test_the_rules_respect_the_symmetry(
+    thetas: tuple[float, ...], columns: tuple[Update, Alignment]
+) -> None:
+    """Derived in a shifted gauge, the exponents are the shifted ones: nothing prefers a gauge."""
+    for gauge in GAUGES.values():
+        shifted: Gauge = {
+            role: (gauge[role][0] + theta, gauge[role][1] - theta)
+            for role, theta in zip(ROLES, thetas, strict=True)
+        }
+        for role, theta in zip(ROLES, thetas, strict=True):
+            expected = shift(exponents(gauge, role, *columns), theta, columns[0])
+            assert exponents(shifted, role, *columns) == expected
+
+
+def test_matrix_updates_have_exponents_of_their_own() -> None:
+    """Never Adam's exponent under Muon: sqrt(fan-out / fan-in) is 1/2, 0, -1/2 in the width."""
+    for update in (Update.ORTHOGONAL, Update.NORMALIZED):
+        rates = [-exponents(STANDARD, role, update).c for role in ROLES]
+        assert rates == [0.5, 0.0, -0.5]
+
+
+def test_what_does_not_grow_has_no_exponents() -> None:
+    assert exponents(MUP, Role.FIXED) == Exponents()
+
+
+def test_as_printed_the_readout_of_mup_is_the_standard_one() -> None:
+    """Erratum E1: (1/2, 0) shifts onto (0, 1/2) with everything else."""
+    printed: Gauge = {**MUP, Role.READOUT: (0.5, 0.0)}
+    for role in ROLES:
+        mine = exponents(printed, role)
+        theta = STANDARD[role][0] - mine.a
+        assert shift(mine, theta, Update.SIGN) == exponents(STANDARD, role)
