@@ -14,7 +14,7 @@ from sweeper.plugs import build, call
 from sweeper.report.log import Logger
 from sweeper.search.strategy import Strategy
 from sweeper.study import check_name
-from sweeper.training.recipe import Recipe, prepare
+from sweeper.training.recipe import DECAY, Recipe, prepare
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Hps, Space, Trial
 
@@ -102,15 +102,19 @@ def _under(key: str, make: Callable[[], T]) -> T:
 
 
 def read_space(parameterization: Mapping[str, Any]) -> Space:
-    """The search space of a parameterization's config: every hyperparameter it knows, no other."""
+    """The search space of a parameterization's config: every hyperparameter it knows, no other.
+
+    `weight_decay`, a factor on the optimizer's own, may be in any space and need not be.
+    """
     space = parameterization.get("space")
     if not isinstance(space, Mapping):
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
     scheme = build({k: v for k, v in parameterization.items() if k != "space"})
-    known = scheme.hyperparameters
+    own = scheme.hyperparameters
+    known = (*own, DECAY) if DECAY in space else own
     for name in space:
         if name not in known:
-            raise ConfigError(f"space.{name}", space[name], f"no such name; {suggest(name, known)}")
+            raise ConfigError(f"space.{name}", space[name], f"no such name; {suggest(name, (*own, DECAY))}")
     for name in known:
         if name not in space:
             raise ConfigError(f"space.{name}", None, "{low, high, default} in log2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import pi, sqrt
 from typing import ClassVar
 
 import torch
@@ -29,6 +29,9 @@ class AdamW:
 
     The decay is independent: it follows the schedule but not the learning rate, so its optimum
     does not move with eta or with a parameter's learning-rate factor (u-muP paper, Table 6).
+    With `atan2` the step is `lr * 4/pi * atan2(m, sqrt(v))` and eps plays no part: it has no
+    scale of its own that gradients could fall below (Everett et al., section 4.3). The 4/pi
+    makes it 1 at m = sqrt(v), as Adam's is (erratum E3).
     """
 
     update_scale: ClassVar[Update] = Update.SIGN
@@ -37,6 +40,7 @@ class AdamW:
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 2.0**-13
+    atan2: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -69,9 +73,16 @@ class AdamW:
         torch._foreach_addcmul_(state.second, grads, grads, 1 - self.beta2)
         root = torch._foreach_sqrt(state.second)
         torch._foreach_div_(root, sqrt(1 - self.beta2**state.steps))
-        torch._foreach_add_(root, factors.eps)
-        step = torch._foreach_mul(state.first, factors.lr)
         keep = torch._foreach_mul(factors.weight_decay, -share)
         torch._foreach_add_(keep, 1.0)
         torch._foreach_mul_(params, keep)
-        torch._foreach_addcdiv_(params, step, root, -share / (1 - self.beta1**state.steps))
+        bias = 1 - self.beta1**state.steps
+        if self.atan2:
+            first = torch._foreach_div(state.first, bias)
+            angles = [torch.atan2(m, v) for m, v in zip(first, root, strict=True)]
+            torch._foreach_mul_(angles, factors.lr)
+            torch._foreach_add_(params, angles, alpha=-share * 4 / pi)
+            return
+        torch._foreach_add_(root, factors.eps)
+        step = torch._foreach_mul(state.first, factors.lr)
+        torch._foreach_addcdiv_(params, step, root, -share / bias)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,9 @@ from sweeper.plugs import build, call
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Site
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.settings import TrainSettings
+
+DECAY = "weight_decay"
+"""A hyperparameter that any space may hold: a factor on the optimizer's weight decay."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,13 @@ class Recipe:
         return build_model(self.setup, self.scheme.unit_scaled, size["width"], size["depth"])
 
     def scales(self, values: Mapping[str, float]) -> dict[str, ParamScale]:
-        """The scheme's prescription for every parameter, by name, given hyperparameters."""
-        return {
-            spec.name: self.scheme.scale(spec, values, self.optimizer.update_scale)
-            for spec in self.specs
-        }
+        """The prescription for every parameter, by name, given hyperparameters."""
+        return {spec.name: self.scale(spec, values) for spec in self.specs}
+
+    def scale(self, spec: ParamSpec, values: Mapping[str, float]) -> ParamScale:
+        """The scheme's prescription for `spec`, with the weight decay that `values` ask for."""
+        found = self.scheme.scale(spec, values, self.optimizer.update_scale)
+        return replace(found, weight_decay=found.weight_decay * values.get(DECAY, 1.0))
 
     def buffers(self, values: Mapping[str, float]) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""

@@ -95,12 +95,8 @@ def _planned(recipe: Recipe, spec: ParamSpec, hps: Mapping[str, float]) -> Plann
         base_shape=spec.base_shape,
         fan_in=spec.fan_in,
         fan_out=spec.fan_out,
-        target=_prescription(
-            recipe, recipe.scheme.scale(spec, hps, recipe.optimizer.update_scale), hps
-        ),
-        base=_prescription(
-            recipe, recipe.scheme.scale(spec.at_base(), hps, recipe.optimizer.update_scale), hps
-        ),
+        target=_prescription(recipe, recipe.scale(spec, hps), hps),
+        base=_prescription(recipe, recipe.scale(spec.at_base(), hps), hps),
     )
 
 

@@ -1,8 +1,9 @@
-"""muP against microsoft/mup, in whose gauge hidden and readout weights are written."""
+"""muP against microsoft/mup: learning rates, decay, init and the readout's multiplier."""
 
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -10,93 +11,159 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mup import MuReadout, set_base_shapes
 from mup.init import normal_
-from mup.optim import MuAdam
+from mup.optim import MuAdam, MuSGD
 from torch import nn
 
 from sweeper.models.classify import classify
 from sweeper.models.llama import Llama
 from sweeper.scaling.mup import MuP
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site
+from sweeper.scaling.spec import ParamSpec, Role, Site, Update
 
 DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
-
-
-def scale_of(role: Role, fan_in: int, base_fan_in: int, **more: object) -> ParamScale:
-    spec = ParamSpec(
-        name="w",
-        role=role,
-        shape=(7, fan_in),
-        base_shape=(7, base_fan_in),
-        fan_in=fan_in,
-        fan_out=7,
-        base_fan_in=base_fan_in,
-        base_fan_out=7,
-        **more,  # type: ignore[arg-type]
-    )
-    return MuP().scale(spec, DEFAULTS)
+OPTIMIZERS = {Update.SIGN: MuAdam, Update.GRADIENT: MuSGD}
 
 
 class Oracle(nn.Module):
-    """An MLP in mup's own words."""
+    """An MLP in mup's own words, its hidden matrix of any aspect."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, ratio: int) -> None:
         super().__init__()
-        self.embedding = nn.Linear(16, width, bias=False)
-        self.hidden = nn.Linear(width, width, bias=False)
-        self.readout = MuReadout(width, 10, bias=False)
+        self.embedding = nn.Embedding(16, width)
+        self.up = nn.Linear(width, ratio * width)
+        self.norm = nn.LayerNorm(ratio * width)
+        self.down = nn.Linear(ratio * width, width, bias=False)
+        self.readout = MuReadout(width, 10)
 
 
-def oracle(base: int, width: int) -> tuple[Oracle, dict[str, float]]:
-    """The model with mup's shapes and init of std 1/sqrt(base), and its Adam learning rates."""
-    model = Oracle(width)
-    set_base_shapes(model, Oracle(base), delta=Oracle(2 * base))
-    names = {id(p): name.split(".")[0] for name, p in model.named_parameters()}
-    optimizer = MuAdam(model.parameters(), lr=1.0)
-    rates = {names[id(p)]: g["lr"] for g in optimizer.param_groups for p in g["params"]}
-    return model, rates
+def oracle(base: int, m: int, ratio: int) -> Oracle:
+    """The model at width m x base with mup's shapes."""
+    model = Oracle(m * base, ratio)
+    set_base_shapes(model, Oracle(base, ratio), delta=Oracle(2 * base, ratio))
+    return model
 
 
-@given(st.sampled_from([16, 32, 64]), st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=12, deadline=None)
-def test_learning_rates_equal_the_oracle(base: int, m: int) -> None:
-    _, rates = oracle(base, m * base)
-    assert rates["hidden"] == pytest.approx(scale_of(Role.HIDDEN, m * base, base).lr)
-    assert rates["embedding"] == scale_of(Role.EMBEDDING, 16, 16).lr
-    # mup's readout: weights sqrt(m) times ours in no gauge of Adam's rate, input over m.
-    assert rates["readout"] == scale_of(Role.READOUT, m * base, base).lr
+def specs(base: int, m: int, ratio: int) -> dict[str, ParamSpec]:
+    """What our classifier says of the same model, with a plain readout."""
+
+    def build(width: int, depth: int) -> nn.Module:
+        model = Oracle(width, ratio)
+        model.readout = nn.Linear(width, 10)  # type: ignore[assignment]
+        return model
+
+    return {s.name: s for s in classify(build, base=(base, 1), target=(m * base, 1))}
 
 
-@given(st.sampled_from([32, 64]), st.sampled_from([4, 16]))
-@settings(max_examples=4, deadline=None)
-def test_init_equals_the_oracle(base: int, m: int) -> None:
+shapes = st.tuples(st.integers(4, 24), st.integers(1, 9), st.integers(1, 4))
+
+
+@given(shapes, st.sampled_from(list(OPTIMIZERS)))
+@settings(max_examples=60, deadline=None)
+def test_learning_rates_equal_the_oracle_s(shape: tuple[int, int, int], update: Update) -> None:
+    model, mine = oracle(*shape), specs(*shape)
+    names = {id(p): name for name, p in model.named_parameters()}
+    optimizer = OPTIMIZERS[update](model.parameters(), lr=1.0, weight_decay=0.1)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            scale = MuP(decay="scaled").scale(mine[name], DEFAULTS, update)
+            assert scale.lr == pytest.approx(group["lr"], rel=1e-12), name
+            # torch multiplies decay by the learning rate; ours is the product, a step's share.
+            share = group["lr"] * group["weight_decay"]
+            assert 0.1 * scale.weight_decay == pytest.approx(share, rel=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("update", "rows"),
+    [
+        (
+            Update.SIGN,
+            {"embedding.weight": (1, 1), "down.weight": (0.25, 4), "readout.weight": (1, 1)},
+        ),
+        (
+            Update.GRADIENT,
+            {
+                "embedding.weight": (4, 0.25),
+                "norm.weight": (4, 0.25),
+                "up.bias": (4, 0.25),
+                "readout.weight": (4, 0.25),
+                "down.weight": (1, 1),
+                "readout.bias": (1, 1),
+            },
+        ),
+    ],
+)
+def test_the_sheet_s_numbers(update: Update, rows: dict[str, tuple[float, float]]) -> None:
+    """Width 256 on base 64, lr 1: (lr, weight decay over its global value)."""
+    mine = specs(64, 4, 1)
+    for name, (lr, decay) in rows.items():
+        scale = MuP(decay="scaled").scale(mine[name], DEFAULTS, update)
+        assert (scale.lr, scale.weight_decay / scale.lr) == (lr, decay), name
+
+
+@given(st.sampled_from([32, 64]), st.sampled_from([4, 9, 16]))
+@settings(max_examples=6, deadline=None)
+def test_init_equals_the_oracle_s(base: int, m: int) -> None:
     """mup's `normal_` with the base model's std gives the std that we prescribe."""
-    model, _ = oracle(base, m * base)
+    model, mine = oracle(base, m, 2), specs(base, m, 2)
     torch.manual_seed(0)
-    for name, role in (("hidden", Role.HIDDEN), ("readout", Role.READOUT)):
-        weight = model.get_parameter(f"{name}.weight")
-        normal_(weight, std=1 / sqrt(base))
-        mine = scale_of(role, m * base, base).init_std
-        assert float(weight.detach().std()) == pytest.approx(mine, rel=0.05)
+    for name in ("up.weight", "down.weight", "readout.weight"):
+        weight = model.get_parameter(name)
+        normal_(weight, std=1 / sqrt(mine[name].base_fan_in))
+        expected = MuP().scale(mine[name], DEFAULTS).init_std
+        assert float(weight.detach().std()) == pytest.approx(expected, rel=0.08)
 
 
 @pytest.mark.parametrize("m", [1, 2, 8])
-def test_readout_multiplier_equals_the_oracle(m: int) -> None:
-    model, _ = oracle(32, 32 * m)
-    readout, x = model.readout, torch.randn(3, 32 * m)
-    multiplier = scale_of(Role.READOUT, 32 * m, 32).multiplier
-    expected = multiplier * (x @ readout.weight.T)
-    torch.testing.assert_close(readout(x), expected)
+def test_readout_multiplier_equals_the_oracle_s(m: int) -> None:
+    readout, x = oracle(32, m, 1).readout, torch.randn(3, 32 * m)
+    multiplier = MuP().scale(specs(32, m, 1)["readout.weight"], DEFAULTS).multiplier
+    torch.testing.assert_close(readout(x) - readout.bias, multiplier * (x @ readout.weight.T))
+
+
+@given(shapes)
+@settings(max_examples=20, deadline=None)
+def test_everett_s_gauge_is_the_same_scheme(shape: tuple[int, int, int]) -> None:
+    """Erratum E1: what reaches the function, and how far a step moves it, agree."""
+    for spec in specs(*shape).values():
+        one = MuP().scale(spec, DEFAULTS)
+        other = MuP(gauge_of="everett").scale(spec, DEFAULTS)
+        assert one.multiplier * one.init_std == pytest.approx(other.multiplier * other.init_std)
+        assert one.multiplier * one.lr == pytest.approx(other.multiplier * other.lr)
+        assert one.eps / one.multiplier == pytest.approx(other.eps / other.multiplier)
+
+
+def hidden(**more: Any) -> ParamSpec:
+    """A square hidden weight, four times wider than its base."""
+    fields = {"fan_in": 64, "fan_out": 64, "base_fan_in": 16, "base_fan_out": 16}
+    shape, base_shape = (64, 64), (16, 16)
+    return ParamSpec(
+        name="w", role=Role.HIDDEN, shape=shape, base_shape=base_shape, **fields | more
+    )
+
+
+BRANCH = Site(name="r", kind="residual", geometry={"branch": 3, "branches": 16, "base_branches": 4})
 
 
 def test_depth_mup() -> None:
-    deep = scale_of(Role.HIDDEN, 64, 64, residual=True, depth=8, base_depth=2)
-    assert deep.lr == 0.5
-    site = Site(
-        name="r",
-        kind="residual",
-        geometry={"branch": 3, "branches": 16, "base_branches": 4},
+    deep = hidden(residual=True, depth=8, base_depth=2)
+    assert MuP().scale(deep, DEFAULTS).lr == 0.25 * 0.5
+    assert MuP().scale(deep, DEFAULTS, Update.GRADIENT).lr == 1.0
+    assert MuP().site(BRANCH, DEFAULTS) == {"branch": 0.5, "skip": 1.0}
+
+
+def test_completep() -> None:
+    """Branch m_L^-alpha; rate m^-1 m_L^(alpha-1); eps m^-1 m_L^-alpha; decay times m."""
+    deep = hidden(residual=True, depth=8, base_depth=2)
+    for alpha in (0.5, 0.75, 1.0):
+        scheme = MuP(depth="completep", completep_alpha=alpha, decay="scaled")
+        scale = scheme.scale(deep, DEFAULTS)
+        assert scale.lr == pytest.approx(0.25 * 4 ** (alpha - 1))
+        assert scale.eps == pytest.approx(0.25 * 4**-alpha)
+        assert scale.weight_decay / scale.lr == pytest.approx(4.0)
+        assert scheme.site(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
+    assert MuP(depth="completep", completep_alpha=0.5).scale(deep, DEFAULTS) == MuP().scale(
+        deep, DEFAULTS
     )
-    assert MuP().site(site, DEFAULTS) == {"branch": 0.5, "skip": 1.0}
 
 
 def test_attention_is_over_head_size() -> None:
@@ -104,20 +171,10 @@ def test_attention_is_over_head_size() -> None:
     assert MuP().site(site, DEFAULTS | {"alpha_attn": 2.0}) == {"logit": 0.125}
 
 
-def build(width: int, depth: int) -> Llama:
-    return Llama(width=width, depth=depth, classes=64, seq_len=16)
-
-
-@given(st.sampled_from([16, 32, 48]), st.integers(1, 3))
-@settings(max_examples=10, deadline=None)
-def test_at_base_shape_nothing_changes(width: int, depth: int) -> None:
-    for spec in classify(build, base=(width, depth), target=(width, depth)):
-        scale = MuP().scale(spec, DEFAULTS)
-        std = 1 / sqrt(spec.fan_in) if spec.role in ("hidden", "readout") else 1.0
-        assert scale == ParamScale(init_std=pytest.approx(std))  # type: ignore[arg-type]
-
-
 def test_hyperparameters_act_where_their_names_say() -> None:
+    def build(width: int, depth: int) -> Llama:
+        return Llama(width=width, depth=depth, classes=64, seq_len=16)
+
     values = dict.fromkeys(MuP.hyperparameters, 2.0)
     spec = {s.role: s for s in classify(build, base=(16, 1), target=(64, 1))}
     embedding = MuP().scale(spec[Role.EMBEDDING], values)

@@ -30,8 +30,14 @@ SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "standard": ("sweeper.scaling.standard.Standard", GAMMAS),
     "ntk": ("sweeper.scaling.ntk.Ntk", GAMMAS),
     "mean_field": ("sweeper.scaling.mean_field.MeanField", GAMMAS),
+    "spectral": ("sweeper.scaling.spectral.Spectral", GAMMAS),
+    "effective_theory": (
+        "sweeper.scaling.effective_theory.EffectiveTheory",
+        ("eta", "weight_decay"),
+    ),
 }
-ETA = {"umup": 0.0, "mup": -7.0, "standard": -7.0, "ntk": -7.0, "mean_field": -7.0}
+ETA = {"umup": 0.0, "spectral": -4.0, "effective_theory": -2.0}
+ETA |= dict.fromkeys(("mup", "standard", "ntk", "mean_field"), -7.0)
 
 
 def corpus(folder: Path, classes: int = 32) -> Corpus:

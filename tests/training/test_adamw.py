@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import atan2, pi, sqrt
 
 import pytest
 import torch
@@ -59,6 +59,49 @@ def test_equals_torch(
     for i, p in enumerate(params):
         for k in range(trials):
             torch.testing.assert_close(p[k], theirs[k][i].detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_atan2_equals_its_definition_number_by_number() -> None:
+    """Plain Python on every entry: 4/pi atan2(m, sqrt v) of bias-corrected moments, no eps."""
+    torch.manual_seed(0)
+    params = [torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 2, 2, dtype=torch.float64)]
+    rates, decay = [0.5, 0.03], 0.1
+    plain = [[[x, 0.0, 0.0] for x in p.flatten().tolist()] for p in params]
+    factors = Factors(
+        lr=[shaped(rates, p) for p in params],
+        eps=[shaped([1e9, 1e9], p) for p in params],
+        weight_decay=[shaped([decay, decay], p) for p in params],
+    )
+    mine = AdamW(beta1=0.8, beta2=0.9, atan2=True)
+    state = mine.init(params)
+    for step in range(1, 6):
+        grads = [torch.randn_like(p) for p in params]
+        grads[0][0, 0] = 0.0
+        mine.update(params, grads, state, factors, 0.7)
+        for p, g, entries in zip(params, grads, plain, strict=True):
+            for i, (x, entry) in enumerate(zip(g.flatten().tolist(), entries, strict=True)):
+                entry[1] = 0.8 * entry[1] + 0.2 * x
+                entry[2] = 0.9 * entry[2] + 0.1 * x * x
+                m, v = entry[1] / (1 - 0.8**step), entry[2] / (1 - 0.9**step)
+                lr = rates[i // (p.numel() // 2)]
+                entry[0] *= 1 - 0.7 * decay
+                entry[0] -= 0.7 * lr * 4 / pi * atan2(m, sqrt(v))
+            expected = torch.tensor([e[0] for e in entries], dtype=torch.float64).view_as(p)
+            torch.testing.assert_close(p, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_atan2_s_first_step_is_the_learning_rate_whatever_the_gradients_scale() -> None:
+    """Erratum E3: at m = sqrt(v) atan2 is pi/4, which the factor makes 1."""
+    params = [torch.zeros(1, 2, dtype=torch.float64)]
+    optimizer = AdamW(atan2=True, weight_decay=0.0)
+    factors = Factors(
+        lr=[shaped([0.5], params[0])],
+        eps=[shaped([1.0], params[0])],
+        weight_decay=[shaped([0.0], params[0])],
+    )
+    grads = [torch.tensor([[3e-60, -2e60]], dtype=torch.float64)]
+    optimizer.update(params, grads, optimizer.init(params), factors, 1.0)
+    torch.testing.assert_close(params[0], torch.tensor([[-0.5, 0.5]], dtype=torch.float64))
 
 
 def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule() -> None:

@@ -54,3 +54,12 @@ def test_a_model_must_be_a_module() -> None:
     broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}
     with pytest.raises(ConfigError, match=r"nn\.Module"):
         prepare(broken)
+
+
+def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
+    recipe = prepare(setup("mup"))
+    values = trial("mup").values()
+    plain, more = recipe.scales(values), recipe.scales(values | {"weight_decay": 4.0})
+    assert {n: s.weight_decay for n, s in more.items()} == {
+        n: 4 * s.weight_decay for n, s in plain.items()
+    }

@@ -1,0 +1,119 @@
+"""The s-family of the effective theory of Transformers (Dinan, Yaida, Zhang, arXiv:2304.02034)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.depth import DepthRule, branch_exponent, branch_factor, check_alpha, depth_lr
+from sweeper.scaling.plain import plain_site, standard_std
+from sweeper.scaling.relative import Decay, Epsilon, decay_factor
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
+
+FFN_IN = frozenset({"up", "gate", "up_gate", "fc1", "linear1", "mlp_in"})
+"""Names by which an FFN's first matrix (the theory's W) is known: its shape does not tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectiveTheory:
+    """Absolute rules in the width n; `s` names the strategy.
+
+    s = 0 is the learning-rate strategy "neural-tangent", 1/2 the hybrid, 1 maximal-update,
+    which trains as `mup` with full alignment up to constants. "Neural-tangent" is not `ntk`,
+    the gauge of the standard parameterization (erratum E17). `ffn_multiplier` is the M by
+    which an FFN is wider than the stream; null leaves it out of AdamW's rates, as the authors
+    did in their runs. The theory knows no biases in the blocks and no trainable gains: both
+    are given an embedding's rate here.
+    """
+
+    s: float = 0.5
+    ffn_multiplier: float | None = None
+    depth: DepthRule = "none"
+    completep_alpha: float = 1.0
+    decay: Decay = "independent"
+    epsilon: Epsilon = "scaled"
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("eta",)
+    unit_scaled: ClassVar[bool] = False
+    relative: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse what lies outside the family."""
+        if not 0 <= self.s <= 1:
+            raise ConfigError("s", self.s, "from 0 (neural-tangent) to 1 (maximal-update)")
+        if self.ffn_multiplier is not None and self.ffn_multiplier <= 0:
+            raise ConfigError("ffn_multiplier", self.ffn_multiplier, "a positive number, or null")
+        check_alpha(self.completep_alpha)
+
+    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+        """Init (1.25)-(1.34); learning rates (1.99)-(1.107) for SGD, (1.108)-(1.116) for AdamW.
+
+        Both with footnote 26's powers of n^s. The theory lets decay follow the global learning
+        rate alone (1.94): that is `decay: scaled`.
+        """
+        alpha = branch_exponent(self.depth, self.completep_alpha) if spec.residual else None
+        layers = spec.depth / spec.base_depth
+        lr = self.rate(spec, update) * depth_lr(layers, alpha, update)
+        size = self.gradient(spec) / self.gradient(spec.at_base())
+        eps = size * branch_factor(layers, alpha) if self.epsilon == "scaled" else 1.0
+        decay = decay_factor(self.decay, hps["eta"], lr, lr)
+        return ParamScale(init_std=self.std(spec), lr=lr, eps=eps, weight_decay=decay)
+
+    def std(self, spec: ParamSpec) -> float:
+        """1/fan-in in variance; n^-(1+s) for the head (footnote 8), 1 for looked-up rows."""
+        std = standard_std(spec, spec.fan_in)
+        return std * float(spec.fan_in ** (-self.s / 2)) if spec.role is Role.READOUT else std
+
+    def rate(self, spec: ParamSpec, update: Update) -> float:
+        """The learning-rate factor: SGD's lambda, or AdamW's, which is lambda |g|."""
+        if update is Update.GRADIENT:
+            return self.sgd(spec)
+        if update is not Update.SIGN:
+            raise ConfigError("optimizer", str(update), "AdamW or SGD, which the theory is of")
+        return self.sgd(spec) * self.gradient(spec) * self.ffn(spec)
+
+    def sgd(self, spec: ParamSpec) -> float:
+        """lambda (1.99)-(1.107): 1/fan-in where a sum is taken, times n^s before the head."""
+        summed = spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)
+        base = 1 / spec.fan_in if summed else 1.0
+        return base if head(spec) else base * float(spec.width**self.s)
+
+    def gradient(self, spec: ParamSpec) -> float:
+        """|g|, a gradient's entries: n^-(1+s)/2 before the head, whose own go as n_out^-1/2."""
+        return 1 / sqrt(spec.fan_out) if head(spec) else float(spec.width ** (-(1 + self.s) / 2))
+
+    def ffn(self, spec: ParamSpec) -> float:
+        """AdamW's part of M: W carries M^-1/2 and X, whose fan-in is Mn, M^-1 ((1.114), (1.115)).
+
+        SGD's rule for X holds its M already; without `ffn_multiplier` it is taken out again.
+        """
+        if spec.role is not Role.HIDDEN:
+            return 1.0
+        wider = spec.fan_in / spec.width
+        if self.ffn_multiplier is None:
+            return wider
+        if wider != 1:
+            return wider / self.ffn_multiplier
+        named = FFN_IN.intersection(spec.name.split("."))
+        return 1 / sqrt(self.ffn_multiplier) if named else 1.0
+
+    def site(self, site: Site, hps: Values) -> dict[str, float]:
+        """Logits over sqrt(d_head) (footnote 12); the depth rule's factor on branches."""
+        branch = 1.0
+        if site.kind == "residual":
+            layers = site.geometry["branches"] / site.geometry["base_branches"]
+            branch = branch_factor(layers, branch_exponent(self.depth, self.completep_alpha))
+        return plain_site(site, branch=branch)
+
+
+def head(spec: ParamSpec) -> bool:
+    """Whether `spec` is of the head: the readout, or a bias that is on no branch."""
+    bias = spec.role is Role.VECTOR and spec.init == "zeros" and not spec.residual
+    return spec.role is Role.READOUT or bias
+
+
+def tied_rescale(width: int, s: float) -> float:
+    """What the output of a head tied to word embeddings of std 1 is multiplied by (1.34)."""
+    return float(width ** (-(1 + s) / 2))

@@ -1,0 +1,112 @@
+"""Spectral rules: learning rates from a matrix's shape, under the RMS-to-RMS operator norm.
+
+`||A|| = sqrt(d_in / d_out) * sigma_max(A)` bounds how much A changes the RMS of what it acts on
+(lecture, section I.3). The rules below are all that the sources print, right ones and wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar, Literal
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.depth import DepthRule, branch_exponent, branch_factor, check_alpha, depth_lr
+from sweeper.scaling.plain import plain_site, standard_std
+from sweeper.scaling.relative import Decay, decay_factor
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
+
+Rule = Literal[
+    "matched",
+    "inverse_fan_in",
+    "inverse_root_fan_in",
+    "inverse_root_product",
+    "root_ratio",
+    "root_ratio_floored",
+    "root_max",
+]
+RULES: Mapping[str, Callable[[int, int], float]] = {
+    # Right for aligned sign-like updates (Adam, Lion): all d_in entries add up.
+    "inverse_fan_in": lambda d_in, d_out: 1 / d_in,
+    # The lecture's gamma / sqrt(d_in): right only without alignment (erratum E15).
+    "inverse_root_fan_in": lambda d_in, d_out: 1 / sqrt(d_in),
+    # The notes' 1 / sqrt(d_in d_out): off by sqrt(d_in / d_out) (erratum E12).
+    "inverse_root_product": lambda d_in, d_out: 1 / sqrt(d_in * d_out),
+    # Right for orthogonalised (Muon) and Frobenius-normalised updates.
+    "root_ratio": lambda d_in, d_out: sqrt(d_out / d_in),
+    # Muon as published: narrowing layers are left alone, so they move too much.
+    "root_ratio_floored": lambda d_in, d_out: sqrt(max(1.0, d_out / d_in)),
+    # Muon brought to the RMS of Adam's updates: it needs Adam's rates, and moves with width.
+    "root_max": lambda d_in, d_out: 0.2 * sqrt(max(d_in, d_out)),
+}
+"""Learning-rate factors of a matrix [d_out, d_in] by the name of the rule."""
+
+
+def matched(spec: ParamSpec, update: Update) -> float:
+    """The rule that moves the layer's output by eta in RMS, for the optimizer at hand.
+
+    An update that follows the weight (Adafactor) is sign-like times the weight's d_in^-1/2.
+    """
+    match update:
+        case Update.SIGN:
+            return RULES["inverse_fan_in"](spec.fan_in, spec.fan_out)
+        case Update.PARAMETER:
+            return RULES["inverse_root_fan_in"](spec.fan_in, spec.fan_out)
+        case Update.ORTHOGONAL | Update.NORMALIZED:
+            return RULES["root_ratio"](spec.fan_in, spec.fan_out)
+    allowed = f"one of {', '.join(RULES)}: no rule bounds the step of a raw gradient"
+    raise ConfigError("rule", "matched", allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectral:
+    """Absolute rules by shape; eta is the RMS by which a layer's output moves in a step.
+
+    `rule` names one of `RULES`, or `matched`: the right one for the optimizer's updates. What is
+    looked up or applied element by element moves by its own entries: 1. Initialization is the
+    standard one. A rule fits one kind of update: exponents of Adam's never go on top of Muon's.
+    """
+
+    rule: Rule = "matched"
+    depth: DepthRule = "none"
+    completep_alpha: float = 1.0
+    decay: Decay = "independent"
+
+    hyperparameters: ClassVar[tuple[str, ...]] = (
+        "eta",
+        "gamma_embedding",
+        "gamma_hidden",
+        "gamma_readout",
+    )
+    unit_scaled: ClassVar[bool] = False
+    relative: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse an alpha of no known rule."""
+        check_alpha(self.completep_alpha)
+
+    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+        """eta * gamma_l * rule(d_in, d_out)."""
+        alpha = branch_exponent(self.depth, self.completep_alpha) if spec.residual else None
+        role = Role.EMBEDDING if spec.role is Role.VECTOR else spec.role
+        lr = hps.get(f"gamma_{role}", 1.0) * self.rate(spec, update)
+        lr *= depth_lr(spec.depth / spec.base_depth, alpha, update)
+        decay = decay_factor(self.decay, hps["eta"], lr, lr)
+        return ParamScale(init_std=standard_std(spec, spec.fan_in), lr=lr, weight_decay=decay)
+
+    def rate(self, spec: ParamSpec, update: Update) -> float:
+        """The rule's factor for a matrix; 1 where nothing is summed."""
+        if not (spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)):
+            return 1.0
+        if self.rule == "matched":
+            return matched(spec, update)
+        return RULES[self.rule](spec.fan_in, spec.fan_out)
+
+    def site(self, site: Site, hps: Values) -> dict[str, float]:
+        """Logits over sqrt(d_head); the depth rule's factor on branches."""
+        branch = 1.0
+        if site.kind == "residual":
+            layers = site.geometry["branches"] / site.geometry["base_branches"]
+            branch = branch_factor(layers, branch_exponent(self.depth, self.completep_alpha))
+        return plain_site(site, branch=branch)

@@ -1,0 +1,161 @@
+"""Every config of the group keeps the protocol; a newcomer is found without editing a test."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.models.classify import classify, sites
+from sweeper.models.llama import Llama
+from sweeper.plugs import build
+from sweeper.scaling.plain import standard_std
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.settings import read_space
+from sweeper.trial import defaults
+
+CONF = Path(__file__).parents[2] / "conf" / "parameterization"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+ALIGNED = ("standard", "ntk", "mup", "mean_field")
+
+
+def config(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    return found
+
+
+def scheme(name: str, **fields: Any) -> Any:
+    return build({k: v for k, v in config(name).items() if k != "space"} | fields)
+
+
+def values(name: str) -> dict[str, float]:
+    return {key: 2.0**value for key, value in defaults(read_space(config(name))).items()}
+
+
+def sizes(growth: int) -> list[ParamSpec]:
+    """A decoder's parameters, and one of each role that it has not."""
+
+    def llama(width: int, depth: int) -> Llama:
+        return Llama(width=width, depth=depth, classes=40, seq_len=8, norm_gain=True)
+
+    found = classify(llama, base=(16, 1), target=(16 * growth, growth))
+    for role in Role:
+        ins = growth if role in (Role.HIDDEN, Role.READOUT) else 1
+        outs = growth if role in (Role.HIDDEN, Role.EMBEDDING, Role.VECTOR) else 1
+        found.append(
+            ParamSpec(
+                name=f"a.{role}",
+                role=role,
+                shape=(16 * outs, 16 * ins),
+                base_shape=(16, 16),
+                fan_in=16 * ins,
+                fan_out=16 * outs,
+                base_fan_in=16,
+                base_fan_out=16,
+                projection=role is not Role.VECTOR,
+                width=16 * growth,
+                base_width=16,
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
+    space = read_space(config(name))
+    assert next(iter(space)) == "eta"
+    for key, axis in space.items():
+        assert axis.low <= axis.default <= axis.high, key
+    fields = {field.name for field in dataclasses.fields(scheme(name))}
+    assert fields == config(name).keys() - {"_target_", "space"}, "the config shows every field"
+    assert scheme(name) == type(scheme(name))(), "the config's values are the class's own"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(growth=st.integers(1, 64), log2=st.floats(-3, 3))
+@settings(max_examples=15, deadline=None)
+def test_every_number_is_finite_and_positive(name: str, growth: int, log2: float) -> None:
+    made, hps = scheme(name), {key: v * 2.0**log2 for key, v in values(name).items()}
+    for spec in sizes(1 if growth > 8 else growth):
+        scale = made.scale(spec, hps, Update.SIGN)
+        numbers = [scale.init_std, scale.multiplier, scale.lr, scale.eps, scale.weight_decay]
+        numbers.append(1.0 if scale.backward is None else scale.backward)
+        assert all(math.isfinite(n) and n > 0 for n in numbers), spec.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operations_get_what_the_model_has_a_buffer_for(name: str) -> None:
+    model = Llama(width=32, depth=2, classes=40, seq_len=8, base_depth=1)
+    buffers = {key for key, _ in model.named_buffers()}
+    for site in sites(model):
+        factors = scheme(name).site(site, values(name))
+        assert {f"{site.name}.{key}" for key in factors} <= buffers
+        assert all(math.isfinite(v) and v > 0 for v in factors.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_pure(name: str) -> None:
+    made, hps = scheme(name), values(name)
+    before = copy.deepcopy((made, hps))
+    first = [made.scale(spec, hps, Update.SIGN) for spec in sizes(4)]
+    assert (made, hps) == before
+    assert first == [scheme(name).scale(spec, hps, Update.SIGN) for spec in sizes(4)]
+
+
+@pytest.mark.parametrize("update", Update)
+@pytest.mark.parametrize("name", [n for n in NAMES if getattr(scheme(n), "relative", False)])
+def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
+    """With every hyperparameter at 1: the standard init, and factors of exactly 1."""
+    made, ones = scheme(name), dict.fromkeys(values(name), 1.0)
+    for spec in [*sizes(1), *(large.at_base() for large in sizes(4))]:
+        std = standard_std(spec, spec.fan_in)
+        assert made.scale(spec, ones, update) == ParamScale(init_std=std), spec.name
+    model = Llama(width=16, depth=2, classes=40, seq_len=8, base_depth=2)
+    for site in sites(model):
+        if site.kind == "residual":
+            assert made.site(site, ones) == {"branch": 1.0, "skip": 1.0}
+
+
+@pytest.mark.parametrize("name", ALIGNED)
+def test_abc_schemes_have_their_fields(name: str) -> None:
+    """Alignment, depth, decay and epsilon compose with each of the four."""
+    for alignment in ("full", "none"):
+        for depth in ("none", "depth_mup", "completep"):
+            for decay in ("independent", "coupled", "scaled"):
+                fields = {"alignment": alignment, "depth": depth, "decay": decay}
+                scheme(name, **fields, epsilon="fixed", completep_alpha=0.75)
+
+
+@pytest.mark.parametrize("name", ["standard", "ntk", "mean_field"])
+def test_gammas_are_constants_of_their_layers(name: str) -> None:
+    ones = dict.fromkeys(values(name), 1.0)
+    for role, gamma in (
+        (Role.EMBEDDING, "embedding"),
+        (Role.VECTOR, "embedding"),
+        (Role.HIDDEN, "hidden"),
+        (Role.READOUT, "readout"),
+    ):
+        spec = next(s for s in sizes(4) if s.role == role)
+        plain = scheme(name).scale(spec, ones)
+        tuned = scheme(name).scale(spec, ones | {f"gamma_{gamma}": 3.0})
+        assert tuned.lr == pytest.approx(3 * plain.lr)
+        assert tuned.init_std == plain.init_std
+
+
+def test_depth_alone_leaves_width_s_factors() -> None:
+    """Depth and width compose: the factor of both is the product of each."""
+    ones = dict.fromkeys(values("ntk"), 1.0)
+    made = scheme("ntk", depth="completep", completep_alpha=0.75)
+    both = {s.name: made.scale(s, ones) for s in sizes(4)}
+    wide = {s.name: scheme("ntk").scale(s, ones) for s in sizes(4)}
+    for spec in sizes(4):
+        deep = 4**-0.25 if spec.residual else 1.0
+        assert both[spec.name].lr == pytest.approx(deep * wide[spec.name].lr)
+        assert both[spec.name].init_std == wide[spec.name].init_std

@@ -1,0 +1,147 @@
+"""The abc symmetry on whole training runs: gauges of one scheme train to the same losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sweeper.scaling.abc import STANDARD, Gauge
+from sweeper.scaling.relative import Relative
+from sweeper.scaling.spec import Role
+from sweeper.training.pack import Pack, PackRun
+from sweeper.trial import Trial
+from tests.training.helpers import SCHEMES, corpus, setup
+
+SGD = {"_target_": "tests.training.optimizers.PlainSGD"}
+ADAM = {"_target_": "sweeper.training.adamw.AdamW", "eps": 1e-3, "weight_decay": 0.0}
+SCALED = {**ADAM, "_target_": "tests.training.optimizers.ScaledAdam"}
+ETA = {"SGD": -4.0, "ADAM": -5.0, "SCALED": -5.0}
+OPTIMIZERS = {"SGD": SGD, "ADAM": ADAM, "SCALED": SCALED}
+CLOSE = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted(Relative):
+    """The standard gauge, each role shifted by a theta of its own."""
+
+    embedding: float = 0.0
+    hidden: float = 0.0
+    readout: float = 0.0
+
+    def gauge(self) -> Gauge:
+        thetas = (self.embedding, self.hidden, self.readout)
+        return {
+            role: (STANDARD[role][0] + theta, STANDARD[role][1] - theta)
+            for role, theta in zip(STANDARD, thetas, strict=True)
+        }
+
+
+def losses(
+    folder: Path,
+    scheme: dict[str, Any],
+    optimizer: str = "ADAM",
+    **changed: Any,
+) -> torch.Tensor:
+    """Twenty losses at width 64 over a base of 16, in float64, and the held-out loss."""
+    made = setup("ntk", steps=20, batch_size=8)
+    made["parameterization"] = scheme
+    made["model"] |= {"width": 64, "norm_gain": True}
+    made["optimizer"] = OPTIMIZERS[optimizer] | changed
+    names = SCHEMES["mup" if scheme["_target_"].endswith("MuP") else "ntk"][1]
+    hps = dict.fromkeys(names, 0.0) | {"eta": ETA[optimizer]}
+    run = PackRun(Pack(trials=(Trial(setup=made, hps=hps),), corpus=corpus(folder)))
+    rows = torch.stack([*(run.step() for _ in range(20)), run.heldout()])
+    assert float(rows[-6:].mean()) < float(rows[:3].mean()), "a run that learns says more"
+    return rows
+
+
+def scheme(name: str, **fields: Any) -> dict[str, Any]:
+    return {"_target_": SCHEMES[name][0], "alignment": "full", "depth": "none", **fields}
+
+
+PAIRS = [
+    (scheme("standard"), scheme("ntk")),
+    (scheme("mup"), scheme("mean_field")),
+    (scheme("mup"), scheme("mup", gauge_of="everett")),
+]
+
+
+def worst(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
+@pytest.mark.parametrize(("alignment", "depth"), [("full", "none"), ("none", "completep")])
+def test_gauges_train_alike(
+    pair: tuple[dict[str, Any], dict[str, Any]],
+    optimizer: str,
+    alignment: str,
+    depth: str,
+    tmp_path: Path,
+) -> None:
+    fields = {"alignment": alignment, "depth": depth}
+    one, other = (losses(tmp_path, half | fields, optimizer) for half in pair)
+    assert worst(one, other) <= CLOSE
+
+
+@pytest.mark.parametrize("decay", ["independent", "scaled"])
+def test_a_tiny_epsilon_and_decays_that_follow_the_weight_keep_the_symmetry(
+    decay: str, tmp_path: Path
+) -> None:
+    fields = {"epsilon": "fixed", "decay": decay}
+    one, other = (
+        losses(tmp_path, half | fields, eps=1e-30, weight_decay=0.05) for half in PAIRS[1]
+    )
+    assert worst(one, other) <= CLOSE
+
+
+def test_atan2_needs_no_epsilon(tmp_path: Path) -> None:
+    fields = {"epsilon": "fixed"}
+    one, other = (losses(tmp_path, half | fields, atan2=True) for half in PAIRS[0])
+    assert worst(one, other) <= CLOSE
+
+
+def test_a_fixed_epsilon_breaks_it(tmp_path: Path) -> None:
+    one, other = (losses(tmp_path, half | {"epsilon": "fixed"}) for half in PAIRS[0])
+    assert worst(one, other) > 1e-6
+
+
+def test_coupled_decay_breaks_it(tmp_path: Path) -> None:
+    one, other = (
+        losses(tmp_path, half | {"decay": "coupled"}, weight_decay=0.5) for half in PAIRS[0]
+    )
+    assert worst(one, other) > 1e-6
+
+
+def test_alignments_and_equivalence_classes_train_otherwise(tmp_path: Path) -> None:
+    """The comparison can tell: what is not equivalent does not agree."""
+    full, none = (losses(tmp_path, scheme("ntk", alignment=a)) for a in ("full", "none"))
+    assert worst(full, none) > 1e-3
+    assert worst(full, losses(tmp_path, scheme("mean_field"))) > 1e-3
+
+
+thetas = st.floats(-1.5, 1.5)
+
+
+@given(embedding=thetas, hidden=thetas, readout=thetas, optimizer=st.sampled_from(list(OPTIMIZERS)))
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_shift_leaves_every_loss_unchanged(
+    embedding: float, hidden: float, readout: float, optimizer: str, tmp_path: Path
+) -> None:
+    target = f"{__name__}.{Shifted.__qualname__}"
+    moved = {"_target_": target, "embedding": embedding, "hidden": hidden, "readout": readout}
+    one, other = (losses(tmp_path, s, optimizer) for s in ({"_target_": target}, moved))
+    assert worst(one, other) <= CLOSE
+
+
+def test_shifted_is_what_it_says() -> None:
+    assert Shifted(hidden=0.5).gauge()[Role.HIDDEN] == (0.5, 0.0)
