@@ -114,7 +114,9 @@ def read_space(parameterization: Mapping[str, Any]) -> Space:
     known = (*own, DECAY) if DECAY in space else own
     for name in space:
         if name not in known:
-            raise ConfigError(f"space.{name}", space[name], f"no such name; {suggest(name, (*own, DECAY))}")
+            raise ConfigError(
+                f"space.{name}", space[name], f"no such name; {suggest(name, (*own, DECAY))}"
+            )
     for name in known:
         if name not in space:
             raise ConfigError(f"space.{name}", None, "{low, high, default} in log2")

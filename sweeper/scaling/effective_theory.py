@@ -7,37 +7,31 @@ from math import sqrt
 from typing import ClassVar
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.depth import DepthRule, branch_exponent, branch_factor, check_alpha, depth_lr
-from sweeper.scaling.plain import plain_site, standard_std
-from sweeper.scaling.relative import Decay, Epsilon, decay_factor
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
+from sweeper.scaling.plain import standard_std
+from sweeper.scaling.scheme import Epsilon, Scheme, decay_factor
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
 
 FFN_IN = frozenset({"up", "gate", "up_gate", "fc1", "linear1", "mlp_in"})
 """Names by which an FFN's first matrix (the theory's W) is known: its shape does not tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectiveTheory:
+class EffectiveTheory(Scheme):
     """Absolute rules in the width n; `s` names the strategy.
 
     s = 0 is the learning-rate strategy "neural-tangent", 1/2 the hybrid, 1 maximal-update,
     which trains as `mup` with full alignment up to constants. "Neural-tangent" is not `ntk`,
     the gauge of the standard parameterization (erratum E17). `ffn_multiplier` is the M by
     which an FFN is wider than the stream; null leaves it out of AdamW's rates, as the authors
-    did in their runs. The theory knows no biases in the blocks and no trainable gains: both
-    are given an embedding's rate here.
+    did in their runs. Attention's logits are over sqrt(d_head) (footnote 12). The theory knows
+    no biases in the blocks and no trainable gains: both are given an embedding's rate here.
     """
 
     s: float = 0.5
     ffn_multiplier: float | None = None
-    depth: DepthRule = "none"
-    completep_alpha: float = 1.0
-    decay: Decay = "independent"
     epsilon: Epsilon = "scaled"
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta",)
-    unit_scaled: ClassVar[bool] = False
-    relative: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse what lies outside the family."""
@@ -45,7 +39,7 @@ class EffectiveTheory:
             raise ConfigError("s", self.s, "from 0 (neural-tangent) to 1 (maximal-update)")
         if self.ffn_multiplier is not None and self.ffn_multiplier <= 0:
             raise ConfigError("ffn_multiplier", self.ffn_multiplier, "a positive number, or null")
-        check_alpha(self.completep_alpha)
+        super().__post_init__()
 
     def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
         """Init (1.25)-(1.34); learning rates (1.99)-(1.107) for SGD, (1.108)-(1.116) for AdamW.
@@ -53,11 +47,10 @@ class EffectiveTheory:
         Both with footnote 26's powers of n^s. The theory lets decay follow the global learning
         rate alone (1.94): that is `decay: scaled`.
         """
-        alpha = branch_exponent(self.depth, self.completep_alpha) if spec.residual else None
-        layers = spec.depth / spec.base_depth
-        lr = self.rate(spec, update) * depth_lr(layers, alpha, update)
-        size = self.gradient(spec) / self.gradient(spec.at_base())
-        eps = size * branch_factor(layers, alpha) if self.epsilon == "scaled" else 1.0
+        deep_lr, deep_gradient = self.depth_factors(spec, update)
+        lr = self.rate(spec, update) * deep_lr
+        size = deep_gradient * self.gradient(spec) / self.gradient(spec.at_base())
+        eps = size if self.epsilon == "scaled" else 1.0
         decay = decay_factor(self.decay, hps["eta"], lr, lr)
         return ParamScale(init_std=self.std(spec), lr=lr, eps=eps, weight_decay=decay)
 
@@ -75,7 +68,7 @@ class EffectiveTheory:
         return self.sgd(spec) * self.gradient(spec) * self.ffn(spec)
 
     def sgd(self, spec: ParamSpec) -> float:
-        """lambda (1.99)-(1.107): 1/fan-in where a sum is taken, times n^s before the head."""
+        """Lambda (1.99)-(1.107): 1/fan-in where a sum is taken, times n^s before the head."""
         summed = spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)
         base = 1 / spec.fan_in if summed else 1.0
         return base if head(spec) else base * float(spec.width**self.s)
@@ -98,14 +91,6 @@ class EffectiveTheory:
             return wider / self.ffn_multiplier
         named = FFN_IN.intersection(spec.name.split("."))
         return 1 / sqrt(self.ffn_multiplier) if named else 1.0
-
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
-        """Logits over sqrt(d_head) (footnote 12); the depth rule's factor on branches."""
-        branch = 1.0
-        if site.kind == "residual":
-            layers = site.geometry["branches"] / site.geometry["base_branches"]
-            branch = branch_factor(layers, branch_exponent(self.depth, self.completep_alpha))
-        return plain_site(site, branch=branch)
 
 
 def head(spec: ParamSpec) -> bool:

@@ -12,10 +12,9 @@ from math import sqrt
 from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.depth import DepthRule, branch_exponent, branch_factor, check_alpha, depth_lr
-from sweeper.scaling.plain import plain_site, standard_std
-from sweeper.scaling.relative import Decay, decay_factor
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
+from sweeper.scaling.plain import standard_std
+from sweeper.scaling.scheme import GAMMAS, Scheme, decay_factor, gamma
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
 
 Rule = Literal[
     "matched",
@@ -60,7 +59,7 @@ def matched(spec: ParamSpec, update: Update) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spectral:
+class Spectral(Scheme):
     """Absolute rules by shape; eta is the RMS by which a layer's output moves in a step.
 
     `rule` names one of `RULES`, or `matched`: the right one for the optimizer's updates. What is
@@ -69,29 +68,13 @@ class Spectral:
     """
 
     rule: Rule = "matched"
-    depth: DepthRule = "none"
-    completep_alpha: float = 1.0
-    decay: Decay = "independent"
 
-    hyperparameters: ClassVar[tuple[str, ...]] = (
-        "eta",
-        "gamma_embedding",
-        "gamma_hidden",
-        "gamma_readout",
-    )
-    unit_scaled: ClassVar[bool] = False
-    relative: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        """Refuse an alpha of no known rule."""
-        check_alpha(self.completep_alpha)
+    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *GAMMAS)
 
     def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
-        """eta * gamma_l * rule(d_in, d_out)."""
-        alpha = branch_exponent(self.depth, self.completep_alpha) if spec.residual else None
-        role = Role.EMBEDDING if spec.role is Role.VECTOR else spec.role
-        lr = hps.get(f"gamma_{role}", 1.0) * self.rate(spec, update)
-        lr *= depth_lr(spec.depth / spec.base_depth, alpha, update)
+        """Eta * gamma_l * rule(d_in, d_out)."""
+        deep_lr, _ = self.depth_factors(spec, update)
+        lr = gamma(spec, hps) * self.rate(spec, update) * deep_lr
         decay = decay_factor(self.decay, hps["eta"], lr, lr)
         return ParamScale(init_std=standard_std(spec, spec.fan_in), lr=lr, weight_decay=decay)
 
@@ -102,11 +85,3 @@ class Spectral:
         if self.rule == "matched":
             return matched(spec, update)
         return RULES[self.rule](spec.fan_in, spec.fan_out)
-
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
-        """Logits over sqrt(d_head); the depth rule's factor on branches."""
-        branch = 1.0
-        if site.kind == "residual":
-            layers = site.geometry["branches"] / site.geometry["base_branches"]
-            branch = branch_factor(layers, branch_exponent(self.depth, self.completep_alpha))
-        return plain_site(site, branch=branch)

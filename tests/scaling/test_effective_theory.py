@@ -1,0 +1,166 @@
+"""The effective theory's tables, and that s = 1 is muP in another gauge."""
+
+from __future__ import annotations
+
+from math import log2
+
+import pytest
+
+from sweeper.errors import ConfigError
+from sweeper.models.classify import classify
+from sweeper.models.llama import Llama
+from sweeper.plugs import build
+from sweeper.scaling.effective_theory import EffectiveTheory, tied_rescale
+from sweeper.scaling.mup import MuP
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+
+ONE = {"eta": 1.0}
+N, PATCH, OUT, M = 768, 588, 1000, 4
+"""Width, patch size, classes and FFN ratio; N as in the paper's Vision Transformers."""
+
+
+def spec(name: str, role: Role, fan_in: int, fan_out: int, **more: object) -> ParamSpec:
+    shape = (fan_out, fan_in)
+    return ParamSpec(
+        name=name, role=role, shape=shape, base_shape=shape,
+        fan_in=fan_in, fan_out=fan_out, base_fan_in=fan_in, base_fan_out=fan_out,
+        width=N, base_width=N, projection=role in (Role.HIDDEN, Role.READOUT), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+PARTS = {
+    "patch": spec("patch.weight", Role.EMBEDDING, PATCH, N),
+    "word": spec("embedding.weight", Role.EMBEDDING, 32000, N),
+    "qkv": spec("layers.0.qkv.weight", Role.HIDDEN, N, 3 * N),
+    "w": spec("layers.0.fc1.weight", Role.HIDDEN, N, M * N),
+    "x": spec("layers.0.fc2.weight", Role.HIDDEN, M * N, N),
+    "head": spec("head.weight", Role.READOUT, N, OUT),
+    "bias": spec("head.bias", Role.VECTOR, 1, OUT, init="zeros"),
+}
+PARTS["patch"] = PARTS["patch"].__class__(**PARTS["patch"].__dict__ | {"projection": True})
+
+
+def scales(update: Update, **fields: float) -> dict[str, ParamScale]:
+    return {n: EffectiveTheory(**fields).scale(p, ONE, update) for n, p in PARTS.items()}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("s", [0.0, 0.5, 1.0])
+def test_adamw_s_table(s: float) -> None:
+    """(1.108)-(1.116) with footnote 26; M left out, as the authors did."""
+    n = N ** (-(1 - s) / 2)
+    expected = {
+        "patch": n / PATCH, "word": n, "qkv": n / N, "w": n / N, "x": n / N,
+        "head": 1 / (N * OUT**0.5), "bias": OUT**-0.5,
+    }  # fmt: skip
+    found = scales(Update.SIGN, s=s)
+    assert {name: scale.lr for name, scale in found.items()} == pytest.approx(expected, rel=1e-12)
+
+
+def test_adamw_s_table_with_m() -> None:
+    found = scales(Update.SIGN, s=0.0, ffn_multiplier=float(M))
+    assert found["w"].lr == pytest.approx(1 / (N * (M * N) ** 0.5))
+    assert found["x"].lr == pytest.approx(1 / (M * N * N**0.5))
+    assert found["qkv"].lr == pytest.approx(N**-1.5)
+
+
+@pytest.mark.parametrize("s", [0.0, 0.5, 1.0])
+def test_sgd_s_table(s: float) -> None:
+    """(1.99)-(1.107) with footnote 26."""
+    n = N**s
+    expected = {
+        "patch": n / PATCH, "word": n, "qkv": n / N, "w": n / N, "x": n / (M * N),
+        "head": 1 / N, "bias": 1.0,
+    }  # fmt: skip
+    found = scales(Update.GRADIENT, s=s)
+    assert {name: scale.lr for name, scale in found.items()} == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("s", [0.0, 0.5, 1.0])
+def test_initialization(s: float) -> None:
+    """(1.25)-(1.33), the head as in footnote 8: variances."""
+    expected = {
+        "patch": 1 / PATCH, "word": 1.0, "qkv": 1 / N, "w": 1 / N, "x": 1 / (M * N),
+        "head": N ** -(1 + s), "bias": 1.0,
+    }  # fmt: skip
+    found = scales(Update.SIGN, s=s)
+    assert {n: x.init_std**2 for n, x in found.items()} == pytest.approx(expected, rel=1e-12)
+    assert tied_rescale(N, s) ** 2 == pytest.approx(expected["head"])
+
+
+def test_the_authors_optimum() -> None:
+    """Section II 1 E: lr 20 is 0.94e-3 for the blocks (erratum E16: printed 0.94e-4)."""
+    assert 20 * scales(Update.SIGN, s=0.0)["qkv"].lr == pytest.approx(0.94e-3, rel=0.005)
+
+
+def exponents(scheme: object, update: Update) -> dict[str, tuple[float, ...]]:
+    """Measured: powers of width of every parameter's start, step and smallest gradient.
+
+    Each is taken as the function sees it, so that a gauge plays no part: m W at the start, m lr
+    u for a step (u, which is m times the shared gradient, under SGD), eps / m.
+    """
+
+    def llama(width: int, depth: int) -> Llama:
+        return Llama(width=width, depth=depth, classes=40, seq_len=8, norm_gain=True)
+
+    hps = dict.fromkeys(MuP.hyperparameters, 1.0)
+    rows = []
+    for width in (64, 256):
+        specs = classify(llama, base=(64, 1), target=(width, 1))
+        found = {s.name: scheme.scale(s, hps, update) for s in specs}  # type: ignore[attr-defined]
+        power = 2 if update is Update.GRADIENT else 1
+        rows.append(
+            {
+                n: (
+                    log2(x.multiplier * x.init_std),
+                    log2(x.multiplier**power * x.lr),
+                    log2(x.eps / x.multiplier),
+                )
+                for n, x in found.items()
+            }
+        )
+    return {
+        n: tuple((b - a) / 2 for a, b in zip(rows[0][n], rows[1][n], strict=True)) for n in rows[0]
+    }
+
+
+@pytest.mark.parametrize("update", [Update.SIGN, Update.GRADIENT])
+def test_s_1_is_mup_with_full_alignment(update: Update) -> None:
+    """Losses up to constants: each parameter's start, steps and eps go as the same power of n."""
+    theory, mup = exponents(EffectiveTheory(s=1.0), update), exponents(MuP(), update)
+    assert theory.keys() == mup.keys()
+    for name, powers in theory.items():
+        assert powers == pytest.approx(mup[name], abs=1e-12), name
+
+
+def test_other_strategies_are_neither_mup_nor_the_standard_gauges() -> None:
+    """Erratum E17: "neural-tangent" (s = 0) does not train as ntk does."""
+    ntk = build({"_target_": "sweeper.scaling.ntk.Ntk"})
+    standard = build({"_target_": "sweeper.scaling.standard.Standard", "alignment": "full"})
+    ones = dict.fromkeys(standard.hyperparameters, 1.0)
+    hidden = next(s for s in PARTS.values() if s.name.endswith("qkv.weight"))
+    wide = hidden.__class__(
+        **hidden.__dict__ | {"fan_in": 4 * N, "fan_out": 12 * N, "width": 4 * N}
+    )
+    x = {
+        name: log2(
+            made.scale(wide, ones).lr
+            * made.scale(wide, ones).multiplier
+            / made.scale(hidden, ones).lr
+        )
+        / 2
+        for name, made in {
+            "ntk": ntk,
+            "standard": standard,
+            "theory": EffectiveTheory(s=0.0),
+        }.items()
+    }
+    assert x == pytest.approx({"ntk": -1.0, "standard": -1.0, "theory": -1.5})
+
+
+def test_what_the_theory_is_not_of_is_refused() -> None:
+    for fields, key in (({"s": 1.5}, "s"), ({"ffn_multiplier": 0.0}, "ffn_multiplier")):
+        with pytest.raises(ConfigError) as caught:
+            EffectiveTheory(**fields)
+        assert caught.value.key == key
+    with pytest.raises(ConfigError, match="AdamW or SGD"):
+        EffectiveTheory().scale(PARTS["qkv"], ONE, Update.ORTHOGONAL)

@@ -1,0 +1,160 @@
+"""Measured changes of a layer's output: which of the printed rules keep them constant."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import log2
+
+import pytest
+import torch
+from torch import Tensor
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.abc import STANDARD, exponents
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.scaling.spectral import RULES, Spectral
+
+SHEET = """
+ 256 x  256 | .286 | .286 | 4.58 | .995 | .995 | 3.2
+4096 x 4096 | .280 | .280 | 17.9 | .991 | .991 | 12.7
+1024 x 4096 | .283 | .566 | 18.1 | 1.00 | 2.00 | 25.6
+4096 x 1024 | .278 | .139 | 8.9  | .983 | .983 | 6.3
+  16 x 4096 | .284 | 4.51 | 18.1 | .997 | 15.9 | 204
+"""
+"""RMS by which a step moves a layer [d_out x d_in], on the 8 inputs that its gradient is from."""
+COLUMNS = [
+    ("inverse_fan_in", Update.SIGN),
+    ("inverse_root_product", Update.SIGN),
+    ("inverse_root_fan_in", Update.SIGN),
+    ("root_ratio", Update.ORTHOGONAL),
+    ("root_ratio_floored", Update.ORTHOGONAL),
+    ("root_max", Update.ORTHOGONAL),
+]
+Shape = tuple[int, int]
+BATCH = 8
+
+
+def table() -> dict[Shape, tuple[float, ...]]:
+    found = {}
+    for line in SHEET.strip().splitlines():
+        shape, *row = line.split("|")
+        d_out, d_in = (int(n) for n in shape.split("x"))
+        found[d_out, d_in] = tuple(float(n) for n in row)
+    return found
+
+
+@cache
+def factors(shape: Shape, batch: int) -> tuple[Tensor, Tensor]:
+    """The weight's gradient as a product: [d_out, batch] of the output's and the inputs' own."""
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(shape[0], batch, generator=generator),
+        torch.randn(shape[1], batch, generator=generator),
+    )
+
+
+def sign(d: Tensor, x: Tensor) -> Tensor:
+    return torch.sign(d @ x.T)
+
+
+def orthogonal(d: Tensor, x: Tensor) -> Tensor:
+    """U V^T of the gradient's singular vectors, which Muon's iteration converges to."""
+    (q, r), (p, s) = torch.linalg.qr(d), torch.linalg.qr(x)
+    u, _, vt = torch.linalg.svd(r @ s.T)
+    return q @ (u @ vt) @ p.T
+
+
+def normalized(d: Tensor, x: Tensor) -> Tensor:
+    return (d @ x.T) / torch.linalg.norm(d @ x.T)
+
+
+UPDATES = {
+    Update.SIGN: sign,
+    Update.ORTHOGONAL: orthogonal,
+    Update.NORMALIZED: normalized,
+}
+
+
+@cache
+def moved(update: Update, shape: Shape, batch: int = BATCH) -> float:
+    """RMS of (update x input), on the gradient's own inputs."""
+    d, x = factors(shape, batch)
+    return float((UPDATES[update](d, x) @ x).square().mean().sqrt())
+
+
+def factor(rule: str, shape: Shape, update: Update) -> float:
+    d_out, d_in = shape
+    spec = ParamSpec(
+        name="w", role=Role.HIDDEN, shape=shape, base_shape=shape,
+        fan_in=d_in, fan_out=d_out, base_fan_in=d_in, base_fan_out=d_out,
+    )  # fmt: skip
+    ones = dict.fromkeys(Spectral.hyperparameters, 1.0)
+    return Spectral(rule=rule).scale(spec, ones, update).lr  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("column", range(6), ids=[rule for rule, _ in COLUMNS])
+@pytest.mark.parametrize("shape", table(), ids=str)
+def test_the_sheet_s_table(shape: Shape, column: int) -> None:
+    rule, update = COLUMNS[column]
+    found = factor(rule, shape, update) * moved(update, shape)
+    assert found == pytest.approx(table()[shape][column], rel=0.04)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_the_matched_rule_moves_every_shape_alike(update: Update) -> None:
+    """Frobenius-normalised updates of one example: with more, the norm is shared among them."""
+    batch = 1 if update is Update.NORMALIZED else BATCH
+    found = [factor("matched", s, update) * moved(update, s, batch) for s in table()]
+    assert max(found) / min(found) < 1.15
+
+
+@pytest.mark.parametrize(
+    ("rule", "update", "slope"),
+    [
+        ("inverse_fan_in", Update.SIGN, 0.0),
+        ("inverse_root_product", Update.SIGN, 0.0),
+        ("inverse_root_fan_in", Update.SIGN, 0.5),
+        ("root_ratio", Update.ORTHOGONAL, 0.0),
+        ("root_ratio_floored", Update.ORTHOGONAL, 0.0),
+        ("root_max", Update.ORTHOGONAL, 0.5),
+        ("root_ratio", Update.NORMALIZED, 0.0),
+        ("inverse_fan_in", Update.NORMALIZED, -1.0),
+        ("inverse_fan_in", Update.ORTHOGONAL, -1.0),
+        ("root_ratio", Update.SIGN, 1.0),
+    ],
+)
+def test_slope_over_width_of_a_square_layer(rule: str, update: Update, slope: float) -> None:
+    shapes = [(n, n) for n in (256, 4096)]
+    small, large = (factor(rule, s, update) * moved(update, s) for s in shapes)
+    assert log2(large / small) / 4 == pytest.approx(slope, abs=0.02)
+
+
+def test_without_alignment_the_lecture_s_rule_is_right() -> None:
+    """Erratum E15: gamma / sqrt(d_in), on inputs that the update has never seen."""
+    found = []
+    for shape in ((256, 256), (4096, 4096), (1024, 4096)):
+        fresh = torch.randn(shape[1], 512, generator=torch.Generator().manual_seed(1))
+        rate = factor("inverse_root_fan_in", shape, Update.SIGN)
+        found.append(float((rate * sign(*factors(shape, BATCH)) @ fresh).square().mean().sqrt()))
+    assert found == pytest.approx([1.0] * 3, rel=0.1)
+
+
+def test_for_adam_the_matched_rule_is_the_standard_gauge_with_full_alignment() -> None:
+    for update in (Update.SIGN, Update.PARAMETER):
+        small, large = (factor("matched", (n, n), update) for n in (64, 256))
+        assert log2(small / large) / 2 == exponents(STANDARD, Role.HIDDEN, update).c
+
+
+def test_rows_of_a_table_move_by_one() -> None:
+    spec = ParamSpec(
+        name="e", role=Role.EMBEDDING, shape=(50, 64), base_shape=(50, 16),
+        fan_in=50, fan_out=64, base_fan_in=50, base_fan_out=16,
+    )  # fmt: skip
+    ones = dict.fromkeys(Spectral.hyperparameters, 1.0)
+    for rule in ("matched", *RULES):
+        assert Spectral(rule=rule).scale(spec, ones, Update.ORTHOGONAL).lr == 1.0  # type: ignore[arg-type]
+
+
+def test_no_rule_bounds_a_raw_gradient() -> None:
+    with pytest.raises(ConfigError, match="raw gradient"):
+        factor("matched", (8, 8), Update.GRADIENT)

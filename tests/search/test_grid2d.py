@@ -1,0 +1,128 @@
+"""The (learning rate, weight decay) grid and its neighbour test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.errors import ConfigError
+from sweeper.plugs import build
+from sweeper.search.grid2d import NEIGHBOURS, Grid2D
+from sweeper.search.strategy import History
+from sweeper.trial import Axis, Result, Space, Trial
+
+SPACE: Space = {
+    "eta": Axis(low=-5, high=4, default=-1),
+    "weight_decay": Axis(low=-4, high=4, default=0),
+    "gamma_hidden": Axis(low=-3, high=3, default=0),
+}
+Loss = Callable[[float, float], float]
+
+
+def search(strategy: Grid2D, loss: Loss, space: Space = SPACE) -> History:
+    history = History()
+    while points := strategy.propose(space, history):
+        assert len({p.id for p in points}) == len(points)
+        for point in points:
+            assert point not in history
+            value = loss(point.hps["eta"], point.hps["weight_decay"]) + 0.01 * point.seed
+            one = Trial(setup={}, hps=point.hps, seed=point.seed, phase=point.phase)
+            history.add(Result(trial=one, status="complete", objective=value))
+    return history
+
+
+def bowl(eta: float, decay: float) -> Loss:
+    """Narrow along lr x wd, wide across: where the diagonal neighbours matter."""
+    return lambda x, y: 3 + (x + y - eta - decay) ** 2 + 0.2 * (x - y - eta + decay) ** 2
+
+
+@given(st.floats(-7, 6), st.floats(-6, 6), st.sampled_from([1, 2]))
+@settings(max_examples=60, deadline=None)
+def test_the_point_it_ends_at_has_six_worse_neighbours(
+    eta: float, decay: float, seeds: int
+) -> None:
+    strategy, loss = Grid2D(seeds=seeds), bowl(eta, decay)
+    history = search(strategy, loss)
+    found = strategy.conclude(SPACE, history)
+    x, y = found.best["eta"], found.best["weight_decay"]
+    worse = [loss(x + dx, y + dy) > loss(x, y) for dx, dy in NEIGHBOURS]
+    assert all(worse) == found.notes[0].startswith("accepted")
+    inside = all(
+        axis.low - 4 <= v + d <= axis.high + 4
+        for axis, v in ((SPACE["eta"], x), (SPACE["weight_decay"], y))
+        for d in (-1, 1)
+    )
+    if inside and len({loss(x + dx, y + dy) for dx, dy in ((0, 0), *NEIGHBOURS)}) == 7:
+        assert all(worse)
+    assert found.best["gamma_hidden"] == 0
+    assert found.objective == pytest.approx(loss(x, y) + 0.01 * (seeds - 1) / 2)
+    assert found.runs == len(history.results)
+
+
+def test_the_neighbours_are_the_paper_s_six() -> None:
+    assert set(NEIGHBOURS) == {(1, 0), (0, 1), (-1, 0), (0, -1), (1, -1), (-1, 1)}
+
+
+def test_a_diagonal_neighbour_alone_moves_the_point() -> None:
+    """lr 2 with wd/2 is better than the four on the axes: the walk takes it."""
+
+    def ridge(x: float, y: float) -> float:
+        return 10 * abs(x + y) + abs(x - 3)
+
+    found = Grid2D(step=9.0).conclude(SPACE, search(Grid2D(step=9.0), ridge))
+    assert (found.best["eta"], found.best["weight_decay"]) == (3, -3)
+    assert found.notes[0].startswith("accepted")
+
+
+def test_a_plateau_is_not_accepted_and_ends() -> None:
+    history = search(Grid2D(), lambda x, y: 1.0)
+    assert Grid2D().conclude(SPACE, history).notes[0].startswith("not accepted")
+
+
+def test_an_optimum_at_the_end_of_the_extension_is_not_accepted() -> None:
+    history = search(Grid2D(extend=1), lambda x, y: -x + y * y)
+    found = Grid2D(extend=1).conclude(SPACE, history)
+    assert found.best["eta"] == 5 and found.notes[0].startswith("not accepted")
+
+
+def test_all_diverged() -> None:
+    history = search(Grid2D(), lambda x, y: math.inf)
+    found = Grid2D().conclude(SPACE, history)
+    assert found.objective == math.inf and "lower" in found.notes[0]
+
+
+def test_the_plan_counts_the_grid() -> None:
+    grid, neighbours = Grid2D(seeds=2).plan(SPACE)
+    assert (grid.runs, neighbours.runs) == (5 * 5 * 2, 12)
+
+
+def test_a_space_without_weight_decay_is_told_how_to_get_it() -> None:
+    with pytest.raises(ConfigError, match=r"\+parameterization.space.weight_decay="):
+        Grid2D().plan({"eta": SPACE["eta"]})
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"axes": ("eta",)}, "axes"),
+        ({"axes": ("eta", "eta")}, "axes"),
+        ({"step": 0.5}, "step"),
+        ({"extend": -1}, "extend"),
+        ({"seeds": 0}, "seeds"),
+    ],
+)
+def test_impossible_values_are_refused(fields: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Grid2D(**fields)  # type: ignore[arg-type]
+    assert caught.value.key == key
+
+
+def test_the_config_is_the_class_s_own() -> None:
+    path = Path(__file__).parents[2] / "conf" / "search" / "grid2d.yaml"
+    assert build(yaml.safe_load(path.read_text())) == Grid2D()
