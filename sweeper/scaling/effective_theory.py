@@ -64,7 +64,8 @@ class EffectiveTheory(Scheme):
         if update is Update.GRADIENT:
             return self.sgd(spec)
         if update is not Update.SIGN:
-            raise ConfigError("optimizer", str(update), "AdamW or SGD, which the theory is of")
+            allowed = f"AdamW or SGD under this scheme; the optimizer's updates are {update}-like"
+            raise ConfigError("s", self.s, allowed)
         return self.sgd(spec) * self.gradient(spec) * self.ffn(spec)
 
     def sgd(self, spec: ParamSpec) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -128,6 +128,19 @@ def _prepare(text: str) -> Recipe:
         base=base,
         target=target,
     )
+    _check_update(scheme, parts["optimizer"], specs)
     with torch.device("meta"):
         found = sites(build_model(setup, scheme.unit_scaled, *target))
     return Recipe(setup, scheme, parts["optimizer"], train, tuple(specs), tuple(found))
+
+
+def _check_update(
+    scheme: Parameterization, optimizer: Optimizer, specs: Sequence[ParamSpec]
+) -> None:
+    """ConfigError for an optimizer that the scheme has no rule for: before training, not in it."""
+    ones = dict.fromkeys(scheme.hyperparameters, 1.0)
+    try:
+        for spec in specs:
+            scheme.scale(spec, ones, optimizer.update_scale)
+    except ConfigError as error:
+        raise error.below("parameterization") from error

@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeper.errors import ConfigError
 from sweeper.models.classify import classify, sites
 from sweeper.models.llama import Llama
 from sweeper.plugs import build
@@ -76,6 +77,15 @@ def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
     fields = {field.name for field in dataclasses.fields(scheme(name))}
     assert fields == config(name).keys() - {"_target_", "space"}, "the config shows every field"
     assert scheme(name) == type(scheme(name))(), "the config's values are the class's own"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_space_may_hold_weight_decay_and_nothing_unknown(name: str) -> None:
+    axis = {"low": -1, "high": 1, "default": 0}
+    made = config(name)
+    assert "weight_decay" in read_space(made | {"space": made["space"] | {"weight_decay": axis}})
+    with pytest.raises(ConfigError, match=r"space\.gama"):
+        read_space(made | {"space": made["space"] | {"gama": axis}})
 
 
 @pytest.mark.parametrize("name", NAMES)

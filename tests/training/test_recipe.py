@@ -63,3 +63,17 @@ def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
     assert {n: s.weight_decay for n, s in more.items()} == {
         n: 4 * s.weight_decay for n, s in plain.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("scheme", "optimizer", "key"),
+    [("spectral", "PlainSGD", "rule"), ("effective_theory", "ScaledAdam", "s")],
+)
+def test_an_optimizer_without_a_rule_is_refused_before_training(
+    scheme: str, optimizer: str, key: str
+) -> None:
+    broken = setup(scheme)
+    broken["optimizer"] = {"_target_": f"tests.training.optimizers.{optimizer}"}
+    with pytest.raises(ConfigError) as caught:
+        prepare(broken)
+    assert caught.value.key == f"parameterization.{key}"
