@@ -20,13 +20,17 @@ def home() -> Path:
 
 
 def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
-    """Options of every group, by name; those of the user's `config_dir` are among them."""
+    """Options of every group, by name; those of the user's `config_dir` are among them.
+
+    Folders of `config_dir` that are no group of ours are passed over.
+    """
     if config_dir is not None and not config_dir.is_dir():
         raise BadInput(f"--config-dir {config_dir} is not a folder")
     found: dict[str, set[str]] = {}
     for root in (home(), config_dir):
         if root is None:
             continue
-        for path in root.glob("*/*.yaml"):
-            found.setdefault(path.parent.name, set()).add(path.stem)
+        for path in root.glob("[!.]*/[!.]*.yaml"):
+            if root != config_dir or path.parent.name in found:
+                found.setdefault(path.parent.name, set()).add(path.stem)
     return {name: sorted(options) for name, options in sorted(found.items())}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from sweeper.catalog import groups
 from sweeper.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
 
@@ -29,21 +31,47 @@ app = typer.Typer(
     "130 interrupted.",
 )
 
+
+def _choices() -> str:
+    """Every group with its options, for the help."""
+    try:
+        found = groups()
+    except BadInput as error:
+        return str(error)
+    return "Groups: " + ", ".join(f"{name}={'|'.join(found[name])}" for name in found)
+
+
+def _overrides(context: typer.Context, incomplete: str) -> list[str]:
+    return complete_override(incomplete, context.params.get("config_dir"))
+
+
+def _studies(context: typer.Context, incomplete: str) -> list[str]:
+    return complete_study(incomplete, context.params.get("root") or Path("runs"))
+
+
+def _settings(example: str) -> Any:
+    return typer.Argument(
+        metavar="OVERRIDES",
+        help=f"Settings to change, as key=value in Hydra's syntax, for instance {example}",
+        autocompletion=_overrides,
+        show_default=False,
+    )
+
+
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[OVERRIDES]...",
-        help="Hydra overrides: parameterization=umup model.width=128 search=lr study=NAME root=DIR",
-        autocompletion=complete_override,
-        show_default=False,
-    ),
+    _settings("parameterization=umup model.width=128 search=lr study=NAME root=DIR"),
+]
+Changes = Annotated[
+    list[str] | None,
+    _settings("transfer.widths=[64,128,256] transfer.seeds=4 root=DIR"),
 ]
 Study = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]",
+        metavar="NAME",
         help="The study; the latest if not given.",
-        autocompletion=complete_study,
+        autocompletion=_studies,
         show_default=False,
     ),
 ]
@@ -52,27 +80,46 @@ Json = Annotated[
 ]
 ConfigDir = Annotated[
     Path | None,
-    typer.Option("--config-dir", help="A folder with your own configs, laid out like conf/."),
+    typer.Option(
+        "--config-dir", help="A folder of your own configs, laid out as GROUP/OPTION.yaml."
+    ),
 ]
-Root = Annotated[Path, typer.Option("--root", help="Folder of all studies.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder of all studies; search's root=DIR.")]
 
 
 STOPPED = "Stopped; what had finished is kept. Run the same command again to go on."
+BUG = (
+    "Error: this was not foreseen. It is a bug, of sweeper or of a class of your own: the lines "
+    "above show where. What had finished is kept."
+)
 
 
 def _say(message: str, code: int) -> int:
-    print(message, file=sys.stderr)
+    from sweeper.mirror import redact
+
+    # An error may quote a word of the command that holds the password of a storage.
+    for line in message.splitlines():
+        print(redact(line) if "://" in line else line, file=sys.stderr)
     return code
 
 
-def _exit(work: Callable[[], int]) -> None:
+def _exit(work: Callable[[], int], stopped: str = STOPPED) -> None:
     """Run a verb; errors become one message on stderr and an exit code."""
     try:
         code = work()
     except SweeperError as error:
         code = _say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
-        code = _say(STOPPED, 130)
+        code = _say(stopped, 130)
+    except BrokenPipeError:  # whoever read stdout has enough: Typer ends quietly then
+        raise
+    except MemoryError:
+        code = _say("Error: out of memory", 1)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        code = _say(f"Error: {error.strerror or error}{where}", 1)
+    except Exception:
+        code = _say(f"{traceback.format_exc()}{BUG}", 1)
     raise typer.Exit(code)
 
 
@@ -81,11 +128,17 @@ def _output(json: bool) -> Output:
 
     from sweeper.commands.output import Output
 
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "120"))
-    return Output(people=Console(stderr=json, width=width), json=json)
+    def console(stream: TextIO, *, stderr: bool) -> Console:
+        columns = os.environ.get("COLUMNS", "")
+        fixed = int(columns) if columns.isdecimal() and int(columns) else 120
+        return Console(stderr=stderr, width=None if stream.isatty() else fixed)
+
+    watchers = console(sys.stderr, stderr=True)
+    people = watchers if json else console(sys.stdout, stderr=False)
+    return Output(people=people, json=json, watchers=watchers)
 
 
-@app.command()
+@app.command(epilog=_choices())
 def search(
     overrides: Overrides = None,
     dry_run: Annotated[
@@ -94,7 +147,10 @@ def search(
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Search the best hyperparameters at the base size. Run it again to go on where it stopped."""
+    """Search the best hyperparameters at the base size, model.width and model.depth.
+
+    Run the same command again to go on where it stopped; what is finished is not trained again.
+    """
 
     def work() -> int:
         from sweeper.commands.search import search
@@ -107,7 +163,7 @@ def search(
 @app.command()
 def transfer(
     to_width: Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")],
-    overrides: Overrides = None,
+    overrides: Changes = None,
     to_depth: Annotated[
         int | None,
         typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given."),
@@ -115,12 +171,15 @@ def transfer(
     study: Annotated[
         str | None,
         typer.Option(
-            "--study", help="The study; the latest if not given.", autocompletion=complete_study
+            "--study", help="The study; the latest if not given.", autocompletion=_studies
         ),
     ] = None,
     validate: Annotated[
         bool,
-        typer.Option("--validate", help="Train learning-rate curves at a ladder of sizes."),
+        typer.Option(
+            "--validate",
+            help="Train learning-rate curves along transfer.widths and depths, and judge them.",
+        ),
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 unless the verdict is that it holds.")
@@ -128,7 +187,10 @@ def transfer(
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Rescale a study's optimum to a larger model, and show whether the transfer holds."""
+    """Rescale a study's optimum to a larger model; with --validate, show whether it holds.
+
+    The plan with every parameter's numbers goes to <study>/transfer/<target>/plan.json.
+    """
 
     def work() -> int:
         from sweeper.commands.transfer import Target, transfer
@@ -157,19 +219,19 @@ def status(
 
         return status(name, root, _output(json), watch=watch)
 
-    _exit(work)
+    _exit(work, stopped="Stopped watching.")
 
 
 @app.command()
 def report(name: Study = None, root: Root = Path("runs"), json: Json = False) -> None:
-    """Write a study's report, one HTML page without any link to the network."""
+    """Write a study's report, report.html: one page that needs no network."""
 
     def work() -> int:
         from sweeper.commands.inspect import report
 
         return report(name, root, _output(json))
 
-    _exit(work)
+    _exit(work, stopped="Stopped.")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,67 +1,92 @@
-"""Shell completion of group names, their options and studies; imports nothing heavy."""
+"""Shell completion of group names, their options, keys and studies; imports nothing heavy."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sweeper.catalog import groups, home
+from sweeper.errors import BadInput
+
+_VARIABLE = "_SWEEPER_COMPLETE"
+"""Where the shell's script tells which shell it is."""
 
 
-def complete_override(incomplete: str) -> list[str]:
-    """Words that `incomplete` may become: `group=option`, or a top-level key.
+def complete_override(incomplete: str, config_dir: Path | None = None) -> list[str]:
+    """Words that `incomplete` may become: `group=option`, or `key=` and `key=default`.
 
-    Bash breaks words at "=", so that it completes what follows it alone: there the option is
-    offered without its group.
+    A key has two words so that the shell stops at the "=", without a space behind it. Nothing
+    typed yet gets the groups and sections alone.
     """
-    group, equals, start = _split(incomplete)
-    if not equals:
-        keys = [*(f"{name}=" for name in groups()), *_keys()]
-        return [key for key in keys if key.startswith(group)]
-    options = [option for option in groups().get(group, []) if option.startswith(start)]
-    return options if _breaks_at_equals() else [f"{group}={option}" for option in options]
+    with suppress(BadInput, OSError):
+        cut, typed = _typed(incomplete)
+        words = {word for word in _words(config_dir) if word.startswith(typed) and word != cut}
+        if not typed:
+            words = {re.split(r"(?<=[.=])", word)[0] for word in words}
+        return sorted(word.removeprefix(cut) for word in words)
+    return []
 
 
-def complete_study(incomplete: str) -> list[str]:
-    """Names of studies in `runs/`."""
-    names = sorted(path.parent.name for path in Path("runs").glob("*/config.yaml"))
+def complete_study(incomplete: str, root: Path = Path("runs")) -> list[str]:
+    """Names of studies in `root`."""
+    names = sorted(path.parent.name for path in root.glob("[!.]*/config.yaml"))
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _keys() -> list[str]:
-    """Top-level keys of the root configuration that are no group, by its text alone."""
-    lines = (home() / "config.yaml").read_text().splitlines()
-    keys, section = ["study="], ""
-    for line in lines:
-        name, colon, _ = line.strip().partition(":")
-        if not colon or name.startswith(("#", "-")) or name == "defaults":
+def _words(config_dir: Path | None) -> Iterator[str]:
+    """All overrides that can be named: of the root, of every group, and of every option's keys."""
+    for group, options in groups(config_dir).items():
+        yield from (f"{group}={option}" for option in options)
+    yield from ("study=", *(f"study={name}" for name in complete_study("")))
+    for folder in (home(), config_dir):
+        if folder is not None:
+            yield from _keys(_read(folder / "config.yaml"))
+            for path in sorted(folder.glob("[!.]*/[!.]*.yaml")):
+                if path.parent.name != "experiment":
+                    yield from _keys(_read(path), f"{path.parent.name}.")
+
+
+def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every key of a config, with and without its value."""
+    for name, value in tree.items():
+        if name in ("defaults", "_target_"):
             continue
-        if not line.startswith(" "):
-            section = name
-            if line.partition("#")[0].strip() != f"{name}:":
-                keys.append(f"{name}=")
-        else:
-            keys.append(f"{section}.{name}=")
-    return keys
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{name}.")
+            continue
+        yield f"{prefix}{name}="
+        if value != "???":
+            plain = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+            yield f"{prefix}{name}={plain}"
 
 
-def _breaks_at_equals() -> bool:
-    """Whether the shell that asks is bash."""
-    return any("complete_bash" in os.environ.get(name, "") for name in _COMPLETE_VARIABLES)
+def _read(path: Path) -> Mapping[str, Any]:
+    """The mapping in a YAML file; empty where there is none: completion complains of nothing."""
+    import yaml  # type: ignore[import-untyped]
+
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        found = yaml.safe_load(path.read_text())
+        return found if isinstance(found, Mapping) else {}
+    return {}
 
 
-_COMPLETE_VARIABLES = ("_SWEEPER_COMPLETE",)
+def _typed(incomplete: str) -> tuple[str, str]:
+    """What the shell has cut off the override at hand, and the whole of it as typed so far.
 
-
-def _split(incomplete: str) -> tuple[str, str, str]:
-    """Group, "=" if there is one, and the start of the option."""
-    if not _breaks_at_equals():
-        return incomplete.partition("=")
-    words = os.environ.get("COMP_WORDS", "").split()
-    index = int(os.environ.get("COMP_CWORD", "0") or 0)
+    Bash breaks words at "=", and completes what follows it alone.
+    """
+    if "complete_bash" not in os.environ.get(_VARIABLE, ""):
+        return "", incomplete
+    words = re.split(r"\n" if "\n" in os.environ["COMP_WORDS"] else r" +", os.environ["COMP_WORDS"])
+    index = int(os.environ["COMP_CWORD"])
     current = words[index] if index < len(words) else ""
     if current == "=":
-        return words[index - 1], "=", ""
+        return f"{words[index - 1]}=", f"{words[index - 1]}="
     if index >= 2 and words[index - 1] == "=":
-        return words[index - 2], "=", current
-    return incomplete.partition("=")
+        return f"{words[index - 2]}=", f"{words[index - 2]}={current}"
+    return "", incomplete

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+import yaml  # type: ignore[import-untyped]
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,36 +22,40 @@ from sweeper.errors import BadInput, ConfigError, suggest
 
 Tree = dict[str, Any]
 
+_UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
+"""What composing or reading configs raises when one of them is not right."""
+
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
     words = [_rename_study(word) for word in overrides]
     parsed = parse(words)
+    _check_folder(config_dir)
     _check_groups(parsed, config_dir)
     return _resolve(_compose(parsed, words, config_dir))
 
 
 def parse(words: Sequence[str]) -> list[Override]:
     """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep."""
-    parser = OverridesParser.create()
-    found = []
-    for word in words:
-        if not re.match(r"^[+~]*[\w./@-]+(=|$)", word) or ("=" not in word and word[0] != "~"):
-            raise BadInput(
-                f"{word!r} is not an override: write key=value, as in model.width=128 "
-                "or parameterization=mup"
-            )
-        try:
-            override = parser.parse_override(word)
-        except HydraException as error:
-            reason = str(error).splitlines()[0]
-            raise BadInput(
-                f"{word!r} cannot be read ({reason}); quote special characters: 'key=\"a value\"'"
-            ) from error
-        if override.is_sweep_override():
-            raise BadInput(f"{word!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
-        found.append(override)
-    return found
+    return [_parse(word) for word in words]
+
+
+def _parse(word: str) -> Override:
+    if not re.match(r"^[+~]*[\w./-]+(=|$)", word) or ("=" not in word and word[0] != "~"):
+        raise BadInput(
+            f"{word!r} is not an override: write key=value, as in model.width=128 "
+            "or parameterization=mup"
+        )
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except (HydraException, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(
+            f"{word!r} cannot be read ({reason}); quote special characters: 'key=\"a value\"'"
+        ) from error
+    if override.is_sweep_override():
+        raise BadInput(f"{word!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
+    return override
 
 
 def _rename_study(word: str) -> str:
@@ -57,112 +63,163 @@ def _rename_study(word: str) -> str:
     return re.sub(r"^study=(?!\{)", "study.name=", word)
 
 
+def _check_folder(config_dir: Path | None) -> None:
+    """Refuse a config that Hydra would pass over for one of ours of the same name."""
+    for path in config_dir.glob("**/*.yaml") if config_dir else ():
+        ours = home() / path.relative_to(cast(Path, config_dir))
+        if ours.is_file() and ours.read_bytes() != path.read_bytes():
+            raise BadInput(f"{path} has the name of one of sweeper's own configs: rename it")
+
+
 def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
-    """Refuse an option that its group does not have."""
+    """Refuse an option that its group does not have, and Hydra's own settings."""
     known = groups(config_dir)
     for override in parsed:
-        key = str(override.key_or_group)
+        key, choice = str(override.key_or_group), override.value()
+        if key.split(".")[0] == "hydra":
+            raise ConfigError(key, choice, "Hydra's own settings have no use here")
         if key not in known or override.is_delete():
             continue
-        choice = override.value()
-        options = known[key]
-        if choice not in options and not (key == "experiment" and choice is None):
-            raise ConfigError(key, choice, f"one of {', '.join(options)}")
+        if override.is_add():
+            raise BadInput(f"+{key}: the group is there already; write {key}={choice}")
+        if choice not in known[key] and not (key == "experiment" and choice is None):
+            raise ConfigError(key, choice, f"one of {', '.join(known[key])}")
 
 
 def _compose(
     parsed: Sequence[Override], words: Sequence[str], config_dir: Path | None
 ) -> DictConfig:
     """Compose once; when Hydra refuses a key, name it with what it may have meant."""
-    known = groups(config_dir)
-    search_path = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+    try:
+        return _composed(words, config_dir)
+    except _UNREADABLE as error:
+        known = groups(config_dir)
+        choices = [w for w, o in zip(words, parsed, strict=True) if str(o.key_or_group) in known]
+        try:
+            plain = cast(Tree, OmegaConf.to_container(_composed(choices, config_dir)))
+        except _UNREADABLE:
+            where = f"--config-dir {config_dir}: " if config_dir else ""
+            raise BadInput(f"{where}{_message(error)}") from error
+        raise _explain(plain, parsed, known, error) from error
+
+
+def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
+    """Hydra's composition of the defaults and `words`."""
+    quoted = str(config_dir and config_dir.resolve()).replace("\\", r"\\").replace("'", r"\'")
+    search_path = [f"hydra.searchpath=['file://{quoted}']"] if config_dir else []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(home()), version_base="1.3"):
-        try:
-            return compose("config", [*search_path, *words])
-        except (HydraException, OmegaConfBaseException) as error:
-            choices = [
-                word for word, o in zip(words, parsed, strict=True) if str(o.key_or_group) in known
-            ]
-            try:
-                plain = compose("config", [*search_path, *choices])
-            except (HydraException, OmegaConfBaseException):
-                raise BadInput(_first_lines(error)) from error
-            raise _explain(plain, parsed, known, error) from error
+        return compose("config", [*search_path, *words])
 
 
 def _explain(
-    plain: DictConfig, parsed: Sequence[Override], known: Mapping[str, object], error: Exception
+    plain: Tree, parsed: Sequence[Override], known: Mapping[str, object], error: Exception
 ) -> BadInput:
     """The error for the first override whose key the configuration does not have."""
-    keys = set(_leaves(cast(Tree, OmegaConf.to_container(plain))))
+    keys = set(_leaves(plain))
     for override in parsed:
         key = str(override.key_or_group)
         if key in known or override.is_add():
             continue
         if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
-            allowed = f"there is no such key; {suggest(key, keys | known.keys())}"
-            return ConfigError(key, override.value(), allowed)
-    return BadInput(_first_lines(error))
+            return ConfigError(key, override.value(), f"there is no such key; {near(key, plain)}")
+    return BadInput(_message(error))
+
+
+def near(key: str, tree: Mapping[str, Any]) -> str:
+    """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
+
+    A dotted key is compared with the dotted keys of the whole `tree`, a plain one with its groups.
+    """
+    known = {name for name in _leaves(tree) if "." in name} if "." in key else set(tree)
+    if get_close_matches(key, known, cutoff=0.5):
+        return suggest(key, known)
+    prefix, beside = "", tree
+    for part in key.split(".")[:-1]:
+        if not isinstance(beside.get(part), Mapping):
+            break
+        prefix, beside = f"{prefix}{part}.", beside[part]
+    return suggest(key, (f"{prefix}{name}" for name in beside if name != "_target_"))
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted names of all leaves."""
+    """Dotted names of all leaves, but those of classes."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{name}.")
-        else:
+        elif key != "_target_":
             yield name
 
 
 def _resolve(config: DictConfig) -> Tree:
     """Plain values; BadInput for a mandatory value that is missing or a bad interpolation."""
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise BadInput(f"{missing[0]} needs a value: add {missing[0]}=... to the command")
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
         tree = cast(Tree, OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
-        raise BadInput(_first_lines(error)) from error
-    tree.pop("experiment", None)
+        raise BadInput(_message(error)) from error
+    if missing:
+        raise BadInput(f"{missing[0]} needs a value: add {missing[0]}=... to the command")
+    if tree.pop("experiment", None):
+        raise BadInput(
+            "the experiment sets nothing: its file must begin with the line '# @package _global_'"
+        )
     return tree
 
 
-def _first_lines(error: Exception) -> str:
-    """A library's message without its tail of internals."""
-    return " ".join(str(error).split("\n\n")[0].split())
+def _message(error: Exception) -> str:
+    """A library's message without its tail of internals, beginning with the key where known."""
+    key = getattr(error, "full_key", None)
+    text = " ".join(re.split(r"\n\n|\n +(?:full_key|object_type)", str(error))[0].split())
+    text = re.sub(r"^\w+ raised while resolving interpolation: ", "", text)
+    return f"{key}: {text}" if key else text
+
+
+def plain(key: str, value: object) -> Any:
+    """What `value`, as an override gives it for `key`, stands for: interpolations resolved."""
+    return _resolve(OmegaConf.create({key: value}))[key]
 
 
 def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
-    try:
-        config = OmegaConf.load(path)
-    except (OSError, OmegaConfBaseException, ValueError) as error:
-        raise BadInput(f"{path} cannot be read: {_first_lines(error)}") from error
-    tree = cast(Tree, OmegaConf.to_container(config))
+    config = _load(path)
     words = [_rename_study(word) for word in overrides]
     parsed = parse(words)
     _check_groups(parsed, config_dir)
-    known = groups(config_dir)
-    for word, override in zip(words, parsed, strict=True):
-        key = str(override.key_or_group)
-        if key in known:
-            tree[key] = compose_tree([word], config_dir)[key]
-            continue
-        _set(tree, key, override.value(), override.is_add())
-    return tree
+    keys = [str(override.key_or_group) for override in parsed]
+    exchanged = set(keys) & groups(config_dir).keys()
+    for group in exchanged:
+        below = [w for w, key in zip(words, keys, strict=True) if key.split(".")[0] == group]
+        config[group] = compose_tree(below, config_dir).get(group)
+    for key, override in zip(keys, parsed, strict=True):
+        if key.split(".")[0] not in exchanged:
+            _set(config, key, override)
+    return _resolve(config)
 
 
-def _set(tree: Tree, key: str, value: Any, add: bool) -> None:
-    """Set a dotted key that exists (or, with `add`, may not)."""
-    *path, last = key.split(".")
-    node: Any = tree
-    for part in path:
-        node = node.get(part) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or (last not in node and not add):
-        raise ConfigError(key, value, f"there is no such key; {suggest(key, set(_leaves(tree)))}")
-    node[last] = value
+def _load(path: Path) -> DictConfig:
+    """The mapping in a YAML file; BadInput when there is none."""
+    try:
+        config = OmegaConf.load(path)
+    except _UNREADABLE as error:
+        raise BadInput(f"{path} cannot be read: {_message(error)}") from error
+    if not isinstance(config, DictConfig):
+        raise BadInput(f"{path} cannot be read: it holds no settings")
+    return config
+
+
+def _set(config: DictConfig, key: str, override: Override) -> None:
+    """Apply one override to a configuration that was composed before."""
+    if override.is_delete():
+        raise BadInput(f"~{key}: a key of a study cannot be taken away; give it another value")
+    OmegaConf.set_struct(config, not override.is_add() and not override.is_force_add())
+    try:
+        OmegaConf.update(config, key, override.value(), merge=True)
+    except OmegaConfBaseException as error:
+        tree = cast(Tree, OmegaConf.to_container(config))
+        allowed = f"there is no such key; {near(key, tree)}"
+        raise ConfigError(key, override.value(), allowed) from error
 
 
 def to_yaml(tree: Mapping[str, Any]) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import math
+import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from sweeper.errors import ConfigError, suggest
+from sweeper.errors import ConfigError, SweeperError, suggest
 
 _NAMES: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
+    int: "a whole number of at most 63 bits",
+    float: "a finite number",
     str: "a text",
     bool: "true or false",
     type(None): "null",
@@ -26,20 +29,35 @@ def load(target: object, key: str = "_target_") -> Callable[..., Any]:
     if not isinstance(target, str) or "." not in target:
         raise ConfigError(key, target, "a dotted path such as package.module.Class")
     module_name, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(key, target, f"a class that can be imported ({error})") from error
+    with foreign(key, target, "a class in a module that can be imported; see PYTHONPATH"):
+        module = importlib.import_module(module_name)
+    found = getattr(module, name, None)
     if not callable(found):
-        raise ConfigError(key, target, "a class or a function")
+        raise ConfigError(key, target, f"a class or a function of the module {module_name}")
     return typing.cast(Callable[..., Any], found)
+
+
+@contextmanager
+def foreign(key: str, target: object, allowed: str) -> Iterator[None]:
+    """Turn whatever a user's own code raises into a ConfigError that says what and where."""
+    try:
+        yield
+    except SweeperError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, ImportError) else f", at {last.filename}:{last.lineno}"
+        first = next(iter(str(error).splitlines()), "")
+        said = f"{type(error).__name__}: {first[:300]}{place}"
+        raise ConfigError(key, target, f"{allowed} ({said})") from error
 
 
 def build(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
     """Call `config["_target_"]` with the other keys, each checked against its annotation.
 
     `offered` are further arguments, given only if the target takes them. ConfigError names the
-    key that is unknown, missing, of the wrong type or refused by the target.
+    key that is unknown, missing, of the wrong type or refused by the target, or `_target_` when
+    the target cannot be imported. Whatever else the target raises passes.
     """
     target = load(config.get("_target_"))
     return call(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
@@ -52,6 +70,8 @@ def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[
     extra = {n: v for n, v in offered.items() if n in parameters or free}
     hints, checked = _hints(target), {}
     for name, value in given.items():
+        if name in extra:
+            raise ConfigError(name, value, "it follows from other settings and cannot be given")
         if name not in parameters and not free:
             known = set(parameters) - extra.keys()
             raise ConfigError(name, value, f"there is no such key; {suggest(name, known)}")
@@ -106,9 +126,10 @@ def _taken(value: Any, option: Any) -> bool:
     """Whether `value` is one of `option`; a hint that is not understood takes anything."""
     if typing.get_origin(option) is typing.Literal:
         return value in typing.get_args(option)
-    if option in (int, float):
-        number = isinstance(value, int) or (option is float and isinstance(value, float))
-        return number and not isinstance(value, bool)
+    if option is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if option is float:
+        return _taken(value, int) or (isinstance(value, float) and math.isfinite(value))
     if option in (str, bool):
         return isinstance(value, option)
     if option in (type(None), None):

@@ -10,16 +10,28 @@ from typing import Any, TypeVar
 from sweeper.data.corpus import Corpus, Source
 from sweeper.errors import ConfigError, suggest
 from sweeper.launch.launcher import Launcher
-from sweeper.plugs import build, call
+from sweeper.mirror import redact
+from sweeper.plugs import build, call, foreign
 from sweeper.report.log import Logger
+from sweeper.scaling.spec import Parameterization
 from sweeper.search.strategy import Strategy
 from sweeper.study import check_name
+from sweeper.training.optimizer import Optimizer
 from sweeper.training.recipe import DECAY, Recipe, prepare
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Hps, Space, Trial
 
 NUMERICS = 1
 """Part of every trial's key: raised when a change makes trials train differently."""
+
+LARGEST = Size(width=2**20, depth=2**12)
+"""Beyond this a size is a slip of the pen, and building it would take forever."""
+MOST_TRIALS = 10**6
+"""Likewise for the trials of a search, or of one size's learning-rate curve."""
+
+GROUPS = ("parameterization", "model", "optimizer", "search", "launcher", "data", "logger")
+SECTIONS = (*GROUPS, "study", "train", "transfer")
+"""The mappings that make up a configuration, beside the key `root`."""
 
 T = TypeVar("T")
 
@@ -30,6 +42,12 @@ class StudySettings:
 
     name: str | None = None
     storage: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no URL."""
+        if self.storage is not None and "://" not in self.storage:
+            allowed = "null, or a URL such as mysql://host/name"
+            raise ConfigError("storage", redact(self.storage), allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,78 +127,129 @@ def read_space(parameterization: Mapping[str, Any]) -> Space:
     space = parameterization.get("space")
     if not isinstance(space, Mapping):
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
-    scheme = build({k: v for k, v in parameterization.items() if k != "space"})
+    scheme = _plug({k: v for k, v in parameterization.items() if k != "space"}, Parameterization)
     own = scheme.hyperparameters
     known = (*own, DECAY) if DECAY in space else own
     for name in space:
         if name not in known:
-            raise ConfigError(
-                f"space.{name}", space[name], f"no such name; {suggest(name, (*own, DECAY))}"
-            )
-    for name in known:
-        if name not in space:
-            raise ConfigError(f"space.{name}", None, "{low, high, default} in log2")
-    return {name: _under(f"space.{name}", lambda n=name: _axis(space[n])) for name in known}  # type: ignore[misc]
+            allowed = f"no such name; {suggest(name, (*own, DECAY))}"
+            raise ConfigError(f"space.{name}", space[name], allowed)
+    return {name: _axis(f"space.{name}", space.get(name)) for name in known}
 
 
-def _axis(value: Any) -> Axis:
+def _axis(key: str, value: Any) -> Axis:
     if not isinstance(value, Mapping):
-        raise ConfigError("", value, "a mapping with low, high and default, in log2")
-    axis: Axis = call(Axis, value, {})
+        raise ConfigError(key, value, "a mapping {low, high, default}, in log2")
+    axis: Axis = _under(key, lambda: call(Axis, value, {}))
     return axis
+
+
+def _plug(config: Mapping[str, Any], kind: type) -> Any:
+    """Build a plug; ConfigError for one that lacks what its kind must have."""
+    with foreign("_target_", config.get("_target_"), "a class that takes these values"):
+        plug = build(config)
+    wanted = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
+    if lacking := sorted(name for name in wanted if not hasattr(plug, name)):
+        allowed = f"a {kind.__name__.lower()}; this has no {' and no '.join(lacking)}"
+        raise ConfigError("_target_", config["_target_"], allowed)
+    return plug
 
 
 def resolve(raw: Mapping[str, Any]) -> Settings:
     """Check the whole tree and build its plugs; ConfigError names the first key that is refused."""
-    parameterization = raw["parameterization"]
-    space = _under("parameterization", lambda: read_space(parameterization))
+    _check_sections(raw)
+
+    def plug(group: str, kind: type) -> Any:
+        return _under(group, lambda: _plug(raw[group], kind))
+
+    space = _under("parameterization", lambda: read_space(raw["parameterization"]))
     study: StudySettings = _under("study", lambda: call(StudySettings, raw["study"], {}))
     base = Size(width=_whole(raw, "width"), depth=_whole(raw, "depth"))
+    plug("optimizer", Optimizer)
+    search = plug("search", Strategy)
     settings = Settings(
         raw=raw,
         name=check_name(study.name if study.name is not None else default_name(raw)),
         storage=study.storage,
-        root=_root(raw["root"]),
+        root=read_root(raw["root"]),
         space=space,
-        search=_under("search", lambda: build(raw["search"])),
-        launcher=_under("launcher", lambda: build(raw["launcher"])),
-        source=_under("data", lambda: build(raw["data"])),
-        logger=_under("logger", lambda: build(raw["logger"])),
+        search=search,
+        launcher=plug("launcher", Launcher),
+        source=plug("data", Source),
+        logger=plug("logger", Logger),
         transfer=_under("transfer", lambda: call(LadderRule, raw["transfer"], {})),
         base=base,
     )
-    _under("search", lambda: settings.search.plan(space))
-    _check_sizes(settings)
+    _under("launcher", settings.launcher.precision)
+    _check_counts(settings)
+    _check_ladders(settings)
     return settings
 
 
-def _root(value: Any) -> Path:
+def _check_sections(raw: Mapping[str, Any]) -> None:
+    """Refuse a tree that has other parts than a configuration has."""
+    known = {*SECTIONS, "root"}
+    for key in raw:
+        if key not in known:
+            raise ConfigError(key, raw[key], f"there is no such key; {suggest(key, known)}")
+    for key in SECTIONS:
+        if not isinstance(raw.get(key), Mapping):
+            raise ConfigError(key, raw.get(key), "a mapping, which no configuration can do without")
+    if "root" not in raw:
+        raise ConfigError("root", None, "the path of a folder")
+
+
+def read_root(value: Any) -> Path:
+    """The folder of all studies; ConfigError when `value` is no path."""
     if not isinstance(value, str) or not value:
         raise ConfigError("root", value, "the path of a folder")
-    return Path(value).expanduser()
+    path = Path(value).expanduser()
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError("root", value, f"the path of a folder, and {there} is none")
+    return path
 
 
 def _whole(raw: Mapping[str, Any], key: str) -> int:
     """`model.<key>`, a positive whole number."""
-    value = raw["model"].get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"model.{key}", value, "a whole number, at least 1")
+    value, most = raw["model"].get(key), getattr(LARGEST, key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ConfigError(f"model.{key}", value, f"a whole number from 1 to {most}")
     return value
 
 
-def _check_sizes(settings: Settings) -> None:
-    """Build the model, without weights, at the base size and along the ladders."""
-    stand_in = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
-    prepare(settings.setup(stand_in, "float32", settings.base))
+def _check_counts(settings: Settings) -> None:
+    """Refuse a plan that nobody could mean."""
+    phases = _under("search", lambda: settings.search.plan(settings.space))
+    if (runs := sum(phase.runs for phase in phases)) > MOST_TRIALS:
+        raise ConfigError("search", f"{runs} trials", f"at most {MOST_TRIALS}")
+    rule = settings.transfer
+    if (runs := rule.points_per_line() * rule.seeds) > MOST_TRIALS:
+        raise ConfigError("transfer", f"{runs} trials a size", f"at most {MOST_TRIALS}")
+
+
+def _check_ladders(settings: Settings) -> None:
+    """Check the base size, and the sizes of the ladders."""
+    check_size(settings, settings.base)
     for key, sizes in settings.transfer.ladders(settings.base, depth=True).items():
         for size in sizes:
             try:
-                prepare(settings.setup(stand_in, "float32", size))
+                check_size(settings, size)
             except ConfigError as error:
                 if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
                     raise
                 allowed = f"sizes that the model can have ({error})"
                 raise ConfigError(f"transfer.{key}s", getattr(size, key), allowed) from error
+
+
+def check_size(settings: Settings, size: Size) -> None:
+    """Build the model of `size` without weights; ConfigError names the `model.` key refused."""
+    for key in ("width", "depth"):
+        if getattr(size, key) > (most := getattr(LARGEST, key)):
+            raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
+    stand_in = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
+    with foreign("model._target_", settings.raw["model"]["_target_"], "a model that can be built"):
+        prepare(settings.setup(stand_in, "float32", size))
 
 
 def default_name(raw: Mapping[str, Any]) -> str:

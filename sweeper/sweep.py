@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from sweeper.errors import SweeperError
 from sweeper.launch.launcher import Launcher
 from sweeper.report.log import Logger
 from sweeper.search.strategy import Conclusion, History, Point
@@ -137,3 +138,6 @@ class Sweep:
             self.study.record(result, bounds)
             self.logger.log(self.study.folder, result)
             self.monitor.finished(result)
+        lost = sum(self.lookup(trial.key) is None for trial in unique)
+        if lost:  # proposing them again might never end
+            raise SweeperError(f"the launcher gave no result for {lost} of {len(unique)} trials")

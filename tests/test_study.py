@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
-from sweeper import study as module
+from sweeper import mirror as module
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.mirror import redact, scrub
 from sweeper.study import Study, check_name, latest
@@ -82,8 +82,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves Optuna out, for tests of the files alone."""
-    monkeypatch.setattr(module._Mirror, "start", lambda self: None)
-    monkeypatch.setattr(module._Mirror, "add", lambda self, result, bounds: None)
+    monkeypatch.setattr(module.Mirror, "start", lambda self: None)
+    monkeypatch.setattr(module.Mirror, "add", lambda self, result, bounds: None)
 
 
 def test_importing_does_not_import_optuna() -> None:
@@ -474,7 +474,7 @@ def test_many_results_are_mirrored_at_once_when_missing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(module._Mirror, "add", lambda *_: None)
+        patch.setattr(module.Mirror, "add", lambda *_: None)
         with Study.open(folder) as study:
             for number in reversed(range(60)):
                 study.record(make(number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeper.commands.output import Output
+from sweeper.errors import BadInput
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Bench, Settings
 from sweeper.training.recipe import prepare
@@ -13,7 +14,10 @@ from sweeper.trial import Trial
 
 def open_bench(settings: Settings, cache: Path | None = None) -> Bench:
     """Prepare the corpus; BadInput when it cannot serve the training."""
-    corpus = settings.source.prepare(cache or settings.cache)
+    try:
+        corpus = settings.source.prepare(cache or settings.cache)
+    except BadInput as error:
+        raise BadInput(f"data: {error}") from error
     train = settings.raw["train"]
     corpus.check(train["batch_size"], train["seq_len"])
     return Bench(settings=settings, corpus=corpus, precision=settings.launcher.precision())
@@ -25,4 +29,4 @@ def progress(settings: Settings, output: Output, job: str, planned: int) -> Swee
     def cost(trial: Trial) -> float:
         return prepare(trial.setup).flops()
 
-    return SweepProgress(settings.folder, output.people, job, planned=planned, cost=cost)
+    return SweepProgress(settings.folder, output.watchers, job, planned=planned, cost=cost)

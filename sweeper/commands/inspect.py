@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.output import DONE, Output, find_study
+from sweeper.commands.output import DONE, Output, failures, find_study, studies
 from sweeper.errors import BadInput
 from sweeper.files import read_json
 from sweeper.lock import holder
@@ -27,7 +27,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         if not watch or state["driver"] is None:
             break
         time.sleep(2)
-    others = sorted(p.parent.name for p in root.glob("*/config.yaml") if p.parent.name != found)
+    others = [other for other in studies(root) if other != found]
     if others and name is None:
         output.say(f"Other studies: {', '.join(others)}")
     output.document({"study": found, **state})
@@ -36,15 +36,20 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
 
 def study_state(folder: Path) -> dict[str, Any]:
     """Trials by status, the live driver, and the last progress, of one study."""
-    results = Study.read(folder).results()
-    driver = holder(folder)
+    study, driver = Study.read(folder), holder(folder)
+    results = study.results()
+    progress = _try_json(folder / "progress.json") or {}
+    # Trials of a transfer's ladder are of other sizes: their losses say nothing of the search.
+    losses = [r.objective for r in results if r.trial.phase != "validate"]
     return {
         "folder": str(folder),
         "trials": dict(Counter(result.status for result in results)),
         "phases": dict(Counter(result.trial.phase for result in results)),
-        "best": min((r.objective for r in results if r.objective == r.objective), default=math.inf),
+        "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
+        "notes": [*study.notices, *failures(results)],
         "driver": None if driver is None else str(driver),
-        "progress": _try_json(folder / "progress.json"),
+        # What an earlier driver left is not this one's progress.
+        "progress": progress if driver and progress.get("updated", 0) >= driver.started else None,
         "search_finished": bool((_try_json(folder / "search.json") or {}).get("finished")),
     }
 
@@ -64,7 +69,8 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
     for phase, count in state["phases"].items():
         output.say(f"  {phase}: {count} trials")
     if math.isfinite(state["best"]):
-        output.say(f"Best training loss: {state['best']:.4f} nats")
+        output.say(f"Best training loss of the search: {state['best']:.4f} nats")
+    output.notes(state["notes"])
     running = state["progress"]
     if state["driver"] is None:
         output.say(f"No driver is running; the search is {_finished(state)}.")
@@ -74,7 +80,7 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
         left = running.get("left")
         words = "" if left is None else f", about {duration(float(left))} left"
         count = f"{running['done']}/{running['total']} trials"
-        where = f"{running['job']}: {running['phase']}"
+        where = ": ".join(dict.fromkeys([running["job"], running["phase"]]))
         output.say(f"Running ({state['driver']}): {where}: {count}{words}")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, suggest
 from sweeper.study import check_name, latest
-from sweeper.trial import encode
+from sweeper.trial import Result, encode
 
 DONE, FAILED, NOT_PROVEN = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -19,10 +20,15 @@ DONE, FAILED, NOT_PROVEN = 0, 1, 3
 
 @dataclass(frozen=True)
 class Output:
-    """Where things go: tables and sentences to `people`, one JSON document to stdout if asked."""
+    """Where things go: tables and sentences to `people`, one JSON document to stdout if asked.
+
+    `watchers` see progress, on stderr: what a command says at its end is the same however much
+    of the work it found done.
+    """
 
     people: Console
     json: bool = False
+    watchers: Console = field(default_factory=lambda: Console(stderr=True))
 
     def document(self, value: object) -> None:
         """Print the command's one JSON document, under `--json`."""
@@ -33,19 +39,37 @@ class Output:
         """A sentence for people, as it is."""
         self.people.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def tell(self, text: str) -> None:
+        """A sentence for watchers, on stderr."""
+        self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def notes(self, notices: Sequence[str]) -> None:
         """What a study has to tell."""
         for notice in notices:
             self.say(f"Note: {notice}")
 
 
+def failures(results: Iterable[Result]) -> list[str]:
+    """Why trials failed, a sentence for each reason."""
+    reasons = Counter(result.error for result in results if result.status == "failed")
+    return [
+        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {reason}"
+        for reason, count in reasons.most_common()
+    ]
+
+
+def studies(root: Path) -> list[str]:
+    """Names of all studies in `root`."""
+    return sorted(path.parent.name for path in root.glob("[!.]*/config.yaml"))
+
+
 def find_study(name: str | None, root: Path) -> str:
     """`name` if that study exists, else the latest; BadInput when there is none."""
-    if name is not None:
-        if not (root / check_name(name) / "config.yaml").is_file():
-            raise BadInput(f"there is no study {name!r} in {root}; `sweeper status` lists them")
-        return name
-    found = latest(root)
-    if found is None:
+    if name is not None and name.startswith("root="):
+        raise BadInput(f"write --root {name.removeprefix('root=')} here, not {name}")
+    known, last = studies(root), latest(root)
+    if last is None:
         raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
-    return found
+    if name is not None and check_name(name) not in known:
+        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, known)}")
+    return last if name is None else name

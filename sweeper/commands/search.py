@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.bench import open_bench, progress
-from sweeper.commands.output import DONE, FAILED, Output
+from sweeper.commands.output import DONE, FAILED, Output, failures
 from sweeper.config import Tree, compose_tree, to_yaml
 from sweeper.files import write_atomically, write_json
 from sweeper.lock import StudyLock
@@ -21,7 +22,7 @@ from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import Sweep
+from sweeper.sweep import Sweep, replay_search
 
 
 def search(
@@ -33,14 +34,17 @@ def search(
         return _dry_run(settings, output)
     bench = open_bench(settings)
     bench.recipe(settings.base)
-    with StudyLock(settings.folder):
+    with StudyLock(settings.folder) as lock:
+        if lock.previous is not None:
+            output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             found = _run_search(bench, study, output)
-            output.notes(study.notices)
+            output.notes([*study.notices, *failures(study.results())])
         write_report(settings.folder)
     show.conclusion(output.people, found, settings.space)
-    _next_step(settings, found, output)
+    output.say(f"Report: {settings.folder / 'report.html'}")
+    output.say(f"Next: {_next_step(settings, found, study, words)}")
     output.document(_search_record(settings, found, finished=True))
     return DONE if math.isfinite(found.objective) else FAILED
 
@@ -85,16 +89,18 @@ def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> 
     }
 
 
-def _next_step(settings: Settings, found: Conclusion, output: Output) -> None:
-    """The command that comes after a search."""
+def _next_step(settings: Settings, found: Conclusion, study: Study, words: Sequence[str]) -> str:
+    """The command that comes after a search: the transfer, or a search that may find something."""
     if not math.isfinite(found.objective):
-        output.say("Every trial diverged or failed: lower parameterization.space.eta.")
-        return
+        if all(result.status == "failed" for result in study.results()):
+            return shlex.join(["sweeper", "search", *words])
+        eta, key = settings.space["eta"], "parameterization.space.eta"
+        lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
+        return shlex.join(["sweeper", "search", *words, *lower])
     width = settings.base.width * 4
-    root = "" if str(settings.root) == "runs" else f" root={settings.root}"
-    command = f"sweeper transfer --study {settings.name} --to-width {width} --validate{root}"
-    output.say(f"Report: {settings.folder / 'report.html'}")
-    output.say(f"Next: {command}")
+    command = ["sweeper", "transfer", "--study", settings.name, "--to-width", str(width)]
+    root = [] if str(settings.root) == "runs" else [f"root={settings.root}"]
+    return shlex.join([*command, "--validate", *root])
 
 
 def _dry_run(settings: Settings, output: Output) -> int:
@@ -105,16 +111,26 @@ def _dry_run(settings: Settings, output: Output) -> int:
         hps = {name: axis.default for name, axis in settings.space.items()}
         trials = tuple(bench.trial(settings.base, hps, seed, "dry run") for seed in range(16))
         pack, seconds = settings.launcher.estimate(trials, bench.corpus)
+        known = _finished(settings, bench)
     seconds *= recipe.train.steps
     flops = recipe.flops()
     facts = (
         f"{recipe.parameters():,} parameters a trial, {recipe.train.steps} steps; trials share "
         f"points, so fewer may be trained. Time: measured here, {pack} trials a pack."
     )
+    if known:
+        facts += f" Of these trials, {known} are finished already."
     show.dry_run(output.people, phases, flops, seconds, facts)
     rows = [
         {"phase": p.name, "trials": p.runs, "flops": p.runs * flops, "seconds": p.runs * seconds}
         for p in phases
     ]
-    output.document({"study": settings.name, "phases": rows, "pack": pack})
+    output.document({"study": settings.name, "phases": rows, "finished": known, "pack": pack})
     return DONE
+
+
+def _finished(settings: Settings, bench: Bench) -> int:
+    """How many of the search's trials the study holds already."""
+    if not settings.folder.is_dir():
+        return 0
+    return len(replay_search(bench, Study.read(settings.folder).get)[0].results)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sweeper.commands.bench import open_bench, progress
-from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
-from sweeper.config import parse, read_tree
+from sweeper.commands.output import DONE, NOT_PROVEN, Output, failures, find_study
+from sweeper.config import parse, plain, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.lock import StudyLock
@@ -19,7 +20,7 @@ from sweeper.report.page import write_report
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Bench, Settings, resolve
+from sweeper.settings import Bench, Settings, check_size, read_root, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep, replay_search
 from sweeper.transfer.ladder import Size, SizeCurve
@@ -30,13 +31,13 @@ from sweeper.trial import encode
 
 def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
     """The root folder that the overrides give (default runs), and the other overrides."""
-    root, others = "runs", []
+    root, others = Path("runs"), []
     for word, override in zip(words, parse(words), strict=True):
         if override.key_or_group == "root":
-            root = str(override.value())
+            root = read_root(plain("root", override.value()))
         else:
             others.append(word)
-    return Path(root).expanduser(), others
+    return root, others
 
 
 def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) -> Settings:
@@ -45,14 +46,24 @@ def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) 
     found = find_study(name, root)
     for override in parse(others):
         key = str(override.key_or_group)
-        if key.split(".")[0] == "parameterization" or key in ("study", "study.name"):
+        if key.split(".")[0] in ("parameterization", "experiment") or key in _NAMES:
             raise BadInput(
-                f"{key} belongs to the study {found!r}: search anew, or choose one with --study"
+                f"{key} cannot be changed for the study {found!r}: search anew with it, or choose "
+                "another study with --study"
             )
-    tree = read_tree(root / found / "config.yaml", others, config_dir)
-    tree["root"] = str(root)
-    tree["study"]["name"] = found
-    return resolve(tree)
+    path = root / found / "config.yaml"
+    tree = read_tree(path, others, config_dir) | {"root": str(root)}
+    if isinstance(tree.get("study"), dict):
+        tree["study"]["name"] = found
+    try:
+        return resolve(tree)
+    except ConfigError as error:
+        if others:
+            raise
+        raise BadInput(f"{path}: {error}") from error
+
+
+_NAMES = ("study", "study.name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +86,9 @@ def transfer(
     """The plan for the target from the study's optimum and, if asked, the proof that it holds."""
     settings = load_study(study_name, words, config_dir)
     size = Size(width=target.width, depth=target.depth or settings.base.depth)
+    _check_target(settings, size)
+    if target.validate:
+        _check_storage(settings)
     bench = open_bench(settings)
     found = _optimum(bench, output)
     if settings.transfer.eta is not None:
@@ -91,10 +105,32 @@ def transfer(
     write_report(settings.folder)
     output.say(f"Plan: {folder / 'plan.json'}")
     output.say(f"Report: {settings.folder / 'report.html'}")
+    if not target.validate:
+        options = [f"--study={settings.name}", f"--to-width={size.width}"]
+        options += [f"--to-depth={size.depth}"] * (size.depth != settings.base.depth)
+        output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *words])}")
     answers = [verdict.to_json() for verdict in verdicts] if verdicts else None
     output.document({"study": settings.name, "plan": plan.to_json(), "verdicts": answers})
     proven = all(verdict.answer == "holds" for verdict in verdicts)
     return NOT_PROVEN if target.strict and not proven else DONE
+
+
+def _check_target(settings: Settings, size: Size) -> None:
+    """Refuse a target that the model cannot have, by the name of the option that gave it."""
+    try:
+        check_size(settings, size)
+    except ConfigError as error:
+        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
+        raise ConfigError(flag, error.value, error.allowed) if flag else error from error
+
+
+def _check_storage(settings: Settings) -> None:
+    """BadInput when the study cannot be written because its storage's password was not kept."""
+    if settings.storage is not None and "***" in settings.storage:
+        raise BadInput(
+            "the storage's password is not kept: give study.storage=... again "
+            f"(it was {settings.storage})"
+        )
 
 
 def _optimum(bench: Bench, output: Output) -> Conclusion:
@@ -105,8 +141,9 @@ def _optimum(bench: Bench, output: Output) -> Conclusion:
     if not history.results:
         raise BadInput(
             f"the study {settings.name!r} has no finished trial of this configuration: "
-            f"run `sweeper search study={settings.name}` with it first"
+            f"run `sweeper search study={settings.name}` with the same overrides first"
         )
+    output.notes(study.notices)
     if missing:
         output.say(
             f"Note: the search is not finished; this is its best of {len(history.results)} trials."
@@ -118,12 +155,7 @@ def _optimum(bench: Bench, output: Output) -> Conclusion:
 
 
 def _plan(bench: Bench, size: Size, found: Conclusion) -> TransferPlan:
-    settings = bench.settings
-    try:
-        recipe = bench.recipe(size)
-    except ConfigError as error:
-        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
-        raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
+    settings, recipe = bench.settings, bench.recipe(size)
     source = {
         "study": settings.name,
         "search": settings.raw["search"]["_target_"],
@@ -145,12 +177,12 @@ def _validate(
     settings, rule = bench.settings, bench.settings.transfer
     ladders = rule.ladders(settings.base, depth=with_depth)
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    with StudyLock(settings.folder), _reopen(settings) as study:
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         with progress(settings, output, "validate", planned) as monitor:
             sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger)
             curves = {c.size: c for c in sweep.ladder(found.best, sizes)}
-        output.notes(study.notices)
+        output.notes([*study.notices, *failures(study.results())])
     eta = found.best["eta"]
     verdicts = [
         judge(axis, [curves[size] for size in ladder], eta, settings.base, rule)
@@ -164,16 +196,6 @@ def _validate(
         picture = folder / f"curves-{verdict.axis}.png"
         output.say(f"Curves: {picture}")
     return verdicts
-
-
-def _reopen(settings: Settings) -> Study:
-    """The study for writing; BadInput when its storage's password was not kept."""
-    if settings.storage is not None and "***" in settings.storage:
-        raise BadInput(
-            "the storage's password is not kept: give study.storage=... again "
-            f"(it was {settings.storage})"
-        )
-    return Study.open(settings.folder, settings.storage)
 
 
 def _validation_record(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
@@ -64,16 +64,28 @@ def dry_run(
     made.add_section()
     made.add_row("all", str(total), f"{total * flops:.2e}", time)
     console.print(made)
-    console.print(facts, highlight=False)
+    console.print(facts, highlight=False, soft_wrap=True)
 
 
 def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) -> None:
     """What a search found: the lines, the notes, the best configuration."""
     if found.lines:
-        made = table("Lines", ["hyperparameter", "optimum", "value", "loss", "points", "range"])
+        made = table(
+            "Lines: one hyperparameter varied at a time",
+            ["hyperparameter", "optimum", "value", "loss", "points", "range"],
+        )
         for line in found.lines:
             made.add_row(*_line_row(line))
         console.print(made)
+    if math.isfinite(found.objective):
+        _best(console, found, space_names)
+    else:
+        console.print(f"All {found.runs} trials diverged or failed.", highlight=False)
+    for note in found.notes:
+        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _best(console: Console, found: Conclusion, space_names: Iterable[str]) -> None:
     made = table("Best configuration", ["hyperparameter", "log2", "value"])
     for name in space_names:
         made.add_row(name, f"{found.best[name]:g}", short(2.0 ** found.best[name]))
@@ -83,8 +95,6 @@ def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) 
         f"Training loss {number(found.objective)} nats ({seeds}) after {found.runs} trials.",
         highlight=False,
     )
-    for note in found.notes:
-        console.print(f"- {note}", highlight=False, markup=False)
 
 
 def _line_row(line: LineResult) -> list[str]:
@@ -166,17 +176,21 @@ def verdict(console: Console, found: Verdict) -> None:
         "Regret: loss in nats of training at the transferred eta. Cost: at the base's own optimum. "
         "Shift: log2, from the base's optimum. ±: 95 % interval.",
         highlight=False,
+        soft_wrap=True,
     )
     for size in found.sizes:
         if size.answer != "holds":
-            console.print(f"- {size.size}: {size.reason}", highlight=False, markup=False)
+            console.print(
+                f"- {size.size}: {size.reason}", highlight=False, markup=False, soft_wrap=True
+            )
     if found.note:
-        console.print(f"- Note: {found.note}.", highlight=False, markup=False)
+        console.print(f"- Note: {found.note}.", highlight=False, markup=False, soft_wrap=True)
     style = {"holds": "green", "fails": "red"}.get(found.answer, "yellow")
     todo = f" To settle it, {found.todo}." if found.todo else ""
     console.print(
         f"[bold {style}]The transfer over {found.axis} {_sentence(found)}.[/]{todo}",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -184,9 +198,3 @@ def _sentence(found: Verdict) -> str:
     if found.answer == "cannot say yet":
         return "can neither be confirmed nor refuted yet"
     return found.answer
-
-
-def counts(results: Mapping[str, int]) -> str:
-    """Trials by status, in words."""
-    parts = [f"{count} {status}" for status, count in results.items() if count]
-    return ", ".join(parts) or "no trials yet"

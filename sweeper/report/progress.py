@@ -39,6 +39,10 @@ class Snapshot:
     left: float | None = None
     updated: float = 0.0
 
+    def where(self) -> str:
+        """The job, and its phase where that says more."""
+        return self.job if self.phase == self.job else f"{self.job}: {self.phase}"
+
 
 class SweepProgress:
     """A `Monitor` that shows and writes what it is told. Use it as a context manager.
@@ -130,14 +134,15 @@ class SweepProgress:
         self._bar.update(
             self._task,
             completed=min(1.0, share),
-            description=f"{snapshot.job}: {snapshot.phase}",
+            description=snapshot.where(),
             facts=self.facts(),
         )
         self._write()
         now = time.monotonic()
         if not self.console.is_terminal and now - self._said > LINE_EVERY:
             self._said = now
-            self.console.print(f"{snapshot.job}: {snapshot.phase}: {self.facts()}", highlight=False)
+            line = f"{snapshot.where()}: {self.facts()}"
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def facts(self) -> str:
         """Done and total, best so far, time left, in words."""
@@ -166,10 +171,12 @@ class SweepProgress:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min."""
+    """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"

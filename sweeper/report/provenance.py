@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from sweeper import __version__
+from sweeper.mirror import redact
 
 PACKAGES = ("torch", "numpy", "optuna", "hydra-core")
 
@@ -23,7 +24,7 @@ def provenance() -> dict[str, Any]:
         **{name: _version(name) for name in PACKAGES},
         "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
         "git": git_commit(),
-        "command": shlex.join(["sweeper", *sys.argv[1:]]),
+        "command": shlex.join(["sweeper", *map(redact, sys.argv[1:])]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

@@ -79,11 +79,16 @@ class IndependentSearch:
         return replay(self._rule(space), space[name], evaluate)
 
     def propose(self, space: Space, history: History) -> list[Point]:
-        """The missing points of the phase at hand; all lines' rounds run together."""
+        """The missing points of the phase at hand; all lines' rounds run together.
+
+        A line over eta that diverged everywhere ends the search: no other line could build on it.
+        """
         base = defaults(space)
         eta = self._eta(space, history)
         if eta.missing:
             return _points([{**base, "eta": v} for v in eta.missing], [0], "eta", history)
+        if math.isinf(min(eta.known.values())):
+            return []
         base["eta"] = self._eta_optimum(space, history)
         wanted: list[Hps] = []
         for name in self._names(space):
@@ -92,7 +97,8 @@ class IndependentSearch:
         points = _points(wanted, range(self.seeds), "lines", history)
         if points:
             return points
-        combined, single = self._finalists(space, history)
+        lines = self._found_lines(space, history)
+        combined, single = self._combined(space, lines), self._single(space, history, lines)[0]
         return _points([combined, single], self._fresh_seeds(), "combine", history)
 
     def _fresh_seeds(self) -> range:
@@ -108,19 +114,30 @@ class IndependentSearch:
         states += [(n, self._line(space, history, n, base)) for n in self._names(space)]
         return [line for name, state in states if (line := line_result(name, state))]
 
-    def _finalists(self, space: Space, history: History) -> tuple[Hps, Hps]:
-        """The combined optimum, and the best configuration that moved one hyperparameter."""
-        lines = self._found_lines(space, history)
-        base = defaults(space) | {"eta": self._eta_optimum(space, history)}
-        combined = base | {line.name: line.optimum for line in lines}
-        others = [line for line in lines if line.name != "eta"]
-        if not others:
-            return combined, base
-        best = min(others, key=lambda line: line.objective)
-        return combined, base | {best.name: best.optimum}
+    def _combined(self, space: Space, lines: Sequence[LineResult]) -> Hps:
+        """The optimum of every line at once; a line without any finite loss has none."""
+        found = {line.name: line.optimum for line in lines if math.isfinite(line.objective)}
+        return defaults(space) | found
 
-    def _combination(self, space: Space, history: History) -> Combination | None:
-        combined, single = self._finalists(space, history)
+    def _single(
+        self, space: Space, history: History, lines: Sequence[LineResult]
+    ) -> tuple[Hps, float, int]:
+        """The best configuration that moves at most one hyperparameter from eta's optimum.
+
+        With its objective and how many seeds that is the mean of. Where no line has the defaults
+        on its grid, only the line over eta tried them: then its one seed is what all share.
+        """
+        base = defaults(space) | {"eta": self._eta_optimum(space, history)}
+        shared = history.mean(base, range(self.seeds)) is not None
+        seeds = range(self.seeds if shared else 1)
+        found = [
+            (hps, objective, len(seeds))
+            for hps in [base, *(base | {line.name: line.optimum} for line in lines)]
+            if (objective := history.mean(hps, seeds)) is not None
+        ]
+        return min(found, key=lambda single: single[1], default=(base, math.inf, 1))
+
+    def _combination(self, combined: Hps, single: Hps, history: History) -> Combination | None:
         pairs = [
             (a, b)
             for seed in self._fresh_seeds()
@@ -140,16 +157,15 @@ class IndependentSearch:
         )
 
     def conclude(self, space: Space, history: History) -> Conclusion:
-        """The better of combined and single over fresh seeds, or the best line so far."""
+        """The better of combined and single over fresh seeds, else the best single so far."""
         lines = self._found_lines(space, history)
-        combination = self._combination(space, history)
-        notes = list(line_notes(lines, space))
+        best, objective, seeds = self._single(space, history, lines)
+        combination = self._combination(self._combined(space, lines), best, history)
+        notes = list(line_notes(lines))
         if combination is not None:
-            best, objective, seeds = _winner(combination)
             notes.append(combination.finding)
-        else:
-            _, best = self._finalists(space, history)
-            objective, seeds = min((line.objective for line in lines), default=math.inf), 1
+            if not math.isnan(combination.difference):
+                best, objective, seeds = _winner(combination)
         return Conclusion(
             best=best,
             objective=objective,
@@ -177,12 +193,11 @@ def _points(
 
 
 def _paired(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Mean and standard error of the first minus the second."""
-    if any(math.isinf(b) for _, b in pairs):
-        return (math.nan if any(math.isinf(a) for a, _ in pairs) else -math.inf), math.nan
-    differences = [a - b for a, b in pairs]
-    error = stdev(differences) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
-    return mean(differences), error if not math.isinf(mean(differences)) else math.nan
+    """Mean and standard error of the first minus the second; see `Combination`."""
+    difference = mean(a for a, _ in pairs) - mean(b for _, b in pairs)
+    if len(pairs) < 2 or not math.isfinite(difference):
+        return difference, math.nan
+    return difference, stdev(a - b for a, b in pairs) / math.sqrt(len(pairs))
 
 
 def _winner(combination: Combination) -> tuple[Hps, float, int]:

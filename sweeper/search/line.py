@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sweeper.errors import ConfigError
 from sweeper.search.strategy import History, LineResult
-from sweeper.trial import Axis, Hps, Space
+from sweeper.trial import Axis, Hps
 
 Evaluate = Callable[[float], float | None]
 """Mean objective at a log2 value; None when it is not known yet."""
@@ -22,8 +22,9 @@ class LineRule:
     """How a line is laid: first spacing `step`, at most `points`, halved around the optimum.
 
     Each round halves the spacing and puts new points within `reach` old spacings of the
-    optimum. An optimum at the end of the line extends it by one spacing at a time, at most
-    `extend` points a side, which do not count as `points`.
+    optimum. An optimum at the end of the line extends it by one first spacing at a time, at most
+    `extend` points a side, which do not count as `points`. A line without any finite loss has
+    no optimum: it is left as it is.
     """
 
     step: float = 1.0
@@ -42,7 +43,10 @@ class LineRule:
 
 @dataclass(frozen=True)
 class LineState:
-    """A line replayed against what is known: all values laid so far and those still missing."""
+    """A line replayed against what is known: all values laid so far and those still missing.
+
+    `extended` counts the known values by which the first grid was extended.
+    """
 
     known: dict[float, float]
     missing: list[float]
@@ -73,13 +77,14 @@ def replay(rule: LineRule, axis: Axis, evaluate: Evaluate) -> LineState:
                 known[value] = found
         return missing
 
-    missing = ask(_first_grid(rule, axis))
-    spacing, left = rule.step, rule.points - len(known) - len(missing)
-    while not missing:
-        beyond = _beyond(known, rule.step, rule.extend, axis)
+    grid = _first_grid(rule, axis)
+    missing = ask(grid)
+    spacing, left = rule.step, rule.points - len(grid)
+    while not missing and math.isfinite(min(known.values())):
+        beyond = _beyond(known, rule, grid)
         if beyond is not None:
-            extended += 1
             missing = ask([beyond])
+            extended += not missing
             continue
         spacing /= 2
         fresh = [] if spacing < FINEST else _midpoints(known, spacing, rule.reach)[:left]
@@ -97,20 +102,20 @@ def _first_grid(rule: LineRule, axis: Axis) -> list[float]:
 
 
 def optimum(known: dict[float, float]) -> float:
-    """The value with the least loss; of equals the one nearest the middle of them."""
+    """The value with the least loss; of equals the middle one."""
     best = min(known.values())
     ties = sorted(value for value, loss in known.items() if loss == best)
     return ties[(len(ties) - 1) // 2]
 
 
-def _beyond(known: dict[float, float], step: float, extend: int, axis: Axis) -> float | None:
-    """The next value past the end that the optimum lies at, or None."""
-    best, values = optimum(known), sorted(known)
-    if not math.isfinite(known[best]) or len(values) < 2:
+def _beyond(known: dict[float, float], rule: LineRule, grid: list[float]) -> float | None:
+    """The next value past the end that the optimum lies at, or None; `grid` is the first one."""
+    best, step, room = optimum(known), rule.step, rule.extend * rule.step + 1e-9
+    if len(known) < 2:
         return None
-    if best == values[0] and axis.low - (best - step) <= extend * step + 1e-9:
+    if best == min(known) and grid[0] - (best - step) <= room:
         return best - step
-    if best == values[-1] and (best + step) - axis.high <= extend * step + 1e-9:
+    if best == max(known) and (best + step) - grid[-1] <= room:
         return best + step
     return None
 
@@ -138,14 +143,15 @@ def line_result(name: str, state: LineState) -> LineResult | None:
     )
 
 
-def line_notes(lines: Sequence[LineResult], space: Space) -> Iterator[str]:
+def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
     """Sentences about ends of lines: extended grids, and optima still at an end."""
     for line in lines:
-        axis, values = space[line.name], [value for value, _ in line.points]
+        values = [value for value, _ in line.points]
         if line.extended:
             yield (
-                f"{line.name}: the optimum lay at the end of 2^{axis.low:g}..2^{axis.high:g}; "
-                f"the grid was extended by {line.extended} to 2^{min(values):g}..2^{max(values):g}"
+                f"{line.name}: the optimum lay at the end of the grid, which was extended by "
+                f"{line.extended} to 2^{min(values):g}..2^{max(values):g}"
             )
-        if line.optimum in (min(values), max(values)) and len(values) > 1:
+        at_end = line.optimum in (min(values), max(values)) and len(values) > 1
+        if at_end and math.isfinite(line.objective):
             yield f"{line.name}: the optimum 2^{line.optimum:g} is still at the end of the grid"

@@ -53,7 +53,7 @@ class LearningRateLine:
             seeds=self.seeds,
             runs=len(runs),
             lines=(line,) if line else (),
-            notes=tuple(line_notes([line] if line else [], space)),
+            notes=tuple(line_notes([line] if line else [])),
             cost_curve=running_best(runs),
             phase_ends={"eta": len(runs)},
         )

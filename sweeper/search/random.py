@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,10 +51,10 @@ class RandomGrid:
         return {name: space[name].grid(self.step) for name in chosen_axes(space, self.axes)}
 
     def _draws(self, space: Space) -> Iterator[Hps]:
-        """All of the search's points, in order."""
+        """All of the search's points, in order; at most those of the grid."""
         grids, generator = self._grids(space), random.Random(f"sweeper {self.seed}")
         size, seen = prod(len(grid) for grid in grids.values()), set[int]()
-        while len(seen) < self.runs:
+        while len(seen) < min(self.runs, size):
             index = generator.randrange(size)
             if index in seen:
                 continue
@@ -72,10 +73,11 @@ class RandomGrid:
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best point, and the expected best of every shorter search."""
         best = best_result(history)
+        grids = self._grids(space) if math.isfinite(best.objective) else {}
         at_end = [
             f"{name}: the best point lies at the end of its grid, 2^{best.trial.hps[name]:g}; "
             f"widen parameterization.space.{name}"
-            for name, grid in self._grids(space).items()
+            for name, grid in grids.items()
             if best.trial.hps[name] in (grid[0], grid[-1]) and len(grid) > 1
         ]
         values = [r.objective for r in history.results]

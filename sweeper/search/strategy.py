@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -43,9 +43,10 @@ class History:
 
     def add(self, result: Result) -> None:
         """Take one more result in."""
-        value = math.inf if math.isnan(result.objective) else result.objective
+        if math.isnan(result.objective):
+            result = replace(result, objective=math.inf)
         self.results.append(result)
-        self._values[identity(result.trial.hps), result.trial.seed] = value
+        self._values[identity(result.trial.hps), result.trial.seed] = result.objective
 
     def __contains__(self, point: Point) -> bool:
         return point.id in self._values
@@ -84,8 +85,9 @@ class LineResult:
 class Combination:
     """The combined optimum against the best single configuration, paired over fresh seeds.
 
-    `difference` is the mean of combined minus single in nats (negative: combining helped) and
-    `error` its standard error; both are NaN when the two are the same configuration.
+    `difference` is the mean of combined minus single in nats (negative: combining helped),
+    infinite when only one of the two ever diverged and NaN when both did; `error` is its
+    standard error, NaN when there is none to tell.
     """
 
     combined: Hps
@@ -100,8 +102,16 @@ class Combination:
         """What can be said of combining, in words."""
         if identity(self.combined) == identity(self.single):
             return "the combined optimum is the best single configuration itself"
-        if math.isinf(self.difference) or math.isnan(self.difference):
-            return "combining made the run diverge" if self.difference > 0 else "combining helped"
+        if math.isnan(self.difference):
+            return "cannot say whether combining helped: both configurations diverged on a seed"
+        if math.isinf(self.difference):
+            worse, better = (
+                ("combined", "single") if self.difference > 0 else ("single", "combined")
+            )
+            verb = "hurt" if self.difference > 0 else "helped"
+            return f"combining {verb}: the {worse} configuration diverged, the {better} one did not"
+        if math.isnan(self.error):
+            return f"one seed cannot say whether combining helped ({self.difference:+.4f} nats)"
         size = f"{self.difference:+.4f} nats, standard error {self.error:.4f}"
         if abs(self.difference) <= 2 * self.error:
             return f"combining made no clear difference ({size})"
@@ -158,7 +168,7 @@ def chosen_axes(space: Space, wanted: Sequence[str] | None, key: str = "axes") -
 
 def best_result(history: History) -> Result:
     """The finished result with the lowest objective; the first of equals."""
-    return min(history.results, key=lambda r: math.inf if math.isnan(r.objective) else r.objective)
+    return min(history.results, key=lambda result: result.objective)
 
 
 def running_best(values: Iterable[float]) -> tuple[tuple[int, float], ...]:

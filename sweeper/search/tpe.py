@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import warnings
 from dataclasses import dataclass
@@ -50,9 +49,24 @@ class TPE:
         if done >= self.runs:
             return []
         points = self._ask(space, history, min(self.batch, self.runs - done))
-        return [point for point in points if point not in history]
+        # Axes of a single value leave few points to ask: each is trained once.
+        return list({point.id: point for point in points if point not in history}.values())
 
     def _ask(self, space: Space, history: History, count: int) -> list[Point]:
+        import optuna
+
+        level = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                asked = self._sample(space, history, count)
+        finally:
+            optuna.logging.set_verbosity(level)
+        return [Point(hps=defaults(space) | params, seed=0, phase="tpe") for params in asked]
+
+    def _sample(self, space: Space, history: History, count: int) -> list[dict[str, float]]:
+        """Tell a new sampler the history and ask it for `count` configurations."""
         import optuna
 
         names = chosen_axes(space, self.axes)
@@ -61,21 +75,16 @@ class TPE:
             for name in names
         }
         seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            sampler = optuna.samplers.TPESampler(seed=seed)
-            study = optuna.create_study(sampler=sampler)
-            for result in history.results:
-                study.add_trial(
-                    optuna.trial.create_trial(
-                        params={name: result.trial.hps[name] for name in names},
-                        distributions=ranges,
-                        value=math.inf if math.isnan(result.objective) else result.objective,
-                    )
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+        for result in history.results:
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params={name: result.trial.hps[name] for name in names},
+                    distributions=ranges,
+                    value=result.objective,
                 )
-            asked = [study.ask(ranges).params for _ in range(count)]
-        return [Point(hps=defaults(space) | params, seed=0, phase="tpe") for params in asked]
+            )
+        return [study.ask(ranges).params for _ in range(count)]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best trial."""

@@ -16,6 +16,7 @@ NEAR = 1.0
 """The parabola is fitted to points within this distance, in log2, of the lowest one."""
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class Fit:
 
     `regret` is the loss in nats by training at the transferred eta instead of the optimum.
     `at_end` tells that the lowest point is the first or last of the curve, so that the optimum
-    is only a bound; `noise` is the standard deviation of a run in nats, NaN with one seed.
+    is only a bound; `noise` is the standard deviation of a run in nats, NaN where there are too
+    few seeds or finite points to tell.
     """
 
     curve: SizeCurve
@@ -55,13 +57,15 @@ class Fit:
     def cost(self, eta: float, draws: Array | None = None) -> Estimate:
         """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
 
-        `draws` [DRAWS] of eta carry its own uncertainty into the interval.
+        `draws` [DRAWS] of eta carry its own uncertainty into the interval. Where the curve was
+        not measured, the value is the least that it can be and the interval reaches +inf.
         """
         etas = np.array(sorted(self.curve.losses))
         means = np.array([np.mean(self.curve.losses[float(value)]) for value in etas])
-        where = np.full(DRAWS, eta) if draws is None else draws
-        rows = [_above(etas, row, float(x)) for row, x in zip(self.mean_draws, where, strict=True)]
-        return Estimate.of(_above(etas, means, eta), np.array(rows))
+        where = np.full(len(self.mean_draws), eta) if draws is None else draws
+        lows, highs = _above(etas, np.vstack([means, self.mean_draws]), np.append(eta, where))
+        low, high = (Estimate.of(float(side[0]), side[1:]) for side in (lows, highs))
+        return Estimate(value=low.value, low=low.low, high=high.high)
 
 
 def fit(curve: SizeCurve, transferred: float) -> Fit | None:
@@ -77,82 +81,115 @@ def fit(curve: SizeCurve, transferred: float) -> Fit | None:
     if not np.isfinite(means).any():
         return None
     best = int(np.argmin(means))
-    optimum, loss = _vertex(etas, means)
-    noise = _noise(etas, runs, best)
-    spread = 0.0 if math.isnan(noise) else noise / math.sqrt(runs.shape[1])
-    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent.
-    generator = np.random.default_rng([curve.size.width, curve.size.depth])
-    draws = means + generator.normal(0.0, 1.0, (DRAWS, len(etas))) * spread
-    vertices = np.array([_vertex(etas, row) for row in draws])
+    noise, freedom = _noise(etas, runs, best)
+    draws = means + _disturbances(curve, noise, freedom)
+    places, heights = _vertices(etas, np.vstack([means, draws]))
     found = Fit(
         curve=curve,
-        optimum=Estimate.of(optimum, vertices[:, 0]),
-        loss=Estimate.of(loss, vertices[:, 1]),
+        optimum=Estimate.of(float(places[0]), places[1:]),
+        loss=Estimate.of(float(heights[0]), heights[1:]),
         regret=Estimate(value=0.0, low=0.0, high=0.0),
         at_end=best in (0, len(etas) - 1),
         noise=noise,
-        optimum_draws=vertices[:, 0],
+        optimum_draws=places[1:],
         mean_draws=draws,
     )
     return replace(found, regret=found.cost(transferred))
 
 
-def _fitted(etas: Array, means: Array) -> tuple[Array, int] | None:
-    """Coefficients of a least-squares parabola near the lowest point, and that point's index.
+def _disturbances(curve: SizeCurve, noise: float, freedom: int) -> Array:
+    """What `noise` may add to the mean of every point, one row a draw; zeros if it is unknown.
 
-    None where fewer than three points are finite, the lowest is at an end, or it opens downwards.
+    Each row has a noise of its own, for `noise` is an estimate of few degrees of freedom: taken
+    together the rows are Student's t.
     """
-    best = int(np.argmin(means))
-    near = np.isfinite(means) & (np.abs(etas - etas[best]) <= NEAR + 1e-9)
-    if near.sum() < 3 or best in (0, len(etas) - 1):
-        return None
-    coefficients = np.polyfit(etas[near] - etas[best], means[near], 2)
-    return (coefficients, best) if coefficients[0] > 0 else None
+    points, seeds = len(curve.losses), len(next(iter(curve.losses.values())))
+    if math.isnan(noise):
+        return np.zeros((DRAWS, points))
+    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent.
+    generator = np.random.default_rng([curve.size.width, curve.size.depth])
+    spread = noise * np.sqrt(freedom / generator.chisquare(freedom, (DRAWS, 1)) / seeds)
+    return generator.normal(0.0, 1.0, (DRAWS, points)) * spread
 
 
-def _vertex(etas: Array, means: Array) -> tuple[float, float]:
-    """Place and height of the minimum: the parabola's, kept between the neighbours; or the lowest.
+def _reach(etas: Array, best: Index | int, distance: float) -> Array:
+    """`distance` from the lowest point, or that of its neighbours where the grid is wider."""
+    left, right = (etas[np.clip(best + side, 0, len(etas) - 1)] for side in (-1, 1))
+    reach: Array = np.maximum(distance, np.maximum(etas[best] - left, right - etas[best])) + 1e-9
+    return reach
 
-    Where no parabola can be fitted, the lowest point itself is the answer.
+
+def _fitted(etas: Array, rows: Array) -> tuple[Array, Index]:
+    """Coefficients [3, row] of a parabola near the lowest point of every row, and its index.
+
+    By least squares; NaN where fewer than three points are finite, the lowest is at an end, or it
+    opens downwards. All rows are finite at the same points.
     """
-    fitted = _fitted(etas, means)
-    if fitted is None:
-        best = int(np.argmin(means))
-        return float(etas[best]), float(means[best])
-    (a, b, _), best = fitted
-    left, right = etas[best - 1] - etas[best], etas[best + 1] - etas[best]
-    vertex = float(np.clip(-b / (2 * a), left, right))
-    return float(etas[best]) + vertex, float(np.polyval(fitted[0], vertex))
+    best: Index = rows.argmin(axis=1)
+    found = np.full((3, len(rows)), math.nan)
+    for index in set(best.tolist()) - {0, len(etas) - 1}:
+        away, mine = etas - etas[index], best == index
+        near = np.isfinite(rows[0]) & (np.abs(away) <= _reach(etas, index, NEAR))
+        if near.sum() >= 3:
+            found[:, mine] = np.polyfit(away[near], rows[np.ix_(mine, near)].T, 2)
+    found[:, found[0] <= 0] = math.nan
+    return found, best
 
 
-def _parabola(etas: Array, means: Array, eta: float) -> float:
-    """The fitted parabola at `eta` where it was fitted; +inf elsewhere."""
-    fitted = _fitted(etas, means)
-    if fitted is None or abs(eta - etas[fitted[1]]) > NEAR:
-        return math.inf
-    return float(np.polyval(fitted[0], eta - etas[fitted[1]]))
+def _vertices(etas: Array, rows: Array) -> tuple[Array, Array]:
+    """Place and height of every row's minimum: the parabola's, between the lowest's neighbours.
+
+    It is not sought on the side of a neighbour that diverged. Where no parabola can be fitted,
+    the lowest point itself is the answer.
+    """
+    (a, b, c), best = _fitted(etas, rows)
+    sides = [np.clip(best + side, 0, len(etas) - 1) for side in (-1, 1)]
+    finite = np.isfinite(rows[0])
+    left, right = (np.where(finite[side], etas[side] - etas[best], 0.0) for side in sides)
+    place = np.clip(-b / (2 * a), left, right)
+    lowest, known = rows.min(axis=1), np.isfinite(place)
+    height = np.where(known, (a * place + b) * place + c, lowest)
+    return etas[best] + np.where(known, place, 0.0), height
 
 
-def _above(etas: Array, means: Array, eta: float) -> float:
-    """How far the curve lies above its minimum at `eta`, straight between its points; >= 0."""
-    left, right = np.searchsorted(etas, [eta - 1e-9, eta + 1e-9])
-    if left < right:
-        value = float(means[left])
-    elif not 0 < left < len(etas) or not np.isfinite(means[left - 1 : left + 1]).all():
-        value = math.inf
-    else:
-        value = float(np.interp(eta, etas, means))
-        value = min(value, _parabola(etas, means, eta))
-    return max(0.0, value - _vertex(etas, means)[1])
+def _parabolas(etas: Array, rows: Array, where: Array) -> Array:
+    """Every row's parabola at its eta of `where`; NaN beyond the points that it was fitted to."""
+    (a, b, c), best = _fitted(etas, rows)
+    x = where - etas[best]
+    return np.where(np.abs(x) <= _reach(etas, best, NEAR), (a * x + b) * x + c, math.nan)
 
 
-def _noise(etas: Array, runs: Array, best: int) -> float:
-    """Standard deviation of one run around its (eta, seed) means, from points near the lowest."""
-    near = np.isfinite(runs).all(axis=1) & (np.abs(etas - etas[best]) <= 2 * NEAR + 1e-9)
-    part = runs[near]
+def _above(etas: Array, rows: Array, where: Array) -> tuple[Array, Array]:
+    """Bounds on how far every row lies above its minimum at its eta of `where`; >= 0.
+
+    Between two finite points it is straight, or the parabola where that is lower. Beside a
+    point that diverged and past the ends nothing is known but that it rises from the last point.
+    """
+    last = len(etas) - 1
+    above = np.searchsorted(etas, where - 1e-9)
+    exact = np.abs(etas[np.minimum(above, last)] - where) <= 1e-9
+    i, j = np.clip(above - ~exact, 0, last), np.minimum(above, last)
+    left, right = (np.take_along_axis(rows, side[:, None], 1)[:, 0] for side in (i, j))
+    low, high = np.minimum(left, right), np.maximum(left, right)
+    high[(i == j) & ~exact] = math.inf
+    inner = (i < j) & np.isfinite(high)
+    share = (where - etas[i])[inner] / (etas[j] - etas[i])[inner]
+    straight = (1 - share) * left[inner] + share * right[inner]
+    low[inner] = high[inner] = np.fmin(straight, _parabolas(etas, rows[inner], where[inner]))
+    least = _vertices(etas, rows)[1]
+    return np.maximum(0.0, low - least), np.maximum(0.0, high - least)
+
+
+def _noise(etas: Array, runs: Array, best: int) -> tuple[float, int]:
+    """Standard deviation of one run around its (eta, seed) means, and its degrees of freedom.
+
+    From the points near the lowest, all of whose runs are finite; NaN where they are too few.
+    """
+    near = np.abs(etas - etas[best]) <= _reach(etas, best, 2 * NEAR)
+    part = runs[np.isfinite(runs).all(axis=1) & near]
     rows, columns = part.shape
     freedom = (rows - 1) * (columns - 1)
     if freedom < 1:
-        return math.nan
+        return math.nan, 0
     residual = part - part.mean(1, keepdims=True) - part.mean(0, keepdims=True) + part.mean()
-    return float(np.sqrt((residual**2).sum() / freedom))
+    return float(np.sqrt((residual**2).sum() / freedom)), freedom

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -55,15 +56,14 @@ class LadderRule:
                     raise ConfigError(key, value, "sizes of at least 1")
         if self.seeds < 1:
             raise ConfigError("seeds", self.seeds, "at least 1")
-        for key in ("span", "step", "max_shift", "max_regret"):
-            if getattr(self, key) <= 0:
+        for key in ("span", "max_shift", "max_regret"):
+            if not 0 < getattr(self, key) < math.inf:
                 raise ConfigError(key, getattr(self, key), "a positive number")
+        LineRule(step=self.step, extend=self.extend)
         if self.step > self.span:
             raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
         if self.eta is not None and not abs(self.eta) <= 60:
             raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
-        if self.extend < 0:
-            raise ConfigError("extend", self.extend, "at least 0")
 
     def ladders(self, base: Size, *, depth: bool) -> Mapping[str, list[Size]]:
         """Sizes by axis, ascending, the base among them; the depth ladder only if it has steps."""

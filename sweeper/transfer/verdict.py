@@ -59,8 +59,9 @@ def judge(
     """Fit every curve and judge it against the thresholds of `rule`.
 
     `transferred` is the log2 eta that the plan uses. A size holds when both intervals lie
-    within the thresholds, fails when one lies beyond its threshold, and is open otherwise. The
-    axis fails with any size, and holds with all.
+    within the thresholds, fails when one lies beyond its threshold or the base's optimum
+    diverges, and is open otherwise: there is no interval without at least two seeds. The axis
+    fails with any size, and holds with all.
     """
     fits = [(curve.size, fit(curve, transferred)) for curve in curves]
     reference = next(found for size, found in fits if size == base)
@@ -115,7 +116,12 @@ def _judge_size(
         moved = found.optimum_draws - reference.optimum_draws
         shift = Estimate.of(found.optimum.value - reference.optimum.value, moved)
         cost = found.cost(reference.optimum.value, reference.optimum_draws)
-    answer, reason = _answer(found, shift, cost, rule)
+    if math.isinf(cost.low):
+        answer, reason = "fails", "the base's optimum diverges here"
+    elif math.isnan(found.noise) or math.isnan(reference.noise):
+        answer, reason = "cannot say yet", "too few seeds or finite runs to tell the noise"
+    else:
+        answer, reason = _answer(found, shift, cost, rule)
     return SizeVerdict(
         size=size,
         optimum=found.optimum,
@@ -137,10 +143,10 @@ def _answer(fit: Fit, shift: Estimate, cost: Estimate, rule: LadderRule) -> tupl
         return "fails", f"the base's optimum costs at least {cost.low:.4f} nats here"
     if least > rule.max_shift:
         return "fails", f"the optimum moved by at least {least:.2f} in log2"
-    if math.isnan(fit.noise):
-        return "cannot say yet", "one seed a point tells nothing of the noise"
     if fit.at_end:
         return "cannot say yet", "the optimum is at the end of the curve"
+    if math.isinf(cost.high):
+        return "cannot say yet", "the curve was not measured at the base's optimum"
     if cost.high > allowed:
         return "cannot say yet", f"the base's optimum may cost up to {cost.high:.4f} nats here"
     if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
@@ -151,7 +157,7 @@ def _answer(fit: Fit, shift: Estimate, cost: Estimate, rule: LadderRule) -> tupl
 def _todo(sizes: Sequence[SizeVerdict], rule: LadderRule) -> str:
     """What to run next: a longer curve, or as many seeds as shrink the widest interval enough.
 
-    An interval of half-width h around a value d below its threshold fits under it with
+    An interval of half-width h around a value that is d off its threshold clears it with
     (h / d)^2 times the seeds.
     """
     open_sizes = [size for size in sizes if size.answer == "cannot say yet"]
@@ -160,16 +166,23 @@ def _todo(sizes: Sequence[SizeVerdict], rule: LadderRule) -> str:
         return f"let the curves reach further at {'; '.join(ends)}: raise transfer.extend"
     if rule.seeds == 1:
         return "train at least two seeds a point: transfer.seeds=2"
+    gaps = [str(size.size) for size in open_sizes if math.isinf(size.cost.high)]
+    if gaps:
+        return (
+            f"measure the curves at the base's optimum for {'; '.join(gaps)}: "
+            "lower transfer.step or raise transfer.span"
+        )
     factor = max((_more(size, rule) for size in open_sizes), default=1.0)
     seeds = max(rule.seeds + 1, math.ceil(rule.seeds * min(factor, 16.0)))
     return f"train about {seeds} seeds a point: transfer.seeds={seeds}"
 
 
 def _more(size: SizeVerdict, rule: LadderRule) -> float:
-    """How many times the seeds would bring the intervals of `size` below the thresholds."""
+    """How many times the seeds would bring the intervals of `size` off the thresholds."""
     pairs = ((size.shift, rule.max_shift), (size.cost, rule.max_regret * size.loss.value))
     factors = []
     for estimate, limit in pairs:
-        room = limit - abs(estimate.value)
-        factors.append(((estimate.high - estimate.low) / 2 / room) ** 2 if room > 0 else 16.0)
+        room = abs(limit - abs(estimate.value))
+        half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+        factors.append((half / room) ** 2 if half < 4 * room else 16.0)
     return max(factors)

@@ -1,0 +1,132 @@
+"""Searches without training: losses that are made up, and trials that take no time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from sweeper.search.line import LineRule, LineState, replay
+from sweeper.search.strategy import History, Point, Strategy
+from sweeper.sweep import replay_search
+from sweeper.transfer.ladder import LadderRule, Size
+from sweeper.trial import Axis, Hps, Result, Space, Trial, digest
+
+CONF = Path(__file__).parents[2] / "conf"
+Objective = Callable[[Hps, int], float]
+
+
+def config(path: Path) -> dict[str, Any]:
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+
+
+def space_of(scheme: str) -> Space:
+    """The ranges in `conf/parameterization/`."""
+    found = config(CONF / "parameterization" / f"{scheme}.yaml")["space"]
+    return {name: Axis(**axis) for name, axis in found.items()}
+
+
+def noise(hps: Hps, seed: int) -> float:
+    """Between -1 and 1, and always the same for the same run."""
+    return int(digest([sorted(hps.items()), seed])[:8], 16) / 2**31 - 1
+
+
+def basin(space: Space, *, at: Mapping[str, float] | None = None, spread: float = 0.0) -> Objective:
+    """A paraboloid; its optimum is inside the range and off the grid, or `at`."""
+    optimum = {name: a.low + 0.47 * (a.high - a.low) for name, a in space.items()} | dict(at or {})
+
+    def objective(hps: Hps, seed: int) -> float:
+        bowl = sum(0.1 * (hps[name] - best) ** 2 for name, best in optimum.items())
+        return 3.0 + bowl + spread * noise(hps, seed)
+
+    return objective
+
+
+def cliff(objective: Objective, eta: float) -> Objective:
+    """The same below `eta`; at and above it every run diverges."""
+    return lambda hps, seed: math.inf if hps["eta"] >= eta else objective(hps, seed)
+
+
+def result(trial: Trial, objective: float) -> Result:
+    status = "complete" if math.isfinite(objective) else "diverged"
+    if math.isnan(objective):
+        status = "failed"
+    return Result(trial=trial, status=status, objective=objective)
+
+
+def point_result(point: Point, objective: float) -> Result:
+    trial = Trial(setup={}, hps=point.hps, seed=point.seed, phase=point.phase)
+    return result(trial, objective)
+
+
+@dataclass
+class Bench:
+    """As much of a `settings.Bench` as the loop asks for."""
+
+    search: Any = None
+    space: Space = field(default_factory=dict)
+    transfer: LadderRule = field(default_factory=lambda: LadderRule(widths=(32, 64)))
+    base: Size = field(default_factory=lambda: Size(width=32, depth=2))
+    corpus: Any = None
+
+    @property
+    def settings(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            search=self.search, space=self.space, base=self.base, transfer=self.transfer
+        )
+
+    def trial(self, size: Size, hps: Hps, seed: int, phase: str) -> Trial:
+        model = {"width": size.width, "depth": size.depth}
+        return Trial(setup={"model": model}, hps=dict(hps), seed=seed, phase=phase)
+
+
+def batches(
+    strategy: Strategy, space: Space, objective: Objective
+) -> Iterator[tuple[History, list[Point]]]:
+    """The history before every batch, and the batch; at last the whole history and no point."""
+    bench, history = Bench(search=strategy, space=space), History()
+    while points := strategy.propose(space, history):
+        yield history, points
+        for point in points:
+            trial = bench.trial(bench.base, point.hps, point.seed, point.phase)
+            history.add(result(trial, objective(point.hps, point.seed)))
+    yield history, []
+
+
+def run_search(strategy: Strategy, space: Space, objective: Objective) -> History:
+    """The history of the whole search."""
+    *_, (history, _) = batches(strategy, space, objective)
+    return history
+
+
+def resume(
+    strategy: Strategy, space: Space, objective: Objective, known: dict[str, Result]
+) -> tuple[History, dict[str, Result]]:
+    """Train to the end what the loop's replay finds missing: the history, and all that is known."""
+    bench, known = Bench(search=strategy, space=space), dict(known)
+    while True:
+        history, missing = replay_search(bench, known.get)
+        if not missing:
+            return history, known
+        for trial in missing:
+            assert trial.key not in known
+            known[trial.key] = result(trial, objective(trial.hps, trial.seed))
+
+
+def lay(rule: LineRule, axis: Axis, loss: Callable[[float], float]) -> tuple[LineState, list[Any]]:
+    """Lay a line to its end: what it is then, and the values of every round."""
+    known: dict[float, float] = {}
+    rounds = []
+    while True:
+        state = replay(rule, axis, known.get)
+        if not state.missing:
+            return state, rounds
+        assert not set(state.missing) & known.keys()
+        rounds.append(state.missing)
+        known |= {value: loss(value) for value in state.missing}
+        assert len(rounds) < 1000

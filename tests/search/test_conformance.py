@@ -1,0 +1,173 @@
+"""What every strategy promises, of every config in `conf/search/`: a new one is tested by itself.
+
+Nothing is trained: the losses are made up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sweeper.plugs import build
+from sweeper.search.strategy import Conclusion, History, Strategy
+from sweeper.trial import Axis, Space, encode
+
+from .fakes import (
+    CONF,
+    Objective,
+    basin,
+    batches,
+    cliff,
+    config,
+    noise,
+    resume,
+    run_search,
+    space_of,
+)
+
+CONFIGS = sorted((CONF / "search").glob("*.yaml"))
+ODD: Space = {
+    "eta": Axis(low=-1.3, high=2.9, default=0.1 + 0.2),
+    "outside": Axis(low=-2, high=2, default=5),
+    "pinned": Axis(low=1, high=1),
+    "between": Axis(low=-2.5, high=3.1),
+    "tenths": Axis(low=-0.3, high=0.7),
+    "wide": Axis(low=-8, high=8),
+}
+"""Ranges that a user may well give."""
+SPACES = {"umup": space_of("umup"), "mup": space_of("mup"), "odd": ODD}
+LANDSCAPES = (
+    "basin",
+    "cliff",
+    "past the ends",
+    "noise alone",
+    "plateau",
+    "half diverged",
+    "all diverged",
+    "all failed",
+)
+CASES = [("umup", "basin"), ("mup", "cliff"), *(("odd", kind) for kind in LANDSCAPES)]
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    path: Path = request.param
+    return build(config(path))
+
+
+def landscape(kind: str, space: Space) -> Objective:
+    """A loss that a strategy must come through."""
+    middle, eta = basin(space, spread=0.02), space["eta"]
+    return {
+        "basin": middle,
+        "cliff": cliff(middle, eta.low + 0.6 * (eta.high - eta.low)),
+        "past the ends": basin(space, at=dict.fromkeys(space, 100.0)),
+        "noise alone": lambda hps, seed: 3 + noise(hps, seed),
+        "plateau": lambda hps, seed: 3.0,
+        "half diverged": lambda hps, seed: math.inf if noise(hps, seed) > 0 else middle(hps, seed),
+        "all diverged": lambda hps, seed: math.inf,
+        "all failed": lambda hps, seed: math.nan,
+    }[kind]
+
+
+def story(history: History) -> list[tuple[str, str, float]]:
+    return [(r.key, r.trial.phase, r.objective) for r in history.results]
+
+
+def check(found: Conclusion, space: Space, history: History) -> None:
+    """What holds of every conclusion."""
+    assert set(found.best) == set(space)
+    assert all(math.isfinite(value) for value in found.best.values())
+    assert found.runs == len(history.results) and found.seeds >= 1
+    assert not math.isnan(found.objective)
+    if math.isfinite(found.objective):
+        measured = [r.objective for r in history.results if math.isfinite(r.objective)]
+        assert min(measured) - 1e-9 <= found.objective <= max(measured) + 1e-9
+    runs, losses = [n for n, _ in found.cost_curve], [loss for _, loss in found.cost_curve]
+    assert runs == list(range(1, len(runs) + 1)) and len(runs) in (0, found.runs)
+    assert all(after <= before + 1e-9 for before, after in pairwise(losses))
+    ends = list(found.phase_ends.values())
+    assert ends == sorted(ends) and ends[-1] == found.runs
+    json.dumps(encode({"best": found.best, "cost": found.cost_curve}), allow_nan=False)
+
+
+@pytest.mark.parametrize(("ranges", "kind"), CASES)
+def test_ends_within_its_plan_naming_every_point_once(
+    strategy: Strategy, ranges: str, kind: str
+) -> None:
+    space = SPACES[ranges]
+    phases = {phase.name: phase.runs for phase in strategy.plan(space)}
+    for history, points in batches(strategy, space, landscape(kind, space)):
+        assert points or history.results, "nothing was proposed"
+        assert len({point.id for point in points}) == len(points)
+        assert not any(point in history for point in points)
+        for point in points:
+            assert set(point.hps) == set(space) and point.phase in phases
+            assert all(math.isfinite(value) for value in point.hps.values())
+        assert len(history.results) <= 3 * sum(phases.values()), "it does not seem to end"
+    found = strategy.conclude(space, history)
+    check(found, space, history)
+    if not any(line.extended for line in found.lines):
+        assert len(history.results) <= sum(phases.values())
+    some = any(math.isfinite(r.objective) for r in history.results)
+    assert math.isfinite(found.objective) == some
+
+
+def test_is_pure(strategy: Strategy) -> None:
+    space = SPACES["umup"]
+    for history, points in batches(strategy, space, basin(space, spread=0.02)):
+        again, before = History(history.results), story(history)
+        assert strategy.propose(space, again) == points
+        assert strategy.plan(space) == strategy.plan(space)
+        if history.results:
+            first, second = (strategy.conclude(space, h) for h in (history, again))
+            assert repr(first) == repr(second)
+        assert story(history) == story(again) == before
+
+
+def test_any_part_of_the_results_resumes_to_the_same_history(strategy: Strategy) -> None:
+    space = SPACES["odd"]
+    objective = cliff(basin(space, spread=0.02), 1.9)
+    whole = run_search(strategy, space, objective)
+    for share in (0.4, 0.95):
+        chance = random.Random(f"{share}")
+        kept = [(r.key, r) for r in whole.results if chance.random() < share]
+        chance.shuffle(kept)
+        resumed, every = resume(strategy, space, objective, dict(kept))
+        assert story(resumed) == story(whole)
+        assert every.keys() == {r.key for r in whole.results}
+
+
+def test_runs_that_the_search_did_not_ask_for_change_nothing(strategy: Strategy) -> None:
+    space = SPACES["odd"]
+    objective, moved = basin(space), space | {"eta": Axis(low=-1, high=1)}
+    whole = run_search(strategy, space, objective)
+    strangers = {r.key: r for r in run_search(strategy, moved, objective).results}
+    mine = {r.key: r for r in whole.results}
+    assert story(resume(strategy, space, objective, strangers | mine)[0]) == story(whole)
+
+
+def test_concludes_from_the_first_result_on(strategy: Strategy) -> None:
+    space = SPACES["odd"]
+    whole = run_search(strategy, space, cliff(basin(space, spread=0.02), 1.9))
+    ends = [*range(1, 12), *range(12, len(whole.results), 37), len(whole.results)]
+    for end in ends:
+        part = History(whole.results[:end])
+        check(strategy.conclude(space, part), space, part)
+    for one in whole.results[:10]:
+        check(strategy.conclude(space, History([one])), space, History([one]))
+
+
+@pytest.mark.parametrize("ranges", SPACES)
+def test_improves_on_defaults_that_are_far_off(strategy: Strategy, ranges: str) -> None:
+    space = SPACES[ranges]
+    at = {name: axis.low + 0.85 * (axis.high - axis.low) for name, axis in space.items()}
+    objective = basin(space, at=at)
+    found = strategy.conclude(space, run_search(strategy, space, objective))
+    assert objective(found.best, 0) == pytest.approx(found.objective)
+    assert found.objective < objective({name: axis.default for name, axis in space.items()}, 0)

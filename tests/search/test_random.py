@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.errors import ConfigError
+from sweeper.search.random import RandomGrid
+from sweeper.search.strategy import History, expected_best
+from sweeper.trial import Axis, Space
+
+from .fakes import basin, point_result, run_search, space_of
+
+spaces = st.fixed_dictionaries(
+    {
+        "eta": st.builds(lambda size: Axis(low=-4, high=size - 4, default=9), st.integers(0, 3)),
+        "alpha": st.builds(lambda size: Axis(low=0.1, high=0.1 + size), st.integers(0, 3)),
+    }
+)
+
+
+def size(space: Space) -> int:
+    return math.prod(len(axis.grid(1.0)) for axis in space.values())
+
+
+@given(spaces, st.integers(0, 5), st.integers(1, 20))
+def test_draws_points_of_the_grid_without_replacement(space: Space, seed: int, runs: int) -> None:
+    runs = min(runs, size(space))
+    points = RandomGrid(runs=runs, seed=seed).propose(space, History())
+    grid = set(product(*(axis.grid(1.0) for axis in space.values())))
+    drawn = [tuple(point.hps[name] for name in space) for point in points]
+    assert len(drawn) == len(set(drawn)) == runs
+    assert set(drawn) <= grid
+
+
+@given(spaces, st.integers(0, 5), st.data())
+def test_a_longer_search_continues_a_shorter_one(space: Space, seed: int, data: object) -> None:
+    long = data.draw(st.integers(1, size(space)))  # type: ignore[attr-defined]
+    short = data.draw(st.integers(1, long))  # type: ignore[attr-defined]
+    every = RandomGrid(runs=long, seed=seed).propose(space, History())
+    assert RandomGrid(runs=short, seed=seed).propose(space, History()) == every[:short]
+
+
+def test_every_point_of_the_grid_is_as_likely() -> None:
+    space = {"eta": Axis(low=0, high=2)}
+    firsts = [RandomGrid(runs=1, seed=seed).propose(space, History())[0] for seed in range(600)]
+    counts = [sum(point.hps["eta"] == value for point in firsts) for value in (0, 1, 2)]
+    assert all(abs(count - 200) < 60 for count in counts)  # over 5 standard deviations
+
+
+def test_the_draw_never_changes_between_versions() -> None:
+    """Another order would train every random search again."""
+    space = {name: Axis(low=-3, high=3) for name in ("alpha", "eta", "beta")}
+    points = RandomGrid(runs=3).propose(space, History())
+    assert [list(point.hps.values()) for point in points] == [[-2, 0, -3], [2, 3, 0], [2, -1, -1]]
+
+
+def test_axes_that_are_not_searched_keep_their_default() -> None:
+    space = space_of("umup")
+    points = RandomGrid(runs=5, axes=("eta",)).propose(space, History())
+    assert sorted(point.hps["eta"] for point in points) == [-1, 0, 1, 2, 3]
+    assert {point.hps["alpha_attn"] for point in points} == {0}
+
+
+def test_more_runs_than_the_grid_has_are_refused_and_never_asked_for() -> None:
+    search = RandomGrid(runs=6, axes=("eta",))
+    with pytest.raises(ConfigError, match="at most 5, the points of the grid"):
+        search.plan(space_of("umup"))
+    assert len(search.propose(space_of("umup"), History())) == 5
+
+
+def test_concludes_with_the_best_and_the_expected_cost() -> None:
+    space = space_of("umup")
+    search = RandomGrid(runs=50)
+    history = run_search(search, space, basin(space))
+    found, losses = search.conclude(space, history), [r.objective for r in history.results]
+    assert found.runs == len(losses) == search.plan(space)[0].runs == 50
+    assert found.objective == min(losses) and found.cost_curve == expected_best(losses)
+    assert found.cost_curve[-1] == (50, pytest.approx(found.objective))
+
+
+def test_a_best_point_at_the_end_of_its_grid_is_said() -> None:
+    space = {"eta": Axis(low=0, high=4), "alpha": Axis(low=1, high=1)}
+    search = RandomGrid(runs=5)
+    history = run_search(search, space, basin(space, at={"eta": 9}))
+    (note,) = search.conclude(space, history).notes
+    assert note.startswith("eta: ") and "2^4; widen parameterization.space.eta" in note
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan])
+def test_nothing_finite_has_no_end_to_warn_of(loss: float) -> None:
+    search, space = RandomGrid(runs=5, axes=("eta",)), space_of("umup")
+    results = [point_result(point, loss) for point in search.propose(space, History())]
+    found = search.conclude(space, History(results))
+    assert found.objective == math.inf
+    assert found.notes == () and found.cost_curve == ()
+
+
+@pytest.mark.parametrize(("wrong", "key"), [({"runs": 0}, "runs"), ({"step": 0.0}, "step")])
+def test_an_empty_search_is_refused(wrong: dict[str, float], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RandomGrid(**wrong)  # type: ignore[arg-type]
+    assert caught.value.key == key

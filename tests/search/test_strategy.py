@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise, permutations
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.errors import ConfigError
+from sweeper.search.strategy import (
+    Combination,
+    History,
+    Point,
+    best_result,
+    chosen_axes,
+    expected_best,
+    identity,
+    running_best,
+)
+from sweeper.trial import Axis
+
+from .fakes import point_result
+
+losses = st.lists(st.floats(-10, 10) | st.just(math.inf), min_size=1, max_size=6)
+SPACE = {name: Axis(low=-1, high=1) for name in ("alpha", "eta", "beta")}
+
+
+def point(value: float, seed: int = 0) -> Point:
+    return Point(hps={"eta": value}, seed=seed, phase="p")
+
+
+@given(losses)
+def test_expected_best_is_the_average_over_all_orders(values: list[float]) -> None:
+    finite = [value for value in values if math.isfinite(value)]
+    told = [value if math.isfinite(value) else max(finite, default=0.0) for value in values]
+    orders = list(permutations(told))
+    expected = [mean(min(order[:n]) for order in orders) for n in range(1, len(values) + 1)]
+    curve = expected_best(values)
+    if not finite:
+        assert curve == ()
+        return
+    assert [runs for runs, _ in curve] == list(range(1, len(values) + 1))
+    assert [loss for _, loss in curve] == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=200))
+def test_expected_best_falls_from_the_mean_to_the_best(values: list[float]) -> None:
+    curve = [loss for _, loss in expected_best(values)]
+    assert curve[0] == pytest.approx(mean(values), abs=1e-9)
+    assert curve[-1] == pytest.approx(min(values), abs=1e-9)
+    assert all(after <= before + 1e-9 for before, after in pairwise(curve))
+
+
+@given(st.lists(st.floats(allow_nan=False), max_size=20))
+def test_running_best_is_the_best_of_every_beginning(values: list[float]) -> None:
+    assert running_best(values) == tuple((n, min(values[:n])) for n in range(1, len(values) + 1))
+
+
+def test_points_that_differ_by_rounding_alone_are_one() -> None:
+    history = History([point_result(point(0.1 + 0.2), 2.0)])
+    assert point(0.3) in history and point(0.3, seed=1) not in history
+    assert history.value({"eta": 0.3}, 0) == 2.0
+    assert identity({"a": -1e-12, "b": 1}) == identity({"b": 1.0, "a": 0.0})
+    assert identity({"a": 2.0**-6}) != identity({"a": 0.0})
+
+
+def test_history_means_over_seeds_or_says_that_one_is_missing() -> None:
+    history = History([point_result(point(0, seed), float(seed)) for seed in range(3)])
+    assert history.mean({"eta": 0.0}, range(3)) == 1.0
+    assert history.mean({"eta": 0.0}, range(4)) is None
+    assert history.mean({"eta": 1.0}, range(1)) is None
+
+
+def test_a_failed_trial_counts_as_infinite_everywhere() -> None:
+    failed, diverged = point_result(point(0), math.nan), point_result(point(1), math.inf)
+    history = History([failed])
+    assert best_result(history).objective == math.inf
+    assert best_result(history).status == "failed"
+    assert running_best(r.objective for r in history.results) == ((1, math.inf),)
+    history.add(diverged)
+    history.add(point_result(point(2), 5.0))
+    assert history.value({"eta": 0.0}, 0) == math.inf
+    assert [r.objective for r in history.results] == [math.inf, math.inf, 5.0]
+    assert best_result(history).trial.hps == {"eta": 2}
+    assert running_best(r.objective for r in history.results)[-1] == (3, 5.0)
+
+
+def test_the_best_of_equals_is_the_first() -> None:
+    history = History([point_result(point(value), 1.0) for value in (3, 1, 2)])
+    assert best_result(history).trial.hps == {"eta": 3}
+
+
+def test_chosen_axes_begin_with_eta() -> None:
+    assert chosen_axes(SPACE, None) == ["eta", "alpha", "beta"]
+    assert chosen_axes(SPACE, ("beta", "eta")) == ["eta", "beta"]
+    assert chosen_axes(SPACE, ()) == []
+    with pytest.raises(ConfigError, match="did you mean alpha"):
+        chosen_axes(SPACE, ("alhpa",))
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "words"),
+    [
+        (-0.1, 0.01, "combining helped (-0.1000 nats, standard error 0.0100)"),
+        (0.1, 0.01, "combining hurt (+0.1000 nats, standard error 0.0100)"),
+        (0.01, 0.01, "combining made no clear difference (+0.0100 nats, standard error 0.0100)"),
+        (0.0, 0.0, "combining made no clear difference (+0.0000 nats, standard error 0.0000)"),
+        (-0.1, math.nan, "one seed cannot say whether combining helped (-0.1000 nats)"),
+        (math.inf, math.nan, "combining hurt: the combined configuration diverged, the single one"),
+        (-math.inf, math.nan, "combining helped: the single configuration diverged, the combined"),
+        (math.nan, math.nan, "cannot say whether combining helped: both configurations diverged"),
+    ],
+)
+def test_what_is_said_of_combining(difference: float, error: float, words: str) -> None:
+    found = Combination(
+        combined={"eta": 1.0},
+        single={"eta": 0.0},
+        combined_objectives=(1.0,),
+        single_objectives=(1.0,),
+        difference=difference,
+        error=error,
+    )
+    assert found.finding.startswith(words)
+
+
+def test_combining_nothing_is_said_so() -> None:
+    found = Combination(
+        combined={"eta": 0.3},
+        single={"eta": 0.1 + 0.2},
+        combined_objectives=(1.0,),
+        single_objectives=(1.0,),
+        difference=0.0,
+        error=0.0,
+    )
+    assert found.finding == "the combined optimum is the best single configuration itself"

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.errors import ConfigError
+from sweeper.search.strategy import Point
+from sweeper.transfer.ladder import LadderRule, Size
+
+from .curves import Basin
+
+BASE = Size(width=64, depth=4)
+RULE = LadderRule(widths=(32, 64, 128))
+
+
+def test_a_ladder_ascends_once_through_every_size_with_the_base_among_them() -> None:
+    rule = LadderRule(widths=(256, 32, 256), depths=(8, 2))
+    ladders = rule.ladders(BASE, depth=True)
+    assert [size.width for size in ladders["width"]] == [32, 64, 256]
+    assert [size.depth for size in ladders["depth"]] == [2, 4, 8]
+    assert {size.depth for size in ladders["width"]} == {4}
+    assert {size.width for size in ladders["depth"]} == {64}
+    assert list(rule.ladders(BASE, depth=False)) == ["width"]
+
+
+def test_a_depth_ladder_without_a_step_is_none() -> None:
+    for depths in ((), (4,)):
+        assert list(LadderRule(widths=(32,), depths=depths).ladders(BASE, depth=True)) == ["width"]
+
+
+def test_a_size_in_words() -> None:
+    assert str(BASE) == "width 64, depth 4"
+
+
+@given(
+    span=st.floats(0.5, 4),
+    step=st.sampled_from([0.1, 0.25, 0.3, 0.5]),
+    centre=st.floats(-12, 12),
+    seeds=st.integers(1, 3),
+)
+def test_a_curve_is_laid_evenly_about_the_transferred_eta(
+    span: float, step: float, centre: float, seeds: int
+) -> None:
+    rule = LadderRule(widths=(32,), span=span, step=step, seeds=seeds)
+    best = {"alpha": 2.0, "eta": centre}
+    points = rule.missing(best, lambda point: None)
+    etas = sorted({point.hps["eta"] for point in points})
+    assert len(points) == rule.points_per_line() * seeds == len(etas) * seeds
+    assert etas[len(etas) // 2] == pytest.approx(centre, abs=1e-9)
+    assert etas[-1] - centre == pytest.approx(centre - etas[0], abs=1e-9)
+    assert span - step < etas[-1] - centre + 1e-9 <= span + 1e-6
+    assert {point.seed for point in points} == set(range(seeds))
+    assert {(point.phase, point.hps["alpha"]) for point in points} == {("validate", 2.0)}
+
+
+def test_default_curve_is_nine_points_of_two_seeds() -> None:
+    assert RULE.points_per_line() == 9 and RULE.seeds == 2
+    assert LadderRule(widths=(32,), span=0.3, step=0.1).points_per_line() == 7
+
+
+def test_what_is_known_is_not_asked_again() -> None:
+    known = {(0.5, 0), (0.5, 1), (1.0, 1)}
+
+    def value(point: Point) -> float | None:
+        return 3.0 if (point.hps["eta"], point.seed) in known else None
+
+    missing = {(p.hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
+    assert len(missing) == 18 - 3 and not missing & known
+    assert RULE.line({"eta": 0.0}, value).known == {0.5: 3.0}
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_curve_grows_while_its_optimum_is_at_its_end_and_no_further_than_allowed(
+    side: int,
+) -> None:
+    near = Basin(optimum=side * 2.9).curve()
+    assert sorted(near.losses)[:: -side or 1][0] == side * 3.5 and len(near.losses) == 12
+    far = Basin(optimum=side * 50.0).curve()
+    assert len(far.losses) == 9 + RULE.extend
+    assert max(abs(eta) for eta in far.losses) == 4.0
+
+
+def test_a_curve_is_not_refined() -> None:
+    assert len(Basin(optimum=0.2).curve().losses) == 9
+
+
+def test_a_curve_that_diverged_everywhere_is_left_alone() -> None:
+    curve = Basin(edge=-100.0).curve()
+    assert len(curve.losses) == 9
+    assert {loss for losses in curve.losses.values() for loss in losses} == {math.inf}
+
+
+def test_one_diverged_seed_makes_a_point_infinite() -> None:
+    def value(point: Point) -> float:
+        return math.inf if (point.hps["eta"], point.seed) == (0.0, 1) else point.hps["eta"] ** 2
+
+    assert RULE.line({"eta": 0.0}, value).known[0.0] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key"),
+    [
+        ({"widths": ()}, "widths"),
+        ({"widths": (0,)}, "widths"),
+        ({"depths": (0,)}, "depths"),
+        ({"seeds": 0}, "seeds"),
+        ({"span": 0.0}, "span"),
+        ({"span": math.nan}, "span"),
+        ({"span": math.inf}, "span"),
+        ({"step": 0.0}, "step"),
+        ({"step": 1e-6}, "step"),
+        ({"step": 3.0}, "step"),
+        ({"extend": -1}, "extend"),
+        ({"max_shift": 0.0}, "max_shift"),
+        ({"max_regret": -0.1}, "max_regret"),
+        ({"eta": 61.0}, "eta"),
+        ({"eta": math.nan}, "eta"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(wrong: dict[str, float], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LadderRule(**{"widths": (32,), **wrong})  # type: ignore[arg-type]
+    assert caught.value.key == key
