@@ -8,7 +8,6 @@ so a diverging neighbour changes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,6 +22,7 @@ from torch.func import functional_call, vmap
 from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
 from sweeper.scaling.spec import ParamSpec
+from sweeper.training.draw import normal
 from sweeper.training.optimizer import Factors
 from sweeper.training.recipe import Recipe, prepare
 from sweeper.trial import Trial
@@ -35,9 +35,7 @@ def draw(spec: ParamSpec, std: float, seed: int, dtype: torch.dtype) -> Tensor:
     """Initial values of one parameter, by (seed, name) alone: company in a pack changes nothing."""
     if spec.init != "normal":
         return torch.ones(spec.shape, dtype=dtype) * (spec.init == "ones")
-    word = hashlib.sha256(f"{seed}/{spec.name}".encode()).digest()[:8]
-    generator = torch.Generator().manual_seed(int.from_bytes(word, "big") >> 1)
-    return (torch.randn(spec.shape, generator=generator, dtype=torch.float64) * std).to(dtype)
+    return (normal(spec.name, spec.shape, seed) * std).to(dtype)
 
 
 @contextmanager
