@@ -164,7 +164,9 @@ def _whole(raw: Mapping[str, Any], key: str) -> int:
 
 def _check_sizes(settings: Settings) -> None:
     """Build the model, without weights, at the base size and along the ladders."""
-    stand_in = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
+    stand_in: dict[str, Any] = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
+    if (shape := getattr(settings.source, "input_shape", None)) is not None:
+        stand_in["input_shape"] = list(shape)
     prepare(settings.setup(stand_in, "float32", settings.base))
     for key, sizes in settings.transfer.ladders(settings.base, depth=True).items():
         for size in sizes:

@@ -43,8 +43,8 @@ def test_a_folded_model_trains_as_the_engine_does(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, prepare(made).train.schedule)
     for index in range(12):
-        tokens = torch.from_numpy(data.batch(3, index, 2, 8))
-        loss = model(tokens[:, :-1], tokens[:, 1:])
+        x, y = (torch.from_numpy(part) for part in data.batch(3, index, 2, 8))
+        loss = model(x, y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
