@@ -161,8 +161,9 @@ class ViT(nn.Module):
             x = layer(x)
         x = normalized(x)
         if self.unit:
-            # Each token is given the whole gradient of the mean, not its share of it.
-            x = scale_gradient(x, torch.full_like(self.loss.logit, self.tokens))
+            # The mean leaves each token 1/T of the gradient, the same for all: the weights, which
+            # are divided by root T as if it were independent, then have gradients of order 1.
+            x = scale_gradient(x, torch.full_like(self.loss.logit, sqrt(self.tokens)))
         out: Tensor = self.head(x.mean(1))
         if targets is not None:
             out = self.loss(out, targets)

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sweeper.data.arrays import ArrayCorpus, save
+from sweeper.models.classify import Build, classify, sites
+from sweeper.models.scaled import ScaledModule
+from sweeper.scaling.umup import UMuP
 from sweeper.training.pack import Pack
 from sweeper.training.train import train
 from sweeper.trial import Trial
@@ -42,6 +46,48 @@ def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) 
     hps = dict.fromkeys(names, 0.0) | {"eta": ETA[scheme]}
     changed = [hps | {name: hps[name] + 1.0} for name in names]
     return [Trial(setup=setup, hps=h, seed=i % 2) for i, h in enumerate([hps, hps, *changed])]
+
+
+def check_unit_scale(build: Build, low: float, high: float) -> None:
+    """Under u-muP activations and gradients of weights start near 1, at any width.
+
+    Gradients lie from `low` to `high`; the head's output has RMS width^-1/2.
+    """
+    for width in (64, 256):
+        for name, value in scales_at_start(build, width).items():
+            if name == "head":
+                assert value == pytest.approx(width**-0.5, rel=0.25)
+            elif name.endswith("gradient"):
+                assert low < value < high, name
+            else:
+                assert 0.75 < value < 2.5, name
+
+
+def scales_at_start(build: Build, width: int) -> dict[str, float]:
+    """RMS of every activation and of every weight's gradient of a fresh u-muP model, depth 2."""
+    torch.manual_seed(0)
+    model, scheme = build(width, 2), UMuP()
+    values = dict.fromkeys(UMuP.hyperparameters, 1.0)
+    for spec in classify(build, base=(width, 2), target=(width, 2)):
+        scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
+        torch.nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
+        model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
+        if scale.backward is not None:
+            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
+    for site in sites(model):
+        for name, value in scheme.site(site, values).items():
+            model.get_buffer(f"{site.name}.{name}").fill_(value)
+    seen: dict[str, float] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, ScaledModule) and name != "loss":
+            module.register_forward_hook(lambda m, i, out, n=name: seen.update({n: rms(out)}))
+    model(torch.randn(64, 16, 16), torch.randint(10, (64,))).backward()
+    grads = {f"{n} gradient": rms(p.grad) for n, p in model.named_parameters()}  # type: ignore[arg-type]
+    return seen | grads
+
+
+def rms(x: torch.Tensor) -> float:
+    return float(x.detach().pow(2).mean().sqrt())
 
 
 def check_packed_equals_alone(scheme: str, model: dict[str, Any], folder: Path) -> None:

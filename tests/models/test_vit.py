@@ -11,7 +11,7 @@ import torch
 from sweeper.errors import ConfigError
 from sweeper.models.classify import classify, sites
 from sweeper.models.vit import ViT, normalized, patches
-from tests.models.arrays import check_it_learns, check_packed_equals_alone
+from tests.models.arrays import check_it_learns, check_packed_equals_alone, check_unit_scale
 from tests.training.helpers import SCHEMES
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
@@ -70,6 +70,11 @@ def test_patches_see_each_other_in_both_directions_and_positions_matter() -> Non
     assert not torch.allclose(model(moved), out, atol=1e-4)
     torch.nn.init.zeros_(model.position.weight)
     torch.testing.assert_close(model(moved), model(image), atol=1e-4, rtol=1e-4)
+
+
+def test_unit_scale() -> None:
+    """Within the reach of the paper's rules, which take tokens to be independent."""
+    check_unit_scale(lambda w, d: made(w, d, input_shape=(16, 16), unit=True), 0.2, 2.0)
 
 
 def test_roles_and_sites() -> None:

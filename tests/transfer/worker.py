@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,13 +36,11 @@ def replicated() -> nn.Module:
     return DistributedDataParallel(Plain(16, 2))
 
 
-def main(kind: str) -> None:
-    """Train on this process's part of every batch; the first process prints what it saw."""
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = f"file://{os.environ['RENDEZVOUS']}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+def trained(build: Callable[[], nn.Module]) -> dict[str, Any]:
+    """Losses, sums of weights and names after training on this process's part of every batch."""
+    rank, world = dist.get_rank(), dist.get_world_size()
     planned = plain_plan()
-    model = planned.init_({"fsdp": sharded, "ddp": replicated}[kind]())
+    model = planned.init_(build())
     names = [name for name, _ in model.named_parameters()]
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     losses = []
@@ -58,11 +57,21 @@ def main(kind: str) -> None:
     for name, parameter in model.named_parameters():
         whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
         weights[name.removeprefix("module.")] = float(whole.detach().abs().sum())
+    return {"losses": losses, "weights": weights, "names": names}
+
+
+def main(kinds: list[str]) -> None:
+    """Train once for each of `kinds`; the first process prints what it saw."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = f"file://{os.environ['RENDEZVOUS']}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    builds = {"fsdp": sharded, "ddp": replicated}
+    found = {kind: trained(builds[kind]) for kind in kinds}
     if rank == 0:
-        print(json.dumps({"losses": losses, "weights": weights, "names": names}))
+        print(json.dumps(found))
     dist.barrier()  # gloo's threads let go of their tensors: else the exit aborts now and then
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])
