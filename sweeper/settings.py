@@ -247,7 +247,9 @@ def check_size(settings: Settings, size: Size) -> None:
     for key in ("width", "depth"):
         if getattr(size, key) > (most := getattr(LARGEST, key)):
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
-    stand_in = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
+    stand_in: dict[str, Any] = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
+    if (shape := getattr(settings.source, "input_shape", None)) is not None:
+        stand_in["input_shape"] = list(shape)
     with foreign("model._target_", settings.raw["model"]["_target_"], "a model that can be built"):
         prepare(settings.setup(stand_in, "float32", size))
 

@@ -39,6 +39,7 @@ ONLY = {
     "matplotlib": {"report.plots"},
     "jinja2": {"report.page"},
     "tokenizers": {"data.textfiles"},
+    "sklearn": {"data.digits"},
 }
 """The only modules that may know these libraries."""
 TORCH = ("models.", "training.", "launch.")

@@ -1,7 +1,6 @@
-"""A corpus: one flat file of tokens, cut into a train split and a held-out tail.
+"""What training asks of a corpus, and a corpus of tokens: one flat file with a held-out tail.
 
-Here too is what the sources share: reading token files, and writing the cache so that a kill
-never leaves half a file under its final name.
+Here too is what the sources of tokens share: reading token files.
 """
 
 from __future__ import annotations
@@ -17,9 +16,63 @@ from numpy.typing import NDArray
 
 from sweeper.errors import BadInput, ConfigError
 
+Batch = tuple[NDArray[Any], NDArray[np.int64]]
+"""Inputs and targets, the batch first: int64 tokens [batch, seq] twice, or float32 arrays
+[batch, ...] and labels [batch]."""
+
+
+class Corpus(Protocol):
+    """A train split to draw batches from, and a held-out split. Small, and can be pickled.
+
+    `classes` is the size of the model's last dimension. `seq_len` is for sequences alone; other
+    corpora ignore it. Call `check` before the first batch.
+    """
+
+    @property
+    def classes(self) -> int:
+        """How many classes, or words of a vocabulary, a target is one of."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What determines a trial's data, as plain JSON; where files lie is no part of it.
+
+        It has `classes` and, where inputs are arrays, their `input_shape`.
+        """
+        ...
+
+    def check(self, batch_size: int, seq_len: int) -> None:
+        """BadInput unless both splits can fill what is asked of them."""
+        ...
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
+        """Random samples of the train split that follow from `seed` and `step` alone.
+
+        A trial's data are then the same whatever else runs beside it, and a larger batch begins
+        with a smaller one.
+        """
+        ...
+
+    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
+        """`batches` batches of evenly spaced held-out samples, the same at each call."""
+        ...
+
+
+def drawn(seed: int, step: int, count: int, below: int) -> NDArray[np.int64]:
+    """`count` random positions from 0 to `below` - 1, by `seed` and `step` (0 to 2**64 - 1)."""
+    # Philox is a function of its key, and NumPy promises its raw stream (but not that of
+    # `Generator`) forever; the bias of the remainder is below 1e-8 up to 1e11 positions.
+    key = np.array([seed, step], dtype=np.uint64)
+    draws = np.random.Philox(key=key).random_raw(count)
+    return (draws % np.uint64(below)).astype(np.int64)
+
+
+def spaced(count: int, room: int) -> NDArray[np.int64]:
+    """`count` positions evenly spaced from 0 to `room`."""
+    return np.arange(count) * room // max(count - 1, 1)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
+class TokenCorpus:
     """Tokens in a file, of which the last part is held out.
 
     `path` is a flat token file: `.npy` of any integer type, or nanoGPT's raw uint16 `.bin`.
@@ -71,40 +124,32 @@ class Corpus:
                 "use more text, a larger heldout or a smaller seq_len"
             )
 
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> NDArray[np.int64]:
-        """Random windows of the train split, int64 [batch_size, seq_len + 1].
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
+        """Random windows of the train split: tokens and the ones that follow, [batch, seq]."""
+        return self._windows(drawn(seed, step, batch_size, self.border - seq_len), seq_len)
 
-        They follow from `seed` and `step` alone (each from 0 to 2**64 - 1), so that a trial's
-        data are the same whatever else runs beside it, and a larger batch begins with a smaller
-        one. The last token of a window is only ever a target. Call `check` before the first.
-        """
-        # Philox is a function of its key, and NumPy promises its raw stream (but not that of
-        # `Generator`) forever; the bias of the remainder is below 1e-8 up to 1e11 tokens.
-        key = np.array([seed, step], dtype=np.uint64)
-        draws = np.random.Philox(key=key).random_raw(batch_size)
-        return self._windows(draws % np.uint64(self.border - seq_len), seq_len)
-
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[NDArray[np.int64]]:
+    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
         """Evenly spaced windows of the held-out tail, the same at each call.
 
-        Yields `batches` arrays, int64 [batch_size, seq_len + 1]. No window overlaps the train
-        split; windows overlap each other where the tail is shorter than all of them.
+        No window overlaps the train split; windows overlap each other where the tail is shorter
+        than all of them.
         """
         count = batches * batch_size
-        room = len(self.tokens) - self.border - (seq_len + 1)
-        starts = self.border + np.arange(count) * room // max(count - 1, 1)
+        starts = self.border + spaced(count, len(self.tokens) - self.border - (seq_len + 1))
         for first in range(0, count, batch_size):
             yield self._windows(starts[first : first + batch_size], seq_len)
 
-    def _windows(self, starts: NDArray[Any], seq_len: int) -> NDArray[np.int64]:
-        """The windows of seq_len + 1 tokens from each of `starts` [batch_size]."""
-        at = starts.astype(np.int64)[:, None] + np.arange(seq_len + 1)
-        windows: NDArray[np.int64] = self.tokens[at].astype(np.int64)
-        return windows
+    def _windows(self, starts: NDArray[np.int64], seq_len: int) -> Batch:
+        """Inputs and targets of the windows of seq_len + 1 tokens from each of `starts` [batch]."""
+        windows = self.tokens[starts[:, None] + np.arange(seq_len + 1)].astype(np.int64)
+        return windows[:, :-1], windows[:, 1:]
 
 
 class Source(Protocol):
-    """Where tokens come from; built from the configuration group `data`."""
+    """Where data come from; built from the configuration group `data`.
+
+    A source of arrays also has `input_shape`, so that the model can be checked before `prepare`.
+    """
 
     def prepare(self, cache: Path) -> Corpus:
         """The corpus, its files kept in the directory `cache`; BadInput when there is none."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from sweeper.data.cache import read_json, replacing, write_json
-from sweeper.data.corpus import Corpus, check_heldout
+from sweeper.data.corpus import TokenCorpus, check_heldout
 from sweeper.errors import BadInput, ConfigError
 
 BLOCK = 2**20
@@ -69,7 +69,7 @@ class TextFiles(ABC):
     def files(self) -> list[Path]:
         """The files in the order they are read; BadInput when there is none."""
 
-    def prepare(self, cache: Path) -> Corpus:
+    def prepare(self, cache: Path) -> TokenCorpus:
         """The corpus, tokenized unless `cache` has it already.
 
         The cache holds `<digest>.npy`, its sidecar `<digest>.json` and, of a BPE,
@@ -84,7 +84,7 @@ class TextFiles(ABC):
         if not self._complete(path):
             self._build(files, digest, size, path)
         classes = int(read_json(path.with_suffix(".json"))["classes"])
-        return Corpus(path=path, digest=digest, classes=classes, heldout_fraction=self.heldout)
+        return TokenCorpus(path=path, digest=digest, classes=classes, heldout_fraction=self.heldout)
 
     def _fingerprint(self, text: Iterable[str]) -> tuple[str, int]:
         """SHA-256 (hex) of the text and of how it is tokenized, and the text's bytes."""

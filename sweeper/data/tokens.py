@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.data.cache import read_json, write_json
-from sweeper.data.corpus import Corpus, check_heldout, open_tokens
+from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens
 from sweeper.errors import BadInput, ConfigError
 from sweeper.trial import digest
 
@@ -45,7 +45,7 @@ class Tokens:
         if size is not None and (type(size) is not int or not 1 <= size <= LARGEST):
             raise ConfigError("vocab_size", size, f"null, or from 1 to {LARGEST}")
 
-    def prepare(self, cache: Path) -> Corpus:
+    def prepare(self, cache: Path) -> TokenCorpus:
         """The corpus; `cache` keeps what a scan of the file found, for the next time.
 
         BadInput for a file that holds anything but tokens of the vocabulary (naming the first
@@ -57,7 +57,7 @@ class Tokens:
         classes = self.vocab_size or min(found.high + 1, LARGEST)
         if found.low < 0 or found.high >= classes:
             refuse(path, tokens, classes)
-        return Corpus(
+        return TokenCorpus(
             path=path, digest=found.digest, classes=classes, heldout_fraction=self.heldout
         )
 

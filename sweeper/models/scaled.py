@@ -9,7 +9,9 @@ has multipliers of its own. At their initial value of 1 the blocks are the ordin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +85,21 @@ class Linear(ScaledModule):
         if self.own_backward:
             x = scale_gradient(x, self.backward_multiplier / self.multiplier)
         return F.linear(x, weight) * self.multiplier
+
+
+class Projection(Linear):
+    """A `Linear` for the model's inputs, divided by the root of their number.
+
+    Schemes give what only grows in its output an init std of 1, as a lookup table needs; a sum
+    over inputs of order 1 then needs the root, which no width changes. With `unit` the weight's
+    gradient is spared it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        y = super().forward(x)
+        root = torch.full_like(self.multiplier, self.in_features**-0.5)
+        return scale_forward(y, root) if self.unit else y * root
 
 
 class Embedding(ScaledModule):
@@ -162,6 +179,27 @@ class GatedSiLU(ScaledModule):
             return x * gate * torch.sigmoid(self.alpha * gate)
         x, gate = (scale_gradient(t, self.output) for t in (x, gate))
         return scale_forward(x * gate * torch.sigmoid(self.alpha * gate), self.output)
+
+
+class Activation(nn.Module):
+    """`gain * f(x)`, f being "relu" or "gelu", with one gain forward and backward.
+
+    With `unit` the gain brings a normal input, and the gradient, to RMS 1: for ReLU both by
+    sqrt 2 (He initialization in the activation's place); for GELU the geometric mean of
+    E[f(x)^2]^-1/2 = 1.5335 and E[f'(x)^2]^-1/2 = 1.4812. Otherwise it is 1.
+    """
+
+    FUNCTIONS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {"relu": F.relu, "gelu": F.gelu}
+    GAINS: ClassVar[dict[str, float]] = {"relu": sqrt(2), "gelu": 1.5071}
+
+    def __init__(self, name: str, *, unit: bool) -> None:
+        """KeyError for another function."""
+        super().__init__()
+        self.function, self.gain = self.FUNCTIONS[name], self.GAINS[name] if unit else 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape -> the same."""
+        return self.function(x) * self.gain
 
 
 class Residual(ScaledModule):

@@ -126,6 +126,10 @@ def plan(console: Console, made: TransferPlan) -> None:
             short(target.weight_decay),
         )
     console.print(shown)
+    if made.needs:
+        console.print("In your own training code, TransferPlan.load leaves to the model:")
+    for need in made.needs:
+        console.print(f"- {need}", highlight=False, markup=False)
 
 
 def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:

@@ -8,7 +8,6 @@ so a diverging neighbour changes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,9 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from sweeper.data.corpus import Corpus
+from sweeper.data.corpus import Batch, Corpus
 from sweeper.errors import SweeperError
 from sweeper.scaling.spec import ParamSpec
+from sweeper.training.draw import normal
 from sweeper.training.optimizer import Factors
 from sweeper.training.recipe import Recipe, prepare
 from sweeper.trial import Trial
@@ -35,9 +35,7 @@ def draw(spec: ParamSpec, std: float, seed: int, dtype: torch.dtype) -> Tensor:
     """Initial values of one parameter, by (seed, name) alone: company in a pack changes nothing."""
     if spec.init != "normal":
         return torch.ones(spec.shape, dtype=dtype) * (spec.init == "ones")
-    word = hashlib.sha256(f"{seed}/{spec.name}".encode()).digest()[:8]
-    generator = torch.Generator().manual_seed(int.from_bytes(word, "big") >> 1)
-    return (torch.randn(spec.shape, generator=generator, dtype=torch.float64) * std).to(dtype)
+    return (normal(spec.name, spec.shape, seed) * std).to(dtype)
 
 
 @contextmanager
@@ -128,7 +126,7 @@ class PackRun:
         return Factors(lr=lists[0], eps=lists[1], weight_decay=lists[2])
 
     def _mapped_loss(self, compiled: bool) -> Callable[..., Tensor]:
-        """Losses [K] of stacked weights and buffers on tokens [K, batch, seq]."""
+        """Losses [K] of stacked weights and buffers on inputs and targets [K, batch, ...]."""
         model: nn.Module = self.model
 
         def loss(params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -149,20 +147,21 @@ class PackRun:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def _tokens(self, windows: Sequence[np.ndarray], rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [K, batch, seq] from one window array [batch, seq + 1] a seed."""
-        tokens = torch.from_numpy(np.stack(windows))[rows].to(self.device)
-        return tokens[..., :-1], tokens[..., 1:]
+    def _stacked(self, batches: Sequence[Batch], rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [K, batch, ...] from one batch a seed."""
+        xs, ys = zip(*batches, strict=True)
+        x, y = (torch.from_numpy(np.stack(part))[rows].to(self.device) for part in (xs, ys))
+        return (x.to(self.dtype) if x.is_floating_point() else x), y
 
     def step(self) -> Tensor:
         """One optimizer step of every trial; losses [K] before it, left on the device."""
         train, corpus = self.recipe.train, self.pack.corpus
-        windows = [
+        batches = [
             corpus.batch(seed, self.step_index, train.batch_size, train.seq_len)
             for seed in self.seeds
         ]
         with self._autocast():
-            losses = self._loss(self.params, self.buffers, *self._tokens(windows, self.rows))
+            losses = self._loss(self.params, self.buffers, *self._stacked(batches, self.rows))
         params = list(self.params.values())
         grads = torch.autograd.grad(losses.sum(), params)
         with torch.no_grad():
@@ -173,12 +172,12 @@ class PackRun:
 
     @torch.no_grad()
     def heldout(self) -> Tensor:
-        """Mean loss [K] on held-out windows, the same for every trial."""
+        """Mean loss [K] on held-out samples, the same for every trial."""
         train, losses = self.recipe.train, []
         zeros = torch.zeros_like(self.rows)
         batches = self.pack.corpus.heldout(train.batch_size, train.seq_len, train.heldout_batches)
-        for window in batches:
+        for batch in batches:
             with self._autocast():
-                tokens = self._tokens([window], zeros)
-                losses.append(self._loss(self.params, self.buffers, *tokens))
+                stacked = self._stacked([batch], zeros)
+                losses.append(self._loss(self.params, self.buffers, *stacked))
         return torch.stack(losses).mean(0)

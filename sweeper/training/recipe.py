@@ -69,12 +69,15 @@ class Recipe:
         """Floating-point operations of one trial (Kaplan et al., arXiv:2001.08361).
 
         Per token 6 for every weight of a matrix product, and 12 x width x sequence for the
-        attention of a layer.
+        attention of a layer. An array is as many tokens as its model's attention sees, else one.
         """
-        tokens = self.train.steps * self.train.batch_size * self.train.seq_len
+        lengths = [s.geometry["seq_len"] for s in self.sites if s.kind == "attention"]
+        arrays = "input_shape" in self.setup["data"]
+        seq_len = max(lengths, default=1) if arrays else self.train.seq_len
+        tokens = self.train.steps * self.train.batch_size * seq_len
         weights = sum(_product(s.shape) for s in self.specs if s.role != "embedding")
         size = self.setup["model"]
-        attention = 12 * size["width"] * self.train.seq_len * size["depth"]
+        attention = 12 * size["width"] * seq_len * size["depth"] if lengths else 0
         return float(tokens * (6 * weights + attention))
 
 
@@ -87,15 +90,21 @@ def _product(shape: tuple[int, ...]) -> int:
 
 def build_model(setup: Mapping[str, Any], unit: bool, width: int, depth: int) -> nn.Module:
     """The setup's model at another size; ConfigError names a `model.` key that is refused."""
-    offered = {
-        "classes": setup["data"]["classes"],
-        "seq_len": setup["train"]["seq_len"],
-        "base_depth": setup["base"]["depth"],
-        "unit": unit,
-    }
+    data = setup["data"]
+    offered = {"classes": data["classes"], "base_depth": setup["base"]["depth"], "unit": unit}
+    # Not both: a model for the other kind of data then misses an argument, before it is trained.
+    if "input_shape" in data:
+        offered["input_shape"] = tuple(data["input_shape"])
+    else:
+        offered["seq_len"] = setup["train"]["seq_len"]
     try:
         model = build({**setup["model"], "width": width, "depth": depth}, offered)
     except ConfigError as error:
+        kinds = {"seq_len": "sequences of tokens", "input_shape": "arrays, such as data=digits"}
+        if error.key in kinds and error.value is None:
+            target = setup["model"]["_target_"]
+            allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
+            raise ConfigError("model._target_", target, allowed) from error
         raise error.below("model") from error
     if not isinstance(model, nn.Module):
         raise ConfigError("model._target_", setup["model"]["_target_"], "an nn.Module")

@@ -1,15 +1,28 @@
-"""The plan: what every parameter of the target model is given, beside the base model."""
+"""The plan: what every parameter of the target model is given, beside the base model.
+
+Reading a plan needs no torch; the two methods that act on a module import it when called.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sweeper.scaling.spec import ParamScale, ParamSpec
-from sweeper.training.recipe import Recipe
+from sweeper.errors import BadInput, ConfigError
+from sweeper.plugs import call
+from sweeper.scaling.fold import Folded, factors
+from sweeper.scaling.spec import ParamScale, ParamSpec, Update
 from sweeper.transfer.ladder import Size
+from sweeper.transfer.needs import needs
 from sweeper.trial import encode
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sweeper.training.recipe import Recipe
 
 PLAN_VERSION = 1
 """Raised when `plan.json` changes in a way that old readers would misread."""
@@ -45,6 +58,21 @@ class PlannedParameter:
     target: Prescription
     base: Prescription
 
+    def folded(self, update: Update) -> Folded:
+        """The target's settings with the multiplier folded into init, learning rate and eps."""
+        multiplier = self.target.multiplier
+        starts = {"ones": multiplier, "zeros": 0.0}
+        lr, eps = factors(update, multiplier)
+        return Folded(
+            name=self.name,
+            shape=self.shape,
+            init="constant" if self.init in starts else "normal",
+            value=starts.get(self.init, self.target.init_std * multiplier),
+            lr=self.target.lr * lr,
+            eps=self.target.eps * eps,
+            decay=self.target.weight_decay,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransferPlan:
@@ -52,7 +80,9 @@ class TransferPlan:
 
     `operations` are the factors of attention, activation, residual and loss at the target.
     `source` says which study, configuration and runs the hyperparameters (`hps`, not
-    logarithms) came from.
+    logarithms) came from. `optimizer` is its configuration, `update` how its updates scale (see
+    `scaling.spec.Update`). `needs` says in words what a plain model that uses the plan must do
+    beyond `init_` and `param_groups`.
     """
 
     base: Size
@@ -62,7 +92,75 @@ class TransferPlan:
     parameters: tuple[PlannedParameter, ...]
     operations: Mapping[str, Mapping[str, float]]
     source: Mapping[str, Any]
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    update: Update = Update.SIGN
+    needs: tuple[str, ...] = ()
     version: int = PLAN_VERSION
+
+    @classmethod
+    def load(cls, path: str | Path) -> TransferPlan:
+        """The plan in the file `path`, or in `plan.json` of the folder `path`.
+
+        BadInput for a file that cannot be read, or is no plan of this version of sweeper.
+        """
+        file = Path(path).expanduser()
+        file = file / "plan.json" if file.is_dir() else file
+        try:
+            record = json.loads(file.read_text())
+        except OSError as error:
+            raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise BadInput(f"{file} is no JSON: {error}") from error
+        try:
+            return cls.from_json(record)
+        except BadInput as error:
+            raise BadInput(f"{file} is no plan: {error}") from error
+
+    @classmethod
+    def from_json(cls, record: Any) -> TransferPlan:
+        """Inverse of `to_json`; BadInput says what does not belong."""
+        version = record.get("version") if isinstance(record, dict) else None
+        if version != PLAN_VERSION:
+            raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
+        plan: TransferPlan = call(cls, record, {})
+        if plan.update not in list(Update):
+            raise ConfigError("update", plan.update, ", ".join(Update))
+        for parameter in plan.parameters:
+            if not (parameter.target.multiplier > 0 and parameter.target.lr > 0):
+                raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
+        return plan
+
+    def folded(self) -> list[Folded]:
+        """Every parameter's settings for a plain forward pass."""
+        return [parameter.folded(Update(self.update)) for parameter in self.parameters]
+
+    def init_(self, model: nn.Module, seed: int = 0) -> nn.Module:
+        """Draw the weights of `model` in place, multipliers folded in, and return it.
+
+        A value depends on `seed` and the parameter's name alone: not on the order of modules,
+        on sharding (DTensors get their own part) or on what was drawn before. After the meta
+        device, call `model.to_empty` first and mend the model's own buffers. Names may have the
+        prefixes of torch.compile, DDP and FSDP. BadInput lists parameters that do not match.
+        """
+        from sweeper.training import apply
+
+        apply.init_(self.folded(), model, seed)
+        return model
+
+    def param_groups(self, model: nn.Module, *, lr_scale: float = 1.0) -> list[dict[str, Any]]:
+        """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
+
+        A group has `params`, a `name` for people, and `lr` (times `lr_scale`), `eps` and
+        `weight_decay`; parameters of equal settings share one. The plan's decay is independent
+        of the learning rate: the share of a weight that a step removes. torch's decoupled decay
+        removes lr x weight_decay, so the group's `weight_decay` is decay / lr, and `lr_scale`
+        leaves the decay alone. A scheduler scales both, as here; it keeps all ratios. L2 decay
+        (torch.optim.Adam, or SGD with momentum) is something else; see `needs`. After
+        `fully_shard`, call this anew: it replaces parameters. BadInput as `init_`.
+        """
+        from sweeper.training import apply
+
+        return apply.param_groups(self.folded(), model, lr_scale)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, as in `plan.json`."""
@@ -74,15 +172,28 @@ def make_plan(
     recipe: Recipe, base: Size, target: Size, hps: Mapping[str, float], source: Mapping[str, Any]
 ) -> TransferPlan:
     """The plan of `recipe`, prepared at `target`, for hyperparameters `hps` (values, not log2)."""
-    scheme = recipe.scheme
+    parameters = tuple(_planned(recipe, spec, hps) for spec in recipe.specs)
+    operations = {site.name: recipe.scheme.site(site, hps) for site in recipe.sites}
+    multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
     return TransferPlan(
         base=base,
         target=target,
         parameterization=recipe.setup["parameterization"]["_target_"],
         hps=dict(hps),
-        parameters=tuple(_planned(recipe, spec, hps) for spec in recipe.specs),
-        operations={site.name: scheme.site(site, hps) for site in recipe.sites},
+        parameters=parameters,
+        operations=operations,
         source=dict(source),
+        optimizer=dict(recipe.setup["optimizer"]),
+        update=recipe.optimizer.update_scale,
+        needs=tuple(
+            needs(
+                recipe.sites,
+                operations,
+                multipliers,
+                unit_scaled=recipe.scheme.unit_scaled,
+                decay=any(p.target.weight_decay for p in parameters),
+            )
+        ),
     )
 
 

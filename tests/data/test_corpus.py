@@ -7,23 +7,33 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from sweeper.data.cache import read_json, replacing, write_json
-from sweeper.data.corpus import Corpus, open_tokens
+from sweeper.data.corpus import Batch, TokenCorpus, open_tokens
 from sweeper.errors import BadInput
 
 COUNT = 1000
+
+
+def joined(batch: Batch) -> NDArray[np.int64]:
+    """The windows that a batch was cut from: targets are the inputs, one later."""
+    x, y = batch
+    assert np.array_equal(x[:, 1:], y[:, :-1])
+    return np.concatenate([x, y[:, -1:]], 1)
+
+
 seeds = st.integers(0, 2**64 - 1)
 sizes = st.integers(1, 8)
 lengths = st.integers(1, 40)
 
 
-def corpus(folder: Path, heldout: float = 0.1, count: int = COUNT) -> Corpus:
+def corpus(folder: Path, heldout: float = 0.1, count: int = COUNT) -> TokenCorpus:
     """Tokens that are their own positions, so that windows tell where they come from."""
     path = folder / f"{count}.npy"
     if not path.exists():
         np.save(path, np.arange(count, dtype=np.uint16))
-    return Corpus(path=path, digest="d", classes=count, heldout_fraction=heldout)
+    return TokenCorpus(path=path, digest="d", classes=count, heldout_fraction=heldout)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +47,7 @@ def test_a_batch_is_windows_of_the_train_split(
 ) -> None:
     data = corpus(folder, heldout)
     data.check(size, length)
-    batch = data.batch(seed, step, size, length)
+    batch = joined(data.batch(seed, step, size, length))
     assert batch.dtype == np.int64 and batch.shape == (size, length + 1)
     assert (np.diff(batch) == 1).all()
     assert batch.min() >= 0 and batch.max() < data.border
@@ -47,26 +57,28 @@ def test_a_batch_is_windows_of_the_train_split(
 def test_a_batch_follows_from_seed_and_step_alone(
     folder: Path, seed: int, step: int, size: int, length: int
 ) -> None:
-    first = corpus(folder).batch(seed, step, size, length)
+    first = joined(corpus(folder).batch(seed, step, size, length))
     fresh = corpus(folder)
-    fresh.batch(seed, (step + 1) % 2**64, 3, 5)
-    assert np.array_equal(first, fresh.batch(seed, step, size, length))
-    assert np.array_equal(first, fresh.batch(seed, step, size + 4, length)[:size])
+    joined(fresh.batch(seed, (step + 1) % 2**64, 3, 5))
+    assert np.array_equal(first, joined(fresh.batch(seed, step, size, length)))
+    assert np.array_equal(first, joined(fresh.batch(seed, step, size + 4, length))[:size])
 
 
 def test_batches_differ_by_seed_and_by_step(folder: Path) -> None:
     data = corpus(folder)
-    drawn = {data.batch(s, t, 8, 10).tobytes() for s in (0, 1, 2**32) for t in (0, 1, 2**32)}
+    drawn = {
+        joined(data.batch(s, t, 8, 10)).tobytes() for s in (0, 1, 2**32) for t in (0, 1, 2**32)
+    }
     assert len(drawn) == 9
 
 
 def test_batches_are_the_same_on_every_machine_and_version(folder: Path) -> None:
-    assert corpus(folder).batch(7, 3, 4, 1)[:, 0].tolist() == [270, 558, 576, 221]
+    assert joined(corpus(folder).batch(7, 3, 4, 1))[:, 0].tolist() == [270, 558, 576, 221]
 
 
 def test_windows_cover_the_whole_train_split(folder: Path) -> None:
     data = corpus(folder)
-    drawn = np.concatenate([data.batch(0, step, 500, 1) for step in range(20)])
+    drawn = np.concatenate([joined(data.batch(0, step, 500, 1)) for step in range(20)])
     assert set(drawn.ravel()) == set(range(data.border))
 
 
@@ -76,13 +88,13 @@ def test_heldout_windows_never_touch_the_train_split(
 ) -> None:
     data = corpus(folder, heldout)
     data.check(size, length)
-    found = list(data.heldout(size, length, batches))
+    found = [joined(batch) for batch in data.heldout(size, length, batches)]
     assert [batch.shape for batch in found] == [(size, length + 1)] * batches
     rows = np.concatenate(found)
     assert (np.diff(rows) == 1).all()
     assert rows.min() == data.border and rows.max() < COUNT
     assert len(rows) == 1 or rows.max() == COUNT - 1
-    again = data.heldout(size, length, batches)
+    again = map(joined, data.heldout(size, length, batches))
     assert all(np.array_equal(one, two) for one, two in zip(found, again, strict=True))
 
 
@@ -94,7 +106,7 @@ def test_what_passes_the_check_can_be_used(
     enough = data.border > size * length and count - data.border > length
     if enough:
         data.check(size, length)
-        assert data.batch(0, 0, size, length).max() < data.border
+        assert joined(data.batch(0, 0, size, length)).max() < data.border
     else:
         with pytest.raises(BadInput, match="too short"):
             data.check(size, length)
@@ -117,11 +129,11 @@ def test_the_identity_holds_no_path(folder: Path) -> None:
 
 def test_a_corpus_is_pickled_without_its_tokens(folder: Path) -> None:
     data = corpus(folder, count=50_000)
-    before = data.batch(1, 2, 3, 4)
+    before = joined(data.batch(1, 2, 3, 4))
     small = pickle.dumps(data)
     copy = pickle.loads(small)
     assert len(small) < 1000
-    assert copy == data and np.array_equal(copy.batch(1, 2, 3, 4), before)
+    assert copy == data and np.array_equal(joined(copy.batch(1, 2, 3, 4)), before)
 
 
 def test_tokens_are_mapped_once_and_read_only(folder: Path) -> None:

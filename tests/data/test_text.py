@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from sweeper.data import textfiles as text
-from sweeper.data.corpus import Corpus
+from sweeper.data.corpus import TokenCorpus
 from sweeper.data.text import Text
 from sweeper.data.textfiles import NotUtf8, decoded, encode_bpe, pieces, train_bpe
 from sweeper.errors import BadInput, ConfigError
@@ -20,11 +20,11 @@ from sweeper.errors import BadInput, ConfigError
 PROSE = "The naïve café — 東京 🚀\r\n\tdef f(x):\n        return x + 1000\n" * 40
 
 
-def prepare(path: Path, **options: Any) -> Corpus:
+def prepare(path: Path, **options: Any) -> TokenCorpus:
     return Text(path=str(path), **options).prepare(path.parent / "cache")
 
 
-def bpe_of(corpus: Corpus) -> Tokenizer:
+def bpe_of(corpus: TokenCorpus) -> Tokenizer:
     return Tokenizer.from_file(str(corpus.path.with_suffix(".tokenizer.json")))
 
 

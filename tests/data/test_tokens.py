@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from sweeper.data import tokens
-from sweeper.data.corpus import Corpus
+from sweeper.data.corpus import TokenCorpus
 from sweeper.data.tokens import Tokens
 from sweeper.errors import BadInput, ConfigError
 
 IDS = np.arange(1000) % 100
 
 
-def prepare(path: Path, **options: Any) -> Corpus:
+def prepare(path: Path, **options: Any) -> TokenCorpus:
     return Tokens(path=str(path), **options).prepare(path.parent / "cache")
 
 
@@ -30,7 +30,7 @@ def test_npy_of_any_integer_type(tmp_path: Path, kind: str) -> None:
     corpus = prepare(path)
     assert corpus.path == path and corpus.classes == 100
     assert np.array_equal(corpus.tokens, IDS)
-    batch = corpus.batch(0, 0, 4, 9)
+    batch, _ = corpus.batch(0, 0, 4, 9)
     assert batch.dtype == np.int64 and batch.dtype.isnative
     assert (np.diff(batch) % 100 == 1).all()
 

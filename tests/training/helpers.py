@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.data.corpus import Corpus
+from sweeper.data.corpus import TokenCorpus
 from sweeper.trial import Trial
 
 GAMMAS = ("eta", "gamma_embedding", "gamma_hidden", "gamma_readout")
@@ -40,13 +40,13 @@ ETA = {"umup": 0.0, "spectral": -4.0, "effective_theory": -2.0}
 ETA |= dict.fromkeys(("mup", "standard", "ntk", "mean_field"), -7.0)
 
 
-def corpus(folder: Path, classes: int = 32) -> Corpus:
+def corpus(folder: Path, classes: int = 32) -> TokenCorpus:
     """A small corpus of skewed random tokens."""
     generator = np.random.default_rng(0)
     tokens = (classes * generator.random(4000) ** 2).astype(np.uint8)
     path = folder / "tokens.npy"
     np.save(path, tokens)
-    return Corpus(path=path, digest="0" * 64, classes=classes, heldout_fraction=0.1)
+    return TokenCorpus(path=path, digest="0" * 64, classes=classes, heldout_fraction=0.1)
 
 
 def setup(scheme: str = "umup", **train: Any) -> dict[str, Any]:

@@ -49,6 +49,32 @@ def test_refusals_name_the_key(path: tuple[str, str], value: Any, key: str) -> N
     assert caught.value.key == key
 
 
+def of_arrays(model: str, **more: Any) -> dict[str, Any]:
+    """A setup whose data are images of 8 x 8 in ten classes."""
+    found = setup("mup")
+    found["model"] = {"_target_": f"sweeper.models.{model}", "width": 32, "depth": 2, **more}
+    found["data"] = {"digest": "0" * 64, "classes": 10, "input_shape": [8, 8]}
+    return found
+
+
+def test_flops_of_models_of_arrays() -> None:
+    """An image is one token to the perceptron, and four patches to the transformer."""
+    samples = 8 * 2
+    assert prepare(of_arrays("mlp.MLP")).flops() == samples * 6 * (2 * 32 * 32 + 32 * 10)
+    weights = 2 * 12 * 32 * 32 + 32 * 10
+    assert prepare(of_arrays("vit.ViT")).flops() == samples * 4 * (6 * weights + 12 * 32 * 4 * 2)
+
+
+def test_a_model_for_other_data_is_refused() -> None:
+    with pytest.raises(ConfigError, match="this one takes sequences of tokens"):
+        prepare(of_arrays("llama.Llama", head_size=8))
+    broken = setup()
+    broken["model"] = of_arrays("mlp.MLP")["model"]
+    with pytest.raises(ConfigError, match="this one takes arrays, such as data=digits") as caught:
+        prepare(broken)
+    assert caught.value.key == "model._target_"
+
+
 def test_a_model_must_be_a_module() -> None:
     broken = setup()
     broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}

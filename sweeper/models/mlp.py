@@ -1,0 +1,48 @@
+"""A multilayer perceptron for classification: no biases, no norms, ReLU."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import Tensor, nn
+
+from sweeper.errors import ConfigError
+from sweeper.models.scaled import Activation, CrossEntropy, Linear, Projection
+
+
+class MLP(nn.Module):
+    """Input layer, `depth` hidden layers [width, width], head.
+
+    Every ReLU is multiplied by sqrt 2 under every scheme, so that signal and gradient keep their
+    scale at initialization; it is He initialization in the activation's place. There are no
+    residual branches: the schemes' rules for depth, which are for such, say nothing here.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        depth: int,
+        classes: int,
+        input_shape: tuple[int, ...],
+        unit: bool = False,
+    ) -> None:
+        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        super().__init__()
+        for key, value in (("width", width), ("depth", depth)):
+            if value < 1:
+                raise ConfigError(key, value, "at least 1")
+        self.width, self.depth = width, depth
+        self.input = Projection(prod(input_shape), width, unit=unit)
+        self.layers = nn.ModuleList(Linear(width, width, unit=unit) for _ in range(depth))
+        self.act = Activation("relu", unit=True)
+        self.head = Linear(width, classes, unit=unit, readout=True)
+        self.loss = CrossEntropy(classes, unit=unit)
+
+    def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits [batch, classes] of `inputs` [batch, ...]; with `targets` [batch], the loss."""
+        x = self.act(self.input(inputs.flatten(1)))
+        for layer in self.layers:
+            x = self.act(layer(x))
+        logits: Tensor = self.head(x)
+        return logits if targets is None else self.loss(logits, targets)

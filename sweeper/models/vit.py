@@ -1,0 +1,170 @@
+"""A Vision Transformer (papers/effective-theory-transformers.txt, sec. I 0 and II 1).
+
+Patches and learned positions, bias-free blocks, layer norms without gains, mean pooling. The
+paper's head has a bias; this one has none.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sweeper.errors import ConfigError
+from sweeper.models.scaled import (
+    Activation,
+    Attention,
+    CrossEntropy,
+    Embedding,
+    Linear,
+    Projection,
+    Residual,
+    scale_gradient,
+)
+
+
+def normalized(x: Tensor) -> Tensor:
+    """Layer norm over the last dimension, its gains fixed at 1 and biases at 0 (eq. 1.11)."""
+    return F.layer_norm(x, x.shape[-1:], eps=1e-6)
+
+
+def patches(images: Tensor, size: int) -> Tensor:
+    """[batch, (channels,) height, width] -> [batch, tokens, channels * size * size]."""
+    x = images if images.dim() == 4 else images[:, None]
+    batch, channels, height, width = x.shape
+    x = x.reshape(batch, channels, height // size, size, width // size, size)
+    return x.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * size * size)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention in both directions (eq. 1.12)."""
+
+    def __init__(self, width: int, head_size: int, tokens: int, *, unit: bool) -> None:
+        """`width // head_size` heads; `tokens` is the number of patches."""
+        super().__init__()
+        self.head_size = head_size
+        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.core = Attention(head_size, tokens, causal=False, unit=unit)
+        self.out = Linear(width, width, unit=unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, tokens, width] -> the same shape."""
+        shape = (*x.shape[:2], -1, self.head_size)
+        q, k, v = (t.reshape(shape).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        out: Tensor = self.out(self.core(q, k, v).transpose(1, 2).reshape(x.shape))
+        return out
+
+
+class FeedForward(nn.Module):
+    """`down(gelu(up(x)))`."""
+
+    def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
+        """`hidden` is the inner width."""
+        super().__init__()
+        self.up = Linear(width, hidden, unit=unit)
+        self.act = Activation("gelu", unit=unit)
+        self.down = Linear(hidden, width, unit=unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width] -> the same shape."""
+        out: Tensor = self.down(self.act(self.up(x)))
+        return out
+
+
+class Block(nn.Module):
+    """One layer: two residual branches, attention then feed-forward."""
+
+    def __init__(self, index: int, model: ViT) -> None:
+        """Layer `index`, from 0, of `model`, whose sizes are already set."""
+        super().__init__()
+        unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
+        self.attention = SelfAttention(model.width, model.head_size, model.tokens, unit=unit)
+        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
+        self.ffn = FeedForward(model.width, model.ffn_ratio * model.width, unit=unit)
+        self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, tokens, width] -> the same shape."""
+        y = self.attention(normalized(self.attention_residual.split(x)))
+        x = self.attention_residual.add(y, x)
+        y = self.ffn(normalized(self.ffn_residual.split(x)))
+        return self.ffn_residual.add(y, x)
+
+
+class ViT(nn.Module):
+    """Classifier of images of any width and depth.
+
+    `patch_size` must divide height and width of the images, `head_size` the model's width.
+    `base_depth` and `unit` as in every model: given by the scheme's side.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        depth: int,
+        classes: int,
+        input_shape: tuple[int, ...],
+        patch_size: int = 4,
+        head_size: int = 16,
+        ffn_ratio: int = 4,
+        base_depth: int | None = None,
+        unit: bool = False,
+    ) -> None:
+        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        super().__init__()
+        self.check(width, depth, patch_size, head_size, ffn_ratio)
+        *channels, high, wide = self.checked_shape(input_shape, patch_size)
+        self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
+        self.patch_size, self.unit, self.base_depth = patch_size, unit, base_depth or depth
+        self.tokens = (high // patch_size) * (wide // patch_size)
+        self.patch = Projection(patch_size**2 * (channels or [1])[0], width, unit=unit)
+        self.position = Embedding(self.tokens, width, unit=unit)
+        self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
+        self.head = Linear(width, classes, unit=unit, readout=True)
+        self.loss = CrossEntropy(classes, unit=unit)
+
+    @staticmethod
+    def check(width: int, depth: int, patch_size: int, head_size: int, ffn_ratio: int) -> None:
+        """Refuse sizes that cannot be built."""
+        sizes = {"width": width, "depth": depth, "patch_size": patch_size}
+        for key, value in (sizes | {"head_size": head_size, "ffn_ratio": ffn_ratio}).items():
+            if value < 1:
+                raise ConfigError(key, value, "at least 1")
+        if width % head_size:
+            allowed = f"a multiple of head_size, which is {head_size}"
+            raise ConfigError("width", width, allowed)
+
+    @staticmethod
+    def checked_shape(shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
+        """`shape` if it is that of images whose sides `patch_size` divides; else ConfigError."""
+        if len(shape) not in (2, 3):
+            raise ConfigError("input_shape", list(shape), "images: [channels,] height, width")
+        if any(side % patch_size for side in shape[-2:]):
+            sides = " x ".join(map(str, shape[-2:]))
+            raise ConfigError("patch_size", patch_size, f"a divisor of the images' sides, {sides}")
+        return shape
+
+    def embedded(self, images: Tensor) -> Tensor:
+        """Patches and positions added [batch, tokens, width]; with `unit`, to RMS 1."""
+        x: Tensor = self.patch(patches(images, self.patch_size))
+        index = torch.arange(self.tokens, device=images.device).expand(x.shape[0], -1)
+        x = x + self.position(index)
+        return x / sqrt(2) if self.unit else x
+
+    def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits [batch, classes] of `images` [batch, ...]; with `targets` [batch], the loss."""
+        x = self.embedded(images)
+        for layer in self.layers:
+            x = layer(x)
+        x = normalized(x)
+        if self.unit:
+            # The mean leaves each token 1/T of the gradient, the same for all: the weights, which
+            # are divided by root T as if it were independent, then have gradients of order 1.
+            x = scale_gradient(x, torch.full_like(self.loss.logit, sqrt(self.tokens)))
+        out: Tensor = self.head(x.mean(1))
+        if targets is not None:
+            out = self.loss(out, targets)
+        return out

@@ -1,0 +1,140 @@
+"""A plan's settings on a module of anyone's: initial weights, and groups for a torch optimizer.
+
+Everything goes by parameter name, so that copies, compiled, wrapped and sharded modules are all
+served; nothing is ever kept on a tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sweeper.errors import BadInput
+from sweeper.scaling.fold import Folded
+from sweeper.training.draw import normal
+
+WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+"""Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
+LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
+SHOWN = 20
+"""An error lists this many names of a kind at most."""
+
+Matched = list[tuple[Folded, nn.Parameter]]
+
+
+def unwrapped(name: str) -> str:
+    """`name` without the parts that wrappers put into it."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def match(settings: Sequence[Folded], model: nn.Module) -> Matched:
+    """Every parameter of `model`, in its order, beside its settings.
+
+    A name that is known as it stands wins; otherwise wrappers are taken off on both sides.
+    BadInput lists parameters that only the model or only the plan has, and other shapes.
+    """
+    exact = {setting.name: setting for setting in settings}
+    cores: dict[str, list[Folded]] = {}
+    for setting in settings:
+        cores.setdefault(unwrapped(setting.name), []).append(setting)
+    found: Matched = []
+    unknown, reshaped, left = [], [], set(exact)
+    for name, parameter in model.named_parameters():
+        options = [exact[name]] if name in exact else cores.get(unwrapped(name), [])
+        if len(options) != 1 or options[0].name not in left:
+            unknown.append(f"{name} {list(parameter.shape)}")
+            continue
+        left.discard(options[0].name)
+        if tuple(parameter.shape) != options[0].shape:
+            reshaped.append(f"{name} {list(parameter.shape)}, planned {list(options[0].shape)}")
+        found.append((options[0], parameter))
+    _refuse(unknown, [name for name in exact if name in left], reshaped)
+    return found
+
+
+def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None:
+    """BadInput that lists what does not fit, if anything."""
+    kinds = (
+        ("the plan does not know these parameters of the model", unknown),
+        ("the model does not have these parameters of the plan", missing),
+        ("these parameters have another shape", reshaped),
+    )
+    parts = []
+    for words, names in kinds:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        if names:
+            parts.append(f"{words}: {'; '.join(names[:SHOWN])}{more}")
+    if parts:
+        hint = "is it the model, width and depth that the plan was made for?"
+        raise BadInput(". ".join([*parts, hint]))
+
+
+@torch.no_grad()
+def init_(settings: Sequence[Folded], model: nn.Module, seed: int) -> None:
+    """Draw every parameter of `model` in place, by (seed, the plan's name) alone.
+
+    Neither the order of modules nor sharding changes a value: each process draws the whole
+    parameter (8 bytes an entry, one parameter at a time) and keeps its own part of it, without
+    any communication. BadInput as `match`, and for parameters without memory.
+    """
+    matched = match(settings, model)
+    if empty := [setting.name for setting, parameter in matched if parameter.is_meta]:
+        raise BadInput(
+            f"{len(empty)} parameters are on the meta device, {empty[0]} first: "
+            "call model.to_empty(device=...) before plan.init_(model)"
+        )
+    for setting, parameter in matched:
+        parameter.copy_(_placed(_values(setting, seed), parameter))
+
+
+def _values(setting: Folded, seed: int) -> Tensor:
+    """The whole parameter, float64 on the CPU."""
+    if setting.init == "normal":
+        return normal(setting.name, setting.shape, seed) * setting.value
+    return torch.full(setting.shape, setting.value, dtype=torch.float64)
+
+
+def _placed(values: Tensor, parameter: nn.Parameter) -> Tensor:
+    """`values` as `parameter` is kept: its type, device and, for a DTensor, its shards."""
+    values = values.to(parameter.dtype).to(parameter.device)
+    data: Any = parameter
+    if not hasattr(data, "device_mesh"):
+        return values
+    # Not at the top: slow to import, and not part of every build of torch.
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = data.device_mesh
+    # All ranks drew the same, so a replica becomes shards by slicing alone.
+    whole = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole.redistribute(placements=data.placements)
+
+
+def param_groups(
+    settings: Sequence[Folded], model: nn.Module, lr_scale: float
+) -> list[dict[str, Any]]:
+    """Parameters of equal settings as one group; see `TransferPlan.param_groups`."""
+    if not lr_scale > 0:
+        raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
+    groups: dict[tuple[float, float, float], Matched] = {}
+    for setting, parameter in match(settings, model):
+        key = (setting.lr, setting.eps, setting.decay)
+        groups.setdefault(key, []).append((setting, parameter))
+    return [
+        {
+            "params": [parameter for _, parameter in members],
+            "name": _named([setting.name for setting, _ in members]),
+            "lr": lr * lr_scale,
+            "eps": eps,
+            "weight_decay": decay / (lr * lr_scale),
+        }
+        for (lr, eps, decay), members in groups.items()
+    ]
+
+
+def _named(names: list[str]) -> str:
+    """Names for people: a layer's number as `*`, what is then alike once."""
+    return ", ".join(dict.fromkeys(re.sub(LAYER, "*", name, count=1) for name in names))

@@ -1,0 +1,92 @@
+"""What a plan cannot fold into init, learning rate and eps, in words for the model's author."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isclose
+
+from sweeper.scaling.spec import Site
+
+DECAY = (
+    "weight decay: the plan's is independent of the learning rate; param_groups hold decay / lr "
+    "for decoupled decay (torch.optim.AdamW, SGD without momentum); the L2 decay of "
+    "torch.optim.Adam is something else"
+)
+EPS = (
+    "eps: folding divides it by the multiplier, so it differs between groups: the optimizer must "
+    "take eps from its groups (torch.optim.AdamW does), or do without one (atan2)"
+)
+UNIT = (
+    "eps: the plan's was chosen for unit-scaled gradients; a plain model's are smaller, so "
+    "take an optimizer without eps (atan2) or an eps far below the root mean square of any gradient"
+)
+FOREIGN = (
+    "operations: this model has none that sweeper can see; where it has attention, residual "
+    "branches or an output scale, give them the parameterization's factors yourself"
+)
+
+
+def needs(
+    sites: Sequence[Site],
+    operations: Mapping[str, Mapping[str, float]],
+    multipliers: Mapping[str, tuple[float, float]],
+    *,
+    unit_scaled: bool,
+    decay: bool,
+) -> list[str]:
+    """Every factor that a plain model must apply itself, layers that are alike in one line.
+
+    `multipliers` are those of every parameter, forward and backward.
+    """
+    found = [line for site in sites for line in _site(site, operations[site.name])]
+    for name, (forward, backward) in multipliers.items():
+        if not isclose(forward, backward):
+            found.append((name, "multiply the gradient to its input by {}", backward / forward))
+    lines = _merged(found)
+    lines += [] if sites else [FOREIGN]
+    if unit_scaled:
+        lines.append(UNIT)
+    elif any(forward != 1 for forward, _ in multipliers.values()):
+        lines.append(EPS)
+    return [*lines, DECAY] if decay else lines
+
+
+WORDS = {
+    ("attention", "logit"): "multiply q k^T by {} where head size^-1/2 is usual",
+    ("gated_silu", "alpha"): "multiply the sigmoid's argument by {}",
+    ("residual", "branch"): "multiply the branch's output by {}",
+    ("residual", "skip"): "multiply the skipped stream by {}",
+    ("loss", "logit"): "multiply the logits by {}",
+}
+"""What applying a factor means, by the operation's kind and the factor's name."""
+
+Line = tuple[str, str, float]
+"""The name of an operation or parameter, what to do with a gap for the value, and the value."""
+
+
+def _site(site: Site, factors: Mapping[str, float]) -> Iterator[Line]:
+    """One line for every factor of an operation that is not the usual one."""
+    for key, value in factors.items():
+        usual = 1.0
+        if (site.kind, key) == ("attention", "logit"):
+            usual = float(site.geometry["head_size"]) ** -0.5
+        if not isclose(value, usual):
+            yield site.name, WORDS.get((site.kind, key), f"multiply its {key} by {{}}"), value
+
+
+def _merged(lines: Iterable[Line]) -> list[str]:
+    """`name: what to do`, layers as one line with `*` for their number."""
+    groups: dict[tuple[str, str], dict[str, float]] = {}
+    for name, text, value in lines:
+        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name, count=1)
+        groups.setdefault((pattern, text), {})[name] = value
+    found = []
+    for (pattern, text), members in groups.items():
+        low, high = min(members.values()), max(members.values())
+        words = f"{low:.6g}"
+        if not isclose(low, high):
+            words = f"{low:.4g} to {high:.4g} (by layer: see `operations`)"
+        name = pattern if len(members) > 1 else next(iter(members))
+        found.append(f"{name}: {text.format(words)}")
+    return found

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import builtins
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper.data.digits import Digits
+from sweeper.errors import BadInput, ConfigError
+
+
+def test_the_digits(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    corpus = Digits().prepare(tmp_path)
+    assert corpus.classes == 10 and corpus.input_shape == (8, 8) == Digits.input_shape
+    assert corpus.border == 1797 - 359
+    x, y = corpus.batch(0, 0, 64, 1)
+    assert x.shape == (64, 8, 8) and x.dtype == np.float32 and y.dtype == np.int64
+    assert set(y) == set(range(10))
+    assert Digits().prepare(tmp_path) == corpus != Digits(heldout=0.5).prepare(tmp_path)
+    held = np.concatenate([labels for _, labels in corpus.heldout(50, 1, 8)])
+    assert np.bincount(held).min() > 20  # shuffled: every class is held out
+
+
+def test_inputs_are_standardized_by_the_train_split(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    corpus = Digits().prepare(tmp_path)
+    x, _ = corpus._taken(np.arange(corpus.border))
+    assert float(x.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(x.std()) == pytest.approx(1, rel=1e-5)
+
+
+def test_without_scikit_learn_the_message_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(BadInput, match=r"pip install 'sweeper\[digits\]'"):
+        Digits().prepare(tmp_path)
+
+
+def test_a_share_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        Digits(heldout=1.0)
+
+
+def test_a_corpus_is_pickled_without_its_samples(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    corpus = Digits().prepare(tmp_path)
+    before, _ = corpus.batch(1, 2, 3, 1)
+    blob = pickle.dumps(corpus)
+    assert len(blob) < 1000
+    assert np.array_equal(pickle.loads(blob).batch(1, 2, 3, 1)[0], before)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.data.arrays import save
+from sweeper.data.corpus import Corpus
+from sweeper.data.idx import Idx
+from sweeper.errors import BadInput, ConfigError
+
+KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
+NAMES = tuple(f"{split}-{kind}" for split in ("train", "t10k") for kind in KINDS)
+
+
+def idx(array: np.ndarray, kind: int = 8) -> bytes:
+    head = bytes([0, 0, kind, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six train and four test images [4, 5]; an image's pixels are its label, and a corner."""
+    for split, count in (("train", 6), ("t10k", 4)):
+        labels = np.arange(count) % 3
+        images = np.tile(labels[:, None, None], (1, 4, 5))
+        images[:, 0, 0] = 200
+        (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(idx(images))
+        (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(idx(labels))
+    return tmp_path
+
+
+def packed(folder: Path) -> Path:
+    for name in NAMES:
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+        (folder / name).unlink()
+    return folder
+
+
+def prepare(folder: Path) -> Corpus:
+    return Idx(path=str(folder)).prepare(folder / "cache")
+
+
+def test_images_and_labels_belong_together(folder: Path) -> None:
+    source = Idx(path=str(folder))
+    corpus = source.prepare(folder / "cache")
+    assert source.input_shape == corpus.input_shape == (4, 5)
+    assert (corpus.classes, corpus.border) == (3, 6)
+    for x, y in (corpus.batch(3, 1, 6, 1), *corpus.heldout(2, 1, 3)):
+        assert np.allclose(x[:, 1, 1] * corpus.std + corpus.mean, y, atol=1e-4)
+    assert corpus.identity() == {
+        "digest": corpus.digest,
+        "classes": 3,
+        "input_shape": [4, 5],
+        "heldout": 4,
+    }
+
+
+def test_the_heldout_samples_are_those_of_the_test_file(folder: Path) -> None:
+    found = [int(label) for _, y in prepare(folder).heldout(2, 1, 2) for label in y]
+    assert found == [0, 1, 2, 0]
+
+
+def test_gz_is_the_same_corpus_and_either_will_do(folder: Path) -> None:
+    plain = prepare(folder)
+    name = NAMES[0]
+    (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+    assert prepare(folder) == plain
+    (folder / f"{name}.gz").unlink()
+    assert prepare(packed(folder)) == plain
+    assert Idx(path=str(folder)).input_shape == (4, 5)
+
+
+def test_a_batch_follows_from_seed_and_step_alone(folder: Path) -> None:
+    data = prepare(folder)
+    small, large = data.batch(1, 2, 3, 1), data.batch(1, 2, 6, 1)
+    assert all(np.array_equal(a, b[:3]) for a, b in zip(small, large, strict=True))
+    data.check(6, 999)
+    with pytest.raises(BadInput, match="batch of 7 is more than the 6 samples"):
+        data.check(7, 1)
+
+
+def test_names_of_emnist(folder: Path) -> None:
+    for name in NAMES:
+        split = name.replace("t10k", "test")
+        (folder / name).rename(folder / f"emnist-letters-{split}")
+    assert prepare(folder).classes == 3
+    (folder / "emnist-digits-test-images-idx3-ubyte").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"one file such as t10k-images.*found: emnist-digits-test"):
+        prepare(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"is no idx file of unsigned bytes \(it begins with \)"),
+        (b"\x1f\x8b\x08\x00", "begins with 1f8b0800"),
+        (idx(np.zeros((6, 4, 5)), kind=0x0D), "begins with 00000d03"),
+        (idx(np.zeros((6, 4, 5)))[:9], "ends within its header"),
+        (idx(np.zeros((6, 4, 5)))[:-1], r"holds 119 values; its header tells \[6, 4, 5\]"),
+        (idx(np.zeros((5, 4, 5))), "5 train images, and labels of shape"),
+        (idx(np.zeros((6, 4, 4))), "train and test images differ in shape"),
+        (idx(np.zeros((6, 4, 5))), "all inputs are the same number"),
+    ],
+)
+def test_broken_files(folder: Path, content: bytes, message: str) -> None:
+    (folder / NAMES[0]).write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        prepare(folder)
+
+
+def test_broken_gz(folder: Path) -> None:
+    file = packed(folder) / f"{NAMES[0]}.gz"
+    whole = file.read_bytes()
+    for content in (b"no gzip", whole[:-9], whole[:20] + b"\0\0\0\0" + whole[24:]):
+        file.write_bytes(content)
+        with pytest.raises(BadInput, match="cannot be read"):
+            prepare(folder)
+
+
+def test_folders_without_the_files(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no folder"):
+        Idx(path=str(tmp_path / "none")).prepare(tmp_path)
+    with pytest.raises(BadInput, match=r"such as train-images-idx3-ubyte\[\.gz\]; found: none"):
+        Idx(path=str(tmp_path)).prepare(tmp_path)
+    with pytest.raises(ConfigError):
+        Idx(path="")
+
+
+def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path) -> None:
+    inputs, labels = np.zeros((3, 2, 2), np.uint8), np.zeros(3, np.uint8)
+    for border in (0, 3):
+        with pytest.raises(BadInput, match="too few"):
+            save(tmp_path, inputs, labels, border)

@@ -1,0 +1,111 @@
+"""Small images to train on, and what every model of arrays must pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sweeper.data.arrays import ArrayCorpus, save
+from sweeper.models.classify import Build, classify, sites
+from sweeper.models.scaled import ScaledModule
+from sweeper.scaling.umup import UMuP
+from sweeper.training.pack import Pack
+from sweeper.training.train import train
+from sweeper.trial import Trial
+from tests.training.helpers import ETA, SCHEMES
+
+
+def images(folder: Path) -> ArrayCorpus:
+    """200 noisy images [8, 8] of four classes: which quarter is bright."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(4, size=200).astype(np.uint8)
+    inputs = generator.integers(100, size=(200, 8, 8)).astype(np.uint8)
+    for image, label in zip(inputs, labels, strict=True):
+        row, column = 4 * (label // 2), 4 * (label % 2)
+        image[row : row + 4, column : column + 4] += 60
+    return save(folder, inputs, labels, 160)
+
+
+def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) -> list[Trial]:
+    """Trials that differ in seed and in every hyperparameter; width 32 on base 16, float64."""
+    settings = {"steps": 20, "batch_size": 8, "seq_len": 1, "precision": "float64"}
+    setup = {
+        "numerics": 1,
+        "parameterization": {"_target_": SCHEMES[scheme][0]},
+        "model": {"width": 32, "depth": 2, **model},
+        "base": {"width": 16, "depth": 1},
+        "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
+        "data": data.identity(),
+        "train": {**settings, "heldout_batches": 2, **train},
+    }
+    names = SCHEMES[scheme][1]
+    hps = dict.fromkeys(names, 0.0) | {"eta": ETA[scheme]}
+    changed = [hps | {name: hps[name] + 1.0} for name in names]
+    return [Trial(setup=setup, hps=h, seed=i % 2) for i, h in enumerate([hps, hps, *changed])]
+
+
+def check_unit_scale(build: Build, low: float, high: float) -> None:
+    """Under u-muP activations and gradients of weights start near 1, at any width.
+
+    Gradients lie from `low` to `high`; the head's output has RMS width^-1/2.
+    """
+    for width in (64, 256):
+        for name, value in scales_at_start(build, width).items():
+            if name == "head":
+                assert value == pytest.approx(width**-0.5, rel=0.25)
+            elif name.endswith("gradient"):
+                assert low < value < high, name
+            else:
+                assert 0.75 < value < 2.5, name
+
+
+def scales_at_start(build: Build, width: int) -> dict[str, float]:
+    """RMS of every activation and of every weight's gradient of a fresh u-muP model, depth 2."""
+    torch.manual_seed(0)
+    model, scheme = build(width, 2), UMuP()
+    values = dict.fromkeys(UMuP.hyperparameters, 1.0)
+    for spec in classify(build, base=(width, 2), target=(width, 2)):
+        scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
+        torch.nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
+        model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
+        if scale.backward is not None:
+            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
+    for site in sites(model):
+        for name, value in scheme.site(site, values).items():
+            model.get_buffer(f"{site.name}.{name}").fill_(value)
+    seen: dict[str, float] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, ScaledModule) and name != "loss":
+            module.register_forward_hook(lambda m, i, out, n=name: seen.update({n: rms(out)}))
+    model(torch.randn(64, 16, 16), torch.randint(10, (64,))).backward()
+    grads = {f"{n} gradient": rms(p.grad) for n, p in model.named_parameters()}  # type: ignore[arg-type]
+    return seen | grads
+
+
+def rms(x: torch.Tensor) -> float:
+    return float(x.detach().pow(2).mean().sqrt())
+
+
+def check_packed_equals_alone(scheme: str, model: dict[str, Any], folder: Path) -> None:
+    """Every trial of a pack ends as it does alone, to 1e-10."""
+    data = images(folder)
+    made = trials(scheme, model, data)
+    together = train(Pack(trials=tuple(made), corpus=data))
+    for one, packed in zip(made, together, strict=True):
+        single = train(Pack(trials=(one,), corpus=data))[0]
+        assert packed.status == "complete"
+        assert packed.objective == pytest.approx(single.objective, rel=1e-10)
+        assert packed.heldout == pytest.approx(single.heldout, rel=1e-10)
+    assert len({result.objective for result in together}) > 2
+
+
+def check_it_learns(scheme: str, model: dict[str, Any], folder: Path) -> None:
+    """Four classes of bright quarters are told apart on held-out images, in 150 steps."""
+    data = images(folder)
+    one = trials(scheme, model, data, steps=150, batch_size=32, precision="float32")[0]
+    result = train(Pack(trials=(one,), corpus=data))[0]
+    assert result.curve[0] > 1.2 and result.heldout < 0.5

@@ -1,0 +1,72 @@
+"""The perceptron: scale at initialization, sizes, and training in packs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sweeper.errors import ConfigError
+from sweeper.models.classify import classify
+from sweeper.models.mlp import MLP
+from tests.models.arrays import check_it_learns, check_packed_equals_alone, check_unit_scale
+from tests.training.helpers import SCHEMES
+
+MODEL = {"_target_": "sweeper.models.mlp.MLP"}
+
+
+def made(width: int, depth: int) -> MLP:
+    return MLP(width=width, depth=depth, classes=10, input_shape=(8, 8))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
+    check_packed_equals_alone(scheme, MODEL, tmp_path)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_learns(scheme: str, tmp_path: Path) -> None:
+    check_it_learns(scheme, MODEL, tmp_path)
+
+
+def test_unit_scale() -> None:
+    check_unit_scale(
+        lambda w, d: MLP(width=w, depth=d, classes=10, input_shape=(16, 16), unit=True), 0.7, 1.3
+    )
+
+
+def test_roles() -> None:
+    specs = classify(made, base=(32, 2), target=(64, 2))
+    roles = {spec.name: str(spec.role) for spec in specs}
+    assert roles == {
+        "input.weight": "embedding",
+        "layers.0.weight": "hidden",
+        "layers.1.weight": "hidden",
+        "head.weight": "readout",
+    }
+
+
+def test_signal_and_gradient_keep_their_scale() -> None:
+    """Under fan-in initialization, and std 1 for the input layer."""
+    torch.manual_seed(0)
+    model = made(512, 6)
+    for name, weight in model.named_parameters():
+        torch.nn.init.normal_(weight, std=1.0 if name == "input.weight" else 512**-0.5)
+    x = torch.randn(64, 8, 8, requires_grad=True)
+    seen: list[torch.Tensor] = []
+    for layer in (model.input, *model.layers):
+        layer.register_forward_hook(lambda m, i, out: (out.retain_grad(), seen.append(out))[0])
+    logits = model(x)
+    logits.backward(torch.randn_like(logits))
+    for out in seen:
+        assert float(out.detach().pow(2).mean().sqrt()) == pytest.approx(1.0, rel=0.25)
+    grads = [float(out.grad.pow(2).mean().sqrt()) for out in seen if out.grad is not None]
+    assert max(grads) < 1.5 * min(grads)
+
+
+@pytest.mark.parametrize("key", ["width", "depth"])
+def test_impossible_sizes_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(**({"width": 8, "depth": 1} | {key: 0}))
+    assert caught.value.key == key

@@ -1,0 +1,104 @@
+"""The Vision Transformer: patches, parameters by the paper's count, and training in packs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sweeper.errors import ConfigError
+from sweeper.models.classify import classify, sites
+from sweeper.models.vit import ViT, normalized, patches
+from tests.models.arrays import check_it_learns, check_packed_equals_alone, check_unit_scale
+from tests.training.helpers import SCHEMES
+
+MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
+
+
+def made(width: int = 32, depth: int = 2, **more: Any) -> ViT:
+    sizes: dict[str, Any] = {"classes": 10, "input_shape": (8, 8), "head_size": 8}
+    return ViT(width=width, depth=depth, **(sizes | more))
+
+
+def drawn(**more: Any) -> ViT:
+    torch.manual_seed(0)
+    model = made(**more)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
+    check_packed_equals_alone(scheme, MODEL, tmp_path)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_learns(scheme: str, tmp_path: Path) -> None:
+    check_it_learns(scheme, MODEL, tmp_path)
+
+
+def test_the_paper_s_model_has_86_million_parameters() -> None:
+    """768 x 768 + 196 x 768 + 768^2 x (4 + 2 x 4) x 12 + 768 x 1000, without the head's bias."""
+    with torch.device("meta"):
+        model = made(768, 12, classes=1000, input_shape=(3, 224, 224), patch_size=16, head_size=64)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == 768 * 768 + 196 * 768 + 768**2 * 12 * 12 + 768 * 1000
+
+
+def test_patches_are_squares_in_reading_order() -> None:
+    image = torch.arange(64.0).reshape(1, 8, 8)
+    found = patches(image, 4)
+    assert found.shape == (1, 4, 16)
+    assert torch.equal(found[0, 1], image[0, :4, 4:].flatten())
+    coloured = patches(torch.stack([image, -image], 1), 4)
+    assert torch.equal(coloured[0, 1], torch.cat([found[0, 1], -found[0, 1]]))
+
+
+def test_norms_take_the_mean_out() -> None:
+    x = normalized(5 + 3 * torch.randn(4, 64))
+    torch.testing.assert_close(x.mean(-1), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.pow(2).mean(-1), torch.ones(4))
+
+
+def test_patches_see_each_other_in_both_directions_and_positions_matter() -> None:
+    model, image = drawn(), torch.randn(1, 8, 8)
+    out = model(image)
+    moved = image.roll(4, -1)  # the same patches in other places
+    assert not torch.allclose(model(moved), out, atol=1e-4)
+    torch.nn.init.zeros_(model.position.weight)
+    torch.testing.assert_close(model(moved), model(image), atol=1e-4, rtol=1e-4)
+
+
+def test_unit_scale() -> None:
+    """Within the reach of the paper's rules, which take tokens to be independent."""
+    check_unit_scale(lambda w, d: made(w, d, input_shape=(16, 16), unit=True), 0.2, 2.0)
+
+
+def test_roles_and_sites() -> None:
+    specs = classify(lambda w, d: made(w, d), base=(32, 2), target=(64, 2))
+    roles = {spec.name: str(spec.role) for spec in specs}
+    assert {roles.pop("patch.weight"), roles.pop("position.weight")} == {"embedding"}
+    assert roles.pop("head.weight") == "readout"
+    assert set(roles.values()) == {"hidden"}
+    attention = next(site for site in sites(made()) if site.kind == "attention")
+    assert attention.geometry == {"head_size": 8, "seq_len": 4, "causal": False}
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"width": 20}, "width"),
+        ({"depth": 0}, "depth"),
+        ({"patch_size": 3}, "patch_size"),
+        ({"patch_size": 0}, "patch_size"),
+        ({"ffn_ratio": 0}, "ffn_ratio"),
+        ({"input_shape": (64,)}, "input_shape"),
+    ],
+)
+def test_sizes_that_cannot_be_built_are_refused(more: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(**more)
+    assert caught.value.key == key

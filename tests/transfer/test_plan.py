@@ -1,0 +1,102 @@
+"""A plan on disk and in words: what is read back, refused, folded and left to the model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import BadInput
+from sweeper.transfer.plan import TransferPlan
+from tests.transfer.helpers import CHANGED, plain_plan, plan
+
+
+def saved(folder: Path, record: Any) -> Path:
+    path = folder / "plan.json"
+    path.write_text(json.dumps(record))
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["mup", "umup", "standard"])
+def test_a_plan_is_read_back(scheme: str, tmp_path: Path) -> None:
+    made = plan(scheme)
+    path = saved(tmp_path, made.to_json())
+    assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
+
+
+def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
+    record = plan().to_json()
+    for name in ("optimizer", "update", "needs"):
+        del record[name]
+    assert TransferPlan.load(saved(tmp_path, record)).folded() == plan().folded()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 99}, "its version is 99"),
+        ({"update": "nonsense"}, "update='nonsense' is refused"),
+        ({"parameters": [{"name": "x"}]}, "parameters.*it needs a value"),
+        ({"colour": 1}, "no such key"),
+    ],
+)
+def test_what_is_no_plan_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        TransferPlan.load(saved(tmp_path, plan().to_json() | change))
+
+
+def test_files_that_are_no_plan(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        TransferPlan.load(tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(BadInput, match="is no JSON"):
+        TransferPlan.load(tmp_path / "broken.json")
+    with pytest.raises(BadInput, match="is no plan: its version is None"):
+        TransferPlan.load(saved(tmp_path, [1, 2]))
+
+
+def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path) -> None:
+    record = plan().to_json()
+    record["parameters"][0]["target"]["multiplier"] = 0.0
+    with pytest.raises(BadInput, match=r"embedding\.weight: multiplier and lr must be positive"):
+        TransferPlan.load(saved(tmp_path, record))
+
+
+def test_reading_a_plan_needs_no_torch(tmp_path: Path) -> None:
+    path = saved(tmp_path, plan().to_json())
+    code = (
+        "import sys; from sweeper.transfer.plan import TransferPlan;"
+        f"TransferPlan.load({str(path)!r}).folded(); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_needs_of_mup() -> None:
+    """Width 32 on 16, depth 2 on 1, head size 8."""
+    needs = plan("mup", **CHANGED).needs
+    assert needs[:3] == (
+        "layers.*.attention.core: multiply q k^T by 0.25 where head size^-1/2 is usual",
+        "layers.*.attention_residual: multiply the branch's output by 0.707107",
+        "layers.*.ffn_residual: multiply the branch's output by 0.707107",
+    )
+    assert [need.split(":")[0] for need in needs[3:]] == ["eps", "weight decay"]
+
+
+def test_needs_of_umup() -> None:
+    needs = plan("umup", alpha_ffn_act=1.0).needs
+    text = "\n".join(needs)
+    assert "layers.*.ffn.act: multiply the sigmoid's argument by 2\n" in text
+    assert "layers.*.attention.core: multiply its output by" in text
+    assert "layers.*.ffn_residual: multiply the branch's output by 0.4082 to 0.5 (by layer" in text
+    assert "head.weight: multiply the gradient to its input by 5.65685\n" in text
+    assert "unit-scaled gradients" in text
+
+
+def test_needs_of_others() -> None:
+    (only,) = plan("standard").needs
+    assert only.startswith("weight decay")
+    assert any(need.startswith("operations: this model has none") for need in plain_plan().needs)
