@@ -48,7 +48,10 @@ class ParamSpec:
     `fan_in` and `fan_out` count the entries that an output sums over and that an input feeds.
     `residual` tells that the parameter lies on a residual branch, of which there are
     2 x `depth`. `init` says how values are drawn: "normal" (times the scheme's std), "ones"
-    or "zeros".
+    or "zeros". `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the
+    width and with the depth. `lookup` tells an embedding whose rows are picked (words) from one
+    that is multiplied with its input (patches). `tied` are other names of the same parameter.
+    `note` says in a line how the parameter is used, and what to mind.
     """
 
     name: str
@@ -63,6 +66,11 @@ class ParamSpec:
     depth: int = 1
     base_depth: int = 1
     init: str = "normal"
+    width_dims: tuple[int, ...] = ()
+    depth_dims: tuple[int, ...] = ()
+    lookup: bool = False
+    tied: tuple[str, ...] = ()
+    note: str = ""
 
     def at_base(self) -> ParamSpec:
         """The same parameter in the base model."""

@@ -13,7 +13,7 @@ from mup.init import normal_
 from mup.optim import MuAdam
 from torch import nn
 
-from sweeper.models.classify import classify
+from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.mup import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site
@@ -111,7 +111,7 @@ def build(width: int, depth: int) -> Llama:
 @given(st.sampled_from([16, 32, 48]), st.integers(1, 3))
 @settings(max_examples=10, deadline=None)
 def test_at_base_shape_nothing_changes(width: int, depth: int) -> None:
-    for spec in classify(build, base=(width, depth), target=(width, depth)):
+    for spec in specs_between(build, base=(width, depth), target=(width, depth)):
         scale = MuP().scale(spec, DEFAULTS)
         std = 1 / sqrt(spec.fan_in) if spec.role in ("hidden", "readout") else 1.0
         assert scale == ParamScale(init_std=pytest.approx(std))  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_at_base_shape_nothing_changes(width: int, depth: int) -> None:
 
 def test_hyperparameters_act_where_their_names_say() -> None:
     values = dict.fromkeys(MuP.hyperparameters, 2.0)
-    spec = {s.role: s for s in classify(build, base=(16, 1), target=(64, 1))}
+    spec = {s.role: s for s in specs_between(build, base=(16, 1), target=(64, 1))}
     embedding = MuP().scale(spec[Role.EMBEDDING], values)
     assert (embedding.init_std, embedding.multiplier, embedding.lr) == (2.0, 2.0, 2.0)
     readout = MuP().scale(spec[Role.READOUT], values)
