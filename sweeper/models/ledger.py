@@ -50,11 +50,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Made:
-    """What a rule knows of the outputs; `sources` None: those of the inputs."""
+    """What a rule knows of the outputs; `sources` None: those of the inputs.
+
+    `chosen` tells that they are whole weights, though inputs chose which.
+    """
 
     sources: frozenset[str] | None = None
     products: tuple[tuple[Layout, Use], ...] = ()
     groups: tuple[Layout, ...] = ()
+    chosen: bool = False
 
 
 def key(tensor: Tensor) -> int:

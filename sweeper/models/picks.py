@@ -63,7 +63,9 @@ def _pick(ledger: Ledger, call: Call, table: Tensor, at: list[int], numbers: lis
             moved = _picked(dims, at, rows, call.out[0].shape, keep=not live)
             picked = layout.picked | frozenset(rows)
             ledger.hand_on(replace(layout, picked=picked), moved, call.out[0])
-    return Made(sources=frozenset()) if ledger.is_weight(table) else Made()
+    if not ledger.is_weight(table):
+        return Made()
+    return Made(sources=frozenset(), chosen=ledger.is_weight(call.out[0]))
 
 
 def _picked(

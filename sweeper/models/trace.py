@@ -56,7 +56,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
         call = Call(name.rstrip("_") if mutable else name, args, given, out)
         made = rule(func, call.name)(ledger, call)
         activation = Activation(
-            live=live,
+            live=live and not made.chosen,
             sources=sources if made.sources is None else made.sources,
             products=made.products,
             groups=made.groups,

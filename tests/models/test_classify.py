@@ -88,7 +88,7 @@ class Strange(nn.Module):
 
 def test_what_is_not_understood_is_named() -> None:
     with pytest.raises(BadInput, match=r"mystery \[16, 16\].*linalg_inv"):
-        specs_between(Strange, base=(16, 1), target=(16, 1), inputs=lambda s: torch.zeros(2, 1))
+        specs_between(Strange, base=(16, 1), target=(16, 1), inputs=lambda s: torch.zeros(1))
 
 
 def test_sites_of_the_decoder() -> None:
