@@ -208,7 +208,7 @@ class _Study:
         except Undecided:
             if asked is None:
                 raise
-            return Verdict(role=asked, note="role given; fans by torch's layout of weights")
+            return Verdict(role=asked, note="role given; fans by torch's layout")
         if asked is None or traced.role is asked:
             return traced
         note = f"role given, traced as {traced.role}: {traced.note}"

@@ -19,6 +19,8 @@ from sweeper.models.provenance import (
     read,
 )
 
+COPIES = {"clone", "_to_copy", "lift_fresh_copy", "_unsafe_view", "_reshape_copy", "view_copy"}
+"""What a copy holds is known as well as the original."""
 _ADDS = {"add", "sub", "rsub"}
 _JOINS = {"where", "copy", "masked_fill", "cat", "stack", "index_put", "slice_scatter"}
 
@@ -52,6 +54,7 @@ def element(
             fan_in=prod(ins.values()),
             live=ledger.is_live(call.given),
             shifted=layout.shifted,
+            bent=layout.bent,
         )
         ledger.record(layout.name, use)
         found.append((replace(layout, pieces=()), use, dims))
@@ -75,8 +78,12 @@ def pointwise(ledger: Ledger, call: Call) -> Made:
             products += element(ledger, call, weight, _kind(call.name), out.shape)
         return Made(products=tuple(products))
     shifted = call.name in _ADDS and len(call.given) == 1
+    bent = not shifted and call.name not in COPIES
     found = [
-        (replace(layout, shifted=layout.shifted or shifted), broadcast(dims, w.shape, out.shape))
+        (
+            replace(layout, shifted=layout.shifted or shifted, bent=layout.bent or bent),
+            broadcast(dims, w.shape, out.shape),
+        )
         for w in weights
         for layout, dims in ledger.dims(w)
     ]

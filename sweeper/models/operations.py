@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sweeper.models.contractions import FACTORS, attend, convolve, multiply
-from sweeper.models.elementwise import GAINS, copied, normalize, pointwise, reduce
+from sweeper.models.elementwise import COPIES, GAINS, copied, normalize, pointwise, reduce
 from sweeper.models.ledger import Call, Ledger, Made
 from sweeper.models.picks import embed, index, index_select, join, repeat, resize
 
@@ -25,7 +25,6 @@ def unknown(ledger: Ledger, call: Call) -> Made:
     return Made()
 
 
-COPIES = {"clone", "_to_copy", "lift_fresh_copy", "_unsafe_view", "_reshape_copy", "view_copy"}
 _REDUCTIONS = (
     *("sum", "mean", "norm", "linalg_vector_norm", "prod", "logsumexp", "var", "std"),
     *("var_mean", "std_mean", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin"),

@@ -56,7 +56,13 @@ def _pick(ledger: Ledger, call: Call, table: Tensor, at: list[int], numbers: lis
     for layout, dims in list(ledger.dims(table)):
         rows = extents([dims[i] for i in at])
         rest = [atoms for i, atoms in enumerate(dims) if i not in at]
-        if live and rank(tuple(rest)) < 2:
+        if live and rank(tuple(rest)) < 2 and ledger.sources(numbers):
+            ledger.refuse(
+                layout.name,
+                f"aten.{call.name} by numbers that the model computes: a bias of one expert of "
+                "several (vector), or a row of a codebook (embedding)?",
+            )
+        elif live and rank(tuple(rest)) < 2:
             size = prod(table.shape[i] for i in at)
             ledger.record(layout.name, Use("lookup", call.name, rows, extents(rest), {}, size))
         else:

@@ -27,7 +27,8 @@ class Layout:
 
     `pieces` are (dimension, size, stride) by falling stride. `picked` are dimensions that were
     indexed by a list. `scale` marks a parameter that multiplies a larger one (a weight norm's
-    gain), `shifted` one to which a constant was added (a gain stored as 1 + w).
+    gain), `shifted` one to which a constant was added (a gain stored as 1 + w), `bent` one that
+    went through another function first (a decay stored as its logarithm).
     """
 
     name: str
@@ -35,6 +36,7 @@ class Layout:
     picked: frozenset[int] = frozenset()
     scale: bool = False
     shifted: bool = False
+    bent: bool = False
 
 
 def of_parameter(name: str, size: Sequence[int], stride: Sequence[int]) -> Layout:
@@ -134,7 +136,8 @@ class Use:
     `groups` give the entries, by dimension of the parameter, that are summed over, that feed
     outputs, and that choose one of several independent weights. `key` identifies the input and
     `live` tells that it depends on the model's inputs. `factor_out` counts further outputs that
-    an input feeds. `summed` and `kept` tell what becomes of a product's terms.
+    an input feeds; `shifted` and `bent` are the layout's. `summed` and `kept` tell what becomes
+    of a product's terms.
     """
 
     kind: str
@@ -147,6 +150,7 @@ class Use:
     key: int = 0
     live: bool = True
     shifted: bool = False
+    bent: bool = False
     summed: bool = False
     kept: bool = False
 

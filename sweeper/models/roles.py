@@ -67,7 +67,7 @@ def _largest(uses: Sequence[Use], shape: Sequence[int]) -> Use:
     outs = max(by_input.values(), key=lambda o: prod(o.values()))
     groups, ins = best.groups, best.ins
     merged = Use(best.kind, best.op, ins, outs, groups, best.fan_in, best.factor_out)
-    merged.shifted, merged.summed = best.shifted, best.summed
+    merged.shifted, merged.bent, merged.summed = best.shifted, best.bent, best.summed
     return merged
 
 
@@ -111,7 +111,7 @@ def _verdict(
 ) -> Verdict:
     use, kind = uses[signature], signature[0]
     init = "normal"
-    if kind == "mul" and (use.op == "mul" or "norm" in use.op):
+    if kind == "mul" and (use.op == "mul" or "norm" in use.op) and not use.bent:
         init = "zeros" if use.shifted else "ones"
     elif kind == "add" and role in (Role.VECTOR, Role.FIXED):
         init = "zeros"
@@ -122,7 +122,9 @@ def _verdict(
         "add": f"added element by element in {use.op}",
         "join": f"set among the activations by {use.op}",
     }
-    note = notes[kind] + ("; used in two ways, the larger fan-in counts" if both else "")
+    bent = "; it goes through a function first, so where it starts is not read off"
+    note = notes[kind] + (bent if kind == "mul" and use.bent else "")
+    note += "; used in two ways, the larger fan-in counts" if both else ""
     return Verdict(role=role, signature=signature, init=init, note=note)
 
 

@@ -33,6 +33,10 @@ UNDECIDED = {
         lambda m, x: (lambda y: y.sum(-1, keepdim=True) * y)(x * m.w[0]),
         "w [32, 32]: its element-wise product is both summed and used as it is",
     ),
+    "rows picked by the model itself": (
+        lambda m, x: x + m.w[(x @ m.w).argmax(-1)],
+        "a bias of one expert of several (vector), or a row of a codebook (embedding)?",
+    ),
     "mixed dimensions": (
         lambda m, x: x[..., :8] @ m.w[:, 1:].reshape(-1, 8).T,
         "w [32, 32]: it goes through a reshape that mixes its dimensions",

@@ -344,6 +344,60 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
             "a.out_proj.weight": ("hidden", 32, 32, (0, 1)),
         },
     ),
+    "rows by index_select": (
+        lambda m, t: m.w.index_select(0, t.flatten()),
+        lambda w: {"w": (50, w)},
+        tokens,
+        {"w": ("embedding", 50, 32, (1,))},
+    ),
+    "a weight with its rows put in another order": (
+        lambda m, x: F.linear(x, m.w[torch.arange(5)]),
+        lambda w: {"w": (5, w)},
+        None,
+        {"w": ("readout", 32, 5, (1,))},
+    ),
+    "experts stacked when they are used": (
+        lambda m, x: torch.bmm(x, torch.stack([m.a, m.b, m.a, m.b])),
+        lambda w: {"a": (w, 2 * w), "b": (w, 2 * w)},
+        experts,
+        {"a": ("hidden", 32, 64, (0, 1)), "b": ("hidden", 32, 64, (0, 1))},
+    ),
+    "a class embedding repeated": (
+        lambda m, x: torch.cat([m.cls.repeat(2, 1, 1), x], 1),
+        lambda w: {"cls": (1, 1, w)},
+        None,
+        {"cls": ("embedding", 1, 32, (2,))},
+    ),
+    "a weight repeated along its rows": (
+        lambda m, x: F.linear(x, m.w.repeat(3, 1)),
+        lambda w: {"w": (w, w)},
+        None,
+        {"w": ("hidden", 32, 32, (0, 1))},
+    ),
+    "a slope in the activation": (
+        lambda m, x: m.act(x.flatten(0, 1)),
+        lambda w: {"act": nn.PReLU(w)},
+        None,
+        {"act.weight": ("vector", 1, 32, (0,))},
+    ),
+    "grouped transposed convolution": (
+        lambda m, x: m.conv(x),
+        lambda w: {"conv": nn.ConvTranspose2d(w, 2 * w, 4, 2, groups=4)},
+        maps,
+        {"conv.weight": ("hidden", 8 * 4, 16 * 16, (0, 1)), "conv.bias": ("vector", 1, 64, (0,))},
+    ),
+    "a weight put into a larger one in place": (
+        lambda m, x: F.linear(x, torch.zeros(x.size(-1), x.size(-1)).copy_(m.w)),
+        lambda w: {"w": (w, w)},
+        None,
+        {"w": ("hidden", 32, 32, (0, 1))},
+    ),
+    "a class embedding written in place": (
+        lambda m, x: (lambda y: (y[:, 0].copy_(m.w), y)[1])(x.clone()),
+        lambda w: {"w": (w,)},
+        None,
+        {"w": ("embedding", 1, 32, (0,))},
+    ),
     "half precision": (
         lambda m, x: F.linear(x.bfloat16(), (m.w * 0.5).to(torch.bfloat16)),
         lambda w: {"w": (5, w)},
@@ -357,6 +411,15 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         {"pos": ("embedding", 1, 32, (1,))},
     ),
 }
+if hasattr(torch, "_grouped_mm"):  # not yet in torch 2.6
+    CASES |= {
+        "experts, tokens sorted by expert": (
+            lambda m, x: torch._grouped_mm(x.flatten(0, 1), m.w, offs=torch.arange(4).int()),
+            lambda w: {"w": (4, w, 2 * w)},
+            experts,
+            {"w": ("hidden", 32, 64, (1, 2))},
+        ),
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -371,11 +434,14 @@ def only(forward: Callable[..., Any], parts: Callable[[int], dict[str, Any]]) ->
 
 
 def test_starts_follow_the_use() -> None:
-    gain = {"g": lambda w: {"g": (w,)}}["g"]
+    def gain(w: int) -> dict[str, Any]:
+        return {"g": (w,)}
+
     assert only(lambda m, x: x * m.g, gain).init == "ones"
     assert only(lambda m, x: x * (1 + m.g), gain).init == "zeros"
     assert only(lambda m, x: x + m.g, gain).init == "zeros"
-    assert only(lambda m, x: x * m.g.exp() @ torch.ones(len(m.g), 1), gain).role == "vector"
+    bent = only(lambda m, x: x * m.g.exp(), gain)
+    assert (bent.role, bent.init) == ("vector", "normal") and "not read off" in bent.note
 
 
 def test_tied_weights_keep_the_embedding_s_rule() -> None:
