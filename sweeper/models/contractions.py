@@ -32,6 +32,7 @@ FACTORS: dict[str, tuple[int, int, int | None]] = {
     "_grouped_mm": (0, 1, None),
     "_scaled_mm": (0, 1, None),
     "_int_mm": (0, 1, None),
+    "linear": (0, 1, 2),
 }
 """Matrix products: where the two factors and the added term stand among the arguments."""
 
@@ -40,13 +41,15 @@ def multiply(ledger: Ledger, call: Call) -> Made:
     """A matrix product of any kind: the last dimension of one factor with the first of another."""
     left, right, added = FACTORS[call.name]
     a, b = call.args[left], call.args[right]
+    if call.name == "linear":  # not taken apart under inference mode
+        b = b.t()
     sides = [(a, b, a.dim() - 1), (b, a, max(b.dim() - 2, 0))]
     made = _contract(ledger, call, [side for side in sides if ledger.is_weight(side[0])])
     ledger.fed |= ledger.sources((a, b))
     if made is None:
         ledger.products.append(Product(a.shape[-1], ledger.sources((a, b))))
         made = Made()
-    if added is not None and ledger.is_weight(call.args[added]):
+    if added is not None and ledger.is_weight(dict(enumerate(call.args)).get(added)):
         # The bias is added to what the product made: its stacked dimension is the product's.
         grouped = replace(call, given=(call.args[added], *_stamped(ledger, call, made)))
         element(ledger, grouped, call.args[added], "add", call.out[0].shape)

@@ -74,6 +74,11 @@ def gqa(m: Any, x: Tensor) -> Tensor:
     return m.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
+def inference(m: Any, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return m.b(m.a(x))
+
+
 def qkv_split(m: Any, x: Tensor) -> Tensor:
     q, k, v = (F.linear(x, w) for w in m.w.chunk(3))
     return q * k * v
@@ -397,6 +402,16 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         lambda w: {"w": (w,)},
         None,
         {"w": ("embedding", 1, 32, (0,))},
+    ),
+    "inference mode": (
+        inference,
+        lambda w: {"a": nn.Linear(w, 3 * w), "b": nn.Linear(3 * w, w, bias=False)},
+        None,
+        {
+            "a.weight": ("hidden", 32, 96, (0, 1)),
+            "a.bias": ("vector", 1, 96, (0,)),
+            "b.weight": ("hidden", 96, 32, (0, 1)),
+        },
     ),
     "half precision": (
         lambda m, x: F.linear(x.bfloat16(), (m.w * 0.5).to(torch.bfloat16)),
