@@ -32,7 +32,7 @@ class MLP(nn.Module):
         for key, value in (("width", width), ("depth", depth)):
             if value < 1:
                 raise ConfigError(key, value, "at least 1")
-        self.width, self.depth = width, depth
+        self.width, self.depth, self.input_shape = width, depth, tuple(input_shape)
         self.input = Projection(prod(input_shape), width, unit=unit)
         self.layers = nn.ModuleList(Linear(width, width, unit=unit) for _ in range(depth))
         self.act = Activation("relu", unit=True)

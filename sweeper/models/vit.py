@@ -118,6 +118,7 @@ class ViT(nn.Module):
         self.check(width, depth, patch_size, head_size, ffn_ratio)
         *channels, high, wide = self.checked_shape(input_shape, patch_size)
         self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
+        self.input_shape = tuple(input_shape)
         self.patch_size, self.unit, self.base_depth = patch_size, unit, base_depth or depth
         self.tokens = (high // patch_size) * (wide // patch_size)
         self.patch = Projection(patch_size**2 * (channels or [1])[0], width, unit=unit)

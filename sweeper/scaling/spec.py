@@ -48,8 +48,11 @@ class ParamSpec:
     `fan_in` and `fan_out` count the entries that an output sums over and that an input feeds.
     `residual` tells that the parameter lies on a residual branch, of which there are
     2 x `depth`. `init` says how values are drawn: "normal" (times the scheme's std), "ones"
-    or "zeros". `projection` tells that outputs sum over the fan-in, as in a matrix product; a
-    table whose rows are looked up does not. `width` is the model's own.
+    or "zeros". `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the
+    width and with the depth. `lookup` tells an embedding whose rows are picked (words) from one
+    that is multiplied with its input (patches). `tied` are other names of the same parameter.
+    `note` says in a line how the parameter is used, and what to mind.
+    `width` is the model's own.
     """
 
     name: str
@@ -64,9 +67,18 @@ class ParamSpec:
     depth: int = 1
     base_depth: int = 1
     init: str = "normal"
-    projection: bool = False
     width: int = 1
     base_width: int = 1
+    width_dims: tuple[int, ...] = ()
+    depth_dims: tuple[int, ...] = ()
+    lookup: bool = False
+    tied: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def projection(self) -> bool:
+        """Whether outputs sum over the fan-in, as in a matrix product; a lookup does not."""
+        return self.fan_in > 1 and not self.lookup
 
     def at_base(self) -> ParamSpec:
         """The same parameter in the base model."""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import classify, sites
+from sweeper.models.classify import sites, specs_between
 from sweeper.plugs import build, call
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Site
 from sweeper.training.optimizer import Optimizer
@@ -132,7 +132,7 @@ def _prepare(text: str) -> Recipe:
     scheme: Parameterization = parts["parameterization"]
     base = (setup["base"]["width"], setup["base"]["depth"])
     target = (setup["model"]["width"], setup["model"]["depth"])
-    specs = classify(
+    specs = specs_between(
         lambda width, depth: build_model(setup, scheme.unit_scaled, width, depth),
         base=base,
         target=target,

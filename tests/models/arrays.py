@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sweeper.data.arrays import ArrayCorpus, save
-from sweeper.models.classify import Build, classify, sites
+from sweeper.models.classify import Build, sites, specs_between
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
 from sweeper.training.pack import Pack
@@ -68,7 +68,7 @@ def scales_at_start(build: Build, width: int) -> dict[str, float]:
     torch.manual_seed(0)
     model, scheme = build(width, 2), UMuP()
     values = dict.fromkeys(UMuP.hyperparameters, 1.0)
-    for spec in classify(build, base=(width, 2), target=(width, 2)):
+    for spec in specs_between(build, base=(width, 2), target=(width, 2)):
         scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
         torch.nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sweeper.errors import BadInput
-from sweeper.models.classify import classify, sites
+from sweeper.models.classify import sites, specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.spec import Role
 
@@ -17,7 +17,7 @@ def llama(width: int, depth: int) -> Llama:
 
 
 def test_every_parameter_of_the_decoder() -> None:
-    found = {s.name: s for s in classify(llama, base=(32, 2), target=(64, 3))}
+    found = {s.name: s for s in specs_between(llama, base=(32, 2), target=(64, 3))}
     assert found.keys() == dict(llama(64, 3).named_parameters()).keys()
     down = found["layers.2.ffn.down.weight"]
     assert (down.role, down.fan_in, down.fan_out) == (Role.HIDDEN, 176, 64)
@@ -33,14 +33,14 @@ def test_every_parameter_of_the_decoder() -> None:
 
 
 def test_at_base_the_shapes_are_the_base_s() -> None:
-    for spec in classify(llama, base=(32, 2), target=(32, 2)):
+    for spec in specs_between(llama, base=(32, 2), target=(32, 2)):
         assert spec.shape == spec.base_shape
         assert spec == spec.at_base()
 
 
 def test_at_base_undoes_the_target() -> None:
-    small = {s.name: s for s in classify(llama, base=(32, 2), target=(32, 2))}
-    for spec in classify(llama, base=(32, 2), target=(96, 2)):
+    small = {s.name: s for s in specs_between(llama, base=(32, 2), target=(32, 2))}
+    for spec in specs_between(llama, base=(32, 2), target=(96, 2)):
         assert spec.at_base() == small[spec.name]
 
 
@@ -54,9 +54,18 @@ class Users(nn.Module):
         self.fixed = nn.Linear(7, 5, bias=False)
         self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
 
+    def example_inputs(self) -> torch.Tensor:
+        return torch.zeros(2, 3, dtype=torch.long)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.fixed(self.bottleneck(x))
+
 
 def test_torch_s_own_layers() -> None:
-    roles = {s.name: s.role for s in classify(Users, base=(16, 2), target=(64, 3))}
+    roles = {s.name: s.role for s in specs_between(Users, base=(16, 2), target=(64, 3))}
     assert roles == {
         "table.weight": Role.EMBEDDING,
         "bottleneck.weight": Role.READOUT,
@@ -73,10 +82,13 @@ class Strange(nn.Module):
         super().__init__()
         self.mystery = nn.Parameter(torch.empty(width, width))
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.linalg.inv(self.mystery)
+
 
 def test_what_is_not_understood_is_named() -> None:
-    with pytest.raises(BadInput, match=r"mystery \[16, 16\] of a Strange"):
-        classify(Strange, base=(16, 1), target=(16, 1))
+    with pytest.raises(BadInput, match=r"mystery \[16, 16\].*linalg_inv"):
+        specs_between(Strange, base=(16, 1), target=(16, 1), inputs=lambda s: torch.zeros(1))
 
 
 def test_sites_of_the_decoder() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import classify
+from sweeper.models.classify import specs_between
 from sweeper.models.mlp import MLP
 from tests.models.arrays import check_it_learns, check_packed_equals_alone, check_unit_scale
 from tests.training.helpers import SCHEMES
@@ -37,7 +37,7 @@ def test_unit_scale() -> None:
 
 
 def test_roles() -> None:
-    specs = classify(made, base=(32, 2), target=(64, 2))
+    specs = specs_between(made, base=(32, 2), target=(64, 2))
     roles = {spec.name: str(spec.role) for spec in specs}
     assert roles == {
         "input.weight": "embedding",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sweeper.models.classify import classify, sites
+from sweeper.models.classify import sites, specs_between
 from sweeper.models.llama import Llama
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
@@ -28,7 +28,7 @@ def unit_llama(width: int, depth: int, values: dict[str, float]) -> Llama:
         return Llama(width=w, depth=d, classes=CLASSES, seq_len=SEQ, base_depth=depth, unit=True)
 
     scheme, model = UMuP(), build(width, depth)
-    for spec in classify(build, base=(width, depth), target=(width, depth)):
+    for spec in specs_between(build, base=(width, depth), target=(width, depth)):
         scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
         nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import classify, sites
+from sweeper.models.classify import sites, specs_between
 from sweeper.models.vit import ViT, normalized, patches
 from tests.models.arrays import check_it_learns, check_packed_equals_alone, check_unit_scale
 from tests.training.helpers import SCHEMES
@@ -78,7 +78,7 @@ def test_unit_scale() -> None:
 
 
 def test_roles_and_sites() -> None:
-    specs = classify(lambda w, d: made(w, d), base=(32, 2), target=(64, 2))
+    specs = specs_between(lambda w, d: made(w, d), base=(32, 2), target=(64, 2))
     roles = {spec.name: str(spec.role) for spec in specs}
     assert {roles.pop("patch.weight"), roles.pop("position.weight")} == {"embedding"}
     assert roles.pop("head.weight") == "readout"

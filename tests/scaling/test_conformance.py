@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import classify, sites
+from sweeper.models.classify import sites, specs_between
 from sweeper.models.llama import Llama
 from sweeper.plugs import build
 from sweeper.scaling.plain import standard_std
@@ -46,7 +46,7 @@ def sizes(growth: int) -> list[ParamSpec]:
     def llama(width: int, depth: int) -> Llama:
         return Llama(width=width, depth=depth, classes=40, seq_len=8, norm_gain=True)
 
-    found = classify(llama, base=(16, 1), target=(16 * growth, growth))
+    found = specs_between(llama, base=(16, 1), target=(16 * growth, growth))
     for role in Role:
         ins = growth if role in (Role.HIDDEN, Role.READOUT) else 1
         outs = growth if role in (Role.HIDDEN, Role.EMBEDDING, Role.VECTOR) else 1
@@ -60,7 +60,6 @@ def sizes(growth: int) -> list[ParamSpec]:
                 fan_out=16 * outs,
                 base_fan_in=16,
                 base_fan_out=16,
-                projection=role is not Role.VECTOR,
                 width=16 * growth,
                 base_width=16,
             )

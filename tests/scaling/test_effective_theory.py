@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import classify
+from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.plugs import build
 from sweeper.scaling.effective_theory import EffectiveTheory, tied_rescale
@@ -24,7 +24,7 @@ def spec(name: str, role: Role, fan_in: int, fan_out: int, **more: object) -> Pa
     return ParamSpec(
         name=name, role=role, shape=shape, base_shape=shape,
         fan_in=fan_in, fan_out=fan_out, base_fan_in=fan_in, base_fan_out=fan_out,
-        width=N, base_width=N, projection=role in (Role.HIDDEN, Role.READOUT), **more,  # type: ignore[arg-type]
+        width=N, base_width=N, lookup=role not in (Role.HIDDEN, Role.READOUT), **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ PARTS = {
     "head": spec("head.weight", Role.READOUT, N, OUT),
     "bias": spec("head.bias", Role.VECTOR, 1, OUT, init="zeros"),
 }
-PARTS["patch"] = PARTS["patch"].__class__(**PARTS["patch"].__dict__ | {"projection": True})
+PARTS["patch"] = PARTS["patch"].__class__(**PARTS["patch"].__dict__ | {"lookup": False})
 
 
 def scales(update: Update, **fields: float) -> dict[str, ParamScale]:
@@ -105,7 +105,7 @@ def exponents(scheme: object, update: Update) -> dict[str, tuple[float, ...]]:
     hps = dict.fromkeys(MuP.hyperparameters, 1.0)
     rows = []
     for width in (64, 256):
-        specs = classify(llama, base=(64, 1), target=(width, 1))
+        specs = specs_between(llama, base=(64, 1), target=(width, 1))
         found = {s.name: scheme.scale(s, hps, update) for s in specs}  # type: ignore[attr-defined]
         power = 2 if update is Update.GRADIENT else 1
         rows.append(

@@ -14,7 +14,7 @@ from mup.init import normal_
 from mup.optim import MuAdam, MuSGD
 from torch import nn
 
-from sweeper.models.classify import classify
+from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.mup import MuP
 from sweeper.scaling.spec import ParamSpec, Role, Site, Update
@@ -50,7 +50,7 @@ def specs(base: int, m: int, ratio: int) -> dict[str, ParamSpec]:
         model.readout = nn.Linear(width, 10)  # type: ignore[assignment]
         return model
 
-    return {s.name: s for s in classify(build, base=(base, 1), target=(m * base, 1))}
+    return {s.name: s for s in specs_between(build, base=(base, 1), target=(m * base, 1))}
 
 
 shapes = st.tuples(st.integers(4, 24), st.integers(1, 9), st.integers(1, 4))
@@ -176,7 +176,7 @@ def test_hyperparameters_act_where_their_names_say() -> None:
         return Llama(width=width, depth=depth, classes=64, seq_len=16)
 
     values = dict.fromkeys(MuP.hyperparameters, 2.0)
-    spec = {s.role: s for s in classify(build, base=(16, 1), target=(64, 1))}
+    spec = {s.role: s for s in specs_between(build, base=(16, 1), target=(64, 1))}
     embedding = MuP().scale(spec[Role.EMBEDDING], values)
     assert (embedding.init_std, embedding.multiplier, embedding.lr) == (2.0, 2.0, 2.0)
     readout = MuP().scale(spec[Role.READOUT], values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.models.classify import classify
+from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.plain import plain_site
 from sweeper.scaling.spec import Site
@@ -18,7 +18,7 @@ def build(width: int, depth: int) -> Llama:
 
 
 def test_one_learning_rate_and_fan_in_init() -> None:
-    for spec in classify(build, base=(16, 1), target=(64, 2)):
+    for spec in specs_between(build, base=(16, 1), target=(64, 2)):
         scale = Standard().scale(spec, ONES)
         expected = 1.0 if spec.role == "embedding" else spec.fan_in**-0.5
         assert scale.init_std == pytest.approx(expected)
