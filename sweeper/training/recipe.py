@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.classify import sites, specs_between
-from sweeper.plugs import build, call
+from sweeper.plugs import build, call, load
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Site
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.settings import TrainSettings
@@ -136,11 +137,27 @@ def _prepare(text: str) -> Recipe:
         lambda width, depth: build_model(setup, scheme.unit_scaled, width, depth),
         base=base,
         target=target,
+        inputs=lambda sizes: _example(setup),
     )
     _check_update(scheme, parts["optimizer"], specs)
     with torch.device("meta"):
         found = sites(build_model(setup, scheme.unit_scaled, *target))
     return Recipe(setup, scheme, parts["optimizer"], train, tuple(specs), tuple(found))
+
+
+def _example(setup: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Two examples on the meta device: inputs, and targets if the model's forward takes them."""
+    targets: tuple[int, ...] = (2,)
+    if "input_shape" in setup["data"]:
+        x = torch.empty(2, *setup["data"]["input_shape"], device="meta")
+    else:
+        targets = (2, setup["train"]["seq_len"])
+        x = torch.empty(targets, dtype=torch.long, device="meta")
+    forward = getattr(load(setup["model"]["_target_"]), "forward", None)
+    takes = inspect.signature(forward).parameters.values() if forward else ()
+    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
+        return (x,)
+    return x, torch.empty(targets, dtype=torch.long, device="meta")
 
 
 def _check_update(

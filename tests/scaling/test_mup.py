@@ -34,6 +34,10 @@ class Oracle(nn.Module):
         self.down = nn.Linear(ratio * width, width, bias=False)
         self.readout = MuReadout(width, 10)
 
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.down(self.norm(self.up(self.embedding(tokens))))
+        return self.readout(hidden)  # type: ignore[no-any-return]
+
 
 def oracle(base: int, m: int, ratio: int) -> Oracle:
     """The model at width m x base with mup's shapes."""
@@ -50,7 +54,8 @@ def specs(base: int, m: int, ratio: int) -> dict[str, ParamSpec]:
         model.readout = nn.Linear(width, 10)  # type: ignore[assignment]
         return model
 
-    return {s.name: s for s in specs_between(build, base=(base, 1), target=(m * base, 1))}
+    sizes = {"base": (base, 1), "target": (m * base, 1)}
+    return {s.name: s for s in specs_between(build, **sizes, inputs=torch.zeros(2, 3).long())}
 
 
 shapes = st.tuples(st.integers(4, 24), st.integers(1, 9), st.integers(1, 4))

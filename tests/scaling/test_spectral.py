@@ -148,7 +148,7 @@ def test_for_adam_the_matched_rule_is_the_standard_gauge_with_full_alignment() -
 def test_rows_of_a_table_move_by_one() -> None:
     spec = ParamSpec(
         name="e", role=Role.EMBEDDING, shape=(50, 64), base_shape=(50, 16),
-        fan_in=50, fan_out=64, base_fan_in=50, base_fan_out=16,
+        fan_in=50, fan_out=64, base_fan_in=50, base_fan_out=16, lookup=True,
     )  # fmt: skip
     ones = dict.fromkeys(Spectral.hyperparameters, 1.0)
     for rule in ("matched", *RULES):

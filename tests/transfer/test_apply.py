@@ -83,7 +83,8 @@ def test_groups_hold_the_settings_and_share_them() -> None:
     assert len(hidden["params"]) == 2 and hidden["lr"] == pytest.approx(2.0**-7 / 2)
     embedding = by_name["tokens.weight"]
     assert embedding["lr"] == pytest.approx(2.0**-7 * 4 * 2)
-    assert embedding["eps"] == pytest.approx(1e-8 / 2)
+    # Half for the folded alpha_emb, half for gradients that shrink as 1/m at twice the base.
+    assert embedding["eps"] == pytest.approx(1e-8 / 2 / 2)
     for group in groups:
         assert group["lr"] * group["weight_decay"] == pytest.approx(0.01)
 
@@ -156,6 +157,10 @@ class Wrapped(nn.Module):
         super().__init__()
         self.module = nn.Linear(width, width, bias=False)
         self.head = nn.Linear(width, classes, bias=False)
+        self.table = nn.Embedding(classes, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.module(self.table(x)))  # type: ignore[no-any-return]
 
 
 def test_prefixes_are_understood_but_a_name_of_the_model_s_own_wins() -> None:
