@@ -204,6 +204,27 @@ def transfer(
 
 
 @app.command()
+def explain(
+    to_width: Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")],
+    overrides: Overrides = None,
+    to_depth: Annotated[
+        int | None,
+        typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given."),
+    ] = None,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Show what a scheme prescribes for every parameter of a model, and why. Trains nothing."""
+
+    def work() -> int:
+        from sweeper.commands.explain import explain
+
+        return explain(overrides or [], config_dir, to_width, to_depth, _output(json))
+
+    _exit(work)
+
+
+@app.command()
 def status(
     name: Study = None,
     watch: Annotated[

@@ -247,11 +247,17 @@ def check_size(settings: Settings, size: Size) -> None:
     for key in ("width", "depth"):
         if getattr(size, key) > (most := getattr(LARGEST, key)):
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
-    stand_in: dict[str, Any] = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
-    if (shape := getattr(settings.source, "input_shape", None)) is not None:
-        stand_in["input_shape"] = list(shape)
     with foreign("model._target_", settings.raw["model"]["_target_"], "a model that can be built"):
-        prepare(settings.setup(stand_in, "float32", size))
+        prepare(settings.setup(stand_in(settings), "float32", size))
+
+
+def stand_in(settings: Settings) -> dict[str, Any]:
+    """An identity of the data that says as much as can be known without reading them."""
+    classes = getattr(settings.source, "vocab_size", None) or 256
+    data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
+    if (shape := getattr(settings.source, "input_shape", None)) is not None:
+        data |= {"input_shape": list(shape), "classes": 10}
+    return data
 
 
 def default_name(raw: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from sweeper.report.progress import duration
 from sweeper.search.strategy import Conclusion, LineResult, Phase
 from sweeper.transfer.curve import Estimate
+from sweeper.transfer.explain import Explained
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.verdict import Verdict
 
@@ -130,6 +131,40 @@ def plan(console: Console, made: TransferPlan) -> None:
         console.print("In your own training code, TransferPlan.load leaves to the model:")
     for need in made.needs:
         console.print(f"- {need}", highlight=False, markup=False)
+
+
+def explanation(console: Console, made: TransferPlan, rows: Sequence[Explained]) -> None:
+    """Every parameter with its exponents and its numbers, the base's above the target's."""
+    columns = ["parameter", "fan in/out", "a", "b", "c"]
+    columns += ["init std", "multiplier", "lr", "eps", "decay"]
+    shown = table(f"From {made.base} (upper) to {made.target} (lower)", columns)
+    shown.columns[0].no_wrap = True
+    by_name = {row.parameter.name: row for row in rows}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for names, parameter in grouped(made.parameters):
+        row = by_name[parameter.name]
+        reasons.setdefault((parameter.role, row.why), []).append(names)
+        shown.add_row(f"{names}\n  {parameter.role}", *_explained(row))
+        shown.add_section()
+    console.print(shown)
+    legend = "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
+    for line in [
+        legend,
+        *(f"- {role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
+        *(f"- a plain model needs: {need}" for need in made.needs),
+    ]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _explained(row: Explained) -> list[str]:
+    """The cells of one parameter: fans at the target, exponents, and numbers at both sizes."""
+    parameter = row.parameter
+    numbers = [
+        f"{getattr(parameter.base, name):.3g}\n{getattr(parameter.target, name):.3g}"
+        for name in ("init_std", "multiplier", "lr", "eps", "weight_decay")
+    ]
+    fans = f"{parameter.fan_in}\n{parameter.fan_out}"
+    return [fans, *(f"{value:g}" for value in (row.a, row.b, row.c)), *numbers]
 
 
 def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:

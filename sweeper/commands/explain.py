@@ -1,0 +1,55 @@
+"""`sweeper explain`: the scheme's prescription for every parameter, without a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.output import DONE, Output
+from sweeper.config import compose_tree
+from sweeper.errors import BadInput, ConfigError
+from sweeper.report import console as show
+from sweeper.settings import Settings, resolve, stand_in
+from sweeper.training.recipe import Recipe, prepare
+from sweeper.transfer.explain import explain as explained
+from sweeper.transfer.ladder import Size
+from sweeper.transfer.plan import make_plan
+
+
+def explain(
+    words: Sequence[str], config_dir: Path | None, width: int, depth: int | None, output: Output
+) -> int:
+    """The table for the configured model, its hyperparameters at their defaults."""
+    settings = resolve(compose_tree(words, config_dir))
+    base = settings.base
+    target = Size(width=width, depth=depth or base.depth)
+    hps = {name: 2.0**axis.default for name, axis in settings.space.items()}
+    source = {"hyperparameters": "defaults of the parameterization"}
+    plan = make_plan(_recipe(settings, target), base, target, hps, source)
+    narrow = _recipe(settings, Size(width=base.width, depth=target.depth))
+    wide = _recipe(settings, Size(width=4 * base.width, depth=target.depth))
+    rows = explained(plan, narrow, wide, hps)
+    show.explanation(output.people, plan, rows)
+    output.document(
+        {
+            "parameterization": plan.parameterization,
+            "base": {"width": base.width, "depth": base.depth},
+            "target": {"width": target.width, "depth": target.depth},
+            "hyperparameters": hps,
+            "parameters": [row.to_json() for row in rows],
+            "operations": dict(plan.operations),
+            "needs": list(plan.needs),
+        }
+    )
+    return DONE
+
+
+def _recipe(settings: Settings, size: Size) -> Recipe:
+    """The model of `size`, classified; BadInput names the flag whose size it cannot have."""
+    data: dict[str, Any] = stand_in(settings)
+    try:
+        return prepare(settings.setup(data, "float32", size))
+    except ConfigError as error:
+        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
+        raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error

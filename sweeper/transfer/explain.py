@@ -1,0 +1,77 @@
+"""What a scheme does to every parameter of a model: exponents, numbers at both sizes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from sweeper.scaling.spec import ParamScale, Role
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
+
+if TYPE_CHECKING:
+    from sweeper.training.recipe import Recipe
+
+WHY = {
+    Role.EMBEDDING: "only its output grows with the width",
+    Role.HIDDEN: "sums over an input that grows, into an output that grows",
+    Role.READOUT: "sums over an input that grows, into an output that does not",
+    Role.VECTOR: "acts entry by entry and sums over nothing",
+    Role.FIXED: "none of its dimensions grows with the width",
+}
+"""A role in words (Everett et al., section 2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """A planned parameter with its exponents of width, as the scheme applies them.
+
+    With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c. They are
+    read off the scheme at two widths, the depth held at the target's.
+    """
+
+    parameter: PlannedParameter
+    a: float
+    b: float
+    c: float
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat record: the target's numbers, and the base's under "base"."""
+        parameter = asdict(self.parameter)
+        target = parameter.pop("target")
+        target.pop("backward_multiplier")
+        base = parameter.pop("base")
+        base.pop("backward_multiplier")
+        exponents = {"a": self.a, "b": self.b, "c": self.c}
+        return {**parameter, **exponents, **target, "base": base, "why": self.why}
+
+
+def explain(
+    plan: TransferPlan, narrow: Recipe, wide: Recipe, hps: Mapping[str, float]
+) -> list[Explained]:
+    """Every parameter of `plan`, its exponents between `narrow` and `wide`, equal but in width.
+
+    Both must have the plan's depth, so that their parameters have the plan's names.
+    """
+    growth = wide.setup["model"]["width"] / narrow.setup["model"]["width"]
+    before, after = narrow.scales(hps), wide.scales(hps)
+    notes = {spec.name: spec.note for spec in narrow.specs}
+    found = []
+    for parameter in plan.parameters:
+        a, b, c = _exponents(before[parameter.name], after[parameter.name], growth)
+        why = [WHY[Role(parameter.role)], notes[parameter.name]]
+        text = "; ".join(part for part in why if part)
+        found.append(Explained(parameter=parameter, a=a, b=b, c=c, why=text))
+    return found
+
+
+def _exponents(before: ParamScale, after: ParamScale, growth: float) -> tuple[float, ...]:
+    """(a, b, c): how multiplier, init std and learning rate shrink as the width grows."""
+    pairs = (
+        (before.multiplier, after.multiplier),
+        (before.init_std, after.init_std),
+        (before.lr, after.lr),
+    )
+    return tuple(round(-log(new / old) / log(growth), 6) + 0.0 for old, new in pairs)

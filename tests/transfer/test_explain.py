@@ -1,0 +1,80 @@
+"""`sweeper explain`: exponents read off the scheme are those of the sheet, and the JSON is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sweeper.commands.explain import explain
+from sweeper.commands.output import Output
+from sweeper.errors import BadInput
+
+SMALL = ["model.width=32", "model.depth=1", "train.seq_len=8"]
+
+
+def told(
+    words: list[str], capsys: pytest.CaptureFixture[str], width: int = 128, depth: int | None = None
+) -> dict[str, dict[str, object]]:
+    """The document's parameters by name."""
+    output = Output(people=Console(stderr=True, width=200), json=True)
+    assert explain([*SMALL, *words], None, width, depth, output) == 0
+    document = json.loads(capsys.readouterr().out)
+    return {row["name"]: row for row in document["parameters"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "embedding", "hidden", "readout"),
+    [
+        (["parameterization=umup"], (0, 0, 0.5), (0.5, 0, 0.5), (1, 0, 0)),
+        (["parameterization=mup"], (0, 0, 0), (0, 0.5, 1), (1, 0, 0)),
+        (["parameterization=standard"], (0, 0, 0), (0, 0.5, 0), (0, 0.5, 0)),
+        (
+            ["parameterization=standard", "parameterization.alignment=full"],
+            (0, 0, 0),
+            (0, 0.5, 1),
+            (0, 0.5, 1),
+        ),
+        (["parameterization=ntk"], (0, 0, 0), (0.5, 0, 0.5), (0.5, 0, 0.5)),
+        (["parameterization=mean_field"], (0, 0, 0), (0.5, 0, 0.5), (1, 0, 0)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_exponents(
+    words: list[str],
+    embedding: tuple[float, ...],
+    hidden: tuple[float, ...],
+    readout: tuple[float, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = told(words, capsys)
+    names = ("embedding.weight", "layers.0.attention.qkv.weight", "head.weight")
+    for name, expected in zip(names, (embedding, hidden, readout), strict=True):
+        assert tuple(rows[name][key] for key in "abc") == expected
+
+
+def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = told(["parameterization=mup"], capsys, width=64, depth=2)
+    assert len(rows) == 2 + 2 * 4
+    row = rows["layers.1.ffn.down.weight"]
+    base = row.pop("base")
+    numbers = {"init_std", "multiplier", "lr", "eps", "weight_decay"}
+    assert isinstance(base, dict) and base.keys() == numbers
+    facts = {"name", "role", "init", "shape", "base_shape", "fan_in", "fan_out", "why"}
+    assert row.keys() == facts | numbers | {"a", "b", "c"}
+    assert (row["role"], row["fan_in"], row["shape"]) == ("hidden", 176, [64, 176])
+    assert row["lr"] == pytest.approx(base["lr"] / 2 / 2**0.5)
+
+
+def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    for row in told(["parameterization=mup"], capsys, width=32).values():
+        base = row["base"]
+        assert isinstance(base, dict)
+        assert all(row[name] == value for name, value in base.items())
+
+
+def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"--to-width 100: a multiple of head_size"):
+        explain(SMALL, None, 100, None, Output(people=Console(stderr=True)))
