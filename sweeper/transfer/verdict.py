@@ -178,11 +178,12 @@ def _todo(sizes: Sequence[SizeVerdict], rule: LadderRule) -> str:
 
 
 def _more(size: SizeVerdict, rule: LadderRule) -> float:
-    """How many times the seeds would bring the intervals of `size` off the thresholds."""
+    """How many times the seeds would settle `size`: one estimate beyond suffices to fail it."""
     pairs = ((size.shift, rule.max_shift), (size.cost, rule.max_regret * size.loss.value))
-    factors = []
+    within, beyond = list[float](), list[float]()
     for estimate, limit in pairs:
-        room = abs(limit - abs(estimate.value))
+        room = limit - abs(estimate.value)
         half = max(estimate.high - estimate.value, estimate.value - estimate.low)
-        factors.append((half / room) ** 2 if half < 4 * room else 16.0)
-    return max(factors)
+        factor = (half / room) ** 2 if half < 4 * abs(room) else 16.0
+        (within if room > 0 else beyond).append(factor)
+    return min(beyond) if beyond else max(within)

@@ -19,7 +19,7 @@ GRID = [i / 2 for i in range(-4, 5)]
 
 @pytest.fixture(autouse=True)
 def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DRAWS", 200)
+    monkeypatch.setattr(module, "DRAWS", 400)
 
 
 @settings(max_examples=30)
@@ -140,7 +140,7 @@ def test_cost_on_the_grid_between_its_points_and_beyond() -> None:
 def test_the_doubt_about_an_eta_widens_its_cost() -> None:
     found = fit(Basin(optimum=0.3).curve(), 0.0)
     assert found is not None
-    sure, unsure = found.cost(0.5), found.cost(0.5, np.linspace(0.0, 1.0, 200))
+    sure, unsure = found.cost(0.5), found.cost(0.5, np.linspace(0.0, 1.0, 400))
     assert sure.high - sure.low < 1e-9
     assert unsure.low <= 1e-4 and unsure.high == pytest.approx(0.05 * 0.7**2, rel=0.1)
 

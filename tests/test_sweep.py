@@ -1,0 +1,300 @@
+"""The loop, with a launcher and a study that only pretend."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import SweeperError
+from sweeper.search.independent import IndependentSearch
+from sweeper.search.line import LineRule
+from sweeper.search.lr import LearningRateLine
+from sweeper.search.strategy import Conclusion, History, Point
+from sweeper.sweep import Sweep, replay_ladder, replay_search
+from sweeper.transfer.ladder import LadderRule, Size
+from sweeper.trial import Axis, Result, Space, Trial
+
+from .search.fakes import Bench, Objective, basin, result
+
+SPACE: Space = {"eta": Axis(low=-2, high=2), "alpha": Axis(low=-1, high=1)}
+LINE = LearningRateLine(line=LineRule(points=9))
+BASE, LARGE = Size(width=32, depth=2), Size(width=64, depth=2)
+
+
+class Study:
+    """Results in memory, kept as `sweeper.study.Study` keeps them."""
+
+    def __init__(self, *known: Result) -> None:
+        self.folder = Path("nowhere")
+        self.known = {one.key: one for one in known}
+        self.bounds: Any = None
+
+    def results(self) -> list[Result]:
+        return list(self.known.values())
+
+    def get(self, key: str) -> Result | None:
+        return self.known.get(key)
+
+    def record(self, new: Result, bounds: Any) -> None:
+        self.bounds = bounds
+        old = self.known.get(new.key)
+        if old is None or old.status == "failed":
+            self.known[new.key] = new
+
+
+class Launcher:
+    """Trains by `loss`, in any order; remembers what it was asked for."""
+
+    def __init__(self, loss: Objective, stop_after: float = math.inf, lose: int = 0) -> None:
+        self.loss, self.stop_after, self.lose = loss, stop_after, lose
+        self.asked: list[list[Trial]] = []
+        self.trained: list[str] = []
+
+    def run(
+        self, trials: Sequence[Trial], corpus: Any, watch: Callable[[float], None]
+    ) -> Iterator[Result]:
+        self.asked.append(list(trials))
+        for trial in random.Random(len(self.asked)).sample(trials, len(trials))[self.lose :]:
+            if len(self.trained) >= self.stop_after:
+                raise KeyboardInterrupt
+            self.trained.append(trial.key)
+            watch(1.0)
+            yield result(trial, self.loss(trial.hps, trial.seed))
+
+
+class Watcher:
+    """Monitor and logger at once."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+        self.done: list[Result] = []
+        self.logged: list[Result] = []
+
+    def proposed(self, known: int, missing: Sequence[Trial]) -> None:
+        assert missing
+        self.told.append((known, len(missing)))
+
+    def advanced(self, trials: float) -> None:
+        pass
+
+    def finished(self, one: Result) -> None:
+        self.done.append(one)
+
+    def log(self, folder: Path, one: Result) -> None:
+        self.logged.append(one)
+
+
+def make(
+    launcher: Launcher, study: Study | None = None, search: Any = LINE, **bench: Any
+) -> tuple[Sweep, Study, Watcher]:
+    study, watcher = study or Study(), Watcher()
+    made = Bench(search=search, space=SPACE, **bench)
+    return Sweep(made, study, launcher, watcher, watcher), study, watcher  # type: ignore[arg-type]
+
+
+def search(sweep: Sweep) -> tuple[Conclusion, list[tuple[int, bool]]]:
+    said: list[tuple[int, bool]] = []
+    return sweep.search(lambda found, final: said.append((found.runs, final))), said
+
+
+def fails_at(loss: Objective, *etas: float) -> Objective:
+    return lambda hps, seed: math.nan if hps["eta"] in etas else loss(hps, seed)
+
+
+def test_trains_what_the_strategy_asks_for_and_records_it() -> None:
+    launcher = Launcher(basin(SPACE))
+    sweep, study, watcher = make(launcher)
+    found, said = search(sweep)
+    assert [len(trials) for trials in launcher.asked] == [5, 4]
+    assert len(study.known) == len(launcher.trained) == found.runs == 9
+    assert watcher.told == [(0, 5), (5, 4)]
+    assert watcher.done == watcher.logged and len(watcher.done) == 9
+    assert said == [(5, False), (9, True)]
+    assert study.bounds == {"eta": (-2, 2), "alpha": (-1, 1)}
+    assert all(r.trial.width == 32 for r in study.results())
+
+
+def test_a_finished_search_trains_nothing_again() -> None:
+    _, study, _ = make(first := Launcher(basin(SPACE)))
+    sweep, study, _ = make(first, study)
+    found, _ = search(sweep)
+    second = Launcher(basin(SPACE))
+    again, _, watcher = make(second, Study(*reversed(study.results())))
+    assert search(again) == (found, [(9, True)])
+    assert second.asked == [] and watcher.told == []
+
+
+@pytest.mark.parametrize("after", [1, 4, 5, 7])
+def test_interrupted_it_goes_on_to_the_same_conclusion(after: int) -> None:
+    whole = search(make(Launcher(basin(SPACE)))[0])[0]
+    sweep, study, _ = make(Launcher(basin(SPACE), stop_after=after))
+    with pytest.raises(KeyboardInterrupt):
+        search(sweep)
+    assert len(study.known) == after
+    rest = Launcher(basin(SPACE))
+    found, _ = search(make(rest, study)[0])
+    assert found == whole and len(rest.trained) == 9 - after
+
+
+def test_a_failed_trial_ends_as_infinite_and_is_tried_again_by_the_next_sweep() -> None:
+    first = Launcher(fails_at(basin(SPACE), 0.0))
+    sweep, study, watcher = make(first)
+    found, _ = search(sweep)
+    assert len(first.trained) == len(set(first.trained))  # not again in the same sweep
+    assert dict(found.lines[0].points)[0.0] == math.inf and math.isfinite(found.objective)
+    assert [one.status for one in watcher.done].count("failed") == 1
+
+    second = Launcher(basin(SPACE))
+    found, _ = search(make(second, study)[0])
+    assert dict(found.lines[0].points)[0.0] == pytest.approx(
+        basin(SPACE)({"eta": 0, "alpha": 0}, 0)
+    )
+    assert found == search(make(Launcher(basin(SPACE)))[0])[0]
+    assert all(r.status == "complete" for r in study.results() if r.trial.hps["eta"] == 0.0)
+
+
+def test_a_trial_that_fails_again_ends_the_next_sweep_too() -> None:
+    sweep, study, _ = make(Launcher(fails_at(basin(SPACE), 0.0)))
+    first, _ = search(sweep)
+    again = Launcher(fails_at(basin(SPACE), 0.0))
+    second, _ = search(make(again, study)[0])
+    assert second == first and len(again.trained) == 1
+
+
+def test_a_diverged_trial_stays_on_the_curve_and_is_not_tried_again() -> None:
+    cliff = lambda hps, seed: math.inf if hps["eta"] > 0 else basin(SPACE)(hps, seed)  # noqa: E731
+    sweep, study, _ = make(Launcher(cliff))
+    found, _ = search(sweep)
+    assert math.inf in dict(found.lines[0].points).values()
+    assert {r.status for r in study.results()} == {"complete", "diverged"}
+    again = Launcher(cliff)
+    assert search(make(again, study)[0])[0] == found and again.trained == []
+
+
+def test_a_launcher_that_gives_no_result_ends_the_sweep() -> None:
+    sweep, study, _ = make(Launcher(basin(SPACE), lose=2))
+    with pytest.raises(SweeperError, match="no result for 2 of 5 trials"):
+        search(sweep)
+    assert len(study.known) == 3
+
+
+class Twice:
+    """Asks for one point twice, and for one that differs by rounding alone."""
+
+    def plan(self, space: Space) -> list[Any]:
+        return []
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        if history.results:
+            return []
+        etas = (0.3, 0.3, 0.1 + 0.2)
+        return [Point(hps={"eta": eta, "alpha": 0.0}, seed=0, phase="p") for eta in etas]
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        return LINE.conclude(space, history)
+
+
+def test_duplicates_are_trained_once() -> None:
+    launcher = Launcher(basin(SPACE))
+    sweep, _, watcher = make(launcher, search=Twice())
+    found, _ = search(sweep)
+    assert len(launcher.trained) == 1 and found.runs == 3
+    assert watcher.told == [(0, 1)]
+
+
+def test_replay_sees_its_own_questions_in_its_own_order_only() -> None:
+    strategy = IndependentSearch(runs=12, seeds=1)
+    sweep, study, _ = make(Launcher(basin(SPACE, spread=0.01)), search=strategy)
+    search(sweep)
+    bench = Bench(search=strategy, space=SPACE)
+    stranger = bench.trial(LARGE, {"eta": 0.0, "alpha": 0.0}, 0, "eta")
+    known = {**study.known, stranger.key: result(stranger, -9.0)}
+    history, missing = replay_search(bench, known.get)
+    assert missing == [] and stranger.key not in {r.key for r in history.results}
+    order = ["eta", "lines", "combine"]
+    phases = [r.trial.phase for r in history.results]
+    assert phases == sorted(phases, key=order.index) and set(phases) == set(order)
+
+
+def test_replay_shows_a_trial_under_the_phase_that_asks_for_it() -> None:
+    """A run that validation trained may later be a point of a search, or the reverse."""
+    bench = Bench(search=LINE, space=SPACE)
+    trial = bench.trial(BASE, {"eta": 0.0, "alpha": 0.0}, 0, "validate")
+    history, missing = replay_search(bench, {trial.key: result(trial, 3.0)}.get)
+    assert [r.trial.phase for r in history.results] == ["eta"] and len(missing) == 4
+
+
+RULE = LadderRule(widths=(32, 64), seeds=2, extend=2)
+BEST = {"eta": 0.5, "alpha": 0.0}
+
+
+def widths(large: float) -> Objective:
+    """The optimum is at 0.5 at the base, and at `large` at the large size."""
+    return lambda hps, seed: 3 + 0.1 * (hps["eta"] - large) ** 2 + 0.01 * seed
+
+
+class BySize(Launcher):
+    """The optimum depends on the size: 0.5 at the base, `large` at the other."""
+
+    def __init__(self, large: float) -> None:
+        super().__init__(lambda hps, seed: 0.0)
+        self.large = large
+
+    def run(self, trials: Sequence[Trial], corpus: Any, watch: Any) -> Iterator[Result]:
+        for trial in trials:
+            self.loss = widths(0.5 if trial.width == 32 else self.large)
+            yield from super().run([trial], corpus, watch)
+
+
+def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_end() -> None:
+    launcher = BySize(9.0)
+    sweep, study, watcher = make(launcher, transfer=RULE)
+    base, large = sweep.ladder(BEST, [BASE, LARGE])
+    assert (base.size, large.size) == (BASE, LARGE)
+    assert len(base.losses) == 9 and len(large.losses) == 11
+    assert all(len(runs) == 2 for runs in [*base.losses.values(), *large.losses.values()])
+    assert watcher.told == [(0, 36), (36, 2), (38, 2)]
+    assert {r.trial.phase for r in study.results()} == {"validate"}
+    assert make(BySize(9.0), study, transfer=RULE)[0].ladder(BEST, [BASE, LARGE]) == [base, large]
+
+
+def test_ladder_shares_the_runs_that_the_search_has_trained() -> None:
+    sweep, study, _ = make(Launcher(widths(0.5)), transfer=RULE)
+    found, _ = search(sweep)
+    launcher = Launcher(widths(0.5))
+    make(launcher, study, transfer=RULE)[0].ladder(dict(found.best), [BASE])
+    trained = {(t.hps["eta"], t.seed) for trials in launcher.asked for t in trials}
+    searched = {(r.trial.hps["eta"], 0) for r in study.results() if r.trial.phase == "eta"}
+    assert searched and not trained & searched
+
+
+def test_ladder_keeps_diverged_and_failed_runs_as_infinite() -> None:
+    def loss(hps: Any, seed: int) -> float:
+        if hps["eta"] > 1:
+            return math.inf
+        return math.nan if (hps["eta"], seed) == (0.0, 1) else 3 + hps["eta"] ** 2
+
+    sweep, study, _ = make(Launcher(loss), transfer=RULE)
+    (curve,) = sweep.ladder(BEST, [BASE])
+    assert curve.losses[1.5] == (math.inf, math.inf)
+    assert curve.losses[0.0] == (3.0, math.inf)
+    retried = Launcher(lambda hps, seed: 3.0)
+    (curve,) = make(retried, study, transfer=RULE)[0].ladder(BEST, [BASE])
+    assert curve.losses[0.0] == (3.0, 3.0) and len(retried.trained) == 1
+
+
+def test_replay_of_a_half_measured_ladder_counts_whole_points() -> None:
+    bench = Bench(search=LINE, space=SPACE, transfer=RULE)
+    known = {}
+    for eta, seed in ((0.5, 0), (0.5, 1), (1.0, 0)):
+        trial = bench.trial(BASE, {"eta": eta, "alpha": 0.0}, seed, "validate")
+        known[trial.key] = result(trial, 3.0 + seed)
+    curves, count, missing = replay_ladder(bench, BEST, [BASE, LARGE], known.get)
+    assert curves[0].losses == {0.5: (3.0, 4.0)} and curves[1].losses == {}
+    assert count == 2 and len(missing) == 36 - 3
+    assert {trial.width for trial in missing} == {32, 64}
