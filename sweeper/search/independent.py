@@ -58,7 +58,10 @@ class IndependentSearch:
         ]
 
     def _names(self, space: Space) -> list[str]:
-        return [name for name in chosen_axes(space, self.axes) if name != "eta"]
+        names = chosen_axes(space, self.axes)
+        # A range of one value, the default, leaves nothing to search.
+        pinned = {n for n, axis in space.items() if axis.low == axis.high == axis.default}
+        return [n for n in names if n != "eta" and n not in pinned]
 
     def _rule(self, space: Space) -> LineRule:
         """The lines' rule with its share of the second phase's runs."""
