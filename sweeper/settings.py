@@ -145,7 +145,7 @@ def _plug(config: Mapping[str, Any], kind: type) -> Any:
         plug = build(config)
     wanted = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
     if lacking := sorted(name for name in wanted if not hasattr(plug, name)):
-        allowed = f"a {kind.__name__.lower()}; this has no {' and no '.join(lacking)}"
+        allowed = f"a class with {', '.join(sorted(wanted))}; this has no {', no '.join(lacking)}"
         raise ConfigError("_target_", config["_target_"], allowed)
     return plug
 
@@ -243,7 +243,9 @@ def check_size(settings: Settings, size: Size) -> None:
         if getattr(size, key) > (most := getattr(LARGEST, key)):
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
     stand_in = {"digest": "", "classes": 256, "heldout_fraction": 0.05}
-    with foreign("model._target_", settings.raw["model"]["_target_"], "a model that can be built"):
+    with foreign(
+        "model._target_", settings.raw["model"].get("_target_"), "a model that can be built"
+    ):
         prepare(settings.setup(stand_in, "float32", size))
 
 
