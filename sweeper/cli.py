@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -88,6 +89,7 @@ Root = Annotated[Path, typer.Option("--root", help="Folder of all studies; searc
 
 
 STOPPED = "Stopped; what had finished is kept. Run the same command again to go on."
+_URL = re.compile(r"\S*://\S*")
 BUG = (
     "Error: this was not foreseen. It is a bug, of sweeper or of a class of your own: the lines "
     "above show where. What had finished is kept."
@@ -95,12 +97,20 @@ BUG = (
 
 
 def _say(message: str, code: int) -> int:
+    print("\n".join(map(_without_password, message.splitlines())), file=sys.stderr)
+    return code
+
+
+def _without_password(line: str) -> str:
+    """A line that may quote the URL of a storage, without its password."""
+    if "://" not in line:
+        return line
     from sweeper.mirror import redact
 
-    # An error may quote a word of the command that holds the password of a storage.
-    for line in message.splitlines():
-        print(redact(line) if "://" in line else line, file=sys.stderr)
-    return code
+    # Only an "@" outside of the URLs tells that a password goes on behind a space.
+    if "@" in _URL.sub("", line):
+        return redact(line)
+    return _URL.sub(lambda found: redact(found[0]), line)
 
 
 def _exit(work: Callable[[], int], stopped: str = STOPPED) -> None:

@@ -172,7 +172,7 @@ def _message(error: Exception) -> str:
     """A library's message without its tail of internals, beginning with the key where known."""
     key = getattr(error, "full_key", None)
     text = " ".join(re.split(r"\n\n|\n +(?:full_key|object_type)", str(error))[0].split())
-    text = re.sub(r"^\w+ raised while resolving interpolation: ", "", text)
+    text = re.sub(r'^\w+ raised while resolving interpolation: "?(.*?)"?$', r"\1", text)
     return f"{key}: {text}" if key else text
 
 

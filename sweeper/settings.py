@@ -150,7 +150,7 @@ def _plug(config: Mapping[str, Any], kind: type) -> Any:
         plug = build(config)
     wanted = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
     if lacking := sorted(name for name in wanted if not hasattr(plug, name)):
-        allowed = f"a {kind.__name__.lower()}; this has no {' and no '.join(lacking)}"
+        allowed = f"a class with {', '.join(sorted(wanted))}; this has no {', no '.join(lacking)}"
         raise ConfigError("_target_", config["_target_"], allowed)
     return plug
 
@@ -247,7 +247,8 @@ def check_size(settings: Settings, size: Size) -> None:
     for key in ("width", "depth"):
         if getattr(size, key) > (most := getattr(LARGEST, key)):
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
-    with foreign("model._target_", settings.raw["model"]["_target_"], "a model that can be built"):
+    target = settings.raw["model"].get("_target_")
+    with foreign("model._target_", target, "a model that can be built"):
         prepare(settings.setup(stand_in(settings), "float32", size))
 
 

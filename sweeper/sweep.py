@@ -78,6 +78,9 @@ def replay_ladder(
             runs = [value(point) for point in rule.seeded(best, eta)]
             losses[eta] = tuple(run for run in runs if run is not None)
             known += len(losses[eta])
+        known += sum(
+            value(point) is not None for eta in state.missing for point in rule.seeded(best, eta)
+        )
         curves.append(SizeCurve(size=size, losses=losses))
         missing += [trial(point) for point in rule.missing(best, value)]
     return curves, known, missing

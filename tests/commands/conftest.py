@@ -1,9 +1,14 @@
+import os
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from tests.commands.driver import Run, call, make_workplace
+from sweeper.cli import app
+from tests.commands.driver import TINY, Run, call, make_workplace
 
 
 @pytest.fixture
@@ -18,3 +23,22 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def sweeper(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in `workplace`, in this process."""
     return partial(call, capsys)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study, made but once; not to be changed."""
+    here, folder = Path.cwd(), make_workplace(tmp_path_factory.mktemp("finished"))
+    os.chdir(folder)
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), pytest.raises(SystemExit):
+            app(["search", *TINY, "study=a"])
+    finally:
+        os.chdir(here)
+    return folder / "runs/a"
+
+
+@pytest.fixture
+def study(finished: Path, workplace: Path) -> Path:
+    """A copy of the finished study `a` in `workplace`."""
+    return Path(shutil.copytree(finished, workplace / "runs/a"))

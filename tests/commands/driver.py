@@ -31,6 +31,10 @@ TINY = ["data=text", "data.path=text.txt", *SIZES, *SEARCH]
 """A search of three trials that each take some milliseconds, on the text of `workplace`."""
 
 
+LONG = [*TINY, "search.line.points=9", "train.steps=40"]
+"""A search of nine trials, each some tenths of a second."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command left: its exit code, and what it printed."""

@@ -1,0 +1,136 @@
+import json
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeper.commands import inspect
+from sweeper.files import write_json
+from sweeper.lock import StudyLock
+from sweeper.study import Study
+from tests.commands.driver import Run, refused, tree
+
+
+def progress(folder: Path, **values: object) -> None:
+    """What a running driver writes now."""
+    told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
+    write_json(folder / "progress.json", {**told, "updated": time.time() + 1, **values})
+
+
+class TestStatus:
+    def test_of_a_finished_search(self, sweeper: Run, study: Path) -> None:
+        answer = sweeper("status")
+        assert answer.code == 0 and answer.err == ""
+        first, phase, best, driver = answer.out.splitlines()
+        assert (first, phase) == ("Study a: 3 complete", "  eta: 3 trials")
+        assert best.startswith("Best training loss of the search: ")
+        assert driver == "No driver is running; the search is finished."
+
+    def test_json(self, sweeper: Run, study: Path) -> None:
+        answer = sweeper("status", "a", "--json")
+        document = answer.document
+        assert document["study"] == "a" and document["trials"] == {"complete": 3}
+        assert document["search_finished"] and document["driver"] is None
+        assert document["best"] == json.loads((study / "search.json").read_text())["objective"]
+        assert "Study a: 3 complete" in answer.err
+
+    def test_of_a_running_search(self, sweeper: Run, study: Path) -> None:
+        with StudyLock(study):
+            assert ": starting" in sweeper("status").out, "the progress is an earlier driver's"
+            progress(study)
+            out = sweeper("status").out
+            assert f"Running (process {os.getpid()} on " in out
+            assert "): search: eta: 2/9 trials, about 1 min 15 s left" in out
+            progress(study, job="validate", phase="validate", left=None)
+            assert sweeper("status").out.endswith("): validate: 2/9 trials\n")
+
+    def test_of_a_search_that_was_stopped(self, sweeper: Run, study: Path) -> None:
+        (study / "search.json").write_text("{")
+        assert "not finished: run the same `sweeper search` command" in sweeper("status").out
+
+    def test_validation_is_no_part_of_the_best(self, sweeper: Run, study: Path) -> None:
+        best = sweeper("status", "--json").document["best"]
+        found = Study.read(study).results()[0]
+        trial = replace(found.trial, seed=99, phase="validate")
+        better = replace(found, trial=trial, objective=best / 2)
+        write_json(study / "results" / f"{better.key}.json", better.to_json())
+        document = sweeper("status", "--json").document
+        assert document["phases"]["validate"] == 1 and document["best"] == best
+
+    def test_the_latest_study_and_the_others(self, sweeper: Run, study: Path) -> None:
+        shutil.copytree(study, study.with_name("b"), copy_function=shutil.copy)
+        assert sweeper("status").out.startswith("Study b: ")
+        assert sweeper("status").out.endswith("Other studies: a\n")
+        assert "Other studies" not in sweeper("status", "a").out
+
+    def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
+        os.rename(workplace / "runs", workplace / "else")
+        assert sweeper("status", "--root", "else").code == 0
+        refused(sweeper("status", "root=else"), "write --root else here")
+
+    @pytest.mark.parametrize("name", ["nope", "../runs/a", "A", ""])
+    @pytest.mark.parametrize("verb", ["status", "report"])
+    def test_no_such_study(self, sweeper: Run, study: Path, verb: str, name: str) -> None:
+        before = tree(study)
+        refused(sweeper(verb, name))
+        assert tree(study) == before
+
+    def test_a_near_miss_is_suggested(self, sweeper: Run, study: Path) -> None:
+        shutil.copytree(study, study.with_name("long-name"))
+        refused(sweeper("status", "long-nam"), "did you mean long-name?")
+
+    @pytest.mark.parametrize("name", ["search.json", "progress.json", "config.yaml"])
+    @pytest.mark.parametrize("text", ["{", "[]"])
+    def test_damaged_records(self, sweeper: Run, study: Path, name: str, text: str) -> None:
+        (study / name).write_text(text)
+        assert sweeper("status").code == 0
+        assert sweeper("report").code == 0
+
+    def test_a_damaged_result_is_told(self, sweeper: Run, study: Path) -> None:
+        damaged = sorted((study / "results").iterdir())[0]
+        damaged.write_text("{")
+        answer = sweeper("status")
+        assert answer.code == 0 and "Study a: 2 complete" in answer.out
+        assert f"Note: the result file {damaged} is damaged" in answer.out
+        assert damaged.exists(), "reading moves nothing"
+
+    def test_watch_ends_with_the_driver(
+        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock, naps = StudyLock(study), []
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                lock.__exit__(None, None, None)
+
+        with lock:
+            monkeypatch.setattr(inspect.time, "sleep", nap)
+            progress(study)
+            answer = sweeper("status", "--watch", "--json")
+        assert answer.code == 0 and len(naps) == 3
+        assert answer.document["driver"] is None
+        assert answer.err.count("Study a: 3 complete") == 4
+
+
+class TestReport:
+    def test_writes_the_page(self, sweeper: Run, study: Path) -> None:
+        (study / "report.html").unlink()
+        answer = sweeper("report")
+        assert answer.code == 0 and answer.out == "Report: runs/a/report.html\n"
+        assert "<html" in (study / "report.html").read_text()
+
+    def test_json(self, sweeper: Run, study: Path) -> None:
+        answer = sweeper("report", "a", "--json")
+        assert answer.document == {"study": "a", "report": "runs/a/report.html"}
+        assert answer.err == "Report: runs/a/report.html\n"
+
+    def test_a_full_disk(self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("sweeper.report.page.write_atomically", full)
+        refused(sweeper("report"), "No space left on device", code=1)

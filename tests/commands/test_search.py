@@ -1,0 +1,293 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from sweeper.launch.inline import Inline
+from sweeper.lock import StudyLock
+from tests.commands.driver import LONG, TINY, Run, refused, spawn, tree
+
+HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
+"""Learning rates that no model survives."""
+
+
+def results(study: Path) -> dict[str, int]:
+    """Names of a study's result files, with the time that each was written."""
+    return {path.name: path.stat().st_mtime_ns for path in study.glob("results/*.json")}
+
+
+def yaml_of(study: Path) -> str:
+    return (study / "config.yaml").read_text()
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys of all trials that are trained in this process."""
+    keys: list[str] = []
+    run = Inline.run
+
+    def watched(self, trials, corpus, watch):  # type: ignore[no-untyped-def]
+        keys.extend(trial.key for trial in trials)
+        return run(self, trials, corpus, watch)
+
+    monkeypatch.setattr(Inline, "run", watched)
+    return keys
+
+
+class TestSearch:
+    def test_ends_with_what_was_found_and_the_next_command(
+        self, sweeper: Run, workplace: Path
+    ) -> None:
+        answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 0
+        for words in ("Lines:", "Best configuration", "eta", "Training loss", "after 3 trials"):
+            assert words in answer.out
+        last = answer.out.splitlines()[-1]
+        assert last == "Next: sweeper transfer --study a --to-width 64 --validate"
+        assert answer.err == "search: eta: 0/3 trials\n"
+
+    def test_everything_lies_in_the_studys_folder(self, sweeper: Run, workplace: Path) -> None:
+        sweeper("search", *TINY, "study=a", "root=deep/er", "logger=jsonl")
+        folder = workplace / "deep/er/a"
+        names = {path.name for path in folder.iterdir()}
+        assert {"config.yaml", "study.db", "results", "search.json", "report.html"} <= names
+        assert len((folder / "trials.jsonl").read_text().splitlines()) == 3
+        assert sorted(path.name for path in workplace.iterdir()) == ["deep", "text.txt"]
+        assert {path.name for path in (workplace / "deep/er").iterdir()} == {".cache", "a"}
+        assert "width: 16" in yaml_of(folder) and "name: a\n" in yaml_of(folder)
+
+    def test_the_next_command_can_be_pasted(self, sweeper: Run) -> None:
+        answer = sweeper("search", *TINY, "study=a", 'root="my runs"')
+        assert answer.out.splitlines()[-1].endswith(" --validate 'root=my runs'")
+
+    def test_the_studys_name_follows_from_its_settings(self, sweeper: Run, workplace: Path) -> None:
+        sweeper("search", *TINY, "parameterization=mup")
+        assert (workplace / "runs/mup-lr-w16-d1/search.json").is_file()
+        assert "name: mup-lr-w16-d1" in yaml_of(workplace / "runs/mup-lr-w16-d1")
+
+    def test_json(self, sweeper: Run, workplace: Path) -> None:
+        answer = sweeper("search", *TINY, "study=a", "--json")
+        assert answer.document == json.loads((workplace / "runs/a/search.json").read_text())
+        assert answer.document["finished"] and answer.document["runs"] == 3
+        assert answer.document["best"]["eta"] == 2 ** answer.document["best_log2"]["eta"]
+        assert "Best configuration" in answer.err and "Next: " in answer.err
+
+
+class TestAgain:
+    def test_trains_nothing_and_prints_the_same(
+        self, sweeper: Run, workplace: Path, trained: list[str]
+    ) -> None:
+        first = sweeper("search", *TINY, "study=a")
+        kept = results(workplace / "runs/a")
+        assert len(trained) == len(set(trained)) == len(kept) == 3
+        again = sweeper("search", *TINY, "study=a")
+        assert (again.code, again.out, again.err) == (0, first.out, "")
+        assert len(trained) == 3 and results(workplace / "runs/a") == kept
+
+    def test_a_changed_default_retrains(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        assert sweeper("search", *TINY, "study=a", "train.warmup=0.5").code == 0
+        assert len(trained) == 3 and len(results(study)) == 6
+        assert "warmup: 0.5" in yaml_of(study)
+
+    def test_a_longer_search_trains_what_is_new(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        before = {path.stem for path in (study / "results").iterdir()}
+        assert sweeper("search", *TINY, "study=a", "search.line.points=4").code == 0
+        assert len(trained) == len(set(trained)) > 0 and not before & set(trained)
+
+    def test_what_is_damaged_is_told_and_mended(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        damaged = min((study / "results").iterdir())
+        damaged.write_text("{")
+        (study / "study.db").write_bytes(b"garbage" * 1000)
+        (study / "config.yaml").write_text("{{{")
+        answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 0 and trained == [damaged.stem]
+        assert "Note: the result file" in answer.out and "was damaged" in answer.out
+        assert (study / "study.db.damaged-1").is_file() and "width: 16" in yaml_of(study)
+
+
+class TestDryRun:
+    def test_writes_nothing(self, sweeper: Run, workplace: Path, trained: list[str]) -> None:
+        words = [word for word in TINY if not word.startswith("search")]
+        answer = sweeper("search", *words, "search.runs=20", "search.seeds=1", "--dry-run")
+        assert answer.code == 0 and answer.err == ""
+        for expected in ("phase", "trials", "FLOPs", "time", "eta", "lines", "combine", "all"):
+            assert expected in answer.out
+        assert tree(workplace) == ["text.txt"] and trained == []
+
+    def test_json(self, sweeper: Run, workplace: Path) -> None:
+        document = sweeper("search", *TINY, "study=a", "--dry-run", "--json").document
+        assert document["study"] == "a" and document["finished"] == 0
+        phase = document["phases"][0]
+        assert phase["trials"] == 3 and phase["flops"] > 0 and phase["seconds"] > 0
+
+    def test_tells_what_is_finished(self, sweeper: Run, study: Path) -> None:
+        before = tree(study)
+        answer = sweeper("search", *TINY, "study=a", "--dry-run", "--json")
+        assert answer.document["finished"] == 3
+        assert "Of these trials, 3 are finished already" in answer.err
+        assert tree(study) == before
+
+
+class TestTrouble:
+    def test_all_diverged(self, sweeper: Run, workplace: Path) -> None:
+        words = [*TINY, "study=a", "optimizer.eps=1e-30", "train.steps=8", HUGE]
+        answer = sweeper("search", *words, "--json")
+        assert answer.code == 1 and answer.document["objective"] == "inf"
+        assert "All 3 trials diverged or failed" in answer.err
+        assert "Best configuration" not in answer.err and "Traceback" not in answer.err
+        last = answer.err.splitlines()[-1]
+        assert last.startswith("Next: sweeper search ")
+        assert last.endswith("parameterization.space.eta.default=47")
+        assert sweeper("transfer", "--to-width", "32").err == (
+            "Error: every trial of 'a' diverged: there is no optimum\n"
+        )
+
+    def test_failed_trials_are_told_with_the_reason_and_tried_again(
+        self, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("no such kernel")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.launch.inline.train", fail)
+            answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 1
+        note = "Note: 3 trials failed and will be tried again next time: RuntimeError: no such"
+        assert note in answer.out
+        assert answer.out.splitlines()[-1].startswith("Next: sweeper search data=text")
+        assert note in sweeper("status").out
+        again = sweeper("search", *TINY, "study=a")
+        assert again.code == 0 and "failed" not in again.out
+
+    def test_a_full_disk(
+        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.study.write_json", full)
+            answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.commands.search.write_atomically", full)
+            refused(sweeper("search", *TINY, "study=a"), "No space left on device", code=1)
+        assert sweeper("search", *TINY, "study=a").code == 0
+
+    def test_a_folder_that_cannot_be_written(self, sweeper: Run) -> None:
+        refused(sweeper("search", *TINY, "root=/proc/nope"), "cannot be written")
+
+    @pytest.mark.parametrize("word", ["train.batch_size=100000", "train.seq_len=4000"])
+    def test_too_little_text(self, sweeper: Run, workplace: Path, word: str) -> None:
+        refused(sweeper("search", *TINY, word), "too short")
+
+    def test_a_storage_that_cannot_be_had(self, sweeper: Run) -> None:
+        answer = sweeper("search", *TINY, "study.storage=mysql://me:s3cret@localhost:1/d")
+        refused(answer, "mysql://me:***@localhost:1/d cannot be used")
+        assert "s3cret" not in answer.err
+
+
+def test_a_storages_password_is_never_written(
+    sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = "study.storage='mysql://me:s3cret@host/d'"
+    monkeypatch.setattr("sys.argv", ["sweeper", "search", *TINY, word])
+    monkeypatch.setattr("sweeper.study.Mirror", Mock())
+    answer = sweeper("search", *TINY, "study=a", word, "--json")
+    assert answer.code == 0 and "s3cret" not in answer.out + answer.err
+    assert "mysql://me:***@host/d" in yaml_of(study)
+    assert "mysql://me:***@host/d" in answer.document["provenance"]["command"]
+    for path in study.rglob("*"):
+        assert path.is_dir() or b"s3cret" not in path.read_bytes(), path
+    refused(
+        sweeper("transfer", "--to-width", "32", "--validate"), "password is not kept: give study."
+    )
+    assert not (study / "transfer").exists()
+    assert sweeper("transfer", "--to-width", "32").code == 0
+
+
+def test_a_second_driver_is_refused(sweeper: Run, study: Path) -> None:
+    with StudyLock(study):
+        before = tree(study)
+        for flags in ([], ["--json"]):
+            refused(
+                sweeper("search", *TINY, "study=a", *flags),
+                "study a already has a driver: ",
+                f"process {os.getpid()} on {socket.gethostname()}",
+            )
+        assert tree(study) == before
+
+
+def stop(
+    number: signal.Signals, study: Path, after: int, wait: float = 0.0
+) -> "subprocess.CompletedProcess[str]":
+    """Start the long search and send it a signal once `after` trials are recorded."""
+    driver = spawn("search", *LONG, "study=a")
+    deadline = time.monotonic() + 60
+    while len(results(study)) < after or not (study.parent / ".cache").exists():
+        assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    time.sleep(wait)
+    driver.send_signal(number)
+    out, err = driver.communicate(timeout=60)
+    return subprocess.CompletedProcess(LONG, driver.returncode, out, err)
+
+
+@pytest.fixture
+def whole(sweeper: Run, workplace: Path) -> Callable[[], tuple[set[str], str]]:
+    """The trials and the output of the long search when nothing stops it."""
+
+    def search() -> tuple[set[str], str]:
+        answer = sweeper("search", *LONG, "study=a", "root=whole")
+        assert answer.code == 0
+        return set(results(workplace / "whole/a")), answer.out.replace("whole/", "runs/")
+
+    return search
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on(
+    sweeper: Run, workplace: Path, whole: Callable[[], tuple[set[str], str]]
+) -> None:
+    study, kept = workplace / "runs/a", {}
+    for after, wait in ((0, 0.0), (3, 0.03)):
+        assert stop(signal.SIGKILL, study, after, wait).returncode == -signal.SIGKILL
+        assert kept.items() <= results(study).items()
+        kept = results(study)
+    answer = sweeper("search", *LONG, "study=a")
+    assert answer.code == 0 and "was killed; going on" in answer.err
+    assert kept.items() <= results(study).items()
+    names, out = whole()
+    assert set(results(study)) == names
+    assert answer.out == out.replace(" root=whole", "")
+    assert not list(study.rglob(".*.tmp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_search_says_how_to_go_on(
+    sweeper: Run, workplace: Path, number: signal.Signals
+) -> None:
+    study = workplace / "runs/a"
+    stopped = stop(number, study, 2)
+    assert (stopped.returncode, stopped.stdout) == (130, "")
+    assert stopped.stderr.splitlines()[-1] == (
+        "Stopped; what had finished is kept. Run the same command again to go on."
+    )
+    kept = results(study)
+    answer = sweeper("search", *LONG, "study=a")
+    assert answer.code == 0 and "was killed" not in answer.err
+    assert kept.items() <= results(study).items()

@@ -1,0 +1,296 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sweeper import cli
+from sweeper.commands import inspect, search
+from sweeper.errors import SweeperError
+from tests.commands.driver import TINY, Run, call, make_workplace, refused, spawn, tree
+
+VERBS = ("search", "transfer", "status", "report")
+
+
+@pytest.fixture
+def sweeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Runs a command in `tmp_path`, in this process."""
+    monkeypatch.chdir(make_workplace(tmp_path))
+    return partial(call, capsys)
+
+
+class TestHelp:
+    def test_imports_nothing_heavy(self) -> None:
+        script = (
+            "import sys\nfrom sweeper.cli import app\n"
+            "try: app(['--help'])\nexcept SystemExit: pass\n"
+            "heavy = 'torch optuna wandb hydra omegaconf numpy matplotlib jinja2 sqlite3 yaml'\n"
+            "print([name for name in heavy.split() if name in sys.modules], file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stderr.strip() == "[]" and "search" in done.stdout
+
+    def test_a_refused_option_imports_nothing_heavy_either(self) -> None:
+        script = (
+            "import sys\nfrom sweeper.cli import app\n"
+            "try: app(['search', '--nope'])\nexcept SystemExit as end: assert end.code == 2\n"
+            "assert 'torch' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+    @pytest.mark.parametrize("flag", ["--help", "-h"])
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_every_verb_has_one(self, sweeper: Run, verb: str, flag: str) -> None:
+        answer = sweeper(verb, flag)
+        assert answer.code == 0 and answer.err == ""
+        assert f"Usage: sweeper {verb} [OPTIONS] " in answer.out and "[[" not in answer.out
+
+    def test_names_the_verbs_the_exit_codes_and_the_groups(self, sweeper: Run) -> None:
+        answer = sweeper("--help")
+        assert all(verb in answer.out for verb in VERBS)
+        assert "Exit codes: 0 done, 1 the work failed, 2 bad input, 3" in answer.out
+        assert "parameterization=mup|standard|umup" in sweeper("search", "--help").out
+
+    def test_without_configs_it_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sweeper.catalog.__file__", "/nope/sweeper/catalog.py")
+        assert "the configs are missing" in cli._choices()
+
+
+BAD = [
+    ["parameterization=foo"],
+    ["parametrization=umup"],
+    ["model=null"],
+    ["modle.width=32"],
+    ["model.wdth=32"],
+    ["train.stepz=3"],
+    ["search.line.stp=1"],
+    ["model.width=null"],
+    ["train=null"],
+    ["transfer=null"],
+    ["model.width"],
+    ["width 3"],
+    ["model.width=16,32"],
+    ["study='a b'"],
+    ["study=ünï"],
+    ["study=../x"],
+    ["study=a/b"],
+    ["study="],
+    ["model.width=99999999999999999999"],
+    ["model.width=1e400"],
+    ["model.width=17"],
+    ["model.width='16'"],
+    ["train.warmup=nan"],
+    ["optimizer.eps=inf"],
+    ["optimizer.eps=-1"],
+    ["train.steps=0"],
+    ["train.batch_size=-1"],
+    ["train.steps=true"],
+    ["train.steps=4.5"],
+    ["train.steps=[4]"],
+    ["+new.key=1"],
+    ["+model.foo=1"],
+    ["++foo=1"],
+    ["~train"],
+    ["~model"],
+    ["~root"],
+    ["~model._target_"],
+    ["model._target_=nope"],
+    ["model._target_=sweeper.nope.X"],
+    ["model._target_=os.path.join"],
+    ["search._target_=builtins.dict"],
+    ["logger._target_=sweeper.scaling.standard.Standard"],
+    ["root="],
+    ["root=text.txt"],
+    ["root=text.txt/runs"],
+    ["root=${oc.env:NOPE_NOPE}"],
+    ["data.path=${nope}"],
+    ["data.path=/nope/x"],
+    ["data.path='nope/*.txt'"],
+    ["data.path=/tmp"],
+    ["transfer.widths=[]"],
+    ["transfer.widths=[20]"],
+    ["parameterization.space.eta={low: 3, high: 1}"],
+    ["parameterization.space.eta.low=nan"],
+    ["search.line.points=0"],
+    ["search.line.step=0"],
+    ["search.seeds=1000000000000"],
+    ["launcher.device=tpu"],
+    ["launcher.pack=0"],
+    ["study.storage=garbage"],
+    ["experiment=nope"],
+    ["hydra.run.dir=/tmp"],
+    ["=3"],
+    [""],
+    ["a=b=c"],
+    ["--config-dir", "nope"],
+    ["--config-dir", "text.txt"],
+]
+
+
+@pytest.mark.parametrize("words", BAD, ids=" ".join)
+def test_bad_input_is_one_message_and_writes_nothing(
+    sweeper: Run, tmp_path: Path, words: list[str]
+) -> None:
+    before = tree(tmp_path)
+    flags = ["--json"] * (len(words[0]) % 2) + ["--dry-run"] * (len(words[0]) % 3 == 0)
+    refused(sweeper("search", *flags, *TINY, *words))
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nope"],
+        ["--nope"],
+        ["search", "--nope"],
+        ["search", "--study", "x"],
+        ["transfer"],
+        ["transfer", "--to-width", "0"],
+        ["transfer", "--to-width", "x"],
+        ["transfer", "--to-width", "32", "--to-depth", "0"],
+        ["status", "a", "b"],
+        ["report", "--watch"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_option_is_explained(sweeper: Run, tmp_path: Path, words: list[str]) -> None:
+    before = tree(tmp_path)
+    answer = sweeper(*words)
+    assert answer.code == 2 and answer.out == "" and "Traceback" not in answer.err
+    assert "Error" in answer.err and "Try 'sweeper" in answer.err
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status"], "there is no study in runs yet: run `sweeper search` first"),
+        (["status", "--watch"], "there is no study in runs yet"),
+        (["report", "--json"], "there is no study in runs yet"),
+        (["status", "--root", "text.txt"], "there is no study in text.txt yet"),
+        (["status", "root=x"], "write --root x here, not root=x"),
+        (["transfer", "--to-width", "32"], "there is no study in runs yet"),
+        (["transfer", "--to-width", "32", "root=x", "--json"], "there is no study in x yet"),
+        (["transfer", "--to-width", "32", "root=null"], "root=None is refused"),
+        (["transfer", "--to-width", "32", "--strict"], "--strict judges the verdict"),
+    ],
+)
+def test_what_needs_a_study_says_so(
+    sweeper: Run, tmp_path: Path, words: list[str], said: str
+) -> None:
+    before = tree(tmp_path)
+    refused(sweeper(*words), said)
+    assert tree(tmp_path) == before
+
+
+class TestErrors:
+    """What a verb may raise, and how the command ends."""
+
+    @pytest.fixture
+    def raises(self, monkeypatch: pytest.MonkeyPatch, sweeper: Run) -> Callable[..., object]:
+        def run(error: BaseException, *words: str) -> object:
+            def fail(*_: object, **__: object) -> int:
+                raise error
+
+            monkeypatch.setattr(search, "search", fail)
+            monkeypatch.setattr(inspect, "status", fail)
+            return sweeper(*(words or ("search",)))
+
+        return run
+
+    def test_failed_work(self, raises: Run) -> None:
+        refused(raises(SweeperError("no luck")), "Error: no luck", code=1)
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (OSError(28, "No space left on device"), "No space left on device"),
+            (PermissionError(13, "Permission denied", "a/b"), "Permission denied: a/b"),
+            (OSError("odd"), "odd"),
+            (MemoryError(), "out of memory"),
+        ],
+    )
+    def test_the_machine_is_at_fault(self, raises: Run, error: Exception, said: str) -> None:
+        answer = raises(error)
+        refused(answer, code=1)
+        assert answer.err == f"Error: {said}\n"
+
+    def test_a_bug_keeps_its_traceback(self, raises: Run) -> None:
+        answer = raises(ZeroDivisionError("what"))
+        assert answer.code == 1 and answer.out == ""
+        assert answer.err.startswith("Traceback") and "ZeroDivisionError: what\n" in answer.err
+        assert answer.err.splitlines()[-1].startswith("Error: this was not foreseen")
+
+    def test_an_interrupt_says_how_to_go_on(self, raises: Run) -> None:
+        answer = raises(KeyboardInterrupt())
+        assert (answer.code, answer.out) == (130, "")
+        assert answer.err.count("\n") == 1 and "same command again to go on" in answer.err
+
+    def test_one_does_not_go_on_watching(self, raises: Run) -> None:
+        answer = raises(KeyboardInterrupt(), "status", "--watch")
+        assert (answer.code, answer.err) == (130, "Stopped watching.\n")
+
+    def test_a_reader_that_has_enough_is_no_error(self, raises: Run) -> None:
+        assert raises(BrokenPipeError(32, "Broken pipe")).err == ""
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            SweeperError("'study.storage=mysql://me:s3cret@host/d' cannot be read"),
+            OSError(5, "mysql://me:s3cret@host/d?x=1 is gone"),
+            RuntimeError("a\npostgresql://me:s3cret@host/d\nb"),
+        ],
+    )
+    def test_no_password_is_told(self, raises: Run, error: Exception) -> None:
+        answer = raises(error)
+        assert "s3cret" not in answer.err and "me:***@host" in answer.err
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "study.storage='mysql://me:s3cret@host/d",
+        "study.storag=mysql://me:s3cret@host/d",
+        "+x=mysql://me:s3cret@host/d",
+        "study.name=mysql://me:s3cret@host/d",
+        "study.storage=[mysql://me:s3cret@host/d]",
+        "study.storage='mysql://host/d?password=s3cret'",
+    ],
+)
+def test_a_refused_storage_does_not_tell_its_password(sweeper: Run, word: str) -> None:
+    answer = sweeper("search", *TINY, word)
+    refused(answer)
+    assert "s3cret" not in answer.err and "***" in answer.err
+
+
+@pytest.mark.parametrize("columns", ["0", "wide", "40"])
+def test_any_width_of_the_terminal(
+    sweeper: Run, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert sweeper("search", *TINY, "--dry-run").code == 0
+
+
+def test_terminate_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "app", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert ended.value.code == 130
+
+
+@pytest.mark.slow
+def test_as_a_module_from_another_folder(sweeper: Run, tmp_path: Path) -> None:
+    out, err = spawn("search", *TINY, "--dry-run", "--json").communicate()
+    assert json.loads(out)["study"] == "umup-lr-w16-d1" and "This search would run" in err
+    assert tree(tmp_path) == ["text.txt"]

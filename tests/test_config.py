@@ -1,0 +1,242 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper.catalog import groups, home
+from sweeper.config import compose_tree, near, parse, plain, read_tree, to_yaml
+from sweeper.errors import BadInput, ConfigError
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def my(tmp_path: Path) -> Write:
+    """Writes files of a user's folder of configs, whose name is hard on Hydra's grammar."""
+
+    def write(**files: str) -> Path:
+        folder = tmp_path / "my conf, [x] 'q' $(a)=b"
+        for name, text in files.items():
+            path = folder / f"{name.replace('__', '/')}.yaml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return folder
+
+    return write
+
+
+class TestCompose:
+    def test_the_defaults(self) -> None:
+        tree = compose_tree([])
+        assert tree["parameterization"]["_target_"] == "sweeper.scaling.umup.UMuP"
+        assert tree["root"] == "runs" and tree["study"] == {"name": None, "storage": None}
+        assert "experiment" not in tree and "hydra" not in tree
+
+    @pytest.mark.parametrize(
+        ("group", "option"), [(g, o) for g, options in groups().items() for o in options]
+    )
+    def test_every_option_composes(self, group: str, option: str) -> None:
+        path = ["data.path=x"] * (group == "data" and option != "stdlib")
+        tree = compose_tree([f"{group}={option}", *path])
+        assert group == "experiment" or tree[group]["_target_"].startswith("sweeper.")
+
+    def test_overrides(self) -> None:
+        tree = compose_tree(
+            [
+                "parameterization=mup",
+                "model.width=128",
+                "search=lr",
+                "study=demo",
+                "search.line={points: 3}",
+                "transfer.widths=[16,32]",
+                "data=text",
+                'data.path="a b/ü=*.txt"',
+                "+optimizer.extra=1",
+                "train.steps=${model.width}",
+            ]
+        )
+        assert tree["study"]["name"] == "demo" and tree["model"]["width"] == 128
+        assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}
+        assert tree["transfer"]["widths"] == [16, 32] and tree["data"]["path"] == "a b/ü=*.txt"
+        assert tree["optimizer"]["extra"] == 1 and tree["train"]["steps"] == 128
+
+    def test_the_last_of_two_wins(self) -> None:
+        assert compose_tree(["model.width=16", "model.width=24"])["model"]["width"] == 24
+
+    def test_the_demo_is_a_job_of_its_own(self) -> None:
+        tree = compose_tree(["experiment=demo", "study=mine"])
+        assert tree["study"]["name"] == "mine" and tree["model"]["width"] == 32
+
+    def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SOMEWHERE", "/data/x.txt")
+        tree = compose_tree(["data=text", "data.path=${oc.env:SOMEWHERE}"])
+        assert tree["data"]["path"] == "/data/x.txt"
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["parameterization=foo"], "parameterization='foo' .* one of mup, standard, umup"),
+            (["model=null"], "model=None is refused: one of llama"),
+            (["model=[llama]"], r"model=\['llama'\] is refused"),
+            (["experiment=nope"], "experiment='nope' is refused: one of demo"),
+            (["parametrization=mup"], "no such key; did you mean parameterization"),
+            (["modle.width=32"], "modle.width=32 is refused: .*did you mean model.width"),
+            (["train.stepz=3"], r"did you mean train\.steps"),
+            (["search=lr", "search.line.stp=1"], r"did you mean search\.line\.step"),
+            (["search.line.points=1"], r"search.line.points=1 .*search\.eta\.points"),
+            (["study.zzzzzzzzzzzzzzzzz=1"], r"known: study\.name, study\.storage"),
+            (["model.width.deep=1"], "model.width.deep=1 is refused"),
+            (["qqqq=1"], "known: .*parameterization, root, search"),
+            (["~qqqq"], "qqqq=None is refused"),
+            (["+model=llama"], "the group is there already; write model=llama"),
+            (["hydra.run.dir=/tmp"], "Hydra's own settings"),
+            (["hydra=x"], "Hydra's own settings"),
+            (["model.width"], "'model.width' is not an override: write key=value"),
+            (["width 3"], "is not an override"),
+            (["=3"], "is not an override"),
+            ([""], "'' is not an override"),
+            (["model@here=llama"], "is not an override"),
+            (["model.width=1,2"], r"is a sweep; a list is written \[a,b\]"),
+            (["model.width=range(1,3)"], "is a sweep"),
+            (["model.width=choice(1,2)"], "is a sweep"),
+            (["study=ünï"], "cannot be read .*quote special characters"),
+            (["a=b=c"], "cannot be read"),
+            (["model.width=16'"], "cannot be read"),
+            (["data.path=\udcff"], "cannot be read"),
+            ([f"train.steps={'9' * 5000}"], "cannot be read"),
+            (["data=text"], r"data.path needs a value: add data.path=\.\.\. to the command"),
+            (["root=${oc.env:NOPE_NOPE}"], "^root: .*'NOPE_NOPE' not found$"),
+            (["root=${nope}"], "^root: Interpolation key 'nope' not found$"),
+            (["root=${"], "cannot be read"),
+        ],
+    )
+    def test_refusals(self, words: list[str], message: str) -> None:
+        with pytest.raises(BadInput, match=message) as error:
+            compose_tree(words)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 700 + len(words[0])
+
+
+class TestUsersFolder:
+    def test_adds_options_and_experiments(self, my: Write) -> None:
+        folder = my(
+            search__mine="defaults: [lr, _self_]\nseeds: 7\n",
+            experiment__all="# @package _global_\ndefaults:\n  - override /search: mine\n"
+            "train: {steps: 3}\nstudy: {name: all}\n",
+        )
+        assert compose_tree(["search=mine"], folder)["search"]["seeds"] == 7
+        tree = compose_tree(["experiment=all"], folder)
+        assert (tree["search"]["seeds"], tree["train"]["steps"]) == (7, 3)
+        assert tree["study"]["name"] == "all"
+
+    def test_a_relative_folder(self, my: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(my(search__mine="_target_: a.B\n").parent)
+        folder = my(search__mine="_target_: a.B\n").relative_to(Path.cwd())
+        assert compose_tree(["search=mine"], folder)["search"] == {"_target_": "a.B"}
+
+    @pytest.mark.parametrize(
+        ("files", "word", "message"),
+        [
+            ({"search__mine": "{{{"}, "search=mine", "--config-dir .*mine.yaml.*line 1"),
+            ({"search__mine": "a: \t- ["}, "search=mine", r"mine\.yaml"),
+            ({"search__mine": "3"}, "search=mine", "--config-dir .*Invalid loaded object"),
+            ({"search__mine": "defaults: [nope]"}, "search=mine", "Could not load 'search/nope'"),
+            ({"search__mine": "x: ${nope}"}, "search=mine", "^search.x: Interpolation key 'nope'"),
+            ({"experiment__mine": "train: {steps: 3}"}, "experiment=mine", "# @package _global_"),
+            ({"search__lr": "seeds: 3"}, "search=tpe", "lr.yaml has the name of one of sweeper's"),
+            ({"config": "root: x"}, "search=tpe", "config.yaml has the name"),
+            ({"other__a": "x: 1"}, "other=a", "other='a' is refused: there is no such key"),
+        ],
+    )
+    def test_refusals(self, my: Write, files: dict[str, str], word: str, message: str) -> None:
+        with pytest.raises(BadInput, match=message) as error:
+            compose_tree([word], my(**files))
+        assert "\n" not in str(error.value)
+
+    def test_a_copy_of_ours_is_no_harm(self, my: Write) -> None:
+        folder = my(search__lr=(home() / "search/lr.yaml").read_text())
+        assert compose_tree(["search=lr"], folder) == compose_tree(["search=lr"])
+
+
+class TestStudysConfig:
+    @pytest.fixture
+    def kept(self, tmp_path: Path) -> Path:
+        path = tmp_path / "config.yaml"
+        path.write_text(to_yaml(compose_tree(["search=lr", "model.width=16"])))
+        return path
+
+    def test_is_read_as_it_was_written(self, kept: Path) -> None:
+        assert read_tree(kept, []) == compose_tree(["search=lr", "model.width=16"])
+
+    def test_overrides(self, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DEVICE", "cpu")
+        words = ["transfer.widths=[16]", "launcher.device=${oc.env:DEVICE}", "+a.b=1"]
+        tree = read_tree(kept, [*words, "search.line={points: 3}"])
+        assert tree["transfer"]["widths"] == [16] and tree["launcher"]["device"] == "cpu"
+        assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}
+        assert tree["a"] == {"b": 1} and tree["model"]["width"] == 16
+
+    def test_a_group_is_exchanged_with_its_keys(self, kept: Path, my: Write) -> None:
+        tree = read_tree(kept, ["data=text", "data.path=x.txt", "data.heldout=0.1"])
+        assert tree["data"]["path"] == "x.txt" and tree["data"]["heldout"] == 0.1
+        folder = my(logger__mine="_target_: a.B\n")
+        assert read_tree(kept, ["logger=mine"], folder)["logger"] == {"_target_": "a.B"}
+
+    @pytest.mark.parametrize(
+        ("word", "message"),
+        [
+            ("train.stepz=1", r"train.stepz=1 is refused: .*did you mean train\.steps"),
+            ("model.width.x=1", "model.width.x=1 is refused"),
+            ("~transfer.widths", "cannot be taken away"),
+            ("data=nope", "data='nope' is refused"),
+            ("data=text", "data.path needs a value"),
+            ("root=${oc.env:NOPE_NOPE}", "^root: .*'NOPE_NOPE' not found$"),
+        ],
+    )
+    def test_refusals(self, kept: Path, word: str, message: str) -> None:
+        with pytest.raises(BadInput, match=message):
+            read_tree(kept, [word])
+
+    @pytest.mark.parametrize("text", ["{{{", "3", "- 1\n", "a: \x00", "a: ${nope}", "\t"])
+    def test_a_damaged_file(self, kept: Path, text: str) -> None:
+        kept.write_text(text)
+        with pytest.raises(BadInput) as error:
+            read_tree(kept, [])
+        assert "\n" not in str(error.value)
+
+    def test_a_file_that_is_gone_or_no_text(self, kept: Path) -> None:
+        kept.write_bytes(b"\xff\xfe\xff")
+        with pytest.raises(BadInput, match=f"{kept} cannot be read"):
+            read_tree(kept, [])
+        kept.unlink()
+        with pytest.raises(BadInput, match="cannot be read"):
+            read_tree(kept, [])
+
+
+def test_plain_values() -> None:
+    assert plain("root", "a/b") == "a/b" and plain("root", None) is None
+    with pytest.raises(BadInput, match=r"^root: "):
+        plain("root", "${oc.env:NOPE_NOPE}")
+
+
+def test_parse_tells_additions_and_deletions() -> None:
+    plain_, added, forced, deleted = parse(["a.b=1", "+a.b=1", "++a.b=1", "~a.b"])
+    assert [plain_.value(), added.is_add(), forced.is_force_add(), deleted.is_delete()] == [
+        1,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_near_misses() -> None:
+    tree = {"model": {"_target_": "x", "width": 1, "depth": 2}, "root": "runs"}
+    assert near("model.widht", tree).startswith("did you mean model.width")
+    assert near("model.zzzzzzzzzzzzzzzz", tree) == "known: model.depth, model.width"
+    assert near("rot", tree) == "did you mean root?"
+    assert near("qqq", tree) == "known: model, root"
+
+
+def test_the_errors_are_config_errors_where_a_value_is_at_fault() -> None:
+    with pytest.raises(ConfigError) as error:
+        compose_tree(["train.stepz=3"])
+    assert (error.value.key, error.value.value) == ("train.stepz", 3)

@@ -1,0 +1,171 @@
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.plugs import build, call, check_type, foreign, load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    step: float = 1.0
+    points: int = 9
+
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise ConfigError("points", self.points, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plug:
+    size: int
+    rule: Rule = field(default_factory=Rule)
+    names: tuple[str, ...] | None = None
+    mode: Literal["auto", "on"] | int = "auto"
+
+
+def takes(*, size: int, classes: int = 0, **others: Any) -> tuple[int, int, dict[str, Any]]:
+    return size, classes, others
+
+
+HERE = f"{__name__}."
+
+
+class TestLoad:
+    def test_finds_a_class_or_a_function(self) -> None:
+        assert load(f"{HERE}Plug") is sys.modules[__name__].__dict__["Plug"]
+        assert load("math.sqrt")(4.0) == 2.0
+
+    @pytest.mark.parametrize("target", [None, 3, "", "Plug", ["a.b"], {"a": 1}])
+    def test_refuses_what_is_no_dotted_path(self, target: object) -> None:
+        with pytest.raises(ConfigError, match=r"_target_=.*a dotted path"):
+            load(target)
+
+    @pytest.mark.parametrize("target", ["math.nope", "math.pi", f"{HERE}HERE", "sweeper.models"])
+    def test_refuses_what_cannot_be_called(self, target: str) -> None:
+        with pytest.raises(ConfigError, match="a class or a function of the module"):
+            load(target)
+
+    @pytest.mark.parametrize("target", ["nope.Plug", "math.nope.Plug", "..Plug", "a b.Plug"])
+    def test_a_module_that_is_not_there_points_to_the_path(self, target: str) -> None:
+        with pytest.raises(ConfigError, match=r"PYTHONPATH \("):
+            load(target)
+
+    @pytest.mark.parametrize("text", ["1 / 0", "x = (", "import nope_nope", "raise ValueError"])
+    def test_a_module_that_raises_is_one_message(
+        self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "plug_that_raises.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with pytest.raises(ConfigError, match="plug_that_raises"):
+            load("plug_that_raises.Plug")
+
+
+class TestBuild:
+    def test_makes_records_and_tuples_from_plain_values(self) -> None:
+        plug = build(
+            {
+                "_target_": f"{HERE}Plug",
+                "size": 3,
+                "rule": {"step": 2},
+                "names": ["a", "b"],
+                "mode": 4,
+            }
+        )
+        assert plug == Plug(size=3, rule=Rule(step=2.0), names=("a", "b"), mode=4)
+        assert isinstance(plug.rule.step, float)
+
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [
+            ({}, "size=None is refused: it needs a value"),
+            ({"size": "3"}, "size='3' is refused: a whole number"),
+            ({"size": True}, "size=True is refused"),
+            ({"size": 3.0}, "size=3.0 is refused"),
+            ({"size": 2**63}, "at most 63 bits"),
+            ({"size": None}, "size=None is refused"),
+            ({"size": [3]}, r"size=\[3\] is refused"),
+            ({"size": 3, "sise": 1}, "there is no such key; did you mean size"),
+            ({"size": 3, "rule": None}, "rule=None is refused: a mapping with step, points"),
+            ({"size": 3, "rule": 7}, "rule=7 is refused"),
+            ({"size": 3, "rule": {"stp": 1}}, "rule.stp=1 is refused: .*did you mean step"),
+            ({"size": 3, "rule": {"points": 0}}, "rule.points=0 is refused: at least 1"),
+            ({"size": 3, "rule": {"step": float("nan")}}, "rule.step=nan .*a finite number"),
+            ({"size": 3, "rule": {"step": float("inf")}}, "rule.step=inf .*a finite number"),
+            ({"size": 3, "rule": {"step": 10**400}}, "rule.step=10+ is refused"),
+            ({"size": 3, "names": "a"}, "names='a' is refused: a list, each a text or null"),
+            ({"size": 3, "names": ["a", 1]}, r"names\[1\]=1 is refused: a text"),
+            ({"size": 3, "mode": "off"}, "mode='off' is refused: auto, on or a whole number"),
+            ({"size": 3, "mode": True}, "mode=True is refused"),
+        ],
+    )
+    def test_names_the_key_the_value_and_what_is_allowed(
+        self, config: Mapping[str, Any], message: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=message):
+            build({"_target_": f"{HERE}Plug", **config})
+
+    def test_offers_only_what_the_target_takes(self) -> None:
+        offered = {"size": 5, "nope": 1}
+        assert build({"_target_": f"{HERE}Plug"}, offered) == Plug(size=5)
+        assert build({"_target_": f"{HERE}takes", "other": 2}, offered) == (
+            5,
+            0,
+            {"nope": 1, "other": 2},
+        )
+
+    def test_what_is_offered_cannot_be_given(self) -> None:
+        with pytest.raises(ConfigError, match=r"classes=3 .*follows from other settings"):
+            build({"_target_": f"{HERE}takes", "size": 1, "classes": 3}, {"classes": 256})
+
+    @pytest.mark.parametrize("target", ["builtins.dict", "builtins.int"])
+    def test_refuses_a_class_that_hides_its_arguments(self, target: str) -> None:
+        with pytest.raises(ConfigError, match=r"_target_=.*tells its arguments"):
+            build({"_target_": target})
+
+    def test_an_error_that_nobody_foresaw_passes(self) -> None:
+        with pytest.raises(ZeroDivisionError):
+            call(lambda: 1 / 0, {}, {})
+
+
+class TestForeign:
+    def test_says_what_and_where(self) -> None:
+        def fails() -> None:
+            raise RuntimeError("no room\nand a tail of internals")
+
+        with (
+            pytest.raises(ConfigError) as error,
+            foreign("_target_", "a.B", "a class that can be built"),
+        ):
+            fails()
+        assert str(error.value).startswith(
+            "_target_='a.B' is refused: a class that can be built (RuntimeError: no room, at "
+        )
+        assert "tail" not in str(error.value) and __file__ in str(error.value)
+
+    def test_our_own_errors_pass(self) -> None:
+        with pytest.raises(BadInput, match="mine"), foreign("_target_", "a.B", "a class"):
+            raise BadInput("mine")
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "found"),
+    [
+        (1, float, 1.0),
+        (1, int | float, 1),
+        (None, int | None, None),
+        ([1, 2], tuple[int, ...], (1, 2)),
+        ([], tuple[int, ...] | None, ()),
+        ({"a": 1}, dict[str, int], {"a": 1}),
+        ("x", Any, "x"),
+        ("auto", int | Literal["auto"], "auto"),
+        ({"points": 2}, Rule, Rule(points=2)),
+    ],
+)
+def test_values_become_what_the_annotation_says(value: Any, hint: Any, found: Any) -> None:
+    made = check_type("key", value, hint)
+    assert made == found and type(made) is type(found)
