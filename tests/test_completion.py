@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.catalog import home
 from sweeper.completion import complete_override, complete_study
 from tests.commands.driver import make_workplace
 
 COMMAND = Path(sys.executable).with_name("sweeper")
+
+SCHEMES = sorted(path.stem for path in (home() / "parameterization").glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +44,7 @@ class TestOverrides:
 
     def test_a_group_gets_its_options(self) -> None:
         assert complete_override("parameterization=") == [
-            f"parameterization={option}" for option in ("mup", "standard", "umup")
+            f"parameterization={option}" for option in SCHEMES
         ]
         assert complete_override("parameterization=m") == ["parameterization=mup"]
         assert complete_override("parameterization=x") == []
@@ -73,7 +76,7 @@ class TestOverrides:
     @pytest.mark.parametrize(
         ("words", "found"),
         [
-            (["sweeper", "search", "parameterization", "="], ["mup", "standard", "umup"]),
+            (["sweeper", "search", "parameterization", "="], SCHEMES),
             (["sweeper", "search", "a", "=", "1", "search", "=", "in"], ["independent"]),
             (["sweeper", "search", "train.ste"], ["train.steps=", "train.steps=1000"]),
             (["sweeper", "search", "train.steps", "="], ["1000"]),

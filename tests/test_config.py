@@ -36,7 +36,7 @@ class TestCompose:
         ("group", "option"), [(g, o) for g, options in groups().items() for o in options]
     )
     def test_every_option_composes(self, group: str, option: str) -> None:
-        path = ["data.path=x"] * (group == "data" and option != "stdlib")
+        path = ["data.path=x"] * (option in ("text", "tokens", "idx"))
         tree = compose_tree([f"{group}={option}", *path])
         assert group == "experiment" or tree[group]["_target_"].startswith("sweeper.")
 
@@ -75,7 +75,10 @@ class TestCompose:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["parameterization=foo"], "parameterization='foo' .* one of mup, standard, umup"),
+            (
+                ["parameterization=foo"],
+                "parameterization='foo' .* one of .*mup, ntk, spectral, standard, umup",
+            ),
             (["model=null"], "model=None is refused: one of llama"),
             (["model=[llama]"], r"model=\['llama'\] is refused"),
             (["experiment=nope"], "experiment='nope' is refused: one of demo"),

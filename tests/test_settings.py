@@ -126,7 +126,7 @@ HERE = f"{__name__}."
         ("model.depth", 10**6, "model.depth=1000000 is refused: a whole number from 1 to 4096"),
         ("model.head_size", 0, "model.head_size=0"),
         ("model.head_size", True, "model.head_size=True"),
-        ("model.ffn_ratio", 1e300, "model._target_=.*a model that can be built"),
+        ("model.ffn_ratio", 1e300, "the model cannot be built at width=16, depth=1"),
         ("model.norm_gain", 1, "model.norm_gain=1 is refused: true or false"),
         ("model.classes", 3, "model.classes=3 .*follows from other settings"),
         ("model.unit", True, "model.unit=True .*follows from other settings"),
@@ -145,7 +145,7 @@ HERE = f"{__name__}."
         (
             "optimizer",
             {"_target_": f"{HERE}Bare"},
-            "a class with eps, init, update, weight_decay; this has no eps, no init",
+            "a class with eps, init, update, update_scale, weight_decay; this has no eps, no init",
         ),
         ("search", {"_target_": f"{HERE}Bare"}, "this has no conclude, no plan, no propose"),
         ("launcher", {"_target_": f"{HERE}Bare"}, "this has no estimate"),

@@ -288,7 +288,7 @@ def test_ladder_keeps_diverged_and_failed_runs_as_infinite() -> None:
     assert curve.losses[0.0] == (3.0, 3.0) and len(retried.trained) == 1
 
 
-def test_replay_of_a_half_measured_ladder_counts_whole_points() -> None:
+def test_replay_of_a_half_measured_ladder_counts_every_run() -> None:
     bench = Bench(search=LINE, space=SPACE, transfer=RULE)
     known = {}
     for eta, seed in ((0.5, 0), (0.5, 1), (1.0, 0)):
@@ -296,5 +296,5 @@ def test_replay_of_a_half_measured_ladder_counts_whole_points() -> None:
         known[trial.key] = result(trial, 3.0 + seed)
     curves, count, missing = replay_ladder(bench, BEST, [BASE, LARGE], known.get)
     assert curves[0].losses == {0.5: (3.0, 4.0)} and curves[1].losses == {}
-    assert count == 2 and len(missing) == 36 - 3
+    assert count == 3 and len(missing) == 36 - 3
     assert {trial.width for trial in missing} == {32, 64}
