@@ -46,7 +46,7 @@ class TestOverrides:
         assert complete_override("parameterization=") == [
             f"parameterization={option}" for option in SCHEMES
         ]
-        assert complete_override("parameterization=m") == ["parameterization=mup"]
+        assert complete_override("parameterization=mu") == ["parameterization=mup"]
         assert complete_override("parameterization=x") == []
 
     def test_keys_come_with_their_default_so_that_no_space_follows(self) -> None:
@@ -102,7 +102,7 @@ def test_studies() -> None:
 @pytest.mark.parametrize(
     ("shell", "words", "found"),
     [
-        ("zsh", "sweeper search parameterization=m", {"parameterization=mup"}),
+        ("zsh", "sweeper search parameterization=mu", {"parameterization=mup"}),
         ("zsh", "sweeper search --config-dir my search=m", {"search=mine"}),
         ("zsh", "sweeper transfer --study ", {"alpha", "beta"}),
         ("zsh", "sweeper status --root else ", {"gamma"}),
