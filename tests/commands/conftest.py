@@ -1,14 +1,25 @@
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 
 from sweeper.cli import app
 from tests.commands.driver import TINY, Run, call, make_workplace
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Train on one thread: several would spend their time waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
