@@ -272,6 +272,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """The `sweeper` command."""
     signal.signal(signal.SIGTERM, _interrupt)
+    # A model of the user's own lies in the folder worked in, as for a script started there.
+    sys.path.append(os.getcwd())
     # torch's threads spin for long before they sleep, which on a busy machine costs tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:

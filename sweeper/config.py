@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.catalog import groups, home
 from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.plugs import arguments, load
 
 Tree = dict[str, Any]
 
@@ -32,7 +33,28 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
     parsed = parse(words)
     _check_folder(config_dir)
     _check_groups(parsed, config_dir)
-    return _resolve(_compose(parsed, words, config_dir))
+    return _own_model(_resolve(_compose(parsed, words, config_dir)), parsed)
+
+
+def _own_model(tree: Tree, parsed: Sequence[Override]) -> Tree:
+    """The tree without the config's arguments for a model that `model._target_=` replaced.
+
+    What the command line itself gives to the model stays, and is checked like everything else.
+    """
+    given = {str(override.key_or_group) for override in parsed}
+    model = tree.get("model")
+    if "model._target_" not in given or not isinstance(model, dict):
+        return tree
+    try:
+        taken = arguments(load(model["_target_"]))
+    except ConfigError as error:
+        raise error.below("model") from error
+    kept = {
+        name: value
+        for name, value in model.items()
+        if name in ("_target_", "width", "depth") or name in taken or f"model.{name}" in given
+    }
+    return tree | {"model": kept}
 
 
 def parse(words: Sequence[str]) -> list[Override]:

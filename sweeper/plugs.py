@@ -65,7 +65,7 @@ def build(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -
 
 def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
     """`target(**given)` with those of `offered` that it takes; see `build`."""
-    parameters = _parameters(target)
+    parameters = arguments(target)
     free = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     extra = {n: v for n, v in offered.items() if n in parameters or free}
     hints, checked = _hints(target), {}
@@ -83,7 +83,7 @@ def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[
     return target(**(extra | checked))
 
 
-def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def arguments(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """The target's arguments; ConfigError when it does not tell them."""
     try:
         return inspect.signature(target).parameters

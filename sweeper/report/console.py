@@ -120,7 +120,7 @@ def plan(console: Console, made: TransferPlan) -> None:
             names,
             parameter.role,
             "x".join(map(str, parameter.shape)),
-            short(target.init_std),
+            short(target.init_std) if parameter.init == "normal" else parameter.init,
             short(target.multiplier),
             short(target.lr),
             short(target.eps),
@@ -163,6 +163,8 @@ def _explained(row: Explained) -> list[str]:
         f"{getattr(parameter.base, name):.3g}\n{getattr(parameter.target, name):.3g}"
         for name in ("init_std", "multiplier", "lr", "eps", "weight_decay")
     ]
+    if parameter.init != "normal":
+        numbers[0] = parameter.init
     fans = f"{parameter.fan_in}\n{parameter.fan_out}"
     return [fans, *(f"{value:g}" for value in (row.a, row.b, row.c)), *numbers]
 

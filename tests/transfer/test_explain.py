@@ -78,3 +78,40 @@ def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--to-width 100: a multiple of head_size"):
         explain(SMALL, None, 100, None, Output(people=Console(stderr=True)))
+
+
+OWN = """
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width, depth, classes):
+        super().__init__()
+        self.table = nn.Embedding(classes, width)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = nn.Linear(width, classes, bias=False)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+"""
+
+
+def test_a_model_of_the_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The arguments that conf/model/llama.yaml gives to ours are not forced upon it."""
+    (tmp_path / "own_model_of_a_user.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ["model._target_=own_model_of_a_user.Model", "parameterization=mup"]
+    rows = told(own, capsys, width=64)
+    roles = {name: row["role"] for name, row in rows.items()}
+    assert roles == {
+        "table.weight": "embedding",
+        "blocks.0.weight": "hidden",
+        "blocks.0.bias": "vector",
+        "head.weight": "readout",
+    }
+    with pytest.raises(BadInput, match="head_size"):
+        told([*own, "model.head_size=8"], capsys)
