@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -273,7 +274,8 @@ def main() -> None:
     """The `sweeper` command."""
     signal.signal(signal.SIGTERM, _interrupt)
     # A model of the user's own lies in the folder worked in, as for a script started there.
-    sys.path.append(os.getcwd())
+    with suppress(FileNotFoundError):  # it may be gone
+        sys.path.append(os.getcwd())
     # torch's threads spin for long before they sleep, which on a busy machine costs tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:

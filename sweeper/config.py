@@ -46,7 +46,7 @@ def _own_model(tree: Tree, parsed: Sequence[Override]) -> Tree:
     if "model._target_" not in given or not isinstance(model, dict):
         return tree
     try:
-        taken = arguments(load(model["_target_"]))
+        taken = arguments(load(model.get("_target_")))
     except ConfigError as error:
         raise error.below("model") from error
     kept = {

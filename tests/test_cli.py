@@ -14,7 +14,7 @@ from sweeper.commands import inspect, search
 from sweeper.errors import SweeperError
 from tests.commands.driver import TINY, Run, call, make_workplace, refused, spawn, tree
 
-VERBS = ("search", "transfer", "status", "report")
+VERBS = ("search", "transfer", "explain", "status", "report")
 
 
 @pytest.fixture
@@ -153,6 +153,7 @@ def test_bad_input_is_one_message_and_writes_nothing(
         ["search", "--study", "x"],
         ["transfer"],
         ["transfer", "--to-width", "0"],
+        ["explain"],
         ["transfer", "--to-width", "x"],
         ["transfer", "--to-width", "32", "--to-depth", "0"],
         ["status", "a", "b"],
@@ -188,6 +189,31 @@ def test_what_needs_a_study_says_so(
     before = tree(tmp_path)
     refused(sweeper(*words), said)
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--to-width", "100"], "--to-width 100: a multiple of head_size"),
+        (["--to-width", "8" + "0" * 18], "--to-width 8000000000000000000: at most"),
+        (["--to-width", "32", "--to-depth", "1000000"], "--to-depth 1000000: at most"),
+        (["--to-width", "32", "model=nope"], "model='nope' is refused: one of"),
+        (["--to-width", "32", "~model"], "is refused"),
+        (["--to-width", "32", "model._target_=nope.Nope"], "model._target_='nope.Nope'"),
+        (["--to-width", "32", "model._target_=builtins.dict"], "tells its arguments"),
+        (["--to-width", "32", "--config-dir", "nope"], "--config-dir nope is not a folder"),
+    ],
+)
+def test_explain_refuses(sweeper: Run, tmp_path: Path, words: list[str], said: str) -> None:
+    refused(sweeper("explain", *TINY, *words), said)
+    assert tree(tmp_path) == ["text.txt"]
+
+
+def test_explain_prints_one_document(sweeper: Run, tmp_path: Path) -> None:
+    answer = sweeper("explain", "--to-width", "32", *TINY, "--json")
+    assert answer.code == 0 and answer.document["target"] == {"width": 32, "depth": 1}
+    assert answer.document["parameters"] and "qkv" in answer.err
+    assert tree(tmp_path) == ["text.txt"]
 
 
 class TestErrors:

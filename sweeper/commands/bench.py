@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeper.commands.output import Output
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.report.progress import SweepProgress
-from sweeper.settings import Bench, Settings
+from sweeper.settings import Bench, Settings, check_size
 from sweeper.training.recipe import prepare
+from sweeper.transfer.ladder import Size
 from sweeper.trial import Trial
 
 
@@ -21,6 +22,15 @@ def open_bench(settings: Settings, cache: Path | None = None) -> Bench:
     train = settings.raw["train"]
     corpus.check(train["batch_size"], train["seq_len"])
     return Bench(settings=settings, corpus=corpus, precision=settings.launcher.precision())
+
+
+def check_target(settings: Settings, size: Size) -> None:
+    """Refuse a target that the model cannot have, by the name of the option that gave it."""
+    try:
+        check_size(settings, size)
+    except ConfigError as error:
+        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
+        raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
 
 
 def progress(settings: Settings, output: Output, job: str, planned: int) -> SweepProgress:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from sweeper.commands.bench import check_target
 from sweeper.commands.output import DONE, Output
 from sweeper.config import compose_tree
-from sweeper.errors import BadInput, ConfigError
 from sweeper.report import console as show
 from sweeper.settings import Settings, resolve, stand_in
 from sweeper.training.recipe import Recipe, prepare
@@ -24,6 +23,7 @@ def explain(
     settings = resolve(compose_tree(words, config_dir))
     base = settings.base
     target = Size(width=width, depth=depth or base.depth)
+    check_target(settings, target)
     hps = {name: 2.0**axis.default for name, axis in settings.space.items()}
     source = {"hyperparameters": "defaults of the parameterization"}
     plan = make_plan(_recipe(settings, target), base, target, hps, source)
@@ -46,10 +46,5 @@ def explain(
 
 
 def _recipe(settings: Settings, size: Size) -> Recipe:
-    """The model of `size`, classified; BadInput names the flag whose size it cannot have."""
-    data: dict[str, Any] = stand_in(settings)
-    try:
-        return prepare(settings.setup(data, "float32", size))
-    except ConfigError as error:
-        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
-        raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
+    """The model of `size`, classified."""
+    return prepare(settings.setup(stand_in(settings), "float32", size))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.bench import open_bench, progress
+from sweeper.commands.bench import check_target, open_bench, progress
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, failures, find_study
 from sweeper.config import parse, plain, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
@@ -20,7 +20,7 @@ from sweeper.report.page import write_report
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Bench, Settings, check_size, read_root, resolve
+from sweeper.settings import Bench, Settings, read_root, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep, replay_search
 from sweeper.transfer.ladder import Size, SizeCurve
@@ -86,7 +86,7 @@ def transfer(
     """The plan for the target from the study's optimum and, if asked, the proof that it holds."""
     settings = load_study(study_name, words, config_dir)
     size = Size(width=target.width, depth=target.depth or settings.base.depth)
-    _check_target(settings, size)
+    check_target(settings, size)
     if target.validate:
         _check_storage(settings)
     bench = open_bench(settings)
@@ -113,15 +113,6 @@ def transfer(
     output.document({"study": settings.name, "plan": plan.to_json(), "verdicts": answers})
     proven = all(verdict.answer == "holds" for verdict in verdicts)
     return NOT_PROVEN if target.strict and not proven else DONE
-
-
-def _check_target(settings: Settings, size: Size) -> None:
-    """Refuse a target that the model cannot have, by the name of the option that gave it."""
-    try:
-        check_size(settings, size)
-    except ConfigError as error:
-        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
-        raise ConfigError(flag, error.value, error.allowed) if flag else error from error
 
 
 def _check_storage(settings: Settings) -> None:

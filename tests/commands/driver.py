@@ -31,8 +31,8 @@ TINY = ["data=text", "data.path=text.txt", *SIZES, *SEARCH]
 """A search of three trials that each take some milliseconds, on the text of `workplace`."""
 
 
-LONG = [*TINY, "search.line.points=9", "train.steps=40"]
-"""A search of nine trials, each some tenths of a second."""
+LONG = [*TINY, "search.line.points=7", "train.steps=20"]
+"""A search of seven trials, each about a tenth of a second."""
 
 
 @dataclass(frozen=True)

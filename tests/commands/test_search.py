@@ -287,7 +287,6 @@ def test_a_stopped_search_says_how_to_go_on(
     assert stopped.stderr.splitlines()[-1] == (
         "Stopped; what had finished is kept. Run the same command again to go on."
     )
-    kept = results(study)
-    answer = sweeper("search", *LONG, "study=a")
-    assert answer.code == 0 and "was killed" not in answer.err
-    assert kept.items() <= results(study).items()
+    assert len(results(study)) >= 2
+    status = sweeper("status").out
+    assert "No driver is running; the search is not finished: run the same" in status

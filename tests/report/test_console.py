@@ -1,0 +1,202 @@
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from sweeper.report import console as show
+from sweeper.scaling.spec import Role
+from sweeper.search.strategy import Conclusion, LineResult, Phase
+from sweeper.transfer.curve import Estimate
+from sweeper.transfer.ladder import Size
+from sweeper.transfer.plan import PlannedParameter, Prescription, TransferPlan
+from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
+
+FOUND = Conclusion(
+    best={"eta": 1.5, "alpha": -2.0},
+    objective=2.25,
+    seeds=3,
+    runs=17,
+    lines=(LineResult(name="eta", points=((-1.0, 3.0), (1.5, 2.25)), optimum=1.5, objective=2.25),),
+    notes=("alpha: still at the end of [its grid], 2^-2",),
+)
+EXACT = Estimate(value=0.0, low=0.0, high=0.0)
+HOLDS = SizeVerdict(
+    size=Size(width=32, depth=2),
+    optimum=Estimate(value=1.5, low=1.25, high=1.6),
+    shift=Estimate(value=-0.1, low=-0.3, high=0.1),
+    loss=Estimate(value=2.125, low=2.0, high=2.25),
+    regret=EXACT,
+    cost=EXACT,
+    at_end=False,
+    answer="holds",
+    reason="within the thresholds",
+)
+UNTOLD = replace(
+    HOLDS,
+    size=Size(width=64, depth=2),
+    optimum=UNKNOWN,
+    shift=UNKNOWN,
+    loss=UNKNOWN,
+    regret=UNKNOWN,
+    cost=UNKNOWN,
+    answer="fails",
+    reason="every run diverged",
+)
+
+
+@pytest.fixture
+def paper() -> Console:
+    """A console whose words can be read back."""
+    return Console(file=io.StringIO(), width=110)
+
+
+def read(paper: Console) -> str:
+    assert isinstance(paper.file, io.StringIO)
+    return paper.file.getvalue()
+
+
+def rows(paper: Console) -> list[list[str]]:
+    """The words of every line."""
+    return [line.split() for line in read(paper).splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(2.0, "2.0000"), (math.nan, "-"), (math.inf, "diverged"), (-math.inf, "-inf")],
+)
+def test_numbers(value: float, words: str) -> None:
+    assert show.number(value) == words
+
+
+def test_short_forms() -> None:
+    assert (show.short(0.00012207), show.power(-8.0), show.power(0.5)) == (
+        "0.0001221",
+        "2^-8",
+        "2^0.5",
+    )
+
+
+@pytest.mark.parametrize(
+    ("estimate", "sign", "words"),
+    [
+        (Estimate(value=0.5, low=0.25, high=0.6), "", "0.50 ±0.25"),
+        (Estimate(value=0.5, low=0.4, high=1.0), "+", "+0.50 ±0.50"),
+        (UNKNOWN, "", "-"),
+    ],
+)
+def test_intervals(estimate: Estimate, sign: str, words: str) -> None:
+    assert show.within(estimate, sign=sign) == words
+
+
+def test_a_dry_run(paper: Console) -> None:
+    phases = [Phase(name="eta", runs=9), Phase(name="lines", runs=90)]
+    show.dry_run(paper, phases, 1e9, 2.0, "some facts")
+    assert ["eta", "9", "9.00e+09", "18", "s"] in rows(paper)
+    assert ["all", "99", "9.90e+10", "3", "min", "18", "s"] in rows(paper)
+    assert read(paper).endswith("some facts\n")
+
+
+def test_a_dry_run_without_a_time(paper: Console) -> None:
+    show.dry_run(paper, [Phase(name="eta", runs=9)], 1e9, None, "")
+    assert ["all", "9", "9.00e+09", "-"] in rows(paper)
+
+
+class TestConclusion:
+    def test_lines_best_and_notes(self, paper: Console) -> None:
+        show.conclusion(paper, FOUND, FOUND.best)
+        assert ["eta", "2^1.5", "2.828", "2.2500", "2", "2^-1..2^1.5"] in rows(paper)
+        assert ["alpha", "-2", "0.25"] in rows(paper)
+        assert "Training loss 2.2500 nats (mean of 3 seeds) after 17 trials.\n" in read(paper)
+        assert "- alpha: still at the end of [its grid], 2^-2\n" in read(paper)
+
+    def test_without_lines(self, paper: Console) -> None:
+        show.conclusion(paper, replace(FOUND, lines=(), seeds=1), FOUND.best)
+        assert "Lines" not in read(paper) and "(one seed)" in read(paper)
+
+    def test_when_all_diverged(self, paper: Console) -> None:
+        show.conclusion(paper, replace(FOUND, objective=math.inf), FOUND.best)
+        assert "All 17 trials diverged or failed.\n" in read(paper)
+        assert "Best configuration" not in read(paper)
+
+    def test_a_long_note_stays_in_one_line(self, paper: Console) -> None:
+        show.conclusion(paper, replace(FOUND, notes=("word " * 60,)), FOUND.best)
+        assert "- " + "word " * 60 in read(paper)
+
+
+NUMBERS = Prescription(
+    init_std=1.0, multiplier=0.125, backward_multiplier=0.125, lr=0.5, eps=1e-8, weight_decay=1e-4
+)
+
+
+def parameter(name: str, shape: tuple[int, ...] = (8, 8)) -> PlannedParameter:
+    return PlannedParameter(
+        name=name,
+        role=str(Role.HIDDEN),
+        init="normal",
+        shape=shape,
+        base_shape=shape,
+        fan_in=8,
+        fan_out=8,
+        target=NUMBERS,
+        base=NUMBERS,
+    )
+
+
+class TestPlan:
+    def test_layers_that_are_alike_share_a_row(self) -> None:
+        names = ["embedding.weight", *(f"layers.{i}.out.weight" for i in range(12)), "head.weight"]
+        found = show.grouped([parameter(name) for name in names])
+        assert [name for name, _ in found] == [
+            "embedding.weight",
+            "layers.0-11.out.weight",
+            "head.weight",
+        ]
+
+    def test_layers_that_differ_do_not(self) -> None:
+        found = show.grouped([parameter("a.0.w"), parameter("a.1.w", (8, 4)), parameter("b.0.w")])
+        assert [name for name, _ in found] == ["a.0.w", "a.1.w", "b.0.w"]
+
+    def test_the_table(self, paper: Console) -> None:
+        made = TransferPlan(
+            base=Size(width=8, depth=1),
+            target=Size(width=64, depth=2),
+            parameterization="x.Y",
+            hps={"eta": 1.0},
+            parameters=(parameter("layers.0.w"), parameter("layers.1.w")),
+            operations={},
+            source={},
+        )
+        show.plan(paper, made)
+        assert "Plan for width 64, depth 2 (tuned at width 8, depth 1)" in read(paper)
+        assert ["layers.0-1.w", "hidden", "8x8", "1", "0.125", "0.5", "1e-08", "0.0001"] in rows(
+            paper
+        )
+
+
+class TestVerdict:
+    def test_that_holds(self, paper: Console) -> None:
+        show.verdict(paper, Verdict(axis="width", answer="holds", sizes=(HOLDS,)))
+        assert rows(paper)[3][:6] == ["32", "1.50", "±0.25", "-0.10", "±0.20", "2.125"]
+        assert read(paper).endswith("The transfer over width holds.\n")
+        assert "within the thresholds" not in read(paper)
+
+    def test_that_fails(self, paper: Console) -> None:
+        sizes = (HOLDS, UNTOLD)
+        show.verdict(paper, Verdict(axis="width", answer="fails", sizes=sizes, note="[mind] this"))
+        assert ["64", "-", "-", "-", "-", "-", "fails"] in rows(paper)
+        assert "- width 64, depth 2: every run diverged\n" in read(paper)
+        assert "- Note: [mind] this.\n" in read(paper)
+        assert read(paper).endswith("The transfer over width fails.\n")
+
+    def test_that_is_open(self, paper: Console) -> None:
+        doubt = replace(HOLDS, answer="cannot say yet")
+        found = Verdict(
+            axis="depth", answer="cannot say yet", sizes=(doubt,), todo="train more seeds: a=2"
+        )
+        show.verdict(paper, found)
+        assert read(paper).endswith(
+            "The transfer over depth can neither be confirmed nor refuted yet. "
+            "To settle it, train more seeds: a=2.\n"
+        )
