@@ -270,8 +270,19 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _open_streams() -> None:
+    """Make stdout and stderr take every word: one may be closed, or know ASCII alone."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        else:
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """The `sweeper` command."""
+    _open_streams()
     signal.signal(signal.SIGTERM, _interrupt)
     # A model of the user's own lies in the folder worked in, as for a script started there.
     with suppress(FileNotFoundError):  # it may be gone

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -301,10 +302,22 @@ def test_any_width_of_the_terminal(
     sweeper: Run, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert sweeper("search", *TINY, "--dry-run").code == 0
+    refused(sweeper("status"), "there is no study")
+
+
+def test_streams_take_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", narrow)
+    cli._open_streams()
+    with sys.stdout:
+        print("to nobody")
+    print("±", file=sys.stderr, flush=True)
+    assert narrow.buffer.getvalue() == b"?\n"  # type: ignore[attr-defined]
 
 
 def test_terminate_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_open_streams", lambda: None)
     old = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(cli, "app", lambda: os.kill(os.getpid(), signal.SIGTERM))
     try:
