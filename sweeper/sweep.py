@@ -139,8 +139,17 @@ class Sweep:
         for result in self.launcher.run(unique, self.bench.corpus, self.monitor.advanced):
             self._retry.discard(result.key)
             self.study.record(result, bounds)
-            self.logger.log(self.study.folder, result)
+            self._log(result)
             self.monitor.finished(result)
         lost = sum(self.lookup(trial.key) is None for trial in unique)
         if lost:  # proposing them again might never end
             raise SweeperError(f"the launcher gave no result for {lost} of {len(unique)} trials")
+
+    def _log(self, result: Result) -> None:
+        """Log a result that is recorded already; a log that fails is noted once, and no more."""
+        try:
+            self.logger.log(self.study.folder, result)
+        except Exception as error:
+            note = f"the log failed ({type(error).__name__}: {error}); no result is lost"
+            if note not in self.study.notices:
+                self.study.notices.append(note)

@@ -77,7 +77,10 @@ class Inline:
     def _size(self, trials: tuple[Trial, ...], corpus: Corpus) -> int:
         if self.pack != "auto":
             return self.pack
-        return self.estimate(trials, corpus)[0] if len(trials) > 1 else 1
+        try:
+            return self.estimate(trials, corpus)[0] if len(trials) > 1 else 1
+        except (RuntimeError, ValueError, ArithmeticError):
+            return 1  # what cannot be trained fails by itself, trial by trial, with its reason
 
     def _device(self) -> str:
         return resolve_device(self.device)

@@ -17,6 +17,10 @@ FINEST = 2.0**-6
 """Refinement stops at this spacing in log2: finer differences are noise."""
 
 
+MOST = 10**4
+"""More points than this on one line is a slip of the pen."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LineRule:
     """How a line is laid: first spacing `step`, at most `points`, halved around the optimum.
@@ -37,8 +41,8 @@ class LineRule:
         if not FINEST <= self.step <= 16:
             raise ConfigError("step", self.step, f"a spacing in log2 from {FINEST:g} to 16")
         for key, least in (("points", 1), ("reach", 1), ("extend", 0)):
-            if getattr(self, key) < least:
-                raise ConfigError(key, getattr(self, key), f"at least {least}")
+            if not least <= getattr(self, key) <= MOST:
+                raise ConfigError(key, getattr(self, key), f"from {least} to {MOST}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from sweeper.errors import ConfigError
+from sweeper.search.line import FINEST
 from sweeper.search.strategy import (
     Conclusion,
     History,
@@ -37,8 +38,8 @@ class RandomGrid:
         """Refuse an empty search."""
         if self.runs < 1:
             raise ConfigError("runs", self.runs, "at least 1")
-        if self.step <= 0:
-            raise ConfigError("step", self.step, "a positive spacing in log2")
+        if not FINEST <= self.step <= 16:
+            raise ConfigError("step", self.step, f"a spacing in log2 from {FINEST:g} to 16")
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase; ConfigError when the grid has fewer points than `runs`."""

@@ -19,12 +19,13 @@ WORTH = 0.95
 def step_seconds(pack: Pack, device: str, *, steps: int = 3) -> float:
     """Seconds of one step of `pack`: the fastest of `steps`, after one that is not counted."""
     run, times = PackRun(pack, device), []
-    for _ in range(steps + 1):
-        start = time.perf_counter()
-        run.step()
-        if run.device.type == "cuda":
-            torch.cuda.synchronize(run.device)
-        times.append(time.perf_counter() - start)
+    with quiet_attention():
+        for _ in range(steps + 1):
+            start = time.perf_counter()
+            run.step()
+            if run.device.type == "cuda":
+                torch.cuda.synchronize(run.device)
+            times.append(time.perf_counter() - start)
     return min(times[1:])
 
 
@@ -50,8 +51,7 @@ def measure(pack: Pack, device: str) -> Measured:
     while size <= len(pack.trials):
         part = Pack(trials=pack.trials[:size], corpus=pack.corpus)
         try:
-            with quiet_attention():
-                share = step_seconds(part, device) / size
+            share = step_seconds(part, device) / size
         except torch.OutOfMemoryError:
             return replace(best, open=False)
         if share > best.seconds * WORTH:
