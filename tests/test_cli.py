@@ -13,7 +13,7 @@ import pytest
 from sweeper import cli
 from sweeper.commands import inspect, search
 from sweeper.errors import SweeperError
-from tests.commands.driver import TINY, Run, call, make_workplace, refused, spawn, tree
+from tests.commands.driver import TINY, Run, assert_refused, call, make_workplace, spawn, tree
 
 VERBS = ("search", "transfer", "explain", "status", "report")
 
@@ -141,7 +141,7 @@ def test_bad_input_is_one_message_and_writes_nothing(
 ) -> None:
     before = tree(tmp_path)
     flags = ["--json"] * (len(words[0]) % 2) + ["--dry-run"] * (len(words[0]) % 3 == 0)
-    refused(sweeper("search", *flags, *TINY, *words))
+    assert_refused(sweeper("search", *flags, *TINY, *words))
     assert tree(tmp_path) == before
 
 
@@ -188,7 +188,7 @@ def test_what_needs_a_study_says_so(
     sweeper: Run, tmp_path: Path, words: list[str], said: str
 ) -> None:
     before = tree(tmp_path)
-    refused(sweeper(*words), said)
+    assert_refused(sweeper(*words), said)
     assert tree(tmp_path) == before
 
 
@@ -206,7 +206,7 @@ def test_what_needs_a_study_says_so(
     ],
 )
 def test_explain_refuses(sweeper: Run, tmp_path: Path, words: list[str], said: str) -> None:
-    refused(sweeper("explain", *TINY, *words), said)
+    assert_refused(sweeper("explain", *TINY, *words), said)
     assert tree(tmp_path) == ["text.txt"]
 
 
@@ -233,7 +233,7 @@ class TestErrors:
         return run
 
     def test_failed_work(self, raises: Run) -> None:
-        refused(raises(SweeperError("no luck")), "Error: no luck", code=1)
+        assert_refused(raises(SweeperError("no luck")), "Error: no luck", code=1)
 
     @pytest.mark.parametrize(
         ("error", "said"),
@@ -246,7 +246,7 @@ class TestErrors:
     )
     def test_the_machine_is_at_fault(self, raises: Run, error: Exception, said: str) -> None:
         answer = raises(error)
-        refused(answer, code=1)
+        assert_refused(answer, code=1)
         assert answer.err == f"Error: {said}\n"
 
     def test_a_bug_keeps_its_traceback(self, raises: Run) -> None:
@@ -293,7 +293,7 @@ class TestErrors:
 )
 def test_a_refused_storage_does_not_tell_its_password(sweeper: Run, word: str) -> None:
     answer = sweeper("search", *TINY, word)
-    refused(answer)
+    assert_refused(answer)
     assert "s3cret" not in answer.err and "***" in answer.err
 
 
@@ -302,7 +302,7 @@ def test_any_width_of_the_terminal(
     sweeper: Run, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    refused(sweeper("status"), "there is no study")
+    assert_refused(sweeper("status"), "there is no study")
 
 
 def test_streams_take_every_word(monkeypatch: pytest.MonkeyPatch) -> None:

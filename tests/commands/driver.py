@@ -84,7 +84,7 @@ def tree(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def refused(answer: Answer, *said: str, code: int = 2) -> None:
+def assert_refused(answer: Answer, *said: str, code: int = 2) -> None:
     """Assert one clear message, the exit code, and nothing else."""
     assert answer.code == code, answer
     assert answer.out == ""

@@ -11,7 +11,7 @@ from sweeper.commands import inspect
 from sweeper.files import write_json
 from sweeper.lock import StudyLock
 from sweeper.study import Study
-from tests.commands.driver import Run, refused, tree
+from tests.commands.driver import Run, assert_refused, tree
 
 
 def progress(folder: Path, **values: object) -> None:
@@ -69,18 +69,18 @@ class TestStatus:
     def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
         os.rename(workplace / "runs", workplace / "else")
         assert sweeper("status", "--root", "else").code == 0
-        refused(sweeper("status", "root=else"), "write --root else here")
+        assert_refused(sweeper("status", "root=else"), "write --root else here")
 
     @pytest.mark.parametrize("name", ["nope", "../runs/a", "A", ""])
     @pytest.mark.parametrize("verb", ["status", "report"])
     def test_no_such_study(self, sweeper: Run, study: Path, verb: str, name: str) -> None:
         before = tree(study)
-        refused(sweeper(verb, name))
+        assert_refused(sweeper(verb, name))
         assert tree(study) == before
 
     def test_a_near_miss_is_suggested(self, sweeper: Run, study: Path) -> None:
         shutil.copytree(study, study.with_name("long-name"))
-        refused(sweeper("status", "long-nam"), "did you mean long-name?")
+        assert_refused(sweeper("status", "long-nam"), "did you mean long-name?")
 
     @pytest.mark.parametrize("name", ["search.json", "progress.json", "config.yaml"])
     @pytest.mark.parametrize("text", ["{", "[]"])
@@ -133,4 +133,4 @@ class TestReport:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("sweeper.report.page.write_atomically", full)
-        refused(sweeper("report"), "No space left on device", code=1)
+        assert_refused(sweeper("report"), "No space left on device", code=1)

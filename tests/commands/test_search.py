@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.launch.inline import Inline
 from sweeper.lock import StudyLock
-from tests.commands.driver import LONG, TINY, Run, refused, spawn, tree
+from tests.commands.driver import LONG, TINY, Run, assert_refused, spawn, tree
 
 HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
 """Learning rates that no model survives."""
@@ -185,19 +185,19 @@ class TestTrouble:
         assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
         with monkeypatch.context() as patch:
             patch.setattr("sweeper.commands.search.write_atomically", full)
-            refused(sweeper("search", *TINY, "study=a"), "No space left on device", code=1)
+            assert_refused(sweeper("search", *TINY, "study=a"), "No space left on device", code=1)
         assert sweeper("search", *TINY, "study=a").code == 0
 
     def test_a_folder_that_cannot_be_written(self, sweeper: Run) -> None:
-        refused(sweeper("search", *TINY, "root=/proc/nope"), "cannot be written")
+        assert_refused(sweeper("search", *TINY, "root=/proc/nope"), "cannot be written")
 
     @pytest.mark.parametrize("word", ["train.batch_size=100000", "train.seq_len=4000"])
     def test_too_little_text(self, sweeper: Run, workplace: Path, word: str) -> None:
-        refused(sweeper("search", *TINY, word), "too short")
+        assert_refused(sweeper("search", *TINY, word), "too short")
 
     def test_a_storage_that_cannot_be_had(self, sweeper: Run) -> None:
         answer = sweeper("search", *TINY, "study.storage=mysql://me:s3cret@localhost:1/d")
-        refused(answer, "mysql://me:***@localhost:1/d cannot be used")
+        assert_refused(answer, "mysql://me:***@localhost:1/d cannot be used")
         assert "s3cret" not in answer.err
 
 
@@ -213,7 +213,7 @@ def test_a_storages_password_is_never_written(
     assert "mysql://me:***@host/d" in answer.document["provenance"]["command"]
     for path in study.rglob("*"):
         assert path.is_dir() or b"s3cret" not in path.read_bytes(), path
-    refused(
+    assert_refused(
         sweeper("transfer", "--to-width", "32", "--validate"), "password is not kept: give study."
     )
     assert not (study / "transfer").exists()
@@ -224,7 +224,7 @@ def test_a_second_driver_is_refused(sweeper: Run, study: Path) -> None:
     with StudyLock(study):
         before = tree(study)
         for flags in ([], ["--json"]):
-            refused(
+            assert_refused(
                 sweeper("search", *TINY, "study=a", *flags),
                 "study a already has a driver: ",
                 f"process {os.getpid()} on {socket.gethostname()}",

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.commands.transfer import split_root
 from sweeper.lock import StudyLock
-from tests.commands.driver import Run, refused, tree
+from tests.commands.driver import Run, assert_refused, tree
 
 QUICK = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.span=0.5", "transfer.extend=0"]
 """A ladder of two widths, three points a curve."""
@@ -58,7 +58,7 @@ class TestPlan:
         second.write_text("{")
         assert "is damaged" in sweeper("transfer", "--to-width", "32").out
         third.unlink()
-        refused(
+        assert_refused(
             sweeper("transfer", "--to-width", "32"), "has no finished trial of this configuration"
         )
 
@@ -97,14 +97,14 @@ def test_bad_input_is_one_message_and_writes_nothing(
 ) -> None:
     before = tree(study)
     flag = ["--json"] * (len(said) % 2)
-    refused(sweeper("transfer", *words, *flag), said)
+    assert_refused(sweeper("transfer", *words, *flag), said)
     assert tree(study) == before
 
 
 @pytest.mark.parametrize("text", ["{{{", "", "3", "- 1\n", "model: 3\n", "\x00", "a: ${nope}"])
 def test_a_damaged_config_of_the_study(sweeper: Run, study: Path, text: str) -> None:
     (study / "config.yaml").write_text(text)
-    refused(sweeper("transfer", "--to-width", "32"))
+    assert_refused(sweeper("transfer", "--to-width", "32"))
 
 
 class TestValidate:

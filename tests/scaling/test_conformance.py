@@ -139,7 +139,11 @@ def test_abc_schemes_have_their_fields(name: str) -> None:
         for depth in ("none", "depth_mup", "completep"):
             for decay in ("independent", "coupled", "scaled"):
                 fields = {"alignment": alignment, "depth": depth, "decay": decay}
-                scheme(name, **fields, epsilon="fixed", completep_alpha=0.75)
+                made = scheme(name, **fields, epsilon="fixed", completep_alpha=0.75)
+                assert {key: getattr(made, key) for key in fields} == fields
+                for spec in sizes(4):
+                    found = made.scale(spec, dict.fromkeys(values(name), 1.0))
+                    assert 0 < found.lr < math.inf and found.eps == 1.0
 
 
 @pytest.mark.parametrize("name", ["standard", "ntk", "mean_field"])
