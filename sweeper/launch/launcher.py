@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from sweeper.data.corpus import Corpus
+from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial
 
 Watch = Callable[[float], None]
 """Told the trials' worth of work that was just done on packs not finished (may be below 1)."""
 
 
+def no_pruner(trial: Trial) -> Pruner | None:
+    """Every trial trains to its end."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a launcher is given.
+
+    `pending` names all trials that are wanted now and have no result, those that the launcher
+    has in hand included: ask again whenever there is room, as results let a strategy name more.
+    `folder` is the study's own, for checkpoints and job files. `tell` takes a sentence that the
+    user should read. `pruner` gives the pruner for a pack of this trial's setup, or None.
+    """
+
+    corpus: Corpus
+    folder: Path
+    pending: Callable[[], Sequence[Trial]]
+    watch: Watch
+    tell: Callable[[str], None]
+    pruner: Callable[[Trial], Pruner | None] = no_pruner
+
+
 class Launcher(Protocol):
-    """Runs trials, packing those of one setup, and yields each result when it is known."""
+    """Runs trials, packing those of one setup, and yields results when they are known."""
 
     def precision(self) -> str:
         """What `train.precision=auto` stands for on this launcher's devices."""
@@ -23,6 +49,10 @@ class Launcher(Protocol):
         """Trials to a pack and seconds of one trial's step, measured with `trials` of one setup."""
         ...
 
-    def run(self, trials: Sequence[Trial], corpus: Corpus, watch: Watch) -> Iterator[Result]:
-        """Results in the order in which they finish; a trial that fails is a failed result."""
+    def run(self, work: Work) -> Iterator[list[Result]]:
+        """Train until nothing is pending: a pack's results at a time, as packs finish.
+
+        What was yielded is recorded when the next is asked for. A trial that cannot be trained
+        is a failed result, never an exception.
+        """
         ...
