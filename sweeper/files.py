@@ -38,7 +38,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
@@ -79,7 +79,7 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Put the folder itself on the disk, so that a rename in it survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

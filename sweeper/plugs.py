@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sweeper.errors import ConfigError, SweeperError, suggest
@@ -107,6 +108,8 @@ def check_type(key: str, value: Any, hint: Any) -> Any:
     """
     options = _options(hint)
     for option in options:
+        if option is Path and isinstance(value, str):
+            return Path(value)
         if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
             try:
                 return call(typing.cast(Callable[..., Any], option), value, {})

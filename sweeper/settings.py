@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,11 +17,11 @@ from sweeper.scaling.spec import Parameterization
 from sweeper.search.strategy import Strategy
 from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
-from sweeper.training.recipe import DECAY, Recipe, prepare
+from sweeper.training.recipe import Recipe, optional, prepare
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Hps, Space, Trial
 
-NUMERICS = 1
+NUMERICS = 2
 """Part of every trial's key: raised when a change makes trials train differently."""
 
 LARGEST = Size(width=2**20, depth=2**12)
@@ -119,20 +119,20 @@ def _under(key: str, make: Callable[[], T]) -> T:
         raise error.below(key) from error
 
 
-def read_space(parameterization: Mapping[str, Any]) -> Space:
+def read_space(parameterization: Mapping[str, Any], others: Sequence[str]) -> Space:
     """The search space of a parameterization's config: every hyperparameter it knows, no other.
 
-    `weight_decay`, a factor on the optimizer's own, may be in any space and need not be.
+    `others`, factors on settings of the training, may be in any space and need not be.
     """
     space = parameterization.get("space")
     if not isinstance(space, Mapping):
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
     scheme = _plug({k: v for k, v in parameterization.items() if k != "space"}, Parameterization)
     own = scheme.hyperparameters
-    known = (*own, DECAY) if DECAY in space else own
+    known = (*own, *(name for name in others if name in space))
     for name in space:
         if name not in known:
-            allowed = f"no such name; {suggest(name, (*own, DECAY))}"
+            allowed = f"no such name; {suggest(name, (*own, *others))}"
             raise ConfigError(f"space.{name}", space[name], allowed)
     return {name: _axis(f"space.{name}", space.get(name)) for name in known}
 
@@ -162,10 +162,12 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     def plug(group: str, kind: type) -> Any:
         return _under(group, lambda: _plug(raw[group], kind))
 
-    space = _under("parameterization", lambda: read_space(raw["parameterization"]))
+    optimizer = plug("optimizer", Optimizer)
+    space = _under(
+        "parameterization", lambda: read_space(raw["parameterization"], optional(optimizer))
+    )
     study: StudySettings = _under("study", lambda: call(StudySettings, raw["study"], {}))
     base = Size(width=_whole(raw, "width"), depth=_whole(raw, "depth"))
-    plug("optimizer", Optimizer)
     search = plug("search", Strategy)
     settings = Settings(
         raw=raw,

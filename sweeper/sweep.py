@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from sweeper.errors import SweeperError
-from sweeper.launch.launcher import Launcher
+from sweeper.launch.launcher import Launcher, Work
 from sweeper.report.log import Logger
+from sweeper.search.prune import Kind, Pruner
 from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.settings import Bench
 from sweeper.study import Study
+from sweeper.training.recipe import prepare
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.trial import Hps, Result, Trial
 
@@ -95,7 +97,7 @@ class Sweep:
     """Trains and records whatever a replay finds missing.
 
     A trial that failed before this sweep began is tried again; one that fails during it is
-    taken as it is, so that a sweep ends.
+    taken as it is, so that a sweep ends. A pruned trial counts for a search that prunes alone.
     """
 
     def __init__(
@@ -105,51 +107,104 @@ class Sweep:
         self.bench, self.study = bench, study
         self.launcher, self.monitor, self.logger = launcher, monitor, logger
         self._retry = {r.key for r in study.results() if r.status == "failed"}
+        self._prune: Kind = "none"
 
     def lookup(self, key: str) -> Result | None:
         """A result of the study, unless it is a failure from an earlier sweep."""
-        return None if key in self._retry else self.study.get(key)
+        result = None if key in self._retry else self.study.get(key)
+        pruned = result is not None and result.status == "pruned"
+        return None if pruned and self._prune == "none" else result
 
     def search(self, after_batch: Callable[[Conclusion, bool], None]) -> Conclusion:
         """Run the search to its end; `after_batch` gets each conclusion, and if it is final."""
         settings = self.bench.settings
-        while True:
+        self._prune = getattr(settings.search, "prune", "none")
+        history = History()
+
+        def ask() -> tuple[int, Missing]:
+            nonlocal history
             history, missing = replay_search(self.bench, self.lookup)
-            if history.results:
-                conclusion = settings.search.conclude(settings.space, history)
-                after_batch(conclusion, not missing)
-                if not missing:
-                    return conclusion
-            self._train(len(history.results), missing)
+            if missing and history.results:
+                after_batch(settings.search.conclude(settings.space, history), False)
+            return len(history.results), missing
+
+        self._train(ask)
+        conclusion = settings.search.conclude(settings.space, history)
+        after_batch(conclusion, True)
+        return conclusion
 
     def ladder(self, best: Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
-        """Train the curves of all `sizes` to their end."""
-        while True:
-            curves, known, missing = replay_ladder(self.bench, best, sizes, self.lookup)
-            if not missing:
-                return curves
-            self._train(known, missing)
+        """Train the curves of all `sizes` to their end; nothing is pruned."""
+        self._prune, curves = "none", list[SizeCurve]()
 
-    def _train(self, known: int, missing: Missing) -> None:
-        unique = list({trial.key: trial for trial in missing}.values())
-        self.monitor.proposed(known, unique)
+        def ask() -> tuple[int, Missing]:
+            nonlocal curves
+            curves, known, missing = replay_ladder(self.bench, best, sizes, self.lookup)
+            return known, missing
+
+        self._train(ask)
+        return curves
+
+    def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
+        """Train until `ask` finds nothing missing; it is asked whenever the launcher has room."""
+        asked: set[str] = set()
+
+        def pending() -> list[Trial]:
+            known, missing = ask()
+            unique = {trial.key: trial for trial in missing}
+            if unique.keys() - asked:
+                self.monitor.proposed(known, list(unique.values()))
+            asked.update(unique)
+            return list(unique.values())
+
+        work = Work(
+            corpus=self.bench.corpus,
+            folder=self.study.folder,
+            pending=pending,
+            watch=self.monitor.advanced,
+            tell=self._note,
+            pruner=self._pruner,
+        )
+        for results in self.launcher.run(work):
+            self._record(results)
+        lost = ask()[1]
+        if lost:  # proposing them again might never end
+            raise SweeperError(
+                f"the launcher gave no result for {len(lost)} of {len(asked)} trials"
+            )
+
+    def _record(self, results: Sequence[Result]) -> None:
         bounds: Mapping[str, tuple[float, float]] = {
             name: (axis.low, axis.high) for name, axis in self.bench.settings.space.items()
         }
-        for result in self.launcher.run(unique, self.bench.corpus, self.monitor.advanced):
-            self._retry.discard(result.key)
-            self.study.record(result, bounds)
+        self._retry -= {result.key for result in results}
+        self.study.record(results, bounds)
+        for result in results:
             self._log(result)
             self.monitor.finished(result)
-        lost = sum(self.lookup(trial.key) is None for trial in unique)
-        if lost:  # proposing them again might never end
-            raise SweeperError(f"the launcher gave no result for {lost} of {len(unique)} trials")
+
+    def _pruner(self, trial: Trial) -> Pruner | None:
+        """What decides which trials of a pack like `trial` are stopped early."""
+        if self._prune == "none":
+            return None
+        train = prepare(trial.setup).train
+        same = [r for r in self.study.results() if r.trial.setup == trial.setup]
+        return Pruner.knowing(
+            same,
+            kind=self._prune,
+            steps=train.steps,
+            warmup=round(train.warmup * train.steps),
+            window=train.window(),
+        )
 
     def _log(self, result: Result) -> None:
         """Log a result that is recorded already; a log that fails is noted once, and no more."""
         try:
             self.logger.log(self.study.folder, result)
         except Exception as error:
-            note = f"the log failed ({type(error).__name__}: {error}); no result is lost"
-            if note not in self.study.notices:
-                self.study.notices.append(note)
+            self._note(f"the log failed ({type(error).__name__}: {error}); no result is lost")
+
+    def _note(self, sentence: str) -> None:
+        """Keep a sentence for the user, once."""
+        if sentence not in self.study.notices:
+            self.study.notices.append(sentence)

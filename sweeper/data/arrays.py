@@ -67,9 +67,13 @@ class ArrayCorpus:
                 "use a smaller batch_size"
             )
 
+    def positions(self, seed: int, step: int, batch_size: int, seq_len: int) -> NDArray[np.int64]:
+        """Indices of random train samples [batch]."""
+        return drawn(seed, step, batch_size, self.border)
+
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """Random train samples float32 [batch, *input_shape] and labels [batch]; see `Corpus`."""
-        return self._taken(drawn(seed, step, batch_size, self.border))
+        return self._taken(self.positions(seed, step, batch_size, seq_len))
 
     def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
         """Evenly spaced held-out samples; some are repeated where there are fewer."""

@@ -124,9 +124,13 @@ class TokenCorpus:
                 "use more text, a larger heldout or a smaller seq_len"
             )
 
+    def positions(self, seed: int, step: int, batch_size: int, seq_len: int) -> NDArray[np.int64]:
+        """First tokens of random windows of the train split [batch]."""
+        return drawn(seed, step, batch_size, self.border - seq_len)
+
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """Random windows of the train split: tokens and the ones that follow, [batch, seq]."""
-        return self._windows(drawn(seed, step, batch_size, self.border - seq_len), seq_len)
+        return self._windows(self.positions(seed, step, batch_size, seq_len), seq_len)
 
     def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
         """Evenly spaced windows of the held-out tail, the same at each call.

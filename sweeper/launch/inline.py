@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Literal
 
-import torch
-
 from sweeper.data.corpus import Corpus
-from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch.launcher import Watch
-from sweeper.training.pack import Pack
-from sweeper.training.packing import Measured, measure, split, step_seconds
-from sweeper.training.train import train
-from sweeper.trial import Result, Trial, digest
-
-_MEASURED: dict[str, Measured] = {}
-"""Pack sizes found by this process, by setup and device."""
-
-
-def resolve_device(name: str) -> str:
-    """`name`, or for "auto" the GPU when there is one; ConfigError when it cannot be had."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError("device", name, "auto, cpu, or a device that torch can use") from error
-    return name
+from sweeper.errors import ConfigError
+from sweeper.launch.launcher import Work
+from sweeper.launch.packs import PackQueue, estimate, resolve_device, run_pack
+from sweeper.training import checkpoint
+from sweeper.training.pack import Compile
+from sweeper.training.train import Execution, Reporter
+from sweeper.trial import Result, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,87 +22,53 @@ class Inline:
 
     `pack` is the number of trials trained as one model, "auto" to measure it. `compile` is
     "auto" (on a GPU, where a pack is long enough to earn the compile time back), "on" or "off".
+    A pack saves itself every `save_every` seconds.
     """
 
     device: str = "auto"
     pack: int | Literal["auto"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Compile = "auto"
+    save_every: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse an impossible pack size."""
+        """Refuse an impossible pack size or time."""
         if self.pack != "auto" and self.pack < 1:
             raise ConfigError("pack", self.pack, "auto, or at least 1")
+        if not self.save_every > 0:
+            raise ConfigError("save_every", self.save_every, "a positive number of seconds")
 
     def precision(self) -> str:
         """Bfloat16 autocast on a GPU, float32 elsewhere."""
-        return "bfloat16" if resolve_device(self.device).startswith("cuda") else "float32"
-
-    def run(self, trials: Sequence[Trial], corpus: Corpus, watch: Watch) -> Iterator[Result]:
-        """Pack trials of equal setup, largest packs that pay; see `Launcher`."""
-        for _, group in groupby(trials, key=lambda trial: digest(trial.setup)):
-            same = tuple(group)
-            for part in split(same, self._size(same, corpus)):
-                yield from self._train(Pack(trials=same[part], corpus=corpus), watch)
+        return "bfloat16" if self._device().startswith("cuda") else "float32"
 
     def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
-        """Pack size and seconds of a trial's step; measured once a setup, and again for more."""
-        pack = Pack(trials=tuple(trials), corpus=corpus)
-        if self.pack != "auto":
-            part = Pack(trials=pack.trials[: self.pack], corpus=corpus)
-            return self.pack, step_seconds(part, self._device()) / len(part.trials)
-        key = f"{digest(trials[0].setup)} {self._device()}"
-        measured = _MEASURED.get(key)
-        if measured is None or (measured.open and len(trials) >= 2 * measured.size):
-            measured = _MEASURED[key] = measure(pack, self._device())
-        return measured.size, measured.seconds
+        """Pack size and seconds of a trial's step; see `Launcher`."""
+        return estimate(tuple(trials), corpus, self._device(), self.pack)
 
-    def _size(self, trials: tuple[Trial, ...], corpus: Corpus) -> int:
-        if self.pack != "auto":
-            return self.pack
-        try:
-            return self.estimate(trials, corpus)[0] if len(trials) > 1 else 1
-        except (RuntimeError, ValueError, ArithmeticError):
-            return 1  # what cannot be trained fails by itself, trial by trial, with its reason
+    def run(self, work: Work) -> Iterator[list[Result]]:
+        """One pack after the other, those first that were begun before; see `Launcher`."""
+        folder = work.folder / "checkpoints"
+        execution = Execution(
+            device=self._device(),
+            compile=self.compile,
+            checkpoints=folder,
+            save_every=self.save_every,
+        )
+        queue = PackQueue(work, self._device(), self.pack)
+        while pack := queue.next():
+            count, told = len(pack.trials), [0.0]
+
+            def progress(share: float, count: int = count, told: list[float] = told) -> None:
+                work.watch((share - told[0]) * count)
+                told[0] = share
+
+            reporter = Reporter(progress=progress, tell=work.tell)
+            results, back = run_pack(pack, execution, reporter, work.pruner(pack.trials[0]))
+            if back:
+                work.watch(-told[0] * count)
+            queue.put_back(back)
+            yield results
+            checkpoint.forget(folder, [result.trial for result in results])
 
     def _device(self) -> str:
         return resolve_device(self.device)
-
-    def _compiled(self) -> bool:
-        return self.compile == "on" or (self.compile == "auto" and self._device() != "cpu")
-
-    def _train(self, pack: Pack, watch: Watch) -> Iterator[Result]:
-        """One pack; out of memory halves it, and any other error fails its trials one by one."""
-        count, told = len(pack.trials), [0.0]
-
-        def progress(share: float) -> None:
-            watch((share - told[0]) * count)
-            told[0] = share
-
-        try:
-            results = train(
-                pack, device=self._device(), compiled=self._compiled(), progress=progress
-            )
-            yield from results
-            return
-        except SweeperError:
-            raise
-        except (RuntimeError, ValueError, ArithmeticError) as error:
-            watch(-told[0] * count)
-            if count == 1:
-                yield _failed(pack.trials[0], error)
-                return
-        for part in split(pack.trials, -(-count // 2)):
-            half = Pack(trials=pack.trials[part], corpus=pack.corpus)
-            yield from self._train(half, watch)
-
-
-def _failed(trial: Trial, error: Exception) -> Result:
-    """The result of a trial that could not be trained, with the reason."""
-    return Result(
-        trial=trial,
-        status="failed",
-        objective=math.nan,
-        heldout=math.nan,
-        finished_at=time.time(),
-        error=f"{type(error).__name__}: {error}"[:2000],
-    )

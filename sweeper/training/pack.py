@@ -9,33 +9,27 @@ so a diverging neighbour changes nothing.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import Tensor
 
-from sweeper.data.corpus import Batch, Corpus
+from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
 from sweeper.scaling.spec import ParamSpec
 from sweeper.training.draw import normal
-from sweeper.training.optimizer import Factors
+from sweeper.training.feed import AHEAD, Feed
+from sweeper.training.optimizer import Factors, Now, along
+from sweeper.training.program import Stacked, program, random_seed, weights_dtype
 from sweeper.training.recipe import Recipe, prepare
 from sweeper.trial import Trial
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-"""What weights are kept in, by precision: bfloat16 is an autocast over float32 weights."""
-
-
-def draw(spec: ParamSpec, std: float, seed: int, dtype: torch.dtype) -> Tensor:
-    """Initial values of one parameter, by (seed, name) alone: company in a pack changes nothing."""
-    if spec.init != "normal":
-        return torch.ones(spec.shape, dtype=dtype) * (spec.init == "ones")
-    return (normal(spec.name, spec.shape, seed) * std).to(dtype)
+Compile = Literal["auto", "on", "off"]
+BALLAST = -1
+"""The slot of a slice that no trial is in: it fills a pack up to a size that is compiled."""
 
 
 @contextmanager
@@ -49,11 +43,6 @@ def quiet_attention() -> Iterator[None]:
         yield
 
 
-def _peel(stacked: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The first trial's slices."""
-    return {name: value[0] for name, value in stacked.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pack:
     """Trials of one setup, and the corpus that its data names."""
@@ -63,121 +52,273 @@ class Pack:
 
 
 class PackRun:
-    """A pack in the middle of its training."""
+    """A pack in the middle of its training.
 
-    def __init__(self, pack: Pack, device: str = "cpu", *, compiled: bool = False) -> None:
-        """Draw the weights of every trial and stack them on `device`."""
+    `slots` tells for every slice which trial of the pack is in it. Slices can be dropped at any
+    step (`keep`); what is left goes on as if the others had never been there.
+    """
+
+    def __init__(self, pack: Pack, device: str = "cpu", *, compile: Compile = "off") -> None:
+        """Draw the weights of every trial and stack them on `device`.
+
+        `compile`: from the first step on, or ("auto") where a GPU has a size compiled already.
+        """
         self.pack, self.device = pack, torch.device(device)
         self.recipe: Recipe = prepare(pack.trials[0].setup)
-        self.dtype = DTYPES[self.recipe.train.precision]
-        with self.device:
-            self.model = self.recipe.model().to(self.dtype)
-        self.params = self._draw()
-        self.buffers = self._buffers()
-        self.factors = self._factors()
-        self.state = self.recipe.optimizer.init(list(self.params.values()))
+        self.dtype = weights_dtype(self.recipe)
+        self.program = program(self.recipe, self.device)
+        self.notices: list[str] = []
+        self.slots, self.compiled = self._sized(compile)
         self.seeds = sorted({trial.seed for trial in pack.trials})
-        self.rows = torch.tensor([self.seeds.index(t.seed) for t in pack.trials])
+        self.feed = Feed(pack.corpus, self.recipe.train, self.seeds, self.device, self.dtype)
         self.step_index = 0
-        self._loss = self._mapped_loss(compiled)
+        trials = self._trials()
+        scales = [self.recipe.scales(trial.values()) for trial in trials]
+        self.rows = self._there([self.seeds.index(trial.seed) for trial in trials])
+        self.params = self._drawn([{n: s.init_std for n, s in row.items()} for row in scales])
+        self.buffers = self._buffers(trials)
+        self.factors = self._factors(trials)
+        self.state = self.recipe.optimizer.init(list(self.params.values()), self.factors.kinds)
+        self._shares, self._first = torch.empty(0), 0
 
-    def _draw(self) -> dict[str, Tensor]:
-        stacked: dict[str, list[Tensor]] = {}
-        for trial in self.pack.trials:
-            scales = self.recipe.scales(trial.values())
-            for spec in self.recipe.specs:
-                value = draw(spec, scales[spec.name].init_std, trial.seed, self.dtype)
-                stacked.setdefault(spec.name, []).append(value)
-        return {
-            name: torch.stack(values).to(self.device).requires_grad_()
-            for name, values in stacked.items()
-        }
+    def _sized(self, compile: Compile) -> tuple[list[int], bool]:
+        """The slots, filled up with ballast to a compiled size; and whether to compile."""
+        slots = list(range(len(self.pack.trials)))
+        if compile == "off" or (compile == "auto" and self.device.type == "cpu"):
+            return slots, False
+        sizes = self.program.sizes
+        fitting = [size for size in sizes if len(slots) <= size <= 2 * len(slots)]
+        if compile == "auto" and not fitting:
+            return slots, False
+        size = min(fitting, default=len(slots))
+        sizes.add(size)
+        return slots + [BALLAST] * (size - len(slots)), True
 
-    def _buffers(self) -> dict[str, Tensor]:
-        """Scale buffers [K]; SweeperError when the model has no place for what a scheme asks."""
-        known = {name for name, _ in self.model.named_buffers()}
-        rows = [self.recipe.buffers(trial.values()) for trial in self.pack.trials]
+    def compile(self, *, worth: bool) -> None:
+        """Go on compiled if this size is compiled already, or if it is `worth` compiling."""
+        sizes = self.program.sizes
+        if self.device.type != "cpu" and (worth or len(self.slots) in sizes):
+            self.compiled = True
+            sizes.add(len(self.slots))
+
+    def _trials(self) -> list[Trial]:
+        """The trial of every slice; ballast repeats the first."""
+        return [self.pack.trials[max(slot, 0)] for slot in self.slots]
+
+    def _there(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(self.device)
+
+    def _drawn(self, stds: Sequence[dict[str, float]]) -> Stacked:
+        """Initial weights, by (seed, name) alone: company in a pack changes nothing."""
+        found = {}
+        for spec in self.recipe.specs:
+            scale = self._there([row[spec.name] for row in stds], torch.float64)
+            value = _units(spec, self.seeds).to(self.device)[self.rows]
+            if spec.init == "normal":
+                value = value * along(scale, value)
+            found[spec.name] = value.to(self.dtype).requires_grad_()
+        return found
+
+    def _buffers(self, trials: Sequence[Trial]) -> Stacked:
+        """Scale buffers [K], and the module's own state [K, ...].
+
+        SweeperError when the model has no place for what a scheme asks.
+        """
+        known = {name for name, _ in self.program.model.named_buffers()}
+        values = {trial.key: self.recipe.buffers(trial.values()) for trial in trials}
+        rows = [values[trial.key] for trial in trials]
         names = sorted(set().union(*rows))
         if absent := [name for name in names if name not in known]:
             raise SweeperError(f"the model cannot apply these scales: {', '.join(absent)}")
+        self._own_state = [name for name in self.program.state() if name not in names]
+        own = self.program.state()
         return {
-            name: torch.tensor(
-                [row.get(name, 1.0) for row in rows], dtype=self.dtype, device=self.device
-            )
-            for name in names
-        }
+            name: self._there([row.get(name, 1.0) for row in rows], self.dtype) for name in names
+        } | {name: torch.stack([own[name]] * len(rows)) for name in self._own_state}
 
-    def _factors(self) -> Factors:
-        optimizer, rows = self.recipe.optimizer, []
-        for trial in self.pack.trials:
+    def _factors(self, trials: Sequence[Trial]) -> Factors:
+        optimizer, rows, own = self.recipe.optimizer, [], []
+        for trial in trials:
             values = trial.values()
-            scales = self.recipe.scales(values)
-            rows.append([(values["eta"] * s.lr, s.eps, s.weight_decay) for s in scales.values()])
+            scales = self.recipe.scales(values).values()
+            rows.append([(values["eta"] * s.lr, s.eps, s.weight_decay) for s in scales])
+            own.append(optimizer.settings(values))
         lists: list[list[Tensor]] = []
         for index, scale in enumerate((1.0, optimizer.eps, optimizer.weight_decay)):
             lists.append(
                 [
-                    torch.tensor([row[i][index] * scale for row in rows], dtype=self.dtype)
-                    .to(self.device)
-                    .view(-1, *[1] * len(spec.shape))
+                    self._there([row[i][index] * scale for row in rows], self.dtype).view(
+                        -1, *[1] * len(spec.shape)
+                    )
                     for i, spec in enumerate(self.recipe.specs)
                 ]
             )
-        return Factors(lr=lists[0], eps=lists[1], weight_decay=lists[2])
+        return Factors(
+            kinds=[optimizer.kind(spec) for spec in self.recipe.specs],
+            lr=lists[0],
+            eps=lists[1],
+            weight_decay=lists[2],
+            own={name: self._there([row[name] for row in own], self.dtype) for name in own[0]},
+        )
 
-    def _mapped_loss(self, compiled: bool) -> Callable[..., Tensor]:
-        """Losses [K] of stacked weights and buffers on inputs and targets [K, batch, ...]."""
-        model: nn.Module = self.model
+    def _way(self) -> list[str]:
+        """Ways of getting gradients, the fastest first, that are not known to fail."""
+        plain = ["mapped", "looped"] if len(self.slots) > 1 else ["alone"]
+        ways = [f"compiled {plain[0]}", *plain] if self.compiled else plain
+        return [way for way in ways if way not in self.program.refused]
 
-        def loss(params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-            return cast(Tensor, functional_call(model, {**params, **buffers}, (x, y)))
+    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Losses and gradients, by the fastest way that this module can go."""
+        seeds = [random_seed(trial.seed, self.step_index) for trial in self._trials()]
+        for way in (ways := self._way()):
+            kept = {name: self.buffers[name].clone() for name in self._own_state}
+            try:
+                return self.program.gradients(way, self.params, self.buffers, x, y, seeds)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+                if way == ways[-1]:
+                    raise
+                self._refuse(way, error)
+                self.buffers |= kept
+        raise AssertionError("there is always a way")
 
-        if len(self.pack.trials) == 1:
-            # Alone, a trial is spared the map: its stacked dimension is only peeled off.
-            def first(params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-                return loss(_peel(params), _peel(buffers), x[0], y[0])[None]
+    def _refuse(self, way: str, error: Exception) -> None:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        self.program.refused[way] = reason[0]
+        consequence = (
+            "its trials are trained one after the other"
+            if way == "mapped"
+            else "it is trained without compiling it"
+        )
+        self.notices.append(f"the model cannot be {way} ({reason[0][:200]}): {consequence}")
 
-            function: Callable[..., Tensor] = first
-        else:
-            function = vmap(loss)
-        return cast(Callable[..., Tensor], torch.compile(function)) if compiled else function
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """What the precision and the device ask of torch while the pack computes."""
+        with ExitStack() as stack:
+            if self.recipe.train.precision == "tf32":
+                stack.enter_context(_tf32())
+            if self.device.type == "cuda":  # under a compiled map cuDNN's attention fails
+                from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    def _autocast(self) -> Any:
-        if self.recipe.train.precision != "bfloat16":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-    def _stacked(self, batches: Sequence[Batch], rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [K, batch, ...] from one batch a seed."""
-        xs, ys = zip(*batches, strict=True)
-        x, y = (torch.from_numpy(np.stack(part))[rows].to(self.device) for part in (xs, ys))
-        return (x.to(self.dtype) if x.is_floating_point() else x), y
+                kernels = [
+                    SDPBackend.FLASH_ATTENTION,
+                    SDPBackend.EFFICIENT_ATTENTION,
+                    SDPBackend.MATH,
+                ]
+                stack.enter_context(sdpa_kernel(kernels))
+            yield
 
     def step(self) -> Tensor:
         """One optimizer step of every trial; losses [K] before it, left on the device."""
-        train, corpus = self.recipe.train, self.pack.corpus
-        batches = [
-            corpus.batch(seed, self.step_index, train.batch_size, train.seq_len)
-            for seed in self.seeds
-        ]
-        with self._autocast():
-            losses = self._loss(self.params, self.buffers, *self._stacked(batches, self.rows))
-        params = list(self.params.values())
-        grads = torch.autograd.grad(losses.sum(), params)
+        x, y = self.feed.batch(self.step_index)
+        with self.precision():
+            losses, grads = self._gradients(x[self.rows], y[self.rows])
         with torch.no_grad():
-            share = train.schedule(self.step_index)
-            self.recipe.optimizer.update(params, list(grads), self.state, self.factors, share)
+            if self.recipe.train.clip is not None:
+                clip(grads, self.recipe.train.clip)
+            now = Now(
+                step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
+                share=self._share(),
+            )
+            update = self.program.update(self.compiled and self.device.type != "cpu")
+            update(list(self.params.values()), grads, self.state, self.factors, now)
         self.step_index += 1
-        return losses.detach()
+        return losses
+
+    def _share(self) -> Tensor:
+        """The schedule's value [K] at this step, from a block that is sent ahead."""
+        if not self._first <= self.step_index < self._first + len(self._shares):
+            train, self._first = self.recipe.train, self.step_index
+            steps = range(self._first, self._first + AHEAD)
+            settings = [train.of(trial.values()) for trial in self._trials()]
+            table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
+            self._shares = self._there([table[one] for one in settings], self.dtype).T.contiguous()
+        return self._shares[self.step_index - self._first]
+
+    def keep(self, slices: Sequence[int]) -> None:
+        """Drop all slices but these."""
+        at = self._there(list(slices))
+
+        def kept(values: Sequence[Tensor]) -> list[Tensor]:
+            return [value.index_select(0, at) for value in values]
+
+        self.slots = [self.slots[index] for index in slices]
+        with torch.no_grad():
+            names = list(self.params)
+            params = kept([value.detach() for value in self.params.values()])
+            self.params = {
+                name: value.requires_grad_() for name, value in zip(names, params, strict=True)
+            }
+            self.buffers = {name: kept([value])[0] for name, value in self.buffers.items()}
+            self.state = {name: kept(values) for name, values in self.state.items()}
+            factors = self.factors
+            self.factors = replace(
+                factors,
+                lr=kept(factors.lr),
+                eps=kept(factors.eps),
+                weight_decay=kept(factors.weight_decay),
+                own={name: kept([value])[0] for name, value in factors.own.items()},
+            )
+            self.rows = self.rows[at]
+        self._shares = torch.empty(0)
+
+    def tensors(self) -> Stacked:
+        """All that training has changed, by name; restored by `load`."""
+        found = {f"param/{name}": value.detach() for name, value in self.params.items()}
+        found |= {f"buffer/{name}": self.buffers[name] for name in self._own_state}
+        for name, values in self.state.items():
+            found |= {f"state/{name}/{index}": value for index, value in enumerate(values)}
+        return found
 
     @torch.no_grad()
+    def load(self, tensors: Stacked, slots: Sequence[int], step: int) -> None:
+        """Go on where `tensors` were taken; KeyError or RuntimeError when they do not fit."""
+        self.keep([0 if slot == BALLAST else self.slots.index(slot) for slot in slots])
+        self.slots = list(slots)
+        for name, value in self.tensors().items():
+            value.copy_(tensors[name])
+        self.step_index = step
+
     def heldout(self) -> Tensor:
         """Mean loss [K] on held-out samples, the same for every trial."""
         train, losses = self.recipe.train, []
-        zeros = torch.zeros_like(self.rows)
-        batches = self.pack.corpus.heldout(train.batch_size, train.seq_len, train.heldout_batches)
-        for batch in batches:
-            with self._autocast():
-                stacked = self._stacked([batch], zeros)
-                losses.append(self._loss(self.params, self.buffers, *stacked))
+        size = (train.batch_size, train.seq_len, train.heldout_batches)
+        for batch in self.pack.corpus.heldout(*size):
+            x, y = (
+                part.expand(len(self.slots), *part.shape[1:]) for part in self.feed.sent([batch])
+            )
+            with self.precision():
+                losses.append(self.program.evaluate(self.params, self.buffers, x, y))
         return torch.stack(losses).mean(0)
+
+
+def clip(grads: list[Tensor], most: float) -> None:
+    """Scale each trial's gradients [K, ...] in place so that their joint norm is at most `most`.
+
+    As `torch.nn.utils.clip_grad_norm_`, a trial at a time.
+    """
+    squares = [grad.double().flatten(1).square().sum(1) for grad in grads]
+    factor = (most / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(along(factor.to(grad.dtype), grad))
+
+
+def _units(spec: ParamSpec, seeds: Sequence[int]) -> Tensor:
+    """One parameter's values [seeds, ...] before its scale, float64."""
+    if spec.init == "normal":
+        return torch.stack([normal(spec.name, spec.shape, seed) for seed in seeds])
+    value = 1.0 if spec.init == "ones" else 0.0
+    return torch.full((len(seeds), *spec.shape), value, dtype=torch.float64)
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    """Matrix products of float32 on a GPU's tensor cores."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -19,13 +19,16 @@ WORTH = 0.95
 def step_seconds(pack: Pack, device: str, *, steps: int = 3) -> float:
     """Seconds of one step of `pack`: the fastest of `steps`, after one that is not counted."""
     run, times = PackRun(pack, device), []
-    with quiet_attention():
-        for _ in range(steps + 1):
-            start = time.perf_counter()
-            run.step()
-            if run.device.type == "cuda":
-                torch.cuda.synchronize(run.device)
-            times.append(time.perf_counter() - start)
+    try:
+        with quiet_attention():
+            for _ in range(steps + 1):
+                start = time.perf_counter()
+                run.step()
+                if run.device.type == "cuda":
+                    torch.cuda.synchronize(run.device)
+                times.append(time.perf_counter() - start)
+    finally:
+        run.program.release()
     return min(times[1:])
 
 

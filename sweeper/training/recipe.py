@@ -17,15 +17,20 @@ from sweeper.models.classify import sites, specs_between
 from sweeper.plugs import build, call, load
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Site
 from sweeper.training.optimizer import Optimizer
-from sweeper.training.settings import TrainSettings
+from sweeper.training.settings import SHAPE, TrainSettings
 
-DECAY = "weight_decay"
-"""A hyperparameter that any space may hold: a factor on the optimizer's weight decay."""
+FACTORS = ("weight_decay", "eps")
+"""Hyperparameters that any space may hold: factors on the optimizer's."""
 
 
-@dataclass(frozen=True)
+def optional(optimizer: Optimizer) -> tuple[str, ...]:
+    """Hyperparameters that a space may hold beside its scheme's own: factors on settings."""
+    return (*FACTORS, *SHAPE, *optimizer.hyperparameters)
+
+
+@dataclass(frozen=True, eq=False)
 class Recipe:
-    """Everything of a setup that all of its trials share."""
+    """Everything of a setup that all of its trials share; one object for each, see `prepare`."""
 
     setup: Mapping[str, Any]
     scheme: Parameterization
@@ -44,9 +49,10 @@ class Recipe:
         return {spec.name: self.scale(spec, values) for spec in self.specs}
 
     def scale(self, spec: ParamSpec, values: Mapping[str, float]) -> ParamScale:
-        """The scheme's prescription for `spec`, with the weight decay that `values` ask for."""
-        found = self.scheme.scale(spec, values, self.optimizer.update_scale)
-        return replace(found, weight_decay=found.weight_decay * values.get(DECAY, 1.0))
+        """The scheme's prescription for `spec`, with the factors that `values` ask for."""
+        found = self.scheme.scale(spec, values, self.optimizer.kind(spec))
+        asked = {name: getattr(found, name) * values[name] for name in FACTORS if name in values}
+        return replace(found, **asked)
 
     def buffers(self, values: Mapping[str, float]) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""
@@ -167,6 +173,6 @@ def _check_update(
     ones = dict.fromkeys(scheme.hyperparameters, 1.0)
     try:
         for spec in specs:
-            scheme.scale(spec, ones, optimizer.update_scale)
+            scheme.scale(spec, ones, optimizer.kind(spec))
     except ConfigError as error:
         raise error.below("parameterization") from error

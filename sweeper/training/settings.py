@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import ceil, cos, pi
 from typing import Literal
 
 from sweeper.errors import ConfigError
+
+SHAPE = ("warmup", "final_lr")
+"""Hyperparameters that any space may hold: factors on the shape of the schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +19,9 @@ class TrainSettings:
 
     `warmup` and `objective_window` are shares of `steps`; the learning rate ends at `final_lr`
     times its peak. The objective is the mean training loss over the last `objective_window`.
+    `clip` bounds the norm of a trial's gradients, all parameters together; None leaves them.
+    Precision bfloat16 is an autocast over float32 weights, tf32 the matrix products of float32
+    with the shorter mantissa of a GPU's tensor cores.
     """
 
     steps: int
@@ -24,7 +31,8 @@ class TrainSettings:
     final_lr: float = 0.1
     objective_window: float = 0.1
     heldout_batches: int = 8
-    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16", "float64"] = "float32"
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
@@ -36,6 +44,15 @@ class TrainSettings:
                 raise ConfigError(key, getattr(self, key), "a share between 0 and 1")
         if not 0 < self.objective_window <= 1:
             raise ConfigError("objective_window", self.objective_window, "above 0, at most 1")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError("clip", self.clip, "null, or a positive number")
+
+    def of(self, values: Mapping[str, float]) -> TrainSettings:
+        """The settings of a trial with hyperparameters `values`: its schedule's shape."""
+        shape = {
+            name: min(1.0, getattr(self, name) * values[name]) for name in SHAPE if name in values
+        }
+        return replace(self, **shape) if shape else self
 
     def window(self) -> int:
         """Steps in the objective's last stretch."""

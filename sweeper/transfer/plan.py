@@ -46,7 +46,10 @@ class Prescription:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedParameter:
-    """A parameter of the target model: what it is, and its numbers at base and at target."""
+    """A parameter of the target model: what it is, and its numbers at base and at target.
+
+    `update` is how the optimizer's updates of it scale; see `scaling.spec.Update`.
+    """
 
     name: str
     role: str
@@ -57,12 +60,13 @@ class PlannedParameter:
     fan_out: int
     target: Prescription
     base: Prescription
+    update: str = Update.SIGN
 
-    def folded(self, update: Update) -> Folded:
+    def folded(self) -> Folded:
         """The target's settings with the multiplier folded into init, learning rate and eps."""
         multiplier = self.target.multiplier
         starts = {"ones": multiplier, "zeros": 0.0}
-        lr, eps = factors(update, multiplier)
+        lr, eps = factors(Update(self.update), multiplier)
         return Folded(
             name=self.name,
             shape=self.shape,
@@ -80,9 +84,8 @@ class TransferPlan:
 
     `operations` are the factors of attention, activation, residual and loss at the target.
     `source` says which study, configuration and runs the hyperparameters (`hps`, not
-    logarithms) came from. `optimizer` is its configuration, `update` how its updates scale (see
-    `scaling.spec.Update`). `needs` says in words what a plain model that uses the plan must do
-    beyond `init_` and `param_groups`.
+    logarithms) came from. `optimizer` is its configuration. `needs` says in words what a plain
+    model that uses the plan must do beyond `init_` and `param_groups`.
     """
 
     base: Size
@@ -93,7 +96,6 @@ class TransferPlan:
     operations: Mapping[str, Mapping[str, float]]
     source: Mapping[str, Any]
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    update: Update = Update.SIGN
     needs: tuple[str, ...] = ()
     version: int = PLAN_VERSION
 
@@ -123,16 +125,16 @@ class TransferPlan:
         if version != PLAN_VERSION:
             raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
         plan: TransferPlan = call(cls, record, {})
-        if plan.update not in list(Update):
-            raise ConfigError("update", plan.update, ", ".join(Update))
         for parameter in plan.parameters:
+            if parameter.update not in list(Update):
+                raise ConfigError("update", parameter.update, ", ".join(Update))
             if not (parameter.target.multiplier > 0 and parameter.target.lr > 0):
                 raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
         return plan
 
     def folded(self) -> list[Folded]:
         """Every parameter's settings for a plain forward pass."""
-        return [parameter.folded(Update(self.update)) for parameter in self.parameters]
+        return [parameter.folded() for parameter in self.parameters]
 
     def init_(self, model: nn.Module, seed: int = 0) -> nn.Module:
         """Draw the weights of `model` in place, multipliers folded in, and return it.
@@ -184,7 +186,6 @@ def make_plan(
         operations=operations,
         source=dict(source),
         optimizer=dict(recipe.setup["optimizer"]),
-        update=recipe.optimizer.update_scale,
         needs=tuple(
             needs(
                 recipe.sites,
@@ -208,6 +209,7 @@ def _planned(recipe: Recipe, spec: ParamSpec, hps: Mapping[str, float]) -> Plann
         fan_out=spec.fan_out,
         target=_prescription(recipe, recipe.scale(spec, hps), hps),
         base=_prescription(recipe, recipe.scale(spec.at_base(), hps), hps),
+        update=recipe.optimizer.kind(spec),
     )
 
 

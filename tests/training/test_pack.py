@@ -10,7 +10,7 @@ import torch
 
 from sweeper.errors import SweeperError
 from sweeper.training.pack import Pack, PackRun
-from sweeper.training.train import train
+from sweeper.training.train import Execution, train
 from sweeper.trial import Result, Trial
 from tests.training.helpers import SCHEMES, corpus, setup, trial
 
@@ -133,7 +133,7 @@ EverythingScaled = everything_scaled
 def test_compiled_equals_eager(tmp_path: Path) -> None:
     trials, where = (trial(), trial(seed=1, alpha_ffn_act=1.0)), corpus(tmp_path)
     eager = train(Pack(trials=trials, corpus=where))
-    compiled = train(Pack(trials=trials, corpus=where), compiled=True)
+    compiled = train(Pack(trials=trials, corpus=where), Execution(compile="on"))
     for a, b in zip(eager, compiled, strict=True):
         assert a.objective == pytest.approx(b.objective, rel=1e-9)
 
@@ -144,6 +144,6 @@ def test_compiled_equals_eager(tmp_path: Path) -> None:
 def test_gpu_equals_cpu(tmp_path: Path) -> None:
     trials, where = (trial(), trial(seed=1, alpha_ffn_act=1.0)), corpus(tmp_path)
     here = train(Pack(trials=trials, corpus=where))
-    there = train(Pack(trials=trials, corpus=where), device="cuda", compiled=True)
+    there = train(Pack(trials=trials, corpus=where), Execution(device="cuda", compile="on"))
     for a, b in zip(here, there, strict=True):
         assert a.objective == pytest.approx(b.objective, rel=1e-6)

@@ -1,0 +1,139 @@
+"""A pack on disk in the middle of its training: one safetensors file with a JSON header."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from sweeper.files import sync_folder
+from sweeper.training.pack import PackRun
+from sweeper.trial import Trial, digest
+
+SUFFIX = ".checkpoint"
+FORMAT = 1
+
+
+@dataclass(kw_only=True)
+class Ledger:
+    """What the host knows of a pack: losses [steps, trials] so far, and how trials have left.
+
+    `left` maps the index of a trial that trains no more to its status; `seconds` is the time
+    that the pack has taken.
+    """
+
+    losses: np.ndarray
+    left: dict[int, str]
+    steps: list[int]
+    seconds: float = 0.0
+
+
+def path_of(folder: Path, trials: Sequence[Trial]) -> Path:
+    """Where a pack of these trials is saved in `folder`: the order of trials is part of it."""
+    return folder / f"{digest([trial.key for trial in trials])[:32]}{SUFFIX}"
+
+
+def save(run: PackRun, ledger: Ledger, path: Path) -> None:
+    """Write aside, sync, rename: a kill at any moment leaves the old checkpoint or the new one.
+
+    OSError when it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    header = {
+        "format": FORMAT,
+        "keys": [trial.key for trial in run.pack.trials],
+        "slots": run.slots,
+        "step": run.step_index,
+        "left": {str(index): status for index, status in ledger.left.items()},
+        "steps": ledger.steps,
+        "seconds": ledger.seconds,
+    }
+    tensors = {name: value.contiguous() for name, value in run.tensors().items()}
+    tensors["losses"] = torch.from_numpy(ledger.losses[: run.step_index].copy())
+    temporary = path.with_name(f".{uuid4().hex}.tmp")
+    try:
+        # Readable by its owner only, from its first byte.
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        save_file(tensors, temporary, metadata={"sweeper": json.dumps(header)})
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def load(run: PackRun, ledger: Ledger, path: Path) -> bool:
+    """Bring a fresh `run` and its `ledger` to where `path` was saved; False if there is none.
+
+    ValueError for a file that is damaged, or of other trials: then nothing has changed.
+    """
+    if not path.exists():
+        return False
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = json.loads(file.metadata()["sweeper"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        _check(header, tensors, run)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
+    losses = tensors.pop("losses").numpy()
+    run.load(tensors, header["slots"], header["step"])
+    ledger.losses[: len(losses)] = losses
+    ledger.left = {int(index): status for index, status in header["left"].items()}
+    ledger.steps, ledger.seconds = header["steps"], header["seconds"]
+    return True
+
+
+def _check(header: dict[str, Any], tensors: dict[str, torch.Tensor], run: PackRun) -> None:
+    """ValueError unless the checkpoint is one of this pack."""
+    if header["format"] != FORMAT:
+        raise ValueError(f"its format is {header['format']!r}")
+    if header["keys"] != [trial.key for trial in run.pack.trials]:
+        raise ValueError("it is of other trials")
+    count = len(header["slots"])
+    for name, value in run.tensors().items():
+        if tensors[name].shape != (count, *value.shape[1:]):
+            raise ValueError(f"{name} has the shape {list(tensors[name].shape)}")
+    if len(tensors["losses"]) != header["step"]:
+        raise ValueError("its losses are not those of its steps")
+
+
+def saved_keys(path: Path) -> list[str]:
+    """Keys of the trials of the checkpoint at `path`; ValueError when it is damaged."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return [str(key) for key in json.loads(file.metadata()["sweeper"])["keys"]]
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
+
+
+def forget(folder: Path, trials: Sequence[Trial]) -> None:
+    """Remove the checkpoint of a pack of these trials, whose results are recorded."""
+    with suppress(OSError):
+        path_of(folder, trials).unlink()
+
+
+def started(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:
+    """Packs of `trials` that have a checkpoint in `folder`; others there are of no use any more."""
+    known = {trial.key: trial for trial in trials}
+    packs = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        with suppress(ValueError):
+            keys = saved_keys(path)
+            if all(key in known for key in keys):
+                packs.append(tuple(known.pop(key) for key in keys))
+    return packs

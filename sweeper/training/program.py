@@ -1,0 +1,211 @@
+"""A setup's module, and the ways of getting losses and gradients of many trials from it.
+
+A program outlives the packs that use it, so that what was compiled for a pack serves the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from hashlib import sha256
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils.checkpoint import checkpoint as activation_checkpoint
+
+from sweeper.training.recipe import Recipe, prepare
+
+Stacked = dict[str, Tensor]
+"""Tensors [K, ...] by name: one slice a trial."""
+Losses = Callable[[Stacked, Stacked, Tensor, Tensor], Tensor]
+"""Losses [K] of weights and buffers on inputs and targets [K, batch, ...]."""
+
+COMPILATIONS = 256
+"""Shapes that may be compiled before torch gives up on compiling: far more than a study has."""
+
+
+class Program:
+    """The module of a setup on a device, and its mapped and compiled forms."""
+
+    def __init__(self, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> None:
+        """The module's own weights take no memory: they are replaced at every use."""
+        with device:
+            self.model: nn.Module = recipe.model().to(dtype)
+        self._buffers = {name: value.data for name, value in self.model.named_buffers()}
+        self.release()
+        self.optimizer = recipe.optimizer
+        self._autocast = recipe.train.precision == "bfloat16"
+        self._device = device.type
+        self.sizes: set[int] = set()
+        """Sizes of packs that have been compiled."""
+        self.refused: dict[str, str] = {}
+        """Ways of `gradients` that this module cannot go, with the reason."""
+        self._mapped: Losses = vmap(self._one)
+        self._compiled: dict[str, Any] = {}
+        self._recomputing = False
+
+    def release(self) -> None:
+        """Let go of the weights that the module was last used with; its buffers are as new."""
+        self._bound: object = None
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.new_empty(0)
+        for name, value in self.model.named_buffers():
+            value.data = self._buffers[name]
+
+    def recompute(self) -> bool:
+        """Recompute the activations of blocks (the members of any ModuleList) in backward passes.
+
+        For trials trained alone. False when that is done already, or there are no blocks.
+        """
+        if self._recomputing:
+            return False
+        for blocks in self.model.modules():
+            for block in blocks if isinstance(blocks, nn.ModuleList) else ():
+                block.forward = partial(activation_checkpoint, block.forward, use_reentrant=False)
+                self._recomputing = True
+        self._compiled.clear()
+        return self._recomputing
+
+    def state(self) -> dict[str, Tensor]:
+        """Buffers that a checkpoint of the module would keep, such as running statistics."""
+        parameters = {name for name, _ in self.model.named_parameters()}
+        return {
+            name: value for name, value in self.model.state_dict().items() if name not in parameters
+        }
+
+    def gradients(
+        self, way: str, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Losses [K], and gradients [K, ...] of `params` in their order.
+
+        `way` is "mapped", "alone" (of one trial) or "looped" (one trial after the other, for
+        modules that cannot be mapped), the first two also with "compiled " before it. `seeds`
+        are for what is random in the module, which can not be mapped.
+        """
+        if not way.endswith("alone") and self._bound is not None:
+            self.release()
+        match way.removeprefix("compiled "):
+            case "mapped":
+                with self._forward():
+                    losses = self._losses(way)(params, buffers, x, y)
+                grads = _grads(losses.sum(), list(params.values()))
+                return losses.detach(), grads
+            case "alone":
+                return self._alone(way, params, buffers, x, y, seeds[0])
+        rows = [
+            self._slice(_at(params, i), _at(buffers, i), x[i], y[i], seed)
+            for i, seed in enumerate(seeds)
+        ]
+        losses = torch.stack([loss for loss, _ in rows])
+        return losses, [torch.stack(grads) for grads in zip(*(g for _, g in rows), strict=True)]
+
+    @torch.no_grad()
+    def evaluate(self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor) -> Tensor:
+        """Losses [K] of the module in evaluation mode, nothing compiled."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with self._forward():
+                if len(x) > 1 and "mapped" not in self.refused:
+                    return self._mapped(params, buffers, x, y)
+                ones = [(_at(params, i), _at(buffers, i), x[i], y[i]) for i in range(len(x))]
+                return torch.stack([self._one(*one) for one in ones])
+        finally:
+            self.model.train(training)
+
+    def update(self, compiled: bool) -> Callable[..., None]:
+        """The optimizer's update."""
+        return self._compile("update", self.optimizer.update) if compiled else self.optimizer.update
+
+    def _forward(self) -> torch.autocast:
+        """Autocast, for forward passes alone: a backward pass follows what they did."""
+        return torch.autocast(self._device, dtype=torch.bfloat16, enabled=self._autocast)
+
+    def _one(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+        return cast(Tensor, functional_call(self.model, {**params, **buffers}, (x, y)))
+
+    def _losses(self, way: str) -> Losses:
+        if way == "mapped":
+            return self._mapped
+        return cast(Losses, self._compile(way, self._mapped))
+
+    def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if name not in self._compiled:
+            config: Any = torch._dynamo.config
+            key = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+            setattr(config, key, max(getattr(config, key), COMPILATIONS))
+            self._compiled[name] = torch.compile(function, dynamic=False)
+        return cast(Callable[..., Any], self._compiled[name])
+
+    def _alone(
+        self, way: str, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The module itself, its weights the only trial's: nothing is mapped, nothing replaced.
+
+        A backward pass that calls the module again (activation checkpointing) then finds them.
+        """
+        leaves = self._bind(params, buffers)
+        torch.manual_seed(seed)
+        module = self.model if way == "alone" else self._compile(way, self.model)
+        with self._forward():
+            loss = module(x[0], y[0])
+        grads = _grads(loss, [leaves[name] for name in params])
+        return loss.detach()[None], [grad[None] for grad in grads]
+
+    def _bind(self, params: Stacked, buffers: Stacked) -> dict[str, nn.Parameter]:
+        """Let the module's tensors be views of the only slice; once for a pack."""
+        leaves = dict(self.model.named_parameters())
+        if self._bound is not params:
+            self.release()
+            for name, value in params.items():
+                leaves[name].data = value.detach()[0]
+            own = dict(self.model.named_buffers())
+            for name, value in buffers.items():
+                own[name].data = value.detach()[0]
+            self._bound = params
+        return leaves
+
+    def _slice(
+        self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        torch.manual_seed(seed)
+        with self._forward():
+            loss = self._one(leaves, buffers, x, y)
+        return loss.detach(), _grads(loss, list(leaves.values()))
+
+
+def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
+    """Gradients; zero for a parameter that took no part."""
+    return list(torch.autograd.grad(loss, params, materialize_grads=True, allow_unused=True))
+
+
+def _at(stacked: Stacked, index: int) -> Stacked:
+    return {name: value.detach()[index] for name, value in stacked.items()}
+
+
+@lru_cache(maxsize=16)
+def _program(recipe: Recipe, device: str, dtype: torch.dtype) -> Program:
+    return Program(recipe, torch.device(device), dtype)
+
+
+def program(recipe: Recipe, device: torch.device) -> Program:
+    """The program of a setup: the same object for every pack of it in this process."""
+    return _program(recipe, str(device), weights_dtype(recipe))
+
+
+def for_setup(setup: Mapping[str, Any], device: str) -> Program:
+    """The program of a trial's `setup`."""
+    return program(prepare(setup), torch.device(device))
+
+
+def weights_dtype(recipe: Recipe) -> torch.dtype:
+    """What weights are kept in: bfloat16 and tf32 are ways of computing with float32 weights."""
+    return torch.float64 if recipe.train.precision == "float64" else torch.float32
+
+
+def random_seed(seed: int, step: int) -> int:
+    """Seed of what is random within a trial's step, by its seed and the step alone."""
+    return int.from_bytes(sha256(f"{seed}/step/{step}".encode()).digest()[:8], "big") >> 1
