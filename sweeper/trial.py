@@ -95,8 +95,9 @@ class Result:
 
     `objective` is the training loss in nats averaged over the last stretch that was trained, +inf
     when the run diverged and NaN only when it failed for a reason of its own (`error`). `heldout`
-    is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the training loss, averaged over equal
-    stretches of the run; `seconds` is this trial's share of its pack's time.
+    is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
+    training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
+    pack's time.
     """
 
     trial: Trial
