@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper.errors import SweeperError
+from sweeper.launch.launcher import Work
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LineRule
 from sweeper.search.lr import LearningRateLine
@@ -31,6 +32,7 @@ class Study:
 
     def __init__(self, *known: Result) -> None:
         self.folder = Path("nowhere")
+        self.notices: list[str] = []
         self.known = {one.key: one for one in known}
         self.bounds: Any = None
 
@@ -40,31 +42,37 @@ class Study:
     def get(self, key: str) -> Result | None:
         return self.known.get(key)
 
-    def record(self, new: Result, bounds: Any) -> None:
+    def record(self, results: Sequence[Result], bounds: Any) -> None:
         self.bounds = bounds
-        old = self.known.get(new.key)
-        if old is None or old.status == "failed":
-            self.known[new.key] = new
+        for new in results:
+            old = self.known.get(new.key)
+            if old is None or old.status in ("failed", "pruned"):
+                self.known[new.key] = new
 
 
 class Launcher:
-    """Trains by `loss`, in any order; remembers what it was asked for."""
+    """Trains by `loss`, in any order; remembers what it was asked for. Loses `lose` trials."""
 
     def __init__(self, loss: Objective, stop_after: float = math.inf, lose: int = 0) -> None:
         self.loss, self.stop_after, self.lose = loss, stop_after, lose
         self.asked: list[list[Trial]] = []
         self.trained: list[str] = []
 
-    def run(
-        self, trials: Sequence[Trial], corpus: Any, watch: Callable[[float], None]
-    ) -> Iterator[Result]:
-        self.asked.append(list(trials))
-        for trial in random.Random(len(self.asked)).sample(trials, len(trials))[self.lose :]:
-            if len(self.trained) >= self.stop_after:
-                raise KeyboardInterrupt
-            self.trained.append(trial.key)
-            watch(1.0)
-            yield result(trial, self.loss(trial.hps, trial.seed))
+    def run(self, work: Work) -> Iterator[list[Result]]:
+        lost: set[str] = set()
+        while trials := [trial for trial in work.pending() if trial.key not in lost]:
+            self.asked.append(list(trials))
+            shuffled = random.Random(len(self.asked)).sample(trials, len(trials))
+            lost |= {trial.key for trial in shuffled[: self.lose]}
+            for trial in shuffled[self.lose :]:
+                yield [self.trained_one(trial, work)]
+
+    def trained_one(self, trial: Trial, work: Work) -> Result:
+        if len(self.trained) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.trained.append(trial.key)
+        work.watch(1.0)
+        return result(trial, self.loss(trial.hps, trial.seed))
 
 
 class Watcher:
@@ -245,10 +253,9 @@ class BySize(Launcher):
         super().__init__(lambda hps, seed: 0.0)
         self.large = large
 
-    def run(self, trials: Sequence[Trial], corpus: Any, watch: Any) -> Iterator[Result]:
-        for trial in trials:
-            self.loss = widths(0.5 if trial.width == 32 else self.large)
-            yield from super().run([trial], corpus, watch)
+    def trained_one(self, trial: Trial, work: Work) -> Result:
+        self.loss = widths(0.5 if trial.width == 32 else self.large)
+        return super().trained_one(trial, work)
 
 
 def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_end() -> None:

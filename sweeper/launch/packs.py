@@ -82,7 +82,7 @@ class PackQueue:
         """Packs to be given out again, before all others."""
         if self._ready is None:
             self._ready = deque()
-        self._ready.extendleft(packs)
+        self._ready.extendleft(reversed(list(packs)))
 
     def _fill(self) -> None:
         fresh = [t for t in self.work.pending() if t.key not in self._given]

@@ -91,7 +91,7 @@ class Feed:
         return gather
 
     def _samples(self, corpus: ArrayCorpus) -> Gather:
-        inputs = torch.from_numpy(np.ascontiguousarray(corpus.inputs)).to(self.device)
+        inputs = torch.from_numpy(np.array(corpus.inputs)).to(self.device)
         labels = torch.from_numpy(corpus.labels.astype(np.int64)).to(self.device)
 
         def gather(positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch import inline
+from sweeper.launch import packs
 from sweeper.launch.inline import Inline
 from sweeper.training.pack import Pack
+from sweeper.training.train import Reporter
 from sweeper.trial import Result, Trial
+from tests.launch.desk import Desk
 from tests.training.helpers import corpus, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -24,11 +26,11 @@ Train = Callable[..., list[Result]]
 def stand_in(sizes: list[int], refuse: Callable[[Pack], None] = lambda pack: None) -> Train:
     """A `train` that notes the sizes of the packs it gets and takes no time."""
 
-    def train(pack: Pack, progress: Callable[[float], None], **_: Any) -> list[Result]:
-        progress(0.5)
+    def train(pack: Pack, execution: Any, reporter: Reporter, pruner: Any) -> list[Result]:
+        reporter.progress(0.5)
         refuse(pack)
         sizes.append(len(pack.trials))
-        progress(1.0)
+        reporter.progress(1.0)
         return [Result(trial=t, status="complete", objective=1.0) for t in pack.trials]
 
     return train
@@ -37,14 +39,14 @@ def stand_in(sizes: list[int], refuse: Callable[[Pack], None] = lambda pack: Non
 def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result], float]:
     """Results, and the trials' worth of work that was told."""
     told: list[float] = []
-    launcher = Inline(device="cpu", **options)
-    results = list(launcher.run(trials, corpus(folder), told.append))
+    work = Desk(trials, folder, watch=told.append)
+    results = work.run(Inline(device="cpu", **options))
     return results, sum(told)
 
 
 def test_packs_hold_trials_of_one_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr(inline, "train", stand_in(sizes))
+    monkeypatch.setattr(packs, "train", stand_in(sizes))
     trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
     results, told = run(trials, tmp_path, pack=3)
     assert sizes == [2, 3, 2]
@@ -60,7 +62,7 @@ def test_out_of_memory_halves_the_pack_and_loses_nothing(
             raise torch.OutOfMemoryError("too large")
 
     sizes: list[int] = []
-    monkeypatch.setattr(inline, "train", stand_in(sizes, refuse))
+    monkeypatch.setattr(packs, "train", stand_in(sizes, refuse))
     trials = [trial(seed=i) for i in range(7)]
     results, told = run(trials, tmp_path, pack=8)
     assert sorted(r.key for r in results) == sorted(t.key for t in trials)
@@ -75,7 +77,7 @@ def test_a_trial_that_cannot_be_trained_fails_alone(
         if any(t.seed == 3 for t in pack.trials):
             raise RuntimeError("a bad kernel")
 
-    monkeypatch.setattr(inline, "train", stand_in([], refuse))
+    monkeypatch.setattr(packs, "train", stand_in([], refuse))
     results, _ = run([trial(seed=i) for i in range(5)], tmp_path, pack=5)
     failed = [result for result in results if result.status == "failed"]
     assert [result.trial.seed for result in failed] == [3]
@@ -89,7 +91,7 @@ def test_an_error_of_the_configuration_is_not_a_failed_trial(
     def refuse(pack: Pack) -> None:
         raise SweeperError("the model cannot apply these scales")
 
-    monkeypatch.setattr(inline, "train", stand_in([], refuse))
+    monkeypatch.setattr(packs, "train", stand_in([], refuse))
     with pytest.raises(SweeperError):
         run([trial()], tmp_path, pack=1)
 
@@ -122,7 +124,7 @@ def test_the_size_is_measured_again_when_there_are_more_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step costs the same whatever the pack: larger is always better."""
-    monkeypatch.setattr(inline, "_MEASURED", {})
+    monkeypatch.setattr(packs, "_MEASURED", {})
     monkeypatch.setattr("sweeper.training.packing.step_seconds", lambda *_: 1.0)
     launcher, where = Inline(device="cpu"), corpus(tmp_path)
     sizes = [launcher.estimate([trial(seed=i) for i in range(n)], where)[0] for n in (1, 3, 9, 2)]

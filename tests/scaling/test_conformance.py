@@ -20,6 +20,7 @@ from sweeper.plugs import build
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import read_space
+from sweeper.training.recipe import FACTORS
 from sweeper.trial import defaults
 
 CONF = Path(__file__).parents[2] / "conf" / "parameterization"
@@ -37,7 +38,7 @@ def scheme(name: str, **fields: Any) -> Any:
 
 
 def values(name: str) -> dict[str, float]:
-    return {key: 2.0**value for key, value in defaults(read_space(config(name))).items()}
+    return {key: 2.0**value for key, value in defaults(read_space(config(name), FACTORS)).items()}
 
 
 def sizes(growth: int) -> list[ParamSpec]:
@@ -69,7 +70,7 @@ def sizes(growth: int) -> list[ParamSpec]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
-    space = read_space(config(name))
+    space = read_space(config(name), FACTORS)
     assert next(iter(space)) == "eta"
     for key, axis in space.items():
         assert axis.low <= axis.default <= axis.high, key
@@ -82,9 +83,11 @@ def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
 def test_any_space_may_hold_weight_decay_and_nothing_unknown(name: str) -> None:
     axis = {"low": -1, "high": 1, "default": 0}
     made = config(name)
-    assert "weight_decay" in read_space(made | {"space": made["space"] | {"weight_decay": axis}})
+    assert "weight_decay" in read_space(
+        made | {"space": made["space"] | {"weight_decay": axis}}, FACTORS
+    )
     with pytest.raises(ConfigError, match=r"space\.gama"):
-        read_space(made | {"space": made["space"] | {"gama": axis}})
+        read_space(made | {"space": made["space"] | {"gama": axis}}, FACTORS)
 
 
 @pytest.mark.parametrize("name", NAMES)
