@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import pi, sqrt
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sweeper.errors import ConfigError
-from sweeper.scaling.spec import Update
-from sweeper.training.optimizer import Factors
-
-
-@dataclass
-class AdamWState:
-    """Moments of every parameter, and the number of steps taken."""
-
-    first: list[Tensor]
-    second: list[Tensor]
-    steps: int = 0
+from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.training.optimizer import Factors, Now, State, complement
+from sweeper.training.updates import adam, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +25,7 @@ class AdamW:
     makes it 1 at m = sqrt(v), as Adam's is (erratum E3).
     """
 
-    update_scale: ClassVar[Update] = Update.SIGN
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -44,45 +35,25 @@ class AdamW:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        for key in ("beta1", "beta2"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "at least 0 and below 1")
-        if self.eps <= 0:
-            raise ConfigError("eps", self.eps, "a positive number")
-        if not 0 <= self.weight_decay < 1:
-            raise ConfigError("weight_decay", self.weight_decay, "at least 0 and below 1")
+        check(self, "beta1", "beta2")
 
-    def init(self, params: list[Tensor]) -> AdamWState:
-        """Zero moments."""
-        return AdamWState(
-            [torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params]
-        )
+    def kind(self, spec: ParamSpec) -> Update:
+        """Like a sign, of every parameter."""
+        return Update.SIGN
+
+    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+        """`beta1` and `beta2`."""
+        return {
+            "beta1": complement(self.beta1, values.get("one_minus_beta1", 1.0)),
+            "beta2": complement(self.beta2, values.get("one_minus_beta2", 1.0)),
+        }
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero moments, `first` and `second`, of the parameters' shapes."""
+        return {name: [torch.zeros_like(p) for p in params] for name in ("first", "second")}
 
     def update(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        state: AdamWState,
-        factors: Factors,
-        share: float,
+        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
     ) -> None:
-        """One step in place, each trial with learning rates, eps and decay of its own."""
-        state.steps += 1
-        torch._foreach_lerp_(state.first, grads, 1 - self.beta1)
-        torch._foreach_mul_(state.second, self.beta2)
-        torch._foreach_addcmul_(state.second, grads, grads, 1 - self.beta2)
-        root = torch._foreach_sqrt(state.second)
-        torch._foreach_div_(root, sqrt(1 - self.beta2**state.steps))
-        keep = torch._foreach_mul(factors.weight_decay, -share)
-        torch._foreach_add_(keep, 1.0)
-        torch._foreach_mul_(params, keep)
-        bias = 1 - self.beta1**state.steps
-        if self.atan2:
-            first = torch._foreach_div(state.first, bias)
-            angles = [torch.atan2(m, v) for m, v in zip(first, root, strict=True)]
-            torch._foreach_mul_(angles, factors.lr)
-            torch._foreach_add_(params, angles, alpha=-share * 4 / pi)
-            return
-        torch._foreach_add_(root, factors.eps)
-        step = torch._foreach_mul(state.first, factors.lr)
-        torch._foreach_addcdiv_(params, step, root, -share / bias)
+        """One step in place, each trial with rates, eps, decay and betas of its own."""
+        adam(params, grads, state["first"], state["second"], factors, now, atan2=self.atan2)

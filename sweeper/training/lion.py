@@ -1,0 +1,61 @@
+"""Lion: the sign of a momentum (Chen et al., arXiv:2302.06675, Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.training.optimizer import Factors, Now, State, complement
+from sweeper.training.updates import blend, check, decay, rates, spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lion:
+    """`p -= share * (lr * sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)`.
+
+    Then `m = beta2 * m + (1 - beta2) * g`. The decay is independent of the learning rate, as
+    AdamW's; the paper's is coupled to it. `eps` plays no part.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1.0
+    weight_decay: float = 2.0**-13
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check(self, "beta1", "beta2")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """A sign, of every parameter."""
+        return Update.SIGN
+
+    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+        """`beta1` and `beta2`."""
+        return {
+            "beta1": complement(self.beta1, values.get("one_minus_beta1", 1.0)),
+            "beta2": complement(self.beta2, values.get("one_minus_beta2", 1.0)),
+        }
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero `momentum` of the parameters' shapes."""
+        return {"momentum": [torch.zeros_like(p) for p in params]}
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
+    ) -> None:
+        """One step in place, each trial with rates, decay and betas of its own."""
+        momentum = state["momentum"]
+        step = torch._foreach_lerp(momentum, grads, spread(1 - factors.own["beta1"], params))
+        torch._foreach_sign_(step)
+        torch._foreach_mul_(step, rates(params, factors, now))
+        decay(params, factors, now)
+        torch._foreach_sub_(params, step)
+        blend(momentum, grads, factors.own["beta2"])

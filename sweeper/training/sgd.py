@@ -1,0 +1,61 @@
+"""Stochastic gradient descent with momentum and independent weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.training.optimizer import Factors, Now, State, complement
+from sweeper.training.updates import check, decay, rates, spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """`b = momentum * b + g; p -= share * (lr * b + weight_decay * p)`.
+
+    As torch's without dampening: with a momentum the steps add up to 1 / (1 - momentum) times
+    the gradient. With `nesterov` the step is `g + momentum * b`. The decay is independent of
+    the learning rate, as AdamW's. `eps` plays no part.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_momentum",)
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    eps: float = 1.0
+    weight_decay: float = 2.0**-13
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check(self, "momentum")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """As the gradient, of every parameter."""
+        return Update.GRADIENT
+
+    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+        """`momentum`."""
+        return {"momentum": complement(self.momentum, values.get("one_minus_momentum", 1.0))}
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero `momentum` of the parameters' shapes."""
+        return {"momentum": [torch.zeros_like(p) for p in params]}
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
+    ) -> None:
+        """One step in place, each trial with rates, decay and momentum of its own."""
+        step, momentum = state["momentum"], spread(factors.own["momentum"], params)
+        torch._foreach_mul_(step, momentum)
+        torch._foreach_add_(step, grads)
+        decay(params, factors, now)
+        if self.nesterov:
+            step = list(torch._foreach_mul(step, momentum))
+            torch._foreach_add_(step, grads)
+        moved = torch._foreach_mul(step, rates(params, factors, now))
+        torch._foreach_sub_(params, moved)
