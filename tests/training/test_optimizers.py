@@ -221,6 +221,21 @@ def test_float32_is_float64_rounded(name: str, changed: dict[str, object]) -> No
 
 
 @variants
+@pytest.mark.parametrize("eps", [1e-8, 1e-30])
+def test_a_weight_without_gradient_stays(name: str, changed: dict[str, object], eps: float) -> None:
+    """As a word that no batch has; in float32, where the square of a small eps is 0."""
+    run = Run(shipped(name, **changed), [Member(eps=eps)], dtype=torch.float32)
+    start = [p.detach().clone() for p in run.params]
+    for _ in range(2):
+        grads = [torch.zeros_like(p) for p in run.params]
+        grads[0][:, 1:] = 1.0
+        run.step(1.0, grads)
+    for i, (p, first) in enumerate(zip(run.params, start, strict=True)):
+        assert torch.equal(p[:, :1] if i == 0 else p, first[:, :1] if i == 0 else first)
+    assert torch.isfinite(run.params[0]).all()
+
+
+@variants
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_once_whole_and_to_the_same_weights(
