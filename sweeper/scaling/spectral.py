@@ -40,6 +40,8 @@ RULES: Mapping[str, Callable[[int, int], float]] = {
     "root_max": lambda d_in, d_out: 0.2 * sqrt(max(d_in, d_out)),
 }
 """Learning-rate factors of a matrix [d_out, d_in] by the name of the rule."""
+HIDDEN_ONLY = ("root_ratio", "root_ratio_floored", "root_max")
+"""Rules of Muon, which has another optimizer train all that is not a hidden matrix."""
 
 
 def matched(spec: ParamSpec, update: Update) -> float:
@@ -64,7 +66,8 @@ class Spectral(Scheme):
 
     `rule` names one of `RULES`, or `matched`: the right one for the optimizer's updates. What is
     looked up or applied element by element moves by its own entries: 1. Initialization is the
-    standard one. A rule fits one kind of update: exponents of Adam's never go on top of Muon's.
+    standard one. A rule fits one kind of update: exponents of Adam's never go on top of Muon's,
+    and a rule of `HIDDEN_ONLY` leaves projections and readouts to the matched one.
     """
 
     rule: Rule = "matched"
@@ -82,6 +85,7 @@ class Spectral(Scheme):
         """The rule's factor for a matrix; 1 where nothing is summed."""
         if not (spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)):
             return 1.0
-        if self.rule == "matched":
+        theirs = self.rule in HIDDEN_ONLY and spec.role is not Role.HIDDEN
+        if self.rule == "matched" or theirs:
             return matched(spec, update)
         return RULES[self.rule](spec.fan_in, spec.fan_out)

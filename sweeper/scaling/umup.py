@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import ClassVar
 
+from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
 
 
@@ -66,7 +67,13 @@ class UMuP:
     unit_scaled: ClassVar[bool] = True
 
     def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
-        """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (E9)."""
+        """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (E9).
+
+        The rules are Adam's; weights of RMS 1 make updates that follow it the same.
+        """
+        if update not in (Update.SIGN, Update.PARAMETER):
+            allowed = f"its learning rates are Adam's; the optimizer's updates are {update}-like"
+            raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
         depth = 1 / sqrt(spec.depth) if spec.residual else 1.0
         match spec.role:
             case Role.EMBEDDING:

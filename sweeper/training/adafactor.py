@@ -21,7 +21,7 @@ class Adafactor:
 
     `u = g / sqrt(v)` and v follows g^2 with weight `t^beta2_decay` for the newest; of a matrix
     only the means of v by row and by column are kept (Shazeer and Stern, Algorithms 4 and 5).
-    As torch's Adafactor, v is held at eps^2 and the mean of the row means at eps, but for:
+    As torch's Adafactor, sqrt(v) is held at eps and the mean of the row means at eps, but for:
     the decay is independent of the learning rate; eps is the paper's, 1e-15, not the type's
     machine epsilon; and torch's cap on lr of t^-1/2 is left out, as it would hold back the
     larger of the learning rates compared.
@@ -72,7 +72,7 @@ class Adafactor:
         for i, (p, g) in enumerate(zip(params, grads, strict=True)):
             newest = now.step.to(p.dtype) ** self.beta2_decay
             means = [state[name][i] for name in ("row", "column", "full")]
-            u = _second_moment(means, g, factors.eps[i], newest).rsqrt_().mul_(g)
+            u = g / torch.maximum(_root(means, g, factors.eps[i], newest), factors.eps[i])
             p.sub_(u.mul_(lr[i] * scale[i] / (_rms(u) / self.clip).clamp(min=1.0)))
 
 
@@ -86,14 +86,14 @@ def _rms(values: Tensor) -> Tensor:
     return along(values.reshape(len(values), -1).square().mean(1).sqrt(), values)
 
 
-def _second_moment(means: list[Tensor], g: Tensor, eps: Tensor, newest: Tensor) -> Tensor:
-    """Estimate of g^2 of g's shape, after `means` (row, column, full) took it in with `newest`."""
+def _root(means: list[Tensor], g: Tensor, eps: Tensor, newest: Tensor) -> Tensor:
+    """sqrt(v) of g's shape, after `means` (row, column, full) took g^2 in with weight `newest`."""
     row, column, full = means
     squares = g.square()
     if not _factored(g):
         full.lerp_(squares, newest)
-        return torch.maximum(full, eps.square())
+        return full.sqrt()
     row.lerp_(squares.mean(-1, keepdim=True), newest)
     column.lerp_(squares.mean(-2, keepdim=True), newest)
     norm = torch.maximum(row.mean(-2, keepdim=True), eps)
-    return torch.maximum(row / norm * column, eps.square())
+    return (row / norm * column).sqrt_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import log2
 
@@ -153,6 +154,20 @@ def test_rows_of_a_table_move_by_one() -> None:
     ones = dict.fromkeys(Spectral.hyperparameters, 1.0)
     for rule in ("matched", *RULES):
         assert Spectral(rule=rule).scale(spec, ones, Update.ORTHOGONAL).lr == 1.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_muon_s_leaves_the_readout_to_adam_s(rule: str) -> None:
+    """Muon trains hidden matrices alone: sqrt(d_out / d_in) is no rate for Adam's readout."""
+    spec = ParamSpec(
+        name="head", role=Role.READOUT, shape=(16, 64), base_shape=(16, 16),
+        fan_in=64, fan_out=16, base_fan_in=16, base_fan_out=16,
+    )  # fmt: skip
+    ones = dict.fromkeys(Spectral.hyperparameters, 1.0)
+    found = Spectral(rule=rule).scale(spec, ones, Update.SIGN).lr  # type: ignore[arg-type]
+    assert found == (1 / 64 if rule.startswith(("root", "inverse_fan")) else RULES[rule](64, 16))
+    hidden = Spectral(rule=rule).scale(replace(spec, role=Role.HIDDEN), ones, Update.ORTHOGONAL)  # type: ignore[arg-type]
+    assert hidden.lr == RULES[rule](64, 16)
 
 
 def test_no_rule_bounds_a_raw_gradient() -> None:

@@ -18,11 +18,16 @@ from sweeper.training.pack import Pack, PackRun
 from sweeper.trial import Trial
 from tests.training.helpers import SCHEMES, corpus, setup
 
-SGD = {"_target_": "tests.training.optimizers.PlainSGD"}
+SGD = {"_target_": "sweeper.training.sgd.SGD", "momentum": 0.0, "weight_decay": 0.0}
 ADAM = {"_target_": "sweeper.training.adamw.AdamW", "eps": 1e-3, "weight_decay": 0.0}
 SCALED = {**ADAM, "_target_": "tests.training.optimizers.ScaledAdam"}
-ETA = {"SGD": -4.0, "ADAM": -5.0, "SCALED": -5.0}
-OPTIMIZERS = {"SGD": SGD, "ADAM": ADAM, "SCALED": SCALED}
+LION = {"_target_": "sweeper.training.lion.Lion", "weight_decay": 0.0}
+MUON = {"_target_": "sweeper.training.muon.Muon", "weight_decay": 0.0}
+FACTORED = {"_target_": "sweeper.training.adafactor.Adafactor", "rms_floor": 1e-30}
+ETA = {"SGD": -4.0, "ADAM": -5.0, "SCALED": -5.0, "LION": -7.0, "MUON": -5.0, "FACTORED": -5.0}
+OPTIMIZERS = {
+    "SGD": SGD, "ADAM": ADAM, "SCALED": SCALED, "LION": LION, "MUON": MUON, "FACTORED": FACTORED
+}  # fmt: skip
 CLOSE = 1e-12
 
 

@@ -13,7 +13,8 @@ from unit_scaling.core.functional import transformer_residual_scaling_rule
 from unit_scaling.optim import lr_scale_func_adam
 from unit_scaling.parameter import Parameter
 
-from sweeper.scaling.spec import ParamSpec, Role, Site
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import ParamSpec, Role, Site, Update
 from sweeper.scaling.umup import (
     UMuP,
     attention_scale,
@@ -109,6 +110,15 @@ def test_learning_rates_of_the_sheet() -> None:
 def test_the_embedding_rule_can_be_switched_off() -> None:
     embedding = spec(Role.EMBEDDING, 256, 1000)
     assert UMuP(scaled_embedding_lr=False).scale(embedding, DEFAULTS).lr == 1.0
+
+
+@pytest.mark.parametrize("role", Role)
+def test_its_rates_are_adam_s_and_no_other_update_gets_them(role: Role) -> None:
+    weight, scheme = spec(role, 64, 32), UMuP()
+    assert scheme.scale(weight, DEFAULTS, Update.PARAMETER) == scheme.scale(weight, DEFAULTS)
+    for update in (Update.GRADIENT, Update.ORTHOGONAL, Update.NORMALIZED):
+        with pytest.raises(ConfigError, match="are Adam's"):
+            scheme.scale(weight, DEFAULTS, update)
 
 
 def test_readout_multipliers() -> None:

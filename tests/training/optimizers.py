@@ -1,54 +1,180 @@
-"""Optimizers whose updates follow the gradient or the weight, as plain as they can be."""
+"""Every shipped optimizer, packs of trials to run it on, and a stand-in that follows the weight."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
-from sweeper.scaling.spec import Update
-from sweeper.training.adamw import AdamW, AdamWState
-from sweeper.training.optimizer import Factors
+from sweeper.plugs import build
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.training.adamw import AdamW
+from sweeper.training.optimizer import Factors, Now, Optimizer, State
+
+CONF = Path(__file__).parents[2] / "conf" / "optimizer"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+def shipped(name: str, **changed: Any) -> Optimizer:
+    """The optimizer of a config, with some of its values changed."""
+    made: Optimizer = build(yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changed)
+    return made
+
+
+def spec(role: Role, *shape: int) -> ParamSpec:
+    return ParamSpec(
+        name="w", role=role, shape=shape, base_shape=shape,
+        fan_in=1, fan_out=1, base_fan_in=1, base_fan_out=1,
+    )  # fmt: skip
+
+
+SPECS = (
+    spec(Role.EMBEDDING, 5, 4),
+    spec(Role.HIDDEN, 6, 4),
+    spec(Role.HIDDEN, 3, 7),
+    spec(Role.HIDDEN, 3, 2, 4),
+    spec(Role.VECTOR, 4),
+    spec(Role.READOUT, 3, 6),
+    spec(Role.FIXED),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainSGD:
-    """`p -= share * (lr * g + weight_decay * p)`."""
+class Member:
+    """What one trial of a pack trains with; a parameter's lr and eps differ from the next one's."""
 
-    update_scale: ClassVar[Update] = Update.GRADIENT
-    eps: float = 1.0
+    lr: float = 0.1
+    eps: float = 1e-8
     weight_decay: float = 0.0
+    seed: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    """Factors on the optimizer's own settings."""
 
-    def init(self, params: list[Tensor]) -> None:
-        return None
+    def lr_of(self, index: int) -> float:
+        return self.lr / (1 + index)
 
-    def update(
-        self, params: list[Tensor], grads: list[Tensor], state: None, factors: Factors, share: float
+    def eps_of(self, index: int) -> float:
+        return self.eps * (1 + index)
+
+
+def normal(shape: Sequence[int], *seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(n * 1009**i for i, n in enumerate(seed)))
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(dtype)
+
+
+def _column(values: list[float], dims: int, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(values, dtype=dtype).view(-1, *[1] * dims)
+
+
+class Run:
+    """A pack in training on random gradients, a trial's all drawn from its own seed."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        members: Sequence[Member],
+        specs: Sequence[ParamSpec] = SPECS,
+        dtype: torch.dtype = torch.float64,
+        compiler: Any = None,
     ) -> None:
-        for p, g, lr, decay in zip(params, grads, factors.lr, factors.weight_decay, strict=True):
-            p.mul_(1 - share * decay).sub_(share * lr * g)
+        self.specs, self.dtype, self.steps = specs, dtype, 0
+        self.seeds = [member.seed for member in members]
+        self.params = [
+            torch.stack([normal(s.shape, m.seed, i, dtype=dtype) for m in members]).requires_grad_()
+            for i, s in enumerate(specs)
+        ]
+        kinds = [optimizer.kind(s) for s in specs]
+        own = [optimizer.settings(m.values) for m in members]
+        each = list(enumerate(len(s.shape) for s in specs))
+        self.factors = Factors(
+            kinds=kinds,
+            lr=[_column([m.lr_of(i) for m in members], dims, dtype) for i, dims in each],
+            eps=[_column([m.eps_of(i) for m in members], dims, dtype) for i, dims in each],
+            weight_decay=[_column([m.weight_decay for m in members], d, dtype) for _, d in each],
+            own={name: torch.tensor([row[name] for row in own], dtype=dtype) for name in own[0]},
+        )
+        with torch.no_grad():
+            self.state = optimizer.init(self.params, kinds)
+        self.update = compiler(optimizer.update) if compiler else optimizer.update
+
+    def grads(self) -> list[Tensor]:
+        """The next step's: of scales from 1e-2 to 1, so that averages have something to average."""
+        t = self.steps
+        return [
+            torch.stack(
+                [
+                    normal(s.shape, seed, i, t + 1, dtype=self.dtype) * 10 ** -((t + i) % 3)
+                    for seed in self.seeds
+                ]
+            )
+            for i, s in enumerate(self.specs)
+        ]
+
+    def now(self, share: Sequence[float] | float) -> Now:
+        """The next step."""
+        shares = [share] * len(self.seeds) if isinstance(share, float) else list(share)
+        self.steps += 1
+        like = self.params[0].detach()
+        step = torch.tensor(self.steps, device=like.device)
+        return Now(step=step, share=like.new_tensor(shares))
+
+    def step(self, share: Sequence[float] | float = 1.0, grads: list[Tensor] | None = None) -> None:
+        found = self.grads() if grads is None else grads
+        with torch.no_grad():
+            self.update(self.params, found, self.state, self.factors, self.now(share))
+
+    def train(self, steps: int = 4) -> list[Tensor]:
+        for _ in range(steps):
+            self.step(1.0 - 0.2 * (self.steps % 4))
+        return [p.detach() for p in self.params]
+
+    def change(self, function: Callable[[Tensor], Tensor]) -> None:
+        """Of all tensors, as an engine does that knows nothing of the optimizer."""
+
+        def each(tensors: Sequence[Tensor]) -> list[Tensor]:
+            return [function(t.detach()) for t in tensors]
+
+        f, self.params = self.factors, [p.requires_grad_() for p in each(self.params)]
+        self.state = {name: each(tensors) for name, tensors in self.state.items()}
+        own = {name: function(values) for name, values in f.own.items()}
+        self.factors = Factors(
+            kinds=f.kinds,
+            lr=each(f.lr),
+            eps=each(f.eps),
+            weight_decay=each(f.weight_decay),
+            own=own,
+        )
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop all other trials."""
+        index, self.seeds = torch.tensor(rows), [self.seeds[row] for row in rows]
+        self.change(lambda tensor: tensor.index_select(0, index))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledAdam(AdamW):
     """Adam whose step is a share of the weight's own RMS (Everett et al., parameter scaling)."""
 
-    update_scale: ClassVar[Update] = Update.PARAMETER
+    def kind(self, spec: ParamSpec) -> Update:
+        return Update.PARAMETER
 
     def update(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        state: AdamWState,
-        factors: Factors,
-        share: float,
+        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
     ) -> None:
         dims = [tuple(range(1, p.dim())) for p in params]
         rms = [
             p.square().mean(dim, keepdim=True).sqrt() for p, dim in zip(params, dims, strict=True)
         ]
-        rates = torch._foreach_mul(factors.lr, rms)
-        scaled = Factors(lr=list(rates), eps=factors.eps, weight_decay=factors.weight_decay)
-        super().update(params, grads, state, scaled, share)
+        scaled = Factors(
+            kinds=factors.kinds,
+            lr=list(torch._foreach_mul(factors.lr, rms)),
+            eps=factors.eps,
+            weight_decay=factors.weight_decay,
+            own=factors.own,
+        )
+        super().update(params, grads, state, scaled, now)

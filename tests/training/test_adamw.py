@@ -1,4 +1,4 @@
-"""AdamW against torch's own, trial by trial."""
+"""AdamW's step by atan2, and what its first steps are."""
 
 from __future__ import annotations
 
@@ -6,59 +6,42 @@ from math import atan2, pi, sqrt
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from torch import Tensor
 
 from sweeper.errors import ConfigError
+from sweeper.scaling.spec import Update
 from sweeper.training.adamw import AdamW
-from sweeper.training.optimizer import Factors
+from sweeper.training.optimizer import Factors, Now, along, complement
 
 
-def shaped(values: list[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64).view(-1, *[1] * (like.dim() - 1))
-
-
-@given(
-    shapes=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=3),
-    rates=st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=4),
-    decay=st.sampled_from([0.0, 0.1]),
-    betas=st.tuples(st.floats(0.0, 0.95), st.floats(0.5, 0.999)),
-    eps=st.sampled_from([1e-8, 1e-3]),
-)
-@settings(max_examples=40, deadline=None)
-def test_equals_torch(
-    shapes: list[list[int]],
+def factors(
+    optimizer: AdamW,
+    params: list[Tensor],
     rates: list[float],
-    decay: float,
-    betas: tuple[float, float],
-    eps: float,
-) -> None:
-    """torch couples the decay to the learning rate, so it is given decay / lr."""
-    torch.manual_seed(0)
-    trials = len(rates)
-    params = [torch.randn(trials, *shape, dtype=torch.float64) for shape in shapes]
-    theirs = [[p[k].clone().requires_grad_() for p in params] for k in range(trials)]
-    oracles = [
-        torch.optim.AdamW(own, lr=lr, betas=betas, eps=eps, weight_decay=decay / lr)
-        for own, lr in zip(theirs, rates, strict=True)
-    ]
-    mine = AdamW(beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=decay)
-    factors = Factors(
-        lr=[shaped(rates, p) for p in params],
-        eps=[shaped([eps] * trials, p) for p in params],
-        weight_decay=[shaped([decay] * trials, p) for p in params],
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> Factors:
+    """One learning rate a trial, and the rest alike."""
+
+    def shaped(value: float) -> list[Tensor]:
+        return [along(torch.full((len(rates),), value, dtype=torch.float64), p) for p in params]
+
+    own = optimizer.settings({})
+    return Factors(
+        kinds=[Update.SIGN] * len(params),
+        lr=[along(torch.tensor(rates, dtype=torch.float64), p) for p in params],
+        eps=shaped(eps),
+        weight_decay=shaped(weight_decay),
+        own={n: torch.full((len(rates),), v, dtype=params[0].dtype) for n, v in own.items()},
     )
-    state = mine.init(params)
-    for _ in range(4):
-        grads = [torch.randn_like(p) for p in params]
-        mine.update(params, grads, state, factors, 1.0)
-        for k, oracle in enumerate(oracles):
-            for own, grad in zip(theirs[k], grads, strict=True):
-                own.grad = grad[k].clone()
-            oracle.step()
-    for i, p in enumerate(params):
-        for k in range(trials):
-            torch.testing.assert_close(p[k], theirs[k][i].detach(), rtol=1e-9, atol=1e-12)
+
+
+def now(step: int, share: float, trials: int) -> Now:
+    return Now(step=torch.tensor(step), share=torch.full((trials,), share, dtype=torch.float64))
+
+
+def first_step(optimizer: AdamW, params: list[Tensor], grads: list[Tensor], f: Factors) -> None:
+    optimizer.update(params, grads, optimizer.init(params, f.kinds), f, now(1, 1.0, len(params[0])))
 
 
 def test_atan2_equals_its_definition_number_by_number() -> None:
@@ -67,17 +50,13 @@ def test_atan2_equals_its_definition_number_by_number() -> None:
     params = [torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 2, 2, dtype=torch.float64)]
     rates, decay = [0.5, 0.03], 0.1
     plain = [[[x, 0.0, 0.0] for x in p.flatten().tolist()] for p in params]
-    factors = Factors(
-        lr=[shaped(rates, p) for p in params],
-        eps=[shaped([1e9, 1e9], p) for p in params],
-        weight_decay=[shaped([decay, decay], p) for p in params],
-    )
     mine = AdamW(beta1=0.8, beta2=0.9, atan2=True)
-    state = mine.init(params)
+    given = factors(mine, params, rates, eps=1e9, weight_decay=decay)
+    state = mine.init(params, given.kinds)
     for step in range(1, 6):
         grads = [torch.randn_like(p) for p in params]
         grads[0][0, 0] = 0.0
-        mine.update(params, grads, state, factors, 0.7)
+        mine.update(params, grads, state, given, now(step, 0.7, 2))
         for p, g, entries in zip(params, grads, plain, strict=True):
             for i, (x, entry) in enumerate(zip(g.flatten().tolist(), entries, strict=True)):
                 entry[1] = 0.8 * entry[1] + 0.2 * x
@@ -93,41 +72,35 @@ def test_atan2_equals_its_definition_number_by_number() -> None:
 def test_atan2_s_first_step_is_the_learning_rate_whatever_the_gradients_scale() -> None:
     """Erratum E3: at m = sqrt(v) atan2 is pi/4, which the factor makes 1."""
     params = [torch.zeros(1, 2, dtype=torch.float64)]
-    optimizer = AdamW(atan2=True, weight_decay=0.0)
-    factors = Factors(
-        lr=[shaped([0.5], params[0])],
-        eps=[shaped([1.0], params[0])],
-        weight_decay=[shaped([0.0], params[0])],
-    )
+    optimizer = AdamW(atan2=True)
     grads = [torch.tensor([[3e-60, -2e60]], dtype=torch.float64)]
-    optimizer.update(params, grads, optimizer.init(params), factors, 1.0)
+    first_step(optimizer, params, grads, factors(optimizer, params, [0.5], eps=1.0))
     torch.testing.assert_close(params[0], torch.tensor([[-0.5, 0.5]], dtype=torch.float64))
-
-
-def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule() -> None:
-    params = [torch.ones(2, 3, dtype=torch.float64)]
-    grads = [torch.zeros_like(params[0])]
-    optimizer = AdamW()
-    factors = Factors(
-        lr=[shaped([1.0, 100.0], params[0])],
-        eps=[shaped([1e-8, 1e-8], params[0])],
-        weight_decay=[shaped([0.1, 0.1], params[0])],
-    )
-    optimizer.update(params, grads, optimizer.init(params), factors, 0.5)
-    torch.testing.assert_close(params[0], torch.full_like(params[0], 0.95))
 
 
 def test_the_first_step_is_the_learning_rate() -> None:
     params = [torch.zeros(1, 2, dtype=torch.float64)]
-    optimizer = AdamW(weight_decay=0.0)
-    factors = Factors(
-        lr=[shaped([0.5], params[0])],
-        eps=[shaped([1e-12], params[0])],
-        weight_decay=[shaped([0.0], params[0])],
-    )
     grads = [torch.tensor([[3.0, -sqrt(2)]], dtype=torch.float64)]
-    optimizer.update(params, grads, optimizer.init(params), factors, 1.0)
+    first_step(AdamW(), params, grads, factors(AdamW(), params, [0.5], eps=1e-12))
     torch.testing.assert_close(params[0], torch.tensor([[-0.5, 0.5]], dtype=torch.float64))
+
+
+def test_the_bias_correction_keeps_its_digits_in_float32() -> None:
+    """1 - beta2^t at t = 2, beta2 near 1: the power itself has lost the last five of them."""
+    params = [torch.zeros(1, 1)]
+    optimizer = AdamW(beta2=1 - 2.0**-14)
+    given = factors(optimizer, params, [1.0], eps=1e-30)
+    state = optimizer.init(params, given.kinds)
+    for step in (1, 2):
+        optimizer.update(params, [torch.ones(1, 1)], state, given, now(step, 1.0, 1))
+        assert float(params[0]) == pytest.approx(-step, rel=1e-6)
+
+
+@pytest.mark.parametrize(("factor", "beta"), [(1.0, 0.9), (0.5, 0.95), (4.0, 0.6), (32.0, 0.0)])
+def test_a_searched_beta_is_a_factor_on_its_distance_from_1(factor: float, beta: float) -> None:
+    assert complement(0.9, factor) == pytest.approx(beta)
+    own = AdamW().settings({"one_minus_beta1": factor})
+    assert own == pytest.approx({"beta1": beta, "beta2": 0.999})
 
 
 @pytest.mark.parametrize(

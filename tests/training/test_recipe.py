@@ -93,13 +93,17 @@ def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "optimizer", "key"),
-    [("spectral", "PlainSGD", "rule"), ("effective_theory", "ScaledAdam", "s")],
+    [
+        ("spectral", "sgd.SGD", "rule"),
+        ("effective_theory", "adafactor.Adafactor", "s"),
+        ("umup", "muon.Muon", "_target_"),
+    ],
 )
 def test_an_optimizer_without_a_rule_is_refused_before_training(
     scheme: str, optimizer: str, key: str
 ) -> None:
     broken = setup(scheme)
-    broken["optimizer"] = {"_target_": f"tests.training.optimizers.{optimizer}"}
+    broken["optimizer"] = {"_target_": f"sweeper.training.{optimizer}"}
     with pytest.raises(ConfigError) as caught:
         prepare(broken)
     assert caught.value.key == f"parameterization.{key}"

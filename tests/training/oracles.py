@@ -1,0 +1,140 @@
+"""The optimizers as others wrote them: torch's own, and Lion from its paper, trial by trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sweeper.scaling.spec import Update
+from tests.training.optimizers import Member
+
+Step = Callable[[list[Tensor], float], None]
+"""One step in place of a trial's parameters, given their gradients and the schedule's share."""
+
+
+def stepper(made: torch.optim.Optimizer) -> Step:
+    """Steps of torch's optimizer, every parameter in a group of its own."""
+    peaks = [group["lr"] for group in made.param_groups]
+
+    def step(grads: list[Tensor], share: float) -> None:
+        for group, peak, grad in zip(made.param_groups, peaks, grads, strict=True):
+            group["lr"] = peak * share
+            group["params"][0].grad = grad.reshape(group["params"][0].shape).clone()
+        made.step()
+
+    return step
+
+
+def groups(
+    params: Sequence[Tensor], member: Member, indices: Sequence[int]
+) -> list[dict[str, Any]]:
+    """torch couples the decay to the learning rate, so it is given decay / lr."""
+    return [
+        {
+            "params": [p],
+            "lr": member.lr_of(i),
+            "weight_decay": member.weight_decay / member.lr_of(i),
+        }
+        for i, p in zip(indices, params, strict=True)
+    ]
+
+
+def adamw(
+    optimizer: Any,
+    params: list[Tensor],
+    kinds: Sequence[Update],
+    member: Member,
+    indices: Sequence[int] | None = None,
+) -> Step:
+    own = optimizer.settings(member.values)
+    chosen = groups(params, member, indices or range(len(params)))
+    for group, i in zip(chosen, indices or range(len(params)), strict=True):
+        group["eps"] = member.eps_of(i)
+    return stepper(torch.optim.AdamW(chosen, betas=(own["beta1"], own["beta2"])))
+
+
+def sgd(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """torch's decay is a gradient's: here it is done beside it, at the same weights."""
+    momentum = optimizer.settings(member.values)["momentum"]
+    chosen = [group | {"weight_decay": 0.0} for group in groups(params, member, range(len(params)))]
+    nesterov = optimizer.nesterov and momentum > 0  # else torch refuses it
+    inner = stepper(torch.optim.SGD(chosen, momentum=momentum, nesterov=nesterov))
+
+    def step(grads: list[Tensor], share: float) -> None:
+        with torch.no_grad():
+            for p in params:
+                p.mul_(1 - share * member.weight_decay)
+        inner(grads, share)
+
+    return step
+
+
+def lion(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """Algorithm 2 of the paper on numbers; lambda is the decay over the learning rate."""
+    own = optimizer.settings(member.values)
+    m = [[0.0] * p.numel() for p in params]
+
+    def step(grads: list[Tensor], share: float) -> None:
+        for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
+            theta, g = p.flatten().tolist(), grad.flatten().tolist()
+            eta, lam = share * member.lr_of(i), member.weight_decay / member.lr_of(i)
+            for j in range(p.numel()):
+                c = own["beta1"] * m[i][j] + (1 - own["beta1"]) * g[j]
+                theta[j] -= eta * ((c > 0) - (c < 0) + lam * theta[j])
+                m[i][j] = own["beta2"] * m[i][j] + (1 - own["beta2"]) * g[j]
+            p.data.copy_(torch.tensor(theta, dtype=p.dtype).view(p.shape))
+
+    return step
+
+
+def adafactor(
+    optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member
+) -> Step:
+    """Learning rates must stay below t^-1/2, where torch caps them."""
+    chosen = groups(params, member, range(len(params)))
+    for i, group in enumerate(chosen):
+        group["eps"] = (member.eps_of(i), optimizer.rms_floor)
+    made = torch.optim.Adafactor(chosen, beta2_decay=optimizer.beta2_decay)
+    for group in made.param_groups:
+        group["d"] = optimizer.clip  # torch's constructor refuses what is below 1
+    return stepper(made)
+
+
+def muon(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """torch's Muon for hidden matrices, its factor of shape divided out; else torch's AdamW."""
+    hidden = [i for i, kind in enumerate(kinds) if kind is Update.ORTHOGONAL]
+    others = [i for i in range(len(params)) if i not in hidden]
+    flat = [params[i].detach().view(len(params[i]), -1) for i in hidden]
+    chosen = groups(flat, member, hidden)
+    for group, p, i in zip(chosen, flat, hidden, strict=True):
+        ratio = sqrt(max(1.0, p.shape[0] / p.shape[1]))
+        group["lr"], group["weight_decay"] = group["lr"] / ratio, group["weight_decay"] * ratio
+        group["eps"] = member.eps_of(i)
+    fixed = {
+        "momentum": optimizer.settings(member.values)["momentum"],
+        "nesterov": optimizer.nesterov,
+        "ns_coefficients": tuple(optimizer.coefficients),
+        "ns_steps": optimizer.steps,
+    }
+    orthogonal = stepper(torch.optim.Muon(chosen, **fixed)) if hidden else None
+    plain = adamw(optimizer, [params[i] for i in others], kinds, member, others) if others else None
+
+    def step(grads: list[Tensor], share: float) -> None:
+        for part, inner in ((hidden, orthogonal), (others, plain)):
+            if inner:
+                inner([grads[i] for i in part], share)
+
+    return step
+
+
+ORACLES: dict[str, Callable[[Any, list[Tensor], Sequence[Update], Member], Step]] = {
+    "adafactor": adafactor,
+    "adamw": adamw,
+    "lion": lion,
+    "muon": muon,
+    "sgd": sgd,
+}

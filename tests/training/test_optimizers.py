@@ -1,0 +1,355 @@
+"""What every optimizer owes: the published update, trial by trial, whatever is packed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.training.optimizer import Optimizer
+from tests.training.optimizers import NAMES, SPECS, Member, Run, shipped, spec
+from tests.training.oracles import ORACLES
+
+VARIANTS = [(name, {}) for name in NAMES] + [
+    ("adamw", {"atan2": True}),
+    ("sgd", {"nesterov": True}),
+    ("muon", {"nesterov": False}),
+    ("adafactor", {"clip": 0.3, "rms_floor": 2.0}),
+]
+IDS = [f"{name}-{next(iter(changed))}" if changed else name for name, changed in VARIANTS]
+variants = pytest.mark.parametrize(("name", "changed"), VARIANTS, ids=IDS)
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def members(optimizer: Optimizer) -> list[Member]:
+    """Four trials that differ in all that a trial may differ in."""
+    searched = [
+        dict(zip(optimizer.hyperparameters, factors, strict=False))
+        for factors in ((1.0, 1.0, 1.0), (0.5, 4.0, 2.0), (2.0, 0.25, 0.5), (30.0, 1.5, 3.0))
+    ]
+    return [
+        Member(lr=0.3 / 4**k, eps=10.0 ** (-8 + 2 * k), weight_decay=0.1 * k, seed=k, values=own)
+        for k, own in enumerate(searched)
+    ]
+
+
+def close(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float = 1e-12) -> None:
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
+
+
+def compare_with_oracle(
+    name: str, optimizer: Optimizer, trials: list[Member], specs: Sequence[ParamSpec] = SPECS
+) -> None:
+    """Five steps of a pack, and of the oracle on every trial."""
+    run = Run(optimizer, trials, specs)
+    theirs = [[p[k].detach().clone() for p in run.params] for k in range(len(trials))]
+    kinds = run.factors.kinds
+    oracles = [ORACLES[name](optimizer, p, kinds, m) for p, m in zip(theirs, trials, strict=True)]
+    for t in range(5):
+        grads, shares = run.grads(), [1 - 0.1 * (t + k) for k in range(len(trials))]
+        run.step(shares, grads)
+        for k, step in enumerate(oracles):
+            step([g[k] for g in grads], shares[k])
+    for k, params in enumerate(theirs):
+        close([p[k].detach() for p in run.params], params, 1e-10)
+
+
+def exact(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Keep torch's Muon in the weights' own type."""
+    if name == "muon":
+        if not hasattr(torch.optim, "Muon"):
+            pytest.skip("this torch has no Muon")
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"), [v for v in VARIANTS if v[0] in ORACLES and "atan2" not in v[1]]
+)
+def test_equals_what_others_wrote(
+    name: str, changed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact(monkeypatch, name)
+    optimizer = shipped(name, **changed)
+    compare_with_oracle(name, optimizer, members(optimizer))
+
+
+sizes = st.lists(st.integers(1, 6), max_size=3)
+roles = st.sampled_from([Role.EMBEDDING, Role.HIDDEN])
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@given(
+    layers=st.lists(st.tuples(roles, sizes), min_size=1, max_size=3),
+    trials=st.lists(
+        st.builds(
+            Member,
+            lr=st.floats(1e-4, 0.4),
+            eps=st.sampled_from([1e-12, 1e-8, 1e-3]),
+            weight_decay=st.sampled_from([0.0, 0.1]),
+            seed=st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+@settings(max_examples=15, deadline=None)
+def test_equals_it_on_any_shapes(
+    name: str, layers: list[tuple[Role, list[int]]], trials: list[Member]
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        exact(monkeypatch, name)
+        specs = [spec(role, *shape) for role, shape in layers]
+        compare_with_oracle(name, shipped(name), trials, specs)
+
+
+@variants
+def test_packed_equals_alone(name: str, changed: dict[str, object]) -> None:
+    optimizer = shipped(name, **changed)
+    trials = members(optimizer)
+    packed = Run(optimizer, trials).train()
+    for k, member in enumerate(trials):
+        close([p[k : k + 1] for p in packed], Run(optimizer, [member]).train())
+
+
+@variants
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_stays_with_its_trial(
+    name: str, changed: dict[str, object], bad: float
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials = members(optimizer)
+    clean, hurt = Run(optimizer, trials), Run(optimizer, trials)
+    grads = hurt.grads()
+    for grad in grads:
+        grad[1].fill_(bad)
+    clean.step()
+    hurt.step(1.0, grads)
+    others = [0, 2, 3]
+    for a, b in zip(clean.train(), hurt.train(), strict=True):
+        assert torch.equal(a[others], b[others])
+
+
+@variants
+def test_the_order_of_trials_changes_nothing(name: str, changed: dict[str, object]) -> None:
+    optimizer = shipped(name, **changed)
+    trials, order = members(optimizer), [2, 0, 3, 1]
+    packed = Run(optimizer, trials).train()
+    moved = Run(optimizer, [trials[k] for k in order]).train()
+    close([p[order] for p in packed], moved)
+
+
+@variants
+def test_trials_that_are_dropped_are_as_if_they_never_were(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials, kept = members(optimizer), [0, 3]
+    run = Run(optimizer, trials)
+    run.train(3)
+    assert all(len(t) == len(trials) for tensors in run.state.values() for t in tensors)
+    assert all(len(tensors) == len(SPECS) for tensors in run.state.values())
+    run.keep(kept)
+    alone = Run(optimizer, [trials[k] for k in kept])
+    close(run.train(3), alone.train(6))
+
+
+@variants
+def test_a_share_of_0_changes_no_weight_and_each_trial_has_its_own(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials = [replace(members(optimizer)[1], seed=7)] * 3
+    run = Run(optimizer, trials)
+    start = [p.detach().clone() for p in run.params]
+    run.step([0.0, 0.25, 1.0])
+    for i, (p, first) in enumerate(zip(run.params, start, strict=True)):
+        moved = p.detach() - first
+        assert not moved[0].any()
+        assert moved[2].any()
+        torch.testing.assert_close(moved[1] * 4, moved[2], msg=lambda m, i=i: f"{i}: {m}")
+
+
+@every
+def test_settings_that_a_space_may_hold_are_factors(name: str) -> None:
+    """1 is the config's own; another changes what is trained; distances from 1 are multiplied."""
+    optimizer = shipped(name)
+    usual = optimizer.settings({})
+    assert (
+        optimizer.settings({"eta": 0.5, **dict.fromkeys(optimizer.hyperparameters, 1.0)}) == usual
+    )
+    plain = Run(optimizer, [Member()]).train()
+    for searched in optimizer.hyperparameters:
+        changed = optimizer.settings({searched: 0.25})
+        [own] = [key for key in usual if changed[key] != usual[key]]
+        assert searched == f"one_minus_{own}"
+        assert 1 - changed[own] == pytest.approx(0.25 * (1 - usual[own]))
+        assert optimizer.settings({searched: 1e9})[own] == 0.0
+        other = Run(optimizer, [Member(values={searched: 0.25})]).train()
+        assert any(not torch.equal(a, b) for a, b in zip(plain, other, strict=True))
+
+
+@variants
+def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials = [Member(lr=lr, weight_decay=0.1, seed=3) for lr in (1e-3, 10.0)]
+    run = Run(optimizer, trials)
+    start = [p.detach().clone() for p in run.params]
+    run.step(0.5, [torch.zeros_like(p) for p in run.params])
+    close([p.detach() for p in run.params], [p * 0.95 for p in start])
+
+
+@variants
+def test_float32_is_float64_rounded(name: str, changed: dict[str, object]) -> None:
+    """Hence no quantity is lost in the smaller type; the weights keep theirs."""
+    optimizer = shipped(name, **changed)
+    trials = [Member(lr=0.01, weight_decay=0.01, seed=k) for k in range(2)]
+    exactly = Run(optimizer, trials).train(6)
+    rounded = Run(optimizer, trials, dtype=torch.float32)
+    close([p.float() for p in exactly], rounded.train(6), 3e-5)
+    for tensors in (rounded.params, *rounded.state.values()):
+        assert {t.dtype for t in tensors} == {torch.float32}
+
+
+@variants
+@pytest.mark.parametrize("eps", [1e-8, 1e-30])
+def test_a_weight_without_gradient_stays(name: str, changed: dict[str, object], eps: float) -> None:
+    """As a word that no batch has; in float32, where the square of a small eps is 0."""
+    run = Run(shipped(name, **changed), [Member(eps=eps)], dtype=torch.float32)
+    start = [p.detach().clone() for p in run.params]
+    for _ in range(2):
+        grads = [torch.zeros_like(p) for p in run.params]
+        grads[0][:, 1:] = 1.0
+        run.step(1.0, grads)
+    for i, (p, first) in enumerate(zip(run.params, start, strict=True)):
+        assert torch.equal(p[:, :1] if i == 0 else p, first[:, :1] if i == 0 else first)
+    assert torch.isfinite(run.params[0]).all()
+
+
+@variants
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_once_whole_and_to_the_same_weights(
+    name: str, changed: dict[str, object], backend: str
+) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter, optimizer = CompileCounterWithBackend(backend), shipped(name, **changed)
+    trials = members(optimizer)[:2]
+
+    def compiler(update: object) -> object:
+        return torch.compile(update, backend=counter, fullgraph=True)  # type: ignore[call-overload]
+
+    compiled = Run(optimizer, trials, compiler=compiler).train()
+    assert counter.frame_count == 1
+    close(Run(optimizer, trials).train(), compiled)
+
+
+@pytest.mark.gpu
+@variants
+def test_on_a_gpu_no_host_waits_and_the_weights_are_the_same(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    here, there = (Run(optimizer, members(optimizer)) for _ in range(2))
+    there.change(lambda tensor: tensor.cuda())
+    for _ in range(3):
+        grads = here.grads()
+        here.step(0.5, grads)
+        grads, now = [g.cuda() for g in grads], there.now(0.5)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            with torch.no_grad():
+                there.update(there.params, grads, there.state, there.factors, now)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    close([p.detach() for p in here.params], [p.detach().cpu() for p in there.params], 1e-9)
+
+
+def test_muon_in_bfloat16_is_torch_s_up_to_its_rounding() -> None:
+    """An eighth's rounding on updates of about 1: what is compared is the way, not the digits."""
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    optimizer = shipped("muon", bfloat16=True)
+    run, member = Run(optimizer, [Member()], SPECS[1:3]), Member()
+    theirs = [p[0].detach().clone() for p in run.params]
+    step = ORACLES["muon"](optimizer, theirs, run.factors.kinds, member)
+    grads = run.grads()
+    run.step(1.0, grads)
+    step([g[0] for g in grads], 1.0)
+    close([p[0].detach() for p in run.params], theirs, 0.02 * member.lr)
+    other = Run(shipped("muon"), [member], SPECS[1:3]).train(1)
+    assert all(not torch.equal(a, b) for a, b in zip(run.params, other, strict=True))
+
+
+def test_muon_moves_singular_values_to_1_and_keeps_their_vectors() -> None:
+    layers = [spec(Role.HIDDEN, 12, 5), spec(Role.HIDDEN, 5, 12), spec(Role.HIDDEN, 4, 3, 2)]
+    run = Run(shipped("muon"), [Member(lr=1.0), Member(lr=1.0, seed=1)], layers)
+    before = [p.detach().clone() for p in run.params]
+    grads = run.grads()
+    run.step(1.0, grads)
+    for i, (p, start, g) in enumerate(zip(run.params, before, grads, strict=True)):
+        moved, matrix = (x.reshape(2, len(x[0]), -1) for x in (start - p.detach(), g))
+        u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
+        seen = u.mT @ (moved * (1 + i)) @ vt.mT
+        values = torch.diagonal(seen, dim1=-2, dim2=-1)
+        close([seen], [torch.diag_embed(values)])
+        assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
+
+
+@every
+@pytest.mark.parametrize("value", [-0.1, 1.0])
+def test_impossible_values_are_refused(name: str, value: float) -> None:
+    optimizer = shipped(name)
+    rates = [key for key in optimizer.settings({}) if hasattr(optimizer, key)]
+    for key in (*rates, "weight_decay"):
+        with pytest.raises(ConfigError) as caught:
+            shipped(name, **{key: value})
+        assert caught.value.key == key
+    with pytest.raises(ConfigError, match="eps"):
+        shipped(name, eps=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("muon", "steps", 0),
+        ("muon", "coefficients", [1.0, 2.0]),
+        ("adafactor", "beta2_decay", 0.8),
+        ("adafactor", "clip", 0.0),
+        ("adafactor", "rms_floor", 0.0),
+    ],
+)
+def test_impossible_values_of_one_are_refused(name: str, key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        shipped(name, **{key: value})
+    assert caught.value.key == key
+
+
+@every
+def test_kinds_are_what_the_first_step_does(name: str) -> None:
+    """A gradient ten times as large, a weight ten times as large: what the step makes of it."""
+    optimizer = shipped(name)
+    specs = (spec(Role.HIDDEN, 8, 8), spec(Role.READOUT, 8, 8), spec(Role.VECTOR, 8))
+    for i, kind in enumerate(optimizer.kind(s) for s in specs):
+        found = {}
+        for gradient, weight in ((1, 1), (10, 1), (1, 10)):
+            run = Run(optimizer, [Member(lr=1e-3, eps=1e-30)], specs)
+            with torch.no_grad():
+                run.params[i].mul_(weight)
+            start = run.params[i].detach().clone()
+            run.step(1.0, [g * gradient for g in run.grads()])
+            found[gradient, weight] = float((run.params[i].detach() - start).norm())
+        by_gradient, by_weight = (found[key] / found[1, 1] for key in ((10, 1), (1, 10)))
+        assert by_gradient == pytest.approx(10 if kind is Update.GRADIENT else 1, rel=1e-6)
+        assert by_weight == pytest.approx(10 if kind is Update.PARAMETER else 1, rel=1e-6)
