@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 from sweeper.errors import ConfigError
 
-Status = Literal["complete", "diverged", "failed"]
+Status = Literal["complete", "diverged", "failed", "pruned"]
 Hps = Mapping[str, float]
 """Hyperparameters by name, always as their base-2 logarithm."""
 
@@ -94,7 +94,8 @@ class Result:
     """What came of a trial.
 
     `objective` is the training loss in nats averaged over the last stretch, +inf when the run
-    diverged and NaN only when it failed for a reason of its own (`error`). `heldout` is the
+    diverged and NaN only when it failed for a reason of its own (`error`). A pruned trial was
+    stopped early: its objective is the loss over the last stretch that it trained. `heldout` is the
     loss on held-out text at the end; `curve` is the training loss, averaged over equal
     stretches of the run; `seconds` is this trial's share of its pack's time.
     """

@@ -1,25 +1,286 @@
-"""Early stopping: which trials of a pack need not train to their end."""
+"""Early stopping: which trials of a pack need not train to their end.
+
+Optuna's pruners decide, each at a few rungs, among all trials of one setup and seed that reached
+the rung. What a line search rests on is kept whatever they say.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from sweeper.errors import ConfigError
+from sweeper.trial import Hps, Result, Trial
+
+if TYPE_CHECKING:
+    import optuna
 
 Kind = Literal["none", "median", "halving"]
+
+RUNGS: Mapping[str, tuple[float, ...]] = {
+    "none": (),
+    "median": (0.25, 0.5, 0.75),
+    "halving": (0.125, 0.25, 0.5),
+}
+"""Where trials are compared, as shares of the steps after the warm-up."""
+
+STARTUP = 5
+"""Fewer trials at a rung than this (Optuna's own number for its median) stop none of them."""
+
+FACTOR = 2
+"""Successive halving keeps one trial in this many at every rung."""
+
+REACH = 2
+"""Points of a line, on either side of a best one at the rung, that are kept."""
+
+NEAR = 2.0
+"""Points of a line within this of a best one at the rung, in log2, are kept."""
+
+CLOSE = 0.01
+"""Points of a line whose loss is within this share of the least at the rung are its best ones."""
+
+WORST = 1e30
+"""A loss that is not finite, as Optuna is told it: its percentiles cannot hold infinities."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A trial at the rungs it reached: its smoothed losses there, in the rungs' order."""
+
+    hps: Hps
+    seed: int
+    losses: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruner:
-    """Decides at rungs, by what is known of other trials of the same setup."""
+    """Decides at rungs, by what is known of other trials of the same setup.
+
+    `steps`, `warmup` and `window` are the setup's: the run, its warm-up and the stretch over which
+    losses are averaged, in steps. `known` are the other trials of the same setup: those trained
+    before, and with no losses those still to be trained, which only tell what lies on a line.
+    """
 
     kind: Kind
+    steps: int
+    warmup: int
+    window: int
+    known: tuple[Seen, ...] = ()
+    reach: int = REACH
+    near: float = NEAR
+    close: float = CLOSE
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown kind."""
+        if self.kind not in get_args(Kind):
+            raise ConfigError("search.prune", self.kind, f"one of {', '.join(get_args(Kind))}")
+
+    @classmethod
+    def knowing(
+        cls,
+        results: Iterable[Result],
+        planned: Iterable[Trial] = (),
+        *,
+        kind: Kind,
+        steps: int,
+        warmup: int,
+        window: int,
+    ) -> Pruner:
+        """A pruner that knows `results` and the trials `planned`, all of one setup."""
+        bare = cls(kind=kind, steps=steps, warmup=warmup, window=window)
+        known = [(result.trial, losses_at(result, bare.rungs, window)) for result in results]
+        known += [(trial, ()) for trial in planned]
+        seen = (Seen(hps=dict(t.hps), seed=t.seed, losses=losses) for t, losses in known)
+        return replace(bare, known=tuple(seen))
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Steps at which `cut` is asked, rising."""
-        return ()
+        """Steps at which `cut` is asked, rising; the warm-up and one window lie before them."""
+        first = max(self.warmup, self.window)
+        left = self.steps - first
+        found = {first + math.ceil(share * left) for share in RUNGS[self.kind]}
+        return tuple(sorted(step for step in found if step < self.steps))
 
-    def cut(self, step: int, losses: Mapping[str, float]) -> set[str]:
-        """Keys of the trials to stop, of those in `losses` (key: smoothed loss at `step`)."""
-        return set()
+    def cut(self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]) -> set[str]:
+        """Keys of the trials to stop, of those in `losses` (key: smoothed loss at `step`).
+
+        `trials` are the pack's; only those in `losses` are still training. A trial whose loss is
+        not finite is never named: it has diverged, which is another thing.
+        """
+        found: set[str] = set()
+        for seed in {trial.seed for trial in trials}:
+            pack = {trial.key: trial for trial in trials if trial.seed == seed}
+            alive = {key: losses[key] for key in pack if key in losses}
+            found |= self._cut(self.rungs.index(step), alive, pack, seed)
+        return found
+
+    def _cut(
+        self, rung: int, losses: Mapping[str, float], pack: Mapping[str, Trial], seed: int
+    ) -> set[str]:
+        """`cut` among the trials of one seed, which see the same batches."""
+        known = [seen for seen in self.known if seen.seed == seed]
+        others = [(seen.hps, _at(seen, rung)) for seen in known]
+        told = [loss for _, loss in others if loss is not None]
+        if not losses or len(told) + len(losses) < STARTUP:
+            return set()
+        everyone = others + [(trial.hps, losses.get(key)) for key, trial in pack.items()]
+        worse = stops(self.kind, told, list(losses.values()))
+        return {
+            key
+            for (key, loss), stop in zip(losses.items(), worse, strict=True)
+            if stop and math.isfinite(loss) and not self._kept(pack[key].hps, everyone)
+        }
+
+    def _kept(self, hps: Hps, everyone: Sequence[tuple[Hps, float | None]]) -> bool:
+        """Whether a line through `hps` needs it."""
+        return any(self._needed(hps[name], line) for name, line in _lines(hps, everyone))
+
+    def _needed(self, value: float, line: Mapping[float, float]) -> bool:
+        """Whether `value` may yet be the optimum of `line` (log2 value: loss) or next to it.
+
+        All points whose loss is `close` to the least may be the optimum, and what lies around
+        them is kept. A line of fewer than three points at the rung says nothing yet.
+        """
+        if len(line) < 3:
+            return True
+        values, least = sorted(line), min(line.values())
+        best = [v for v in values if line[v] <= least + self.close * abs(least)]
+        return any(
+            abs(values.index(value) - values.index(v)) <= self.reach
+            or abs(value - v) <= self.near + 1e-9
+            for v in best
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; infinite losses are written as Python's json does (Infinity)."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Pruner:
+        """Inverse of `to_json`."""
+        known = tuple(
+            Seen(**(seen | {"losses": tuple(map(float, seen["losses"]))}))
+            for seen in record["known"]
+        )
+        return cls(**(dict(record) | {"known": known}))
+
+
+def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float, ...]:
+    """The smoothed losses of a finished trial at the rungs it reached, from its curve.
+
+    Each is the mean over the `window` steps before the rung, the curve's stretches weighted by
+    the steps they share with it. A diverged trial has +inf at the rungs after its end.
+    """
+    if result.status == "failed" or not result.curve:
+        return ()
+    reached = [_smoothed(result, rung - window, rung) for rung in rungs if rung <= result.steps]
+    missing = len(rungs) - len(reached) if result.status == "diverged" else 0
+    return tuple(reached + [math.inf] * missing)
+
+
+def _smoothed(result: Result, start: int, end: int) -> float:
+    """Mean loss over the steps from `start` to `end`."""
+    total, begin = 0.0, 0
+    longer = result.steps % len(result.curve)
+    for index, loss in enumerate(result.curve):
+        stop = begin + result.steps // len(result.curve) + (index < longer)
+        shared = min(stop, end) - max(begin, start)
+        if shared > 0:
+            total += shared * loss
+        begin = stop
+    return total / (end - start)
+
+
+def _at(seen: Seen, rung: int) -> float | None:
+    return seen.losses[rung] if rung < len(seen.losses) else None
+
+
+def _lines(
+    hps: Hps, everyone: Sequence[tuple[Hps, float | None]]
+) -> Iterator[tuple[str, dict[float, float]]]:
+    """The lines through `hps`: a hyperparameter, and losses by its value where they are known.
+
+    A line is all trials that differ from `hps` in one hyperparameter alone, those included that
+    are still to be trained or were stopped before; `hps` by itself is none.
+    """
+    lines: dict[str, dict[float, float]] = {}
+    own: float | None = None
+    for other, loss in everyone:
+        apart = [name for name in hps if abs(other[name] - hps[name]) > 1e-9]
+        if not apart:
+            own = loss if own is None else own
+        elif len(apart) == 1:
+            line = lines.setdefault(apart[0], {})
+            if loss is not None:
+                line[other[apart[0]]] = loss
+    for name, line in lines.items():
+        yield name, line if own is None else line | {hps[name]: own}
+
+
+def stops(kind: Kind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
+    """Whether Optuna's pruner of this kind would stop the trials with `losses` at a rung.
+
+    All of them, and `others`, have reached it. Optuna is made for trials that come one after the
+    other: its median asks only finished trials, and its halving only those that were asked before,
+    so that of equal trials the first asked would win. Here each is asked with all others told.
+    """
+    import optuna
+
+    if kind == "none":
+        return [False] * len(losses)
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    judge = _median if kind == "median" else _halving
+    told = [loss if math.isfinite(loss) else WORST for loss in [*others, *losses]]
+    try:
+        return judge(told, len(losses))
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+def _median(told: Sequence[float], count: int) -> list[bool]:
+    """Above the median of all at the rung, the trial itself among them."""
+    import optuna
+
+    study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
+    complete = optuna.trial.TrialState.COMPLETE
+    study.add_trials([_stand_in(loss, complete) for loss in told])
+    return [_asked(study, loss) for loss in told[-count:]]
+
+
+def _halving(told: Sequence[float], count: int) -> list[bool]:
+    """Not the best of FACTOR at the rung; the attribute is Optuna's mark of having been there.
+
+    Asking leaves the trial itself in the study, so that every one needs its own.
+    """
+    import optuna
+
+    pruned, key = optuna.trial.TrialState.PRUNED, "completed_rung_0"
+    stand_ins = [_stand_in(loss, pruned, {key: loss}) for loss in told]
+    answers = []
+    for index in range(len(told) - count, len(told)):
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
+        study = optuna.create_study(pruner=pruner)
+        study.add_trials(stand_ins[:index] + stand_ins[index + 1 :])
+        answers.append(_asked(study, told[index]))
+    return answers
+
+
+def _stand_in(
+    loss: float, state: optuna.trial.TrialState, attributes: dict[str, Any] | None = None
+) -> optuna.trial.FrozenTrial:
+    """A trial as Optuna should see it: at its first step, which stands for the rung."""
+    import optuna
+
+    return optuna.trial.create_trial(
+        state=state, value=loss, intermediate_values={1: loss}, system_attrs=attributes
+    )
+
+
+def _asked(study: optuna.Study, loss: float) -> bool:
+    """What the study's pruner says of a trial with this loss at its first step."""
+    trial = study.ask()
+    trial.report(loss, 1)
+    return trial.should_prune()
