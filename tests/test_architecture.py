@@ -35,7 +35,7 @@ ONLY = {
     "omegaconf": {"config"},
     "submitit": {"launch.slurm"},
     "wandb": {"report.wandb"},
-    "optuna": {"mirror", "search.tpe"},
+    "optuna": {"mirror", "search.prune", "search.tpe"},
     "matplotlib": {"report.plots"},
     "jinja2": {"report.page"},
     "tokenizers": {"data.textfiles"},

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from itertools import product
 
 from sweeper.errors import ConfigError
-from sweeper.search.strategy import Conclusion, History, Phase, Point, running_best
+from sweeper.search.prune import Kind
+from sweeper.search.strategy import (
+    Conclusion,
+    History,
+    Phase,
+    Point,
+    identity,
+    pruned_notes,
+    running_best,
+)
 from sweeper.trial import Axis, Hps, Space, defaults
 
 Cell = tuple[float, float]
@@ -24,13 +33,15 @@ class Grid2D:
 
     A grid of spacing `step` over both ranges, then the six neighbours at a factor of 2 of the
     best point so far, which moves to a better neighbour until none is: that point is accepted.
-    It may leave the ranges by `extend` in log2. Every point has `seeds` runs.
+    It may leave the ranges by `extend` in log2. Every point has `seeds` runs. A neighbour that
+    was stopped early is not known to be worse: a best point with one is not accepted.
     """
 
     axes: tuple[str, ...] = ("eta", "weight_decay")
     step: float = 2.0
     extend: int = 4
     seeds: int = 1
+    prune: Kind = "none"
 
     def __post_init__(self) -> None:
         """Refuse what is no grid over two hyperparameters."""
@@ -107,8 +118,11 @@ class Grid2D:
         return [point for point in points if point not in history]
 
     def accepted(self, space: Space, history: History, cell: Cell) -> bool:
-        """Whether all six neighbours of `cell` are known and worse."""
+        """Whether all six neighbours of `cell` are known and worse, none of them stopped early."""
         known = self._known(space, history)
+        stopped = {identity(r.trial.hps) for r in history.results if r.status == "pruned"}
+        if any(identity(self._hps(space, c)) in stopped for c in self._around(space, cell)):
+            return False
         around = [known.get(neighbour) for neighbour in self._around(space, cell)]
         worse = [value is not None and value > known[cell] for value in around]
         return len(worse) == len(NEIGHBOURS) and all(worse)
@@ -125,7 +139,7 @@ class Grid2D:
             objective=math.inf if best is None else known[best],
             seeds=self.seeds,
             runs=len(runs),
-            notes=(self._note(space, history, best),),
+            notes=(self._note(space, history, best), *pruned_notes(history)),
             cost_curve=running_best(runs),
             phase_ends=ends,
         )

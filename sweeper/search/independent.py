@@ -9,6 +9,7 @@ from statistics import mean, stdev
 
 from sweeper.errors import ConfigError
 from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, replay
+from sweeper.search.prune import Kind
 from sweeper.search.strategy import (
     Combination,
     Conclusion,
@@ -17,6 +18,7 @@ from sweeper.search.strategy import (
     Phase,
     Point,
     chosen_axes,
+    pruned_notes,
     running_best,
 )
 from sweeper.trial import Hps, Space, defaults
@@ -40,6 +42,7 @@ class IndependentSearch:
     seeds: int = 3
     combine_seeds: int = 3
     axes: tuple[str, ...] | None = None
+    prune: Kind = "none"
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
@@ -164,7 +167,7 @@ class IndependentSearch:
         lines = self._found_lines(space, history)
         best, objective, seeds = self._single(space, history, lines)
         combination = self._combination(self._combined(space, lines), best, history)
-        notes = list(line_notes(lines))
+        notes = [*line_notes(lines), *pruned_notes(history)]
         if combination is not None:
             notes.append(combination.finding)
             if not math.isnan(combination.difference):

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 from sweeper.errors import ConfigError
 from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, replay
-from sweeper.search.strategy import Conclusion, History, Phase, Point, running_best
+from sweeper.search.prune import Kind
+from sweeper.search.strategy import (
+    Conclusion,
+    History,
+    Phase,
+    Point,
+    pruned_notes,
+    running_best,
+)
 from sweeper.trial import Hps, Space, defaults
 
 
@@ -16,6 +24,7 @@ class LearningRateLine:
 
     line: LineRule = field(default_factory=LineRule)
     seeds: int = 1
+    prune: Kind = "none"
 
     def __post_init__(self) -> None:
         """Refuse a line without runs."""
@@ -53,7 +62,7 @@ class LearningRateLine:
             seeds=self.seeds,
             runs=len(runs),
             lines=(line,) if line else (),
-            notes=tuple(line_notes([line] if line else [])),
+            notes=(*line_notes([line] if line else []), *pruned_notes(history)),
             cost_curve=running_best(runs),
             phase_ends={"eta": len(runs)},
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sweeper.errors import ConfigError
@@ -22,7 +22,7 @@ Kind = Literal["none", "median", "halving"]
 RUNGS: Mapping[str, tuple[float, ...]] = {
     "none": (),
     "median": (0.25, 0.5, 0.75),
-    "halving": (0.25, 0.5),
+    "halving": (0.125, 0.25, 0.5),
 }
 """Where trials are compared, as shares of the steps after the warm-up."""
 
@@ -33,10 +33,13 @@ FACTOR = 2
 """Successive halving keeps one trial in this many at every rung."""
 
 REACH = 2
-"""Points of a line, on either side of its best at the rung, that are kept."""
+"""Points of a line, on either side of a best one at the rung, that are kept."""
 
-NEAR = 1.0
-"""Points of a line within this of its best at the rung, in log2, are kept."""
+NEAR = 2.0
+"""Points of a line within this of a best one at the rung, in log2, are kept."""
+
+CLOSE = 0.01
+"""Points of a line whose loss is within this share of the least at the rung are its best ones."""
 
 WORST = 1e30
 """A loss that is not finite, as Optuna is told it: its percentiles cannot hold infinities."""
@@ -56,7 +59,8 @@ class Pruner:
     """Decides at rungs, by what is known of other trials of the same setup.
 
     `steps`, `warmup` and `window` are the setup's: the run, its warm-up and the stretch over which
-    losses are averaged, in steps. `known` are trials of the same setup trained before.
+    losses are averaged, in steps. `known` are the other trials of the same setup: those trained
+    before, and with no losses those still to be trained, which only tell what lies on a line.
     """
 
     kind: Kind
@@ -66,6 +70,7 @@ class Pruner:
     known: tuple[Seen, ...] = ()
     reach: int = REACH
     near: float = NEAR
+    close: float = CLOSE
 
     def __post_init__(self) -> None:
         """Refuse an unknown kind."""
@@ -74,16 +79,21 @@ class Pruner:
 
     @classmethod
     def knowing(
-        cls, results: Iterable[Result], *, kind: Kind, steps: int, warmup: int, window: int
+        cls,
+        results: Iterable[Result],
+        planned: Iterable[Trial] = (),
+        *,
+        kind: Kind,
+        steps: int,
+        warmup: int,
+        window: int,
     ) -> Pruner:
-        """A pruner that knows `results`, all of one setup; failed ones say nothing."""
+        """A pruner that knows `results` and the trials `planned`, all of one setup."""
         bare = cls(kind=kind, steps=steps, warmup=warmup, window=window)
-        known = tuple(
-            Seen(hps=result.trial.hps, seed=result.trial.seed, losses=losses)
-            for result in results
-            if (losses := losses_at(result, bare.rungs, window))
-        )
-        return cls(kind=kind, steps=steps, warmup=warmup, window=window, known=known)
+        known = [(result.trial, losses_at(result, bare.rungs, window)) for result in results]
+        known += [(trial, ()) for trial in planned]
+        seen = (Seen(hps=dict(t.hps), seed=t.seed, losses=losses) for t, losses in known)
+        return replace(bare, known=tuple(seen))
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -99,46 +109,49 @@ class Pruner:
         `trials` are the pack's; only those in `losses` are still training. A trial whose loss is
         not finite is never named: it has diverged, which is another thing.
         """
-        here = [trial for trial in trials if trial.key in losses]
         found: set[str] = set()
-        for seed in {trial.seed for trial in here}:
-            pack = {trial.key: trial for trial in here if trial.seed == seed}
-            found |= self._cut(step, {key: losses[key] for key in pack}, pack, seed)
+        for seed in {trial.seed for trial in trials}:
+            pack = {trial.key: trial for trial in trials if trial.seed == seed}
+            alive = {key: losses[key] for key in pack if key in losses}
+            found |= self._cut(self.rungs.index(step), alive, pack, seed)
         return found
 
     def _cut(
-        self, step: int, losses: Mapping[str, float], pack: Mapping[str, Trial], seed: int
+        self, rung: int, losses: Mapping[str, float], pack: Mapping[str, Trial], seed: int
     ) -> set[str]:
         """`cut` among the trials of one seed, which see the same batches."""
-        rung = self.rungs.index(step)
         known = [seen for seen in self.known if seen.seed == seed]
-        others = [(seen.hps, seen.losses[rung]) for seen in known if len(seen.losses) > rung]
-        reached = others + [(pack[key].hps, loss) for key, loss in losses.items()]
-        if len(reached) < STARTUP:
+        others = [(seen.hps, _at(seen, rung)) for seen in known]
+        told = [loss for _, loss in others if loss is not None]
+        if not losses or len(told) + len(losses) < STARTUP:
             return set()
-        worse = stops(self.kind, [loss for _, loss in others], list(losses.values()))
+        everyone = others + [(trial.hps, losses.get(key)) for key, trial in pack.items()]
+        worse = stops(self.kind, told, list(losses.values()))
         return {
             key
             for (key, loss), stop in zip(losses.items(), worse, strict=True)
-            if stop and math.isfinite(loss) and not self._kept(pack[key].hps, reached)
+            if stop and math.isfinite(loss) and not self._kept(pack[key].hps, everyone)
         }
 
-    def _kept(self, hps: Hps, reached: Sequence[tuple[Hps, float]]) -> bool:
-        """Whether a line that `hps` lies on needs it.
-
-        A line is all trials at the rung that differ in one hyperparameter alone. With fewer than
-        three of them it says nothing yet, and a trial that lies on it is kept.
-        """
-        return any(self._needed(hps[name], line) for name, line in _lines(hps, reached))
+    def _kept(self, hps: Hps, everyone: Sequence[tuple[Hps, float | None]]) -> bool:
+        """Whether a line through `hps` needs it."""
+        return any(self._needed(hps[name], line) for name, line in _lines(hps, everyone))
 
     def _needed(self, value: float, line: Mapping[float, float]) -> bool:
-        """Whether `value` is near the best of `line` (log2 value: loss), or the line is short."""
+        """Whether `value` may yet be the optimum of `line` (log2 value: loss) or next to it.
+
+        All points whose loss is `close` to the least may be the optimum, and what lies around
+        them is kept. A line of fewer than three points at the rung says nothing yet.
+        """
         if len(line) < 3:
             return True
-        values = sorted(line)
-        best = min(values, key=lambda v: line[v])
-        apart = abs(values.index(value) - values.index(best))
-        return apart <= self.reach or abs(value - best) <= self.near + 1e-9
+        values, least = sorted(line), min(line.values())
+        best = [v for v in values if line[v] <= least + self.close * abs(least)]
+        return any(
+            abs(values.index(value) - values.index(v)) <= self.reach
+            or abs(value - v) <= self.near + 1e-9
+            for v in best
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; infinite losses are written as Python's json does (Infinity)."""
@@ -180,20 +193,30 @@ def _smoothed(result: Result, start: int, end: int) -> float:
     return total / (end - start)
 
 
+def _at(seen: Seen, rung: int) -> float | None:
+    return seen.losses[rung] if rung < len(seen.losses) else None
+
+
 def _lines(
-    hps: Hps, reached: Sequence[tuple[Hps, float]]
+    hps: Hps, everyone: Sequence[tuple[Hps, float | None]]
 ) -> Iterator[tuple[str, dict[float, float]]]:
-    """The lines through `hps`: a hyperparameter, and the losses by its value; never `hps` alone."""
+    """The lines through `hps`: a hyperparameter, and losses by its value where they are known.
+
+    A line is all trials that differ from `hps` in one hyperparameter alone, those included that
+    are still to be trained or were stopped before; `hps` by itself is none.
+    """
     lines: dict[str, dict[float, float]] = {}
-    own = math.inf
-    for other, loss in reached:
+    own: float | None = None
+    for other, loss in everyone:
         apart = [name for name in hps if abs(other[name] - hps[name]) > 1e-9]
         if not apart:
-            own = loss
+            own = loss if own is None else own
         elif len(apart) == 1:
-            lines.setdefault(apart[0], {})[other[apart[0]]] = loss
+            line = lines.setdefault(apart[0], {})
+            if loss is not None:
+                line[other[apart[0]]] = loss
     for name, line in lines.items():
-        yield name, line | {hps[name]: own}
+        yield name, line if own is None else line | {hps[name]: own}
 
 
 def stops(kind: Kind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
@@ -228,7 +251,7 @@ def _median(told: Sequence[float], count: int) -> list[bool]:
 
 
 def _halving(told: Sequence[float], count: int) -> list[bool]:
-    """Not among the best of every FACTOR at the rung; the key is Optuna's mark of having been there.
+    """Not the best of FACTOR at the rung; the attribute is Optuna's mark of having been there.
 
     Asking leaves the trial itself in the study, so that every one needs its own.
     """

@@ -10,6 +10,7 @@ from math import prod
 
 from sweeper.errors import ConfigError
 from sweeper.search.line import FINEST
+from sweeper.search.prune import Kind
 from sweeper.search.strategy import (
     Conclusion,
     History,
@@ -18,6 +19,7 @@ from sweeper.search.strategy import (
     best_result,
     chosen_axes,
     expected_best,
+    pruned_notes,
 )
 from sweeper.trial import Hps, Space, defaults
 
@@ -33,6 +35,7 @@ class RandomGrid:
     step: float = 1.0
     seed: int = 0
     axes: tuple[str, ...] | None = None
+    prune: Kind = "none"
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
@@ -87,7 +90,7 @@ class RandomGrid:
             objective=best.objective,
             seeds=1,
             runs=len(values),
-            notes=tuple(at_end),
+            notes=(*at_end, *pruned_notes(history)),
             cost_curve=expected_best(values),
             phase_ends={"random": len(values)},
         )

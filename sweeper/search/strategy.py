@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
@@ -32,7 +32,10 @@ def identity(hps: Hps) -> tuple[tuple[str, float], ...]:
 
 
 class History:
-    """Objectives of finished trials; a failed trial counts as +inf, so it is never chosen."""
+    """Objectives of finished trials; one that failed or was stopped early counts as +inf.
+
+    So neither is ever chosen, and a mean over seeds of which one was stopped is never the better.
+    """
 
     def __init__(self, results: Iterable[Result] = ()) -> None:
         """`results` in the order in which they were recorded."""
@@ -43,7 +46,7 @@ class History:
 
     def add(self, result: Result) -> None:
         """Take one more result in."""
-        if math.isnan(result.objective):
+        if math.isnan(result.objective) or result.status == "pruned":
             result = replace(result, objective=math.inf)
         self.results.append(result)
         self._values[identity(result.trial.hps), result.trial.seed] = result.objective
@@ -164,6 +167,16 @@ def chosen_axes(space: Space, wanted: Sequence[str] | None, key: str = "axes") -
             raise ConfigError(key, name, f"a hyperparameter of the space; {suggest(name, space)}")
     names = [name for name in space if wanted is None or name in wanted]
     return sorted(names, key=lambda name: name != "eta")
+
+
+def pruned_notes(history: History) -> Iterator[str]:
+    """A sentence about the trials that were stopped early, if any."""
+    count = sum(result.status == "pruned" for result in history.results)
+    if count:
+        yield (
+            f"{count} of {len(history.results)} trials were stopped early (search.prune): they "
+            "count as worse than any that was trained to its end, and lines show them as diverged"
+        )
 
 
 def best_result(history: History) -> Result:

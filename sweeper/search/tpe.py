@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 from sweeper.errors import ConfigError
+from sweeper.search.prune import Kind
 from sweeper.search.strategy import (
     Conclusion,
     History,
@@ -14,6 +15,7 @@ from sweeper.search.strategy import (
     Point,
     best_result,
     chosen_axes,
+    pruned_notes,
     running_best,
 )
 from sweeper.trial import Space, defaults
@@ -24,13 +26,16 @@ class TPE:
     """`runs` trials in batches of `batch`; the sampler is rebuilt from the history each time.
 
     The sampler is seeded by (`seed`, trials so far): Optuna repeats its points when a study is
-    resumed with the same seed. A diverged trial is told as a loss worse than any.
+    resumed with the same seed. A diverged trial is told as a loss worse than any, and one that was
+    stopped early as pruned at its last step: Optuna ranks those below all others, by how far
+    they came and then by their loss there.
     """
 
     runs: int = 100
     batch: int = 10
     seed: int = 0
     axes: tuple[str, ...] | None = None
+    prune: Kind = "none"
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
@@ -77,11 +82,14 @@ class TPE:
         seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
         for result in history.results:
+            pruned = result.status == "pruned"
             study.add_trial(
                 optuna.trial.create_trial(
+                    state=optuna.trial.TrialState.PRUNED if pruned else None,
                     params={name: result.trial.hps[name] for name in names},
                     distributions=ranges,
-                    value=result.objective,
+                    value=None if pruned else result.objective,
+                    intermediate_values={result.steps: result.curve[-1]} if pruned else None,
                 )
             )
         return [study.ask(ranges).params for _ in range(count)]
@@ -95,6 +103,7 @@ class TPE:
             objective=best.objective,
             seeds=1,
             runs=len(values),
+            notes=tuple(pruned_notes(history)),
             cost_curve=running_best(values),
             phase_ends={"tpe": len(values)},
         )

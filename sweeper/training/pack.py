@@ -67,6 +67,7 @@ class PackRun:
         self.recipe: Recipe = prepare(pack.trials[0].setup)
         self.dtype = weights_dtype(self.recipe)
         self.program = program(self.recipe, self.device)
+        self.program.release()
         self.notices: list[str] = []
         self.slots, self.compiled = self._sized(compile)
         self.seeds = sorted({trial.seed for trial in pack.trials})
@@ -158,7 +159,7 @@ class PackRun:
             lr=lists[0],
             eps=lists[1],
             weight_decay=lists[2],
-            own={name: self._there([row[name] for row in own], self.dtype) for name in own[0]},
+            own={name: self._there([row[name] for row in own], torch.float64) for name in own[0]},
         )
 
     def _way(self) -> list[str]:

@@ -1,0 +1,272 @@
+"""What early stopping saves, and whether it ever loses what a search rests on.
+
+    python scripts/bench/pruning.py record FOLDER OUT   trains small searches, some ten minutes
+    python scripts/bench/pruning.py replay [RECORDING]  replays the pruners, prints a table
+
+The recording that the tests use is tests/search/data/sweeps.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from sweeper.search.prune import Pruner, Seen, losses_at
+from sweeper.trial import Result, Trial, encode
+
+RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
+STRETCHES = 50
+"""Points of a recorded curve."""
+
+LINE = "search=lr search.line.step=0.5 search.line.points=17 search.line.extend=0"
+MUP = f"{LINE} parameterization.space.eta.low=-12 parameterization.space.eta.high=-4"
+UMUP = f"{LINE} parameterization.space.eta.low=-3 parameterization.space.eta.high=5"
+COMMON = "launcher.device=cpu train.batch_size=4 train.seq_len=32"
+SEARCHES = {
+    "line-umup-w32-s200": f"parameterization=umup {UMUP} model.width=32 train.steps=200"
+    " search.seeds=2",
+    "line-mup-w32-s200": f"parameterization=mup {MUP} model.width=32 train.steps=200"
+    " search.seeds=2",
+    "line-standard-w32-s400": f"parameterization=standard {MUP} model.width=32 train.steps=400"
+    " search.seeds=2",
+    "line-standard-w64-s200": f"parameterization=standard {MUP} model.width=64 train.steps=200"
+    " search.seeds=2",
+    "line-umup-w64-s400": f"parameterization=umup {UMUP} model.width=64 train.steps=400",
+    "line-mup-w64-s200": f"parameterization=mup {MUP} model.width=64 train.steps=200"
+    " search.seeds=2",
+    "line-umup-w32-s400-warm": f"parameterization=umup {UMUP} model.width=32 train.steps=400"
+    " train.warmup=0.3 train.final_lr=0",
+    "line-mup-w32-s400": f"parameterization=mup {MUP} model.width=32 train.steps=400",
+    "line-mup-mlp-s200": f"parameterization=mup model=mlp data=digits {MUP} model.width=32"
+    " train.steps=200 train.batch_size=16 search.seeds=2",
+    "independent-umup-w32-s200": "parameterization=umup search=independent search.runs=50"
+    " search.seeds=1 model.width=32 train.steps=200",
+    "random-umup-w32-s200": "parameterization=umup search=random search.runs=60 model.width=32"
+    " train.steps=200",
+    "random-mup-w32-s200": "parameterization=mup search=random search.runs=60 model.width=32"
+    " train.steps=200",
+}
+"""Searches, by name (its first word says what is checked): overrides beside COMMON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A search that was trained without early stopping."""
+
+    name: str
+    steps: int
+    warmup: int
+    window: int
+    results: tuple[Result, ...]
+
+    @property
+    def kind(self) -> str:
+        """What was searched: line, independent or random."""
+        return self.name.split("-")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What a pruner did: the keys it stopped, and the share of all steps that was not trained."""
+
+    stopped: frozenset[str]
+    saved: float
+
+
+def replay(sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], **rule: Any) -> Replay:
+    """The search again in packs of `pack` trials, in `order`, each pack knowing those before."""
+    known: list[Seen] = []
+    stopped: set[str] = set()
+    trained = 0
+    for start in range(0, len(order), pack):
+        part, later = order[start : start + pack], order[start + pack :]
+        planned = (Seen(hps=r.trial.hps, seed=r.trial.seed, losses=()) for r in later)
+        pruner = Pruner(
+            kind=kind,
+            steps=sweep.steps,
+            warmup=sweep.warmup,
+            window=sweep.window,
+            known=(*known, *planned),
+            **rule,
+        )
+        ends = _train(pruner, part)
+        for result in part:
+            losses = losses_at(result, pruner.rungs, sweep.window)
+            reached = sum(rung <= ends[result.key] for rung in pruner.rungs)
+            trial = result.trial
+            known.append(Seen(hps=trial.hps, seed=trial.seed, losses=losses[:reached]))
+            trained += ends[result.key]
+        stopped |= {key for key, end in ends.items() if end < sweep.steps}
+    return Replay(stopped=frozenset(stopped), saved=1 - trained / (sweep.steps * len(order)))
+
+
+def _train(pruner: Pruner, part: Sequence[Result]) -> dict[str, int]:
+    """The steps that each trial of a pack trains."""
+    trials: list[Trial] = [result.trial for result in part]
+    ends = {trial.key: pruner.steps for trial in trials}
+    losses = {result.key: losses_at(result, pruner.rungs, pruner.window) for result in part}
+    for index, rung in enumerate(pruner.rungs):
+        alive = {key: losses[key][index] for key, end in ends.items() if end == pruner.steps}
+        ends |= dict.fromkeys(pruner.cut(rung, alive, trials), rung)
+    return ends
+
+
+def needed(sweep: Sweep, near: float = 0.0) -> set[str]:
+    """Keys that the sweep's conclusion rests on.
+
+    Of a line of one seed its optimum, the point on either side, and every point within `near` of
+    it in log2. A random search rests on its best trial.
+    """
+    if sweep.kind == "random":
+        return {min(sweep.results, key=lambda result: result.objective).key}
+    found: set[str] = set()
+    for name, line in lines(sweep):
+        best = min(range(len(line)), key=lambda index: line[index].objective)
+        middle = line[best].trial.hps[name]
+        found |= {
+            result.key
+            for index, result in enumerate(line)
+            if abs(index - best) <= 1 or abs(result.trial.hps[name] - middle) <= near + 1e-9
+        }
+    return found
+
+
+def lines(sweep: Sweep) -> Iterator[tuple[str, list[Result]]]:
+    """Every line of at least three trials, sorted: results equal but for one hyperparameter."""
+    names = sweep.results[0].trial.hps.keys()
+    for name in names:
+        groups: dict[Any, list[Result]] = {}
+        for result in sweep.results:
+            rest = {other: value for other, value in result.trial.hps.items() if other != name}
+            groups.setdefault((tuple(rest.items()), result.trial.seed), []).append(result)
+        for group in groups.values():
+            if len(group) >= 3:
+                yield name, sorted(group, key=lambda result: result.trial.hps[name])
+
+
+def load(path: Path = RECORDING) -> list[Sweep]:
+    """The sweeps of a recording."""
+    return [_sweep(record) for record in json.loads(path.read_text())]
+
+
+def _sweep(record: dict[str, Any]) -> Sweep:
+    fields = {name: record[name] for name in ("name", "steps", "warmup", "window")}
+    results = []
+    for hps, seed, status, steps, objective, curve in record["trials"]:
+        trial = Trial(setup={}, hps=dict(zip(record["axes"], hps, strict=True)), seed=seed)
+        results.append(
+            Result(
+                trial=trial,
+                status=status,
+                objective=float(objective),
+                steps=steps,
+                curve=tuple(float(loss) for loss in curve),
+            )
+        )
+    return Sweep(results=tuple(results), **fields)
+
+
+def record(folder: Path, out: Path) -> None:
+    """Train SEARCHES into `folder`, where they are not there yet, and write their curves."""
+    found = []
+    for name, overrides in SEARCHES.items():
+        command = [sys.executable, "-m", "sweeper", "search", f"root={folder}", f"study={name}"]
+        subprocess.run([*command, *COMMON.split(), *overrides.split()], check=True)
+        found.append(_compact(name, folder / name))
+    text = ",\n".join(json.dumps(sweep, separators=(",", ":")) for sweep in found)
+    out.write_text(f"[{text}]\n")
+
+
+def _compact(name: str, study: Path) -> dict[str, Any]:
+    """A study's results without what the replay does not need; axes never varied are left out."""
+    files = sorted((study / "results").glob("[!.]*.json"))
+    results = [Result.from_json(json.loads(path.read_text())) for path in files]
+    results.sort(key=lambda result: result.finished_at)
+    train = results[0].trial.setup["train"]
+    hps = [result.trial.hps for result in results]
+    axes = [axis for axis in hps[0] if len({values[axis] for values in hps}) > 1]
+    trials = [
+        [
+            [result.trial.hps[axis] for axis in axes],
+            result.trial.seed,
+            result.status,
+            result.steps,
+            round(result.objective, 5),
+            _coarse(result.curve),
+        ]
+        for result in results
+    ]
+    return {
+        "name": name,
+        "steps": train["steps"],
+        "warmup": round(train["warmup"] * train["steps"]),
+        "window": math.ceil(train["objective_window"] * train["steps"]),
+        "axes": axes,
+        "trials": encode(trials),
+    }
+
+
+def _coarse(curve: Sequence[float]) -> list[float]:
+    """The curve's means over at most STRETCHES stretches."""
+    size = math.ceil(len(curve) / STRETCHES)
+    return [round(mean(curve[i : i + size]), 3) for i in range(0, len(curve), size)]
+
+
+def orders(sweep: Sweep, count: int) -> Iterator[list[Result]]:
+    """The order in which the sweep was proposed, then random ones."""
+    yield list(sweep.results)
+    for seed in range(count):
+        yield random.Random(seed).sample(sweep.results, len(sweep.results))
+
+
+def table(sweeps: Sequence[Sweep], count: int, **rule: Any) -> None:
+    """A row for every sweep, kind and pack size: steps saved, and what was lost in any order."""
+    print(f"{'sweep':28} {'kind':8} {'pack':>4} {'saved':>6}  orders losing: optimum±1, fit±1")
+    for sweep in sweeps:
+        least, fit = needed(sweep), needed(sweep, near=1.0)
+        for kind in ("median", "halving"):
+            for pack in (1, 4, len(sweep.results)):
+                runs = [replay(sweep, kind, pack, o, **rule) for o in orders(sweep, count)]
+                lost = [bool(run.stopped & least) for run in runs]
+                unfit = [bool(run.stopped & fit) for run in runs]
+                saved = mean(run.saved for run in runs)
+                counts = f"{sum(lost)}/{len(runs)}, {sum(unfit)}/{len(runs)}"
+                print(f"{sweep.name:28} {kind:8} {pack:4} {saved:6.1%}  {counts}")
+
+
+def main() -> None:
+    """Record or replay."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    recorder = verbs.add_parser("record")
+    recorder.add_argument("folder", type=Path)
+    recorder.add_argument("out", type=Path)
+    player = verbs.add_parser("replay")
+    player.add_argument("recording", type=Path, nargs="?", default=RECORDING)
+    player.add_argument("--orders", type=int, default=10)
+    player.add_argument("--reach", type=int)
+    player.add_argument("--near", type=float)
+    player.add_argument("--close", type=float)
+    chosen = parser.parse_args()
+    if chosen.verb == "record":
+        record(chosen.folder.absolute(), chosen.out)
+        return
+    rule = {name: getattr(chosen, name) for name in ("reach", "near", "close")}
+    table(
+        load(chosen.recording),
+        chosen.orders,
+        **{name: value for name, value in rule.items() if value is not None},
+    )
+
+
+if __name__ == "__main__":
+    main()
