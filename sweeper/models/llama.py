@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
+from sweeper.models.cross_entropy import head_loss
 from sweeper.models.fp8 import Fp8
 from sweeper.models.scaled import (
     Attention,
@@ -155,5 +156,8 @@ class Llama(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
-        logits: Tensor = self.head(self.norm(x))
-        return logits if targets is None else self.loss(logits, targets)
+        x = self.norm(x)
+        if targets is not None:
+            return head_loss(self.head, self.loss, x, targets)
+        logits: Tensor = self.head(x)
+        return logits
