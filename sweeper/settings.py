@@ -11,6 +11,7 @@ from sweeper.data.corpus import Corpus, Source
 from sweeper.errors import ConfigError, suggest
 from sweeper.launch.launcher import Launcher
 from sweeper.mirror import redact
+from sweeper.models.fp8 import Fp8
 from sweeper.plugs import build, call, foreign
 from sweeper.report.log import Logger
 from sweeper.scaling.spec import Parameterization
@@ -29,7 +30,7 @@ LARGEST = Size(width=2**20, depth=2**12)
 MOST_TRIALS = 10**6
 """Likewise for the trials of a search, or of one size's learning-rate curve."""
 
-GROUPS = ("parameterization", "model", "optimizer", "search", "launcher", "data", "logger")
+GROUPS = ("parameterization", "model", "optimizer", "search", "launcher", "data", "logger", "fp8")
 SECTIONS = (*GROUPS, "study", "train", "transfer")
 """The mappings that make up a configuration, beside the key `root`."""
 
@@ -63,6 +64,7 @@ class Settings:
     launcher: Launcher
     source: Source
     logger: Logger
+    fp8: Fp8
     transfer: LadderRule
     base: Size
 
@@ -82,6 +84,8 @@ class Settings:
         train = dict(self.raw["train"])
         if train["precision"] == "auto":
             train["precision"] = precision
+        # Without casts it is left out: trials then have the keys that they had before it was.
+        fp8 = {"fp8": dict(self.raw["fp8"])} if self.fp8.casts else {}
         return {
             "numerics": NUMERICS,
             "parameterization": scheme,
@@ -90,6 +94,7 @@ class Settings:
             "optimizer": dict(self.raw["optimizer"]),
             "data": dict(data),
             "train": train,
+            **fp8,
         }
 
 
@@ -179,6 +184,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         launcher=plug("launcher", Launcher),
         source=plug("data", Source),
         logger=plug("logger", Logger),
+        fp8=plug("fp8", Fp8),
         transfer=_under("transfer", lambda: call(LadderRule, raw["transfer"], {})),
         base=base,
     )

@@ -87,6 +87,16 @@ def test_what_determines_a_trial() -> None:
     )
 
 
+def test_fp8_is_part_of_what_determines_a_trial_once_it_casts() -> None:
+    """Without casts it is left out, so that no trial's key changes by its being there."""
+    size = Size(width=16, depth=1)
+    plain = resolve(BASE).setup({}, "float32", size)
+    assert "fp8" not in plain
+    for name in ("printed", "later"):
+        tree = BASE | {"fp8": compose_tree([f"fp8={name}"])["fp8"]}
+        assert resolve(tree).setup({}, "float32", size) == plain | {"fp8": tree["fp8"]}
+
+
 @pytest.mark.parametrize("section", [key for key in BASE if key != "root"])
 @pytest.mark.parametrize("value", [None, 3, [], "text"])
 def test_a_section_must_be_a_mapping(section: str, value: Any) -> None:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
+from sweeper.models.cross_entropy import head_loss
+from sweeper.models.fp8 import Fp8
 from sweeper.models.scaled import (
     Attention,
     CrossEntropy,
@@ -37,13 +39,13 @@ class SelfAttention(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, width: int, head_size: int, seq_len: int, *, unit: bool) -> None:
+    def __init__(self, width: int, head_size: int, seq_len: int, *, unit: bool, fp8: Fp8) -> None:
         """`width // head_size` heads."""
         super().__init__()
         self.heads, self.head_size = width // head_size, head_size
-        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.qkv = Linear(width, 3 * width, unit=unit, formats=fp8.hidden)
         self.core = Attention(head_size, seq_len, causal=True, unit=unit)
-        self.out = Linear(width, width, unit=unit)
+        self.out = Linear(width, width, unit=unit, formats=fp8.attention_out)
         cos, sin = rotary_table(seq_len, head_size)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -62,12 +64,12 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU: `down(up(x) * silu(gate(x)))` with up and gate fused."""
 
-    def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
+    def __init__(self, width: int, hidden: int, *, unit: bool, fp8: Fp8) -> None:
         """`hidden` is the inner width."""
         super().__init__()
-        self.up_gate = Linear(width, 2 * hidden, unit=unit)
+        self.up_gate = Linear(width, 2 * hidden, unit=unit, formats=fp8.hidden)
         self.act = GatedSiLU(unit=unit)
-        self.down = Linear(hidden, width, unit=unit)
+        self.down = Linear(hidden, width, unit=unit, formats=fp8.ffn_down)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> the same shape."""
@@ -84,10 +86,12 @@ class Block(nn.Module):
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width, gain=model.norm_gain)
-        self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
+        self.attention = SelfAttention(
+            model.width, model.head_size, model.seq_len, unit=unit, fp8=model.fp8
+        )
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
         self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain)
-        self.ffn = FeedForward(model.width, model.ffn_width, unit=unit)
+        self.ffn = FeedForward(model.width, model.ffn_width, unit=unit, fp8=model.fp8)
         self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,17 +122,18 @@ class Llama(nn.Module):
         norm_gain: bool = False,
         base_depth: int | None = None,
         unit: bool = False,
+        fp8: Fp8 | None = None,
     ) -> None:
         """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
         super().__init__()
         self.check(width, depth, head_size, ffn_ratio)
         self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size
         self.ffn_width, self.norm_gain, self.unit = round(ffn_ratio * width), norm_gain, unit
-        self.base_depth = base_depth or depth
+        self.base_depth, self.fp8 = base_depth or depth, fp8 or Fp8()
         self.embedding = Embedding(classes, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
         self.norm = RMSNorm(width, gain=norm_gain)
-        self.head = Linear(width, classes, unit=unit, readout=True)
+        self.head = Linear(width, classes, unit=unit, readout=True, formats=self.fp8.head)
         self.loss = CrossEntropy(classes, unit=unit)
 
     @staticmethod
@@ -151,5 +156,8 @@ class Llama(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
-        logits: Tensor = self.head(self.norm(x))
-        return logits if targets is None else self.loss(logits, targets)
+        x = self.norm(x)
+        if targets is not None:
+            return head_loss(self.head, self.loss, x, targets)
+        logits: Tensor = self.head(x)
+        return logits

@@ -7,6 +7,7 @@ from math import prod
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
+from sweeper.models.fp8 import Fp8
 from sweeper.models.scaled import Activation, CrossEntropy, Linear, Projection
 
 
@@ -26,6 +27,7 @@ class MLP(nn.Module):
         classes: int,
         input_shape: tuple[int, ...],
         unit: bool = False,
+        fp8: Fp8 | None = None,
     ) -> None:
         """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
         super().__init__()
@@ -33,10 +35,14 @@ class MLP(nn.Module):
             if value < 1:
                 raise ConfigError(key, value, "at least 1")
         self.width, self.depth, self.input_shape = width, depth, tuple(input_shape)
-        self.input = Projection(prod(input_shape), width, unit=unit)
-        self.layers = nn.ModuleList(Linear(width, width, unit=unit) for _ in range(depth))
+        self.fp8 = fp8 or Fp8()
+        hidden, head = self.fp8.hidden, self.fp8.head
+        self.input = Projection(prod(input_shape), width, unit=unit, formats=hidden)
+        self.layers = nn.ModuleList(
+            Linear(width, width, unit=unit, formats=hidden) for _ in range(depth)
+        )
         self.act = Activation("relu", unit=True)
-        self.head = Linear(width, classes, unit=unit, readout=True)
+        self.head = Linear(width, classes, unit=unit, readout=True, formats=head)
         self.loss = CrossEntropy(classes, unit=unit)
 
     def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:

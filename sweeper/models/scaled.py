@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sweeper.models.fp8 import Formats, round_gradient, round_value
 from sweeper.scaling.spec import Site
 
 
@@ -59,7 +60,8 @@ class Linear(ScaledModule):
 
     With `unit`, the weight's gradient is divided by the root of the number of tokens in place
     of its multiplication (u-muP paper, A.4). With `unit` and `readout`, the gradient to x
-    carries `backward_multiplier` in place of `multiplier`.
+    carries `backward_multiplier` in place of `multiplier`. `formats` rounds the operands of
+    the product; the multiplier comes after it, forward and backward (ibid., A.4).
     """
 
     multiplier: Tensor
@@ -67,7 +69,13 @@ class Linear(ScaledModule):
     scales = ("multiplier",)
 
     def __init__(
-        self, in_features: int, out_features: int, *, unit: bool = False, readout: bool = False
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        unit: bool = False,
+        readout: bool = False,
+        formats: Formats | None = None,
     ) -> None:
         """Shapes as in `nn.Linear`; `readout` for the last layer."""
         super().__init__(unit=unit)
@@ -75,6 +83,7 @@ class Linear(ScaledModule):
         if self.own_backward:
             self.register_buffer("backward_multiplier", torch.ones(()), persistent=False)
         self.in_features, self.out_features = in_features, out_features
+        self.formats = formats or Formats()
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,7 +93,9 @@ class Linear(ScaledModule):
             weight = scale_gradient(weight, 1 / (sqrt(tokens_in(x)) * self.multiplier))
         if self.own_backward:
             x = scale_gradient(x, self.backward_multiplier / self.multiplier)
-        return F.linear(x, weight) * self.multiplier
+        x = round_value(x, self.formats.input)
+        y = F.linear(x, round_value(weight, self.formats.weight)) * self.multiplier
+        return round_gradient(y, self.formats.gradient)
 
 
 class Projection(Linear):

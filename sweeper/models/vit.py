@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
+from sweeper.models.fp8 import Fp8
 from sweeper.models.scaled import (
     Activation,
     Attention,
@@ -41,13 +42,13 @@ def patches(images: Tensor, size: int) -> Tensor:
 class SelfAttention(nn.Module):
     """Multi-head attention in both directions (eq. 1.12)."""
 
-    def __init__(self, width: int, head_size: int, tokens: int, *, unit: bool) -> None:
+    def __init__(self, width: int, head_size: int, tokens: int, *, unit: bool, fp8: Fp8) -> None:
         """`width // head_size` heads; `tokens` is the number of patches."""
         super().__init__()
         self.head_size = head_size
-        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.qkv = Linear(width, 3 * width, unit=unit, formats=fp8.hidden)
         self.core = Attention(head_size, tokens, causal=False, unit=unit)
-        self.out = Linear(width, width, unit=unit)
+        self.out = Linear(width, width, unit=unit, formats=fp8.attention_out)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, width] -> the same shape."""
@@ -60,12 +61,12 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     """`down(gelu(up(x)))`."""
 
-    def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
+    def __init__(self, width: int, hidden: int, *, unit: bool, fp8: Fp8) -> None:
         """`hidden` is the inner width."""
         super().__init__()
-        self.up = Linear(width, hidden, unit=unit)
+        self.up = Linear(width, hidden, unit=unit, formats=fp8.hidden)
         self.act = Activation("gelu", unit=unit)
-        self.down = Linear(hidden, width, unit=unit)
+        self.down = Linear(hidden, width, unit=unit, formats=fp8.ffn_down)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> the same shape."""
@@ -80,9 +81,12 @@ class Block(nn.Module):
         """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
-        self.attention = SelfAttention(model.width, model.head_size, model.tokens, unit=unit)
+        self.attention = SelfAttention(
+            model.width, model.head_size, model.tokens, unit=unit, fp8=model.fp8
+        )
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
-        self.ffn = FeedForward(model.width, model.ffn_ratio * model.width, unit=unit)
+        hidden = model.ffn_ratio * model.width
+        self.ffn = FeedForward(model.width, hidden, unit=unit, fp8=model.fp8)
         self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,6 +116,7 @@ class ViT(nn.Module):
         ffn_ratio: int = 4,
         base_depth: int | None = None,
         unit: bool = False,
+        fp8: Fp8 | None = None,
     ) -> None:
         """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
         super().__init__()
@@ -120,11 +125,13 @@ class ViT(nn.Module):
         self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
         self.input_shape = tuple(input_shape)
         self.patch_size, self.unit, self.base_depth = patch_size, unit, base_depth or depth
+        self.fp8 = fp8 or Fp8()
         self.tokens = (high // patch_size) * (wide // patch_size)
-        self.patch = Projection(patch_size**2 * (channels or [1])[0], width, unit=unit)
+        entries = patch_size**2 * (channels or [1])[0]
+        self.patch = Projection(entries, width, unit=unit, formats=self.fp8.hidden)
         self.position = Embedding(self.tokens, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
-        self.head = Linear(width, classes, unit=unit, readout=True)
+        self.head = Linear(width, classes, unit=unit, readout=True, formats=self.fp8.head)
         self.loss = CrossEntropy(classes, unit=unit)
 
     @staticmethod

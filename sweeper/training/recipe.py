@@ -14,7 +14,7 @@ from torch import nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.classify import sites, specs_between
-from sweeper.plugs import build, call, load
+from sweeper.plugs import arguments, build, call, load
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Site
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.settings import SHAPE, TrainSettings
@@ -104,6 +104,8 @@ def build_model(setup: Mapping[str, Any], unit: bool, width: int, depth: int) ->
         offered["input_shape"] = tuple(data["input_shape"])
     else:
         offered["seq_len"] = setup["train"]["seq_len"]
+    if "fp8" in setup:
+        offered["fp8"] = _fp8(setup)
     try:
         model = build({**setup["model"], "width": width, "depth": depth}, offered)
     except ConfigError as error:
@@ -116,6 +118,18 @@ def build_model(setup: Mapping[str, Any], unit: bool, width: int, depth: int) ->
     if not isinstance(model, nn.Module):
         raise ConfigError("model._target_", setup["model"]["_target_"], "an nn.Module")
     return model
+
+
+def _fp8(setup: Mapping[str, Any]) -> Any:
+    """The setup's FP8 scheme; ConfigError if it is refused, or its model takes none."""
+    taken = arguments(load(setup["model"]["_target_"], "model._target_"))
+    if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        allowed = f"none: {setup['model']['_target_']} takes no argument fp8"
+        raise ConfigError("fp8", setup["fp8"], allowed)
+    try:
+        return build(setup["fp8"])
+    except ConfigError as error:
+        raise error.below("fp8") from error
 
 
 def prepare(setup: Mapping[str, Any]) -> Recipe:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch import nn
 
 from sweeper.errors import ConfigError
-from sweeper.training.recipe import prepare
+from sweeper.models.fp8 import Formats, Fp8
+from sweeper.training.recipe import build_model, prepare
 from tests.training.helpers import SCHEMES, setup, trial
 
 
@@ -107,3 +109,28 @@ def test_an_optimizer_without_a_rule_is_refused_before_training(
     with pytest.raises(ConfigError) as caught:
         prepare(broken)
     assert caught.value.key == f"parameterization.{key}"
+
+
+FP8 = {"_target_": "sweeper.models.fp8.Fp8", "head": {"input": "e4m3"}}
+
+
+class Plain(nn.Module):
+    """A model that knows no FP8."""
+
+    def __init__(self, *, width: int, depth: int) -> None:
+        super().__init__()
+
+
+def test_the_model_is_given_the_formats() -> None:
+    made = build_model(setup() | {"fp8": FP8}, False, 32, 2)
+    assert made.fp8 == Fp8(head=Formats(input="e4m3"))
+    assert build_model(setup(), False, 32, 2).fp8 == Fp8()
+
+
+def test_a_model_without_fp8_refuses_it() -> None:
+    model = {"_target_": f"{__name__}.Plain", "width": 32, "depth": 2}
+    assert isinstance(build_model(setup() | {"model": model}, False, 32, 2), Plain)
+    with pytest.raises(ConfigError, match=r"^fp8=.*Plain takes no argument fp8"):
+        build_model(setup() | {"model": model, "fp8": FP8}, False, 32, 2)
+    with pytest.raises(ConfigError, match=r"^fp8\.heads="):
+        build_model(setup() | {"fp8": FP8 | {"heads": None}}, False, 32, 2)

@@ -1,0 +1,194 @@
+"""The chunked loss against the plain one: loss and gradients, packed, compiled, in bfloat16."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sweeper.models import cross_entropy
+from sweeper.models.classify import specs_between
+from sweeper.models.cross_entropy import CLASSES, head_loss
+from sweeper.models.fp8 import Formats
+from sweeper.models.llama import Llama
+from sweeper.models.scaled import CrossEntropy, Linear
+from tests.models.ways import WAYS, Tensors, run, stacked
+
+V, WIDTH, TRIALS = 23, 6, 3
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of four tokens of ten, the last one short, from ten classes on."""
+    monkeypatch.setattr(cross_entropy, "CLASSES", 10)
+    monkeypatch.setattr(cross_entropy, "ROWS", 4)
+    monkeypatch.setattr(cross_entropy, "ENTRIES", 1)
+
+
+class Head(nn.Module):
+    """A product that gets x's gradient, then head and loss; `plain` in the ordinary way."""
+
+    def __init__(self, *, unit: bool, readout: bool = True, plain: bool = False) -> None:
+        super().__init__()
+        self.plain = plain
+        self.first = Linear(WIDTH, WIDTH)
+        self.head = Linear(WIDTH, V, unit=unit, readout=readout)
+        self.loss = CrossEntropy(V, unit=unit)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.plain:
+            return self.loss(self.head(x), targets)  # type: ignore[no-any-return]
+        return head_loss(self.head, self.loss, x, targets)
+
+
+def draw(dtype: torch.dtype) -> tuple[Tensors, Tensors, tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    params, buffers = stacked(Head(unit=True).to(dtype), TRIALS)
+    x = torch.randn(TRIALS, 2, 5, WIDTH, dtype=dtype)
+    return params, buffers, (x, torch.randint(V, (TRIALS, 2, 5)))
+
+
+def close(one: tuple[Tensor, Tensors], other: tuple[Tensor, Tensors], **tolerance: float) -> None:
+    torch.testing.assert_close(one, other, **tolerance)
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize(("compiled", "packed"), WAYS)
+def test_loss_and_gradients_are_the_plain_ones(unit: bool, compiled: bool, packed: bool) -> None:
+    check(unit=unit, readout=True, compiled=compiled, packed=packed)
+
+
+def test_a_head_without_a_backward_multiplier() -> None:
+    check(unit=True, readout=False, compiled=False, packed=True)
+
+
+def check(*, unit: bool, readout: bool, compiled: bool, packed: bool) -> None:
+    params, buffers, inputs = draw(torch.float64)
+    known = dict(Head(unit=unit, readout=readout).named_buffers())
+    buffers = {name: value for name, value in buffers.items() if name in known}
+    plain, chunked = (Head(unit=unit, readout=readout, plain=p).double() for p in (True, False))
+    expected = run(plain, params, buffers, inputs, compiled=False, packed=False)
+    found = run(chunked, params, buffers, inputs, compiled=compiled, packed=packed)
+    close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("compiled", "packed"), WAYS)
+def test_under_autocast(compiled: bool, packed: bool) -> None:
+    """Products in bfloat16, loss and weight gradients in float32: as near as the plain way is."""
+    params, buffers, inputs = draw(torch.float32)
+    exact = run(Head(unit=True, plain=True), params, buffers, inputs, compiled=False, packed=False)
+    model = Head(unit=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = run(model, params, buffers, inputs, compiled=compiled, packed=packed)
+    assert found[0].dtype == torch.float32
+    torch.testing.assert_close(found[0], exact[0], rtol=0.03, atol=0.03)
+    for name, gradient in found[1].items():
+        error = (gradient - exact[1][name]).norm() / exact[1][name].norm()
+        assert gradient.dtype == torch.float32 and 1e-5 < error < 0.03, name
+
+
+def test_products_are_low_precision_under_autocast_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.dtype] = []
+    bmm = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b: seen.append(a.dtype) or bmm(a, b))
+    model, x = Head(unit=True), torch.randn(10, WIDTH)
+    nn.init.normal_(model.head.weight), nn.init.normal_(model.first.weight)
+    model(x, torch.arange(10)).backward()
+    assert set(seen) == {torch.float32} and len(seen) == 9  # three products a chunk
+    seen.clear()
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        model(x, torch.arange(10))
+    assert set(seen) == {torch.bfloat16} and len(seen) == 3  # no gradients, no products for them
+
+
+def test_only_part_of_the_trials_dimensions_may_be_mapped() -> None:
+    """Weights that all trials share, and a map inside a map."""
+    params, _, (x, targets) = draw(torch.float64)
+    model = Head(unit=False).double()
+    model.load_state_dict({name: value[0] for name, value in params.items()})
+    alone = torch.stack([model(a, b) for a, b in zip(x, targets, strict=True)])
+    torch.testing.assert_close(torch.vmap(model)(x, targets), alone)
+    twice = torch.vmap(torch.vmap(model))(x[None], targets[None])
+    torch.testing.assert_close(twice, alone[None])
+
+
+def test_large_logits_do_not_overflow() -> None:
+    model = Head(unit=False)
+    nn.init.normal_(model.head.weight, std=1e4), nn.init.eye_(model.first.weight)
+    x, targets = torch.randn(10, WIDTH), torch.arange(10)
+    model(x, targets).backward()
+    assert torch.isfinite(model.head.weight.grad).all()  # type: ignore[arg-type]
+    plain = model.loss(model.head(x), targets)
+    torch.testing.assert_close(model(x, targets), plain)
+
+
+def test_a_diverged_trial_does_not_touch_its_neighbours() -> None:
+    params, buffers, inputs = draw(torch.float64)
+    model = Head(unit=True).double()
+    sound = run(model, params, buffers, inputs, compiled=False, packed=True)
+    params["head.weight"][1, 3] = math.inf
+    losses, gradients = run(model, params, buffers, inputs, compiled=False, packed=True)
+    assert not torch.isfinite(losses[1])
+    rest = {name: g[[0, 2]] for name, g in gradients.items()}
+    close((losses[[0, 2]], rest), (sound[0][[0, 2]], {n: g[[0, 2]] for n, g in sound[1].items()}))
+
+
+def llama(width: int = 8, depth: int = 1, **more: Any) -> Llama:
+    sizes = {"width": width, "depth": depth, "classes": CLASSES, "seq_len": 4, "head_size": 4}
+    model = Llama(**(sizes | more))  # type: ignore[arg-type]
+    for parameter in model.parameters():
+        if not parameter.is_meta:
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of the logits' chunks to come."""
+    seen: list[tuple[int, ...]] = []
+    take = cross_entropy._take
+
+    def watched(logits: Tensor, *rest: Tensor) -> Tensor:
+        seen.append(tuple(logits.shape))
+        return take(logits, *rest)
+
+    monkeypatch.setattr(cross_entropy, "_take", watched)
+    return seen
+
+
+def test_the_decoder_takes_it_from_the_threshold_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "CLASSES", CLASSES)
+    seen, tokens = calls(monkeypatch), torch.randint(200, (2, 4))
+    for model, chunks in ((llama(classes=CLASSES - 1), 0), (llama(), 2)):
+        logits = model(tokens)
+        assert logits.shape == (2, 4, model.head.out_features) and not seen
+        torch.testing.assert_close(model(tokens, tokens), model.loss(logits, tokens))
+        assert len(seen) == chunks
+
+
+def test_a_head_in_fp8_takes_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = llama(), calls(monkeypatch)
+    model.head.formats = Formats(gradient="e5m2")
+    tokens = torch.randint(200, (2, 4))
+    model(tokens, tokens)
+    assert not seen
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_it_changes_no_classification(unit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def specs() -> list[Any]:
+        def example(sizes: Any) -> tuple[Tensor, Tensor]:
+            tokens = torch.zeros(2, 4, dtype=torch.long, device="meta")
+            return tokens, tokens
+
+        def build(width: int, depth: int) -> Llama:
+            return llama(width, depth, unit=unit)
+
+        return specs_between(build, base=(8, 1), target=(16, 2), inputs=example)
+
+    chunked = specs()
+    monkeypatch.setattr(cross_entropy, "CLASSES", CLASSES + 1)
+    assert chunked == specs() and chunked[-1].role == "readout"

@@ -1,0 +1,361 @@
+"""Simulated FP8: roundings, gradients packed and compiled, schemes, and what is in range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sweeper.errors import ConfigError
+from sweeper.models.classify import sites, specs_between
+from sweeper.models.fp8 import (
+    DTYPES,
+    Format,
+    Formats,
+    Fp8,
+    round_gradient,
+    round_value,
+    rounded,
+)
+from sweeper.models.llama import Llama
+from sweeper.models.mlp import MLP
+from sweeper.models.scaled import Linear
+from sweeper.models.vit import ViT
+from sweeper.plugs import build
+from sweeper.scaling.mup import MuP
+from sweeper.scaling.umup import UMuP
+from tests.models.ways import WAYS, run, stacked
+
+CONF = Path(__file__).parents[2] / "conf" / "fp8"
+NAMES: tuple[Format, ...] = ("e4m3", "e5m2")
+
+
+def grid(name: Format) -> list[float]:
+    """Every finite number of the format from 0 up, from its definition: even places have even
+    mantissas."""
+    mantissa, bias, top = {"e4m3": (3, 7, 15), "e5m2": (2, 15, 30)}[name]
+    steps = 2**mantissa
+    numbers = [i / steps * 2.0 ** (1 - bias) for i in range(steps)]
+    for exponent in range(1, top + 1):
+        numbers += [(1 + i / steps) * 2.0 ** (exponent - bias) for i in range(steps)]
+    return numbers[:-1] if name == "e4m3" else numbers  # E4M3's last place is NaN
+
+
+GRIDS = {name: grid(name) for name in NAMES}
+
+
+def nearest(x: float, name: Format) -> float:
+    """The nearest number of the grid, ties to even, and its largest beyond that."""
+    numbers = GRIDS[name]
+    size = min(abs(x), numbers[-1])
+    place = min(range(len(numbers)), key=lambda i: (abs(numbers[i] - size), i % 2))
+    return math.copysign(numbers[place], x)
+
+
+def test_the_grids_are_the_formats() -> None:
+    assert (len(GRIDS["e4m3"]), len(GRIDS["e5m2"])) == (127, 124)
+    assert (GRIDS["e4m3"][-1], GRIDS["e5m2"][-1]) == (448.0, 57344.0)
+
+
+@pytest.mark.parametrize(
+    ("x", "e4m3", "e5m2"),
+    [
+        (0.0, 0.0, 0.0),
+        (1.0, 1.0, 1.0),
+        (-0.3, -0.3125, -0.3125),
+        (1.0625, 1.0, 1.0),  # a tie in E4M3: to the even mantissa
+        (1.1875, 1.25, 1.25),  # likewise, upwards
+        (1.125, 1.125, 1.0),  # a tie in E5M2
+        (1.375, 1.375, 1.5),
+        (math.pi, 3.25, 3.0),
+        (17.0, 16.0, 16.0),
+        (-100.0, -96.0, -96.0),
+        (300.0, 288.0, 320.0),
+        (448.0, 448.0, 448.0),
+        (470.0, 448.0, 448.0),
+        (-1e4, -448.0, -10240.0),
+        (1e9, 448.0, 57344.0),
+        (2.0**-6, 2.0**-6, 2.0**-6),  # the least normal number of E4M3
+        (2.0**-9, 2.0**-9, 2.0**-9),  # its least
+        (2.0**-10, 0.0, 2.0**-10),  # half of it: a tie, to zero
+        (1.01 * 2.0**-10, 2.0**-9, 2.0**-10),
+        (2.0**-16, 0.0, 2.0**-16),  # the least of E5M2
+        (2.0**-17, 0.0, 0.0),
+        (1.01 * 2.0**-17, 0.0, 2.0**-16),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_known_roundings(x: float, e4m3: float, e5m2: float, dtype: torch.dtype) -> None:
+    value = torch.tensor([x], dtype=dtype)
+    for name, expected in (("e4m3", e4m3), ("e5m2", e5m2)):
+        found = rounded(value, cast(Format, name))
+        assert found.dtype == dtype
+        if float(value[0]) == pytest.approx(x, rel=1e-7, abs=0):  # not if bfloat16 lacks x
+            assert float(found[0]) == expected == nearest(x, cast(Format, name))
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+@example(464.0)
+@example(480.0)
+@example(61440.0)
+def test_every_finite_number_goes_to_its_nearest(x: float) -> None:
+    for name in NAMES:
+        found = rounded(torch.tensor([x]), name)
+        assert float(found[0]) == nearest(x, name)
+        assert torch.equal(rounded(found, name), found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_finite_becomes_nan(name: Format) -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan])
+    assert rounded(x, name).isnan().all() and round_value(x, name).isnan().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_are_rounded_straight_through(name: Format) -> None:
+    x = torch.tensor([0.3, -1e9, 1e-9, 7.0], requires_grad=True)
+    upstream = torch.tensor([0.3, 1e9, 1e-9, -3.3])
+    y = round_value(x, name)
+    assert torch.equal(y, rounded(x.detach(), name))
+    assert torch.equal(torch.autograd.grad(y, x, upstream)[0], upstream)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_rounded_going_backward_alone(name: Format) -> None:
+    x = torch.tensor([0.3, -1e9, 1e-9, 7.0], requires_grad=True)
+    upstream = torch.tensor([0.3, 1e9, 1e-9, -3.3])
+    y = round_gradient(x, name)
+    assert torch.equal(y, x)
+    assert torch.equal(torch.autograd.grad(y, x, upstream)[0], rounded(upstream, name))
+
+
+def test_without_a_format_nothing_happens() -> None:
+    x = torch.randn(3)
+    assert round_value(x, None) is x and round_gradient(x, None) is x
+
+
+class Two(nn.Module):
+    """Two products in FP8, and a loss whose gradient is `slope`, of many magnitudes."""
+
+    def __init__(self, formats: Formats, *, unit: bool) -> None:
+        super().__init__()
+        self.first = Linear(6, 5, unit=unit, formats=formats)
+        self.last = Linear(5, 4, unit=unit, readout=True, formats=formats)
+
+    def forward(self, x: Tensor, slope: Tensor) -> Tensor:
+        return (self.last(self.first(x)) * slope).sum()
+
+
+ALL = Formats(input="e5m2", weight="e4m3", gradient="e4m3")
+
+
+def by_hand(
+    p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, slope: Tensor, unit: bool
+) -> Any:
+    """`Two`'s loss under ALL, and 1.5 times its gradients, written out (u-muP paper, E.2, A.4)."""
+
+    def q(t: Tensor, name: Format) -> Tensor:
+        return t.double().clone().apply_(lambda v: nearest(v, name))
+
+    m1, m2 = b["first.multiplier"], b["last.multiplier"]
+    w1, w2 = (q(p[f"{name}.weight"], "e4m3") for name in ("first", "last"))
+    x1 = q(x, "e5m2")
+    h = x1 @ w1.T * m1
+    x2 = q(h, "e5m2")
+    g2 = q(1.5 * slope, "e4m3")
+    g1 = q(g2 @ w2 * (b["last.backward_multiplier"] if unit else m2), "e4m3")
+    root = math.sqrt(len(x))
+    d1, d2 = g1.T @ x1 * (1 / root if unit else m1), g2.T @ x2 * (1 / root if unit else m2)
+    return (x2 @ w2.T * m2 * slope).sum(), {"first.weight": d1, "last.weight": d2}
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize(("compiled", "packed"), WAYS)
+def test_a_net_against_its_formulas(unit: bool, compiled: bool, packed: bool) -> None:
+    torch.manual_seed(1)
+    model = Two(ALL, unit=unit).double()
+    params, buffers = stacked(model, 3)
+    x = torch.randn(3, 7, 6).double()
+    slope = torch.randn(3, 7, 4).double() * 2.0 ** torch.randint(-12, 3, (3, 7, 4))
+    losses, gradients = run(model, params, buffers, (x, slope), compiled=compiled, packed=packed)
+    plain = run(
+        Two(Formats(), unit=unit).double(), params, buffers, (x, slope), compiled=False, packed=True
+    )[1]
+    for i in range(3):
+        p, b = ({n: t[i] for n, t in group.items()} for group in (params, buffers))
+        loss, expected = by_hand(p, b, x[i], slope[i], unit)
+        torch.testing.assert_close(losses[i], loss)
+        for name, gradient in expected.items():
+            torch.testing.assert_close(gradients[name][i], gradient)
+            assert not torch.allclose(gradients[name][i], plain[name][i], rtol=1e-3)
+
+
+def test_under_autocast_operands_are_rounded_from_full_precision() -> None:
+    """1.06 is nearer to 1.125 than to 1; bfloat16 would make it the tie, 1.0625."""
+    layer = Linear(1, 1, formats=ALL)
+    nn.init.constant_(layer.weight, 1.0626)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert float(layer(torch.ones(1, 1)).detach()) == 1.125
+
+
+def scheme(name: str) -> Fp8:
+    found = build(yaml.safe_load((CONF / f"{name}.yaml").read_text()))
+    assert isinstance(found, Fp8)
+    return found
+
+
+LINEARS = {
+    "llama": {
+        "layers.0.attention.qkv": "hidden",
+        "layers.0.attention.out": "attention_out",
+        "layers.0.ffn.up_gate": "hidden",
+        "layers.0.ffn.down": "ffn_down",
+        "head": "head",
+    },
+    "vit": {
+        "patch": "hidden",
+        "layers.0.attention.qkv": "hidden",
+        "layers.0.attention.out": "attention_out",
+        "layers.0.ffn.up": "hidden",
+        "layers.0.ffn.down": "ffn_down",
+        "head": "head",
+    },
+    "mlp": {"input": "hidden", "layers.0": "hidden", "head": "head"},
+}
+
+
+def made(kind: str, width: int, depth: int, **more: Any) -> nn.Module:
+    arrays: dict[str, Any] = {"classes": 10, "input_shape": (8, 8)}
+    match kind:
+        case "llama":
+            return Llama(width=width, depth=depth, classes=50, seq_len=8, **more)
+        case "vit":
+            return ViT(width=width, depth=depth, **arrays, **more)
+    return MLP(width=width, depth=depth, **arrays, **more)
+
+
+@pytest.mark.parametrize("kind", LINEARS)
+def test_models_give_every_product_the_formats_of_its_kind(kind: str) -> None:
+    fp8 = Fp8(
+        hidden=Formats(input="e4m3"),
+        attention_out=Formats(input="e5m2"),
+        ffn_down=Formats(weight="e4m3"),
+        head=Formats(gradient="e5m2"),
+    )
+    with torch.device("meta"):
+        model = made(kind, 16, 1, fp8=fp8)
+    found = {n: m.formats for n, m in model.named_modules() if isinstance(m, Linear)}
+    assert found == {name: getattr(fp8, place) for name, place in LINEARS[kind].items()}
+
+
+def test_the_schemes() -> None:
+    assert not scheme("none").casts and scheme("none") == Fp8()
+    plain = Formats(input="e4m3", weight="e4m3", gradient="e4m3")
+    grown = Formats(input="e5m2", weight="e4m3", gradient="e4m3")
+    printed, later = scheme("printed"), scheme("later")
+    assert printed == Fp8(hidden=plain, attention_out=grown, ffn_down=grown, head=plain)
+    assert later == Fp8(hidden=Formats(input="e4m3", weight="e4m3", gradient="e5m2"))
+    assert printed.casts and later.casts
+
+
+def test_a_format_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build({"_target_": "sweeper.models.fp8.Fp8", "head": {"input": "e3m4"}})
+    assert caught.value.key == "head.input" and "e4m3, e5m2" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", LINEARS)
+@pytest.mark.parametrize("unit", [False, True])
+def test_it_changes_no_classification(kind: str, unit: bool) -> None:
+    def specs(fp8: Fp8) -> tuple[Any, Any]:
+        def at(width: int, depth: int) -> nn.Module:
+            return made(kind, width, depth, unit=unit, fp8=fp8)
+
+        return specs_between(at, base=(16, 1), target=(32, 2)), sites(at(32, 2))
+
+    assert specs(scheme("printed")) == specs(Fp8())
+
+
+@pytest.mark.parametrize("kind", LINEARS)
+@pytest.mark.parametrize("name", ["printed", "later"])
+def test_every_model_takes_every_scheme(kind: str, name: str) -> None:
+    """The loss changes a little, and all gradients are finite."""
+    losses = []
+    for fp8 in (scheme(name), Fp8()):
+        torch.manual_seed(0)
+        model = made(kind, 32, 2, unit=True, fp8=fp8)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter)
+        for module in model.modules():
+            if isinstance(module, Linear):
+                module.multiplier.fill_(module.in_features**-0.5)
+        x = torch.randint(50, (4, 8)) if kind == "llama" else torch.randn(4, 8, 8)
+        y = torch.randint(10, (4, 8) if kind == "llama" else (4,))
+        loss = model(x, y)
+        loss.backward()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+        losses.append(float(loss.detach()))
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.1)
+
+
+def operands(rules: MuP | UMuP, fp8: Fp8) -> dict[str, Tensor]:
+    """Input, weight and output gradient of every product of a fresh Llama, before rounding."""
+    torch.manual_seed(0)
+    unit = isinstance(rules, UMuP)
+
+    def at(width: int, depth: int) -> nn.Module:
+        return Llama(
+            width=width, depth=depth, classes=256, seq_len=64, base_depth=2, unit=unit, fp8=fp8
+        )
+
+    model, values = at(128, 2), dict.fromkeys(rules.hyperparameters, 1.0)
+    for spec in specs_between(at, base=(128, 2), target=(128, 2)):
+        scale, owner = rules.scale(spec, values), spec.name.rpartition(".")[0]
+        nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
+        model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
+        if scale.backward is not None:
+            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
+    for site in sites(model):
+        for name, value in rules.site(site, values).items():
+            model.get_buffer(f"{site.name}.{name}").fill_(value)
+    seen: dict[str, Tensor] = {}
+
+    def hook(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            seen[f"{name} input"] = inputs[0].detach()
+            seen[f"{name} weight"] = cast(Tensor, module.weight).detach()
+            output.register_hook(lambda grad: seen.__setitem__(f"{name} gradient", grad))
+
+        return note
+
+    for name, module in model.named_modules():
+        if isinstance(module, Linear):
+            module.register_forward_hook(hook(name))
+    tokens = torch.randint(256, (2, 8, 64))
+    model(*tokens).backward()
+    return seen
+
+
+def lost(tensor: Tensor) -> float:
+    """The share of entries that E4M3 rounds to zero."""
+    return float(((rounded(tensor, "e4m3") == 0) & (tensor != 0)).float().mean())
+
+
+def test_umup_s_operands_are_in_range_where_mup_s_gradients_are_not() -> None:
+    """At initialization, without any scale of their own (u-muP paper, Figure 3)."""
+    ours, theirs = operands(UMuP(), scheme("printed")), operands(MuP(), Fp8())
+    assert len(ours) == len(theirs) == 3 * 9
+    for name, tensor in ours.items():
+        assert float(tensor.abs().max()) < torch.finfo(DTYPES["e4m3"]).max, name
+        assert float(tensor.pow(2).mean().sqrt()) > 2.0**-6, name  # the least normal number
+        assert lost(tensor) < 0.03, name
+    for name, tensor in theirs.items():
+        assert lost(tensor) > 0.99 if name.endswith("gradient") else lost(tensor) < 0.03, name

@@ -1,0 +1,72 @@
+"""Losses and gradients in the four ways that training computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+_SLOW = (pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"))
+
+WAYS = [
+    pytest.param(
+        compiled,
+        packed,
+        marks=_SLOW if compiled else (),
+        id=f"{'compiled' if compiled else 'eager'}-{'packed' if packed else 'alone'}",
+    )
+    for compiled in (False, True)
+    for packed in (False, True)
+]
+"""Arguments `compiled` and `packed` of `run`."""
+
+Tensors = dict[str, Tensor]
+
+
+def stacked(model: nn.Module, trials: int, std: float = 1.0) -> tuple[Tensors, Tensors]:
+    """Random weights, and scale buffers from .5 to 1.5, stacked over the trials."""
+    params = {n: std * torch.randn(trials, *p.shape).to(p) for n, p in model.named_parameters()}
+    scalars = {n: b for n, b in model.named_buffers() if b.dim() == 0}
+    return params, {n: torch.rand(trials).to(b) + 0.5 for n, b in scalars.items()}
+
+
+def run(
+    model: nn.Module,
+    params: Tensors,
+    buffers: Tensors,
+    inputs: tuple[Tensor, ...],
+    *,
+    compiled: bool,
+    packed: bool,
+) -> tuple[Tensor, Tensors]:
+    """Losses [K] and stacked gradients; everything given has the trials in front."""
+
+    def loss(p: Tensors, b: Tensors, *x: Tensor) -> Tensor:
+        return cast(Tensor, functional_call(model, {**p, **b}, x))
+
+    function: Callable[..., Tensor] = vmap(loss) if packed else loss
+    if compiled:
+        torch.compiler.reset()
+        function = torch.compile(function)
+    if packed:
+        return _differentiate(function, params, buffers, inputs)
+    found = []
+    for i in range(len(inputs[0])):
+        p, b = ({n: t[i] for n, t in group.items()} for group in (params, buffers))
+        found.append(_differentiate(function, p, b, tuple(x[i] for x in inputs)))
+    gradients = {n: torch.stack([each[n] for _, each in found]) for n in params}
+    return torch.stack([one for one, _ in found]), gradients
+
+
+def _differentiate(
+    function: Callable[..., Tensor], params: Tensors, buffers: Tensors, inputs: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensors]:
+    """The loss or losses, and the gradients of 1.5 times their sum."""
+    leaves = {n: p.clone().requires_grad_() for n, p in params.items()}
+    loss = function(leaves, buffers, *inputs)
+    gradients = torch.autograd.grad(1.5 * loss.sum(), list(leaves.values()))
+    return loss.detach(), dict(zip(leaves, gradients, strict=True))
