@@ -47,6 +47,32 @@ def write_atomically(path: Path, text: str | bytes) -> None:
         file.write(text.encode() if isinstance(text, str) else text)
 
 
+def append(path: Path, data: bytes) -> None:
+    """Add `data` to the end of the file at `path`: when this returns, it is on the disk.
+
+    A missing file is created, for its owner only. A kill or a crash at any moment leaves the
+    old content, followed by nothing, a part or all of `data`. OSError when it cannot be written:
+    the old content is then all there is, as far as the disk still allows it.
+    """
+    new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        before = os.fstat(descriptor).st_size
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+            if new:
+                _sync_folder(path.parent)
+        except BaseException:
+            with suppress(OSError):
+                path.unlink() if new else os.ftruncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def write_json(path: Path, value: object) -> None:
     """Write `value` as indented, strict JSON, atomically; non-finite floats become strings.
 
@@ -57,8 +83,13 @@ def write_json(path: Path, value: object) -> None:
 
 def read_json(path: Path) -> Any:
     """The JSON value in the file at `path`; OSError when unreadable, ValueError when not JSON."""
+    return parse_json(path.read_bytes())
+
+
+def parse_json(text: bytes) -> Any:
+    """The JSON value that `text` is; ValueError when it is none."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

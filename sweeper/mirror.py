@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import count
@@ -18,6 +19,7 @@ from urllib.parse import unquote, unquote_plus
 
 from sweeper.errors import BadInput
 from sweeper.files import BROKEN
+from sweeper.optuna_tables import MARK, add_trials, stored_marks
 from sweeper.trial import Result, encode
 
 Bounds = Mapping[str, tuple[float, float]]
@@ -25,6 +27,9 @@ Bounds = Mapping[str, tuple[float, float]]
 
 RETRY = 60.0
 """Seconds before an Optuna storage that failed is tried again."""
+
+CHUNK = 1000
+"""Trials that are added at once where many are missing."""
 
 _QUERY = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
 _SECRET = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
@@ -75,7 +80,7 @@ class Mirror:
         self._bounds = dict(bounds)
         self._results, self._notices = results, notices
         self._storage: Any = None
-        self._study: Any = None
+        self._study = 0
         self._behind = self._told = False
         self._retry_at = 0.0
 
@@ -91,17 +96,17 @@ class Mirror:
         if why and self._url is not None:
             raise BadInput(f"the storage {redact(self._url)} cannot be used: {why}")
 
-    def add(self, result: Result, bounds: Bounds) -> None:
-        """Mirror one result, or after a failure, some time later, all that are missing."""
+    def add(self, results: Sequence[Result], bounds: Bounds) -> None:
+        """Mirror `results`, or after a failure, some time later, all that are missing."""
         self._bounds |= bounds
         if self._behind and time.monotonic() < self._retry_at:
             return
-        work = self._sync if self._behind else lambda: self._append([result])
+        work = self._sync if self._behind else lambda: self._append(results)
         self._settle(self._describe(self._attempt(work)))
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
-        storage, self._storage, self._study = self._storage, None, None
+        storage, self._storage = self._storage, None
         self._behind = True
         if storage is not None:
             storage.remove_session()
@@ -138,15 +143,20 @@ class Mirror:
 
     def _sync(self) -> None:
         """Add all results that the Optuna study does not have yet."""
-        if self._study is None:
+        if self._storage is None:
             self._connect()
-        known = {_mark(trial.user_attrs) for trial in self._study.get_trials(deepcopy=False)}
-        missing = [r for r in in_order(self._results) if _mark(_attributes(r)) not in known]
-        self._append(missing)
+        with self._storage.scoped_session() as session:
+            known = set(stored_marks(session, self._study))
+        missing = [r for r in in_order(self._results) if _mark(r) not in known]
+        self._append(missing[:CHUNK])  # even of none: it notices tables that are not Optuna's
+        for start in range(CHUNK, len(missing), CHUNK):
+            self._append(missing[start : start + CHUNK])
 
-    def _append(self, results: Iterable[Result]) -> None:
-        """Add `results` to the Optuna study."""
-        self._study.add_trials([trial for r in results if (trial := self._frozen(r))])
+    def _append(self, results: Sequence[Result]) -> None:
+        """Add `results` to the Optuna study, all or none."""
+        trials = [trial for r in results if (trial := self._frozen(r))]
+        with self._storage.scoped_session() as session, session.begin():
+            add_trials(session, self._study, trials)
 
     def _connect(self) -> None:
         """Open the storage, and in it the study of the folder's name."""
@@ -160,12 +170,11 @@ class Mirror:
         # Optuna takes the URL for a template.
         url = url.replace("{", "{{").replace("}", "}}")
         self._storage = optuna.storages.RDBStorage(url, engine_kwargs=options)
-        self._study = optuna.create_study(
-            storage=self._storage,
-            study_name=self._folder.name,
-            direction="minimize",
-            load_if_exists=True,
+        name = self._folder.name
+        optuna.create_study(
+            storage=self._storage, study_name=name, direction="minimize", load_if_exists=True
         )
+        self._study = self._storage.get_study_id_from_name(name)
 
     def _rebuild(self, why: str) -> None:
         """Start over with a new database."""
@@ -191,11 +200,12 @@ class Mirror:
         import optuna
 
         failed = result.status == "failed" or math.isnan(result.objective)
-        state = optuna.trial.TrialState
+        states = optuna.trial.TrialState
+        ended = states.PRUNED if result.status == "pruned" else states.COMPLETE
         try:
             params = result.trial.values()
             trial = optuna.trial.create_trial(
-                state=state.FAIL if failed else state.COMPLETE,
+                state=states.FAIL if failed else ended,
                 value=None if failed else result.objective,
                 params=params,
                 distributions={name: self._range(name, value) for name, value in params.items()},
@@ -233,9 +243,9 @@ def _attributes(result: Result) -> dict[str, Any]:
     return attributes | ({"error": result.error[:2000]} if result.error else {})
 
 
-def _mark(attributes: Mapping[str, Any]) -> tuple[object, ...]:
+def _mark(result: Result) -> tuple[str, ...]:
     """What tells apart the trials in Optuna: one key may first fail and then succeed."""
-    return tuple(attributes.get(name) for name in ("key", "status", "finished_at"))
+    return tuple(json.dumps(encode(getattr(result, name))) for name in MARK)
 
 
 def _connection(database: Path) -> sqlite3.Connection:

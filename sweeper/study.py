@@ -1,16 +1,25 @@
-"""The durable history of one study: a file a result, mirrored into Optuna's storage."""
+"""The durable history of one study: a line a result, mirrored into Optuna's storage."""
 
 from __future__ import annotations
 
-import os
+import json
+import marshal
 import re
-from collections.abc import KeysView
+from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.files import BROKEN, private_folder, read_json, remove_leftovers, write_json
+from sweeper.files import (
+    BROKEN,
+    append,
+    parse_json,
+    private_folder,
+    remove_leftovers,
+    replacing,
+)
 from sweeper.mirror import Bounds, Mirror, in_order
 from sweeper.trial import Result
 
@@ -20,9 +29,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 class Study:
     """What is known of one study; one driver writes it, which holds the study's `StudyLock`.
 
-    `<folder>/results/<key>.json`, one for each finished trial, is the record. The Optuna study
-    of the folder's name only mirrors it, for dashboards: losing it loses nothing. `notices`
-    collects what the user should be told; it never holds a password.
+    The record is `<folder>/results/*.jsonl`: a line for each result, in one file for each run of
+    the driver, which only ever grows at its end. The Optuna study of the folder's name merely
+    mirrors it, for dashboards: losing it loses nothing. `notices` collects what the user should
+    be told; it never holds a password.
     """
 
     def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
@@ -31,6 +41,7 @@ class Study:
         self.name = folder.name
         self.notices: list[str] = []
         self._results: dict[str, Result] = {}
+        self._file: Path | None = None
         self._mirror = mirror
 
     @classmethod
@@ -106,53 +117,79 @@ class Study:
         """All results, in the order in which they were finished (then by key)."""
         return in_order(self._results)
 
-    def record(self, result: Result, space_bounds: Bounds | None = None) -> None:
-        """Keep `result`: when this returns, it is on the disk and no crash can lose it.
+    def record(self, results: Sequence[Result], space_bounds: Bounds | None = None) -> None:
+        """Keep `results`: when this returns, they are on the disk and no crash can lose them.
 
-        One result is kept for each trial; only a failure gives way to a newer result. Trouble
-        with the mirror becomes a notice. SweeperError when the file cannot be written and
-        ValueError for a result that could not be read back; then nothing was recorded.
+        One result is kept for each trial: a failure gives way to any newer result, and a pruned
+        trial to one that was trained to its end. Trouble with the mirror becomes a notice.
+        SweeperError when they cannot be written and ValueError for a result that could not be
+        read back; then nothing was recorded.
         """
         if self._mirror is None:
             raise RuntimeError("this study was opened for reading only")
-        old = self._results.get(result.key)
-        if old and (old.status != "failed" or old.to_json() == result.to_json()):
+        new: dict[str, Result] = {}
+        for result in results:
+            if _replaces(result, new.get(result.key) or self._results.get(result.key)):
+                new[result.key] = result
+        if not new:
             return
-        record = result.to_json()
-        Result.from_json(record)
-        path = self.folder / "results" / f"{result.key}.json"
+        data = b"".join(map(_line, new.values()))
+        path = self._file or _next_file(self.folder / "results")
+        self._file = None  # what could not be written may have left a part: it ends that file
         try:
-            write_json(path, record)
+            append(path, data)
         except OSError as error:
             raise SweeperError(
                 f"cannot record a result in {path}: {error.strerror or error}. What was recorded "
                 "before is safe: make room or give access, then run the same command again"
             ) from error
-        self._results[result.key] = result
-        self._mirror.add(result, space_bounds or {})
+        self._file = path
+        self._results |= new
+        self._mirror.add(list(new.values()), space_bounds or {})
 
     def _load(self, repair: bool) -> None:
-        """Read all result files; those not to be trusted are set aside if `repair`."""
-        for path in sorted((self.folder / "results").glob("[!.]*.json")):
+        """Read all result files, oldest first; what is damaged is set aside if `repair`."""
+        parse = _Parser()
+        for path in sorted((self.folder / "results").glob("[!.]*.jsonl")):
             try:
-                result = _read_result(path)
+                damage = self._load_file(path, parse, repair)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise SweeperError(f"cannot read the result {path}: {error.strerror}") from error
-            except BROKEN as error:
-                self._distrust(path, error, repair)
-            else:
-                self._results[result.key] = result
+                raise SweeperError(f"cannot read the results {path}: {error.strerror}") from error
+            if damage:
+                self._distrust(path, damage, repair)
 
-    def _distrust(self, path: Path, error: Exception, repair: bool) -> None:
-        """Leave a damaged result file out, moved aside if `repair`, and say so."""
+    def _load_file(self, path: Path, parse: _Parser, repair: bool) -> dict[int, Exception]:
+        """Take in the results in one file; what is wrong, by the number of the line (from 0)."""
+        damage: dict[int, Exception] = {}
+        with path.open("rb") as file:
+            for number, line in enumerate(file):
+                try:
+                    result = parse(line)
+                except BROKEN as error:
+                    if repair or line.endswith(b"\n"):  # else it may just be being written
+                        damage[number] = error
+                else:
+                    if _replaces(result, self._results.get(result.key)):
+                        self._results[result.key] = result
+        return damage
+
+    def _distrust(self, path: Path, damage: Mapping[int, Exception], repair: bool) -> None:
+        """Leave the damaged lines of a file out, moved to another one if `repair`; say so."""
         aside = path.with_name(f"{path.name}.damaged")
-        fate = f"it was moved to {aside.name}" if repair else "it is ignored"
         if repair:
-            os.replace(path, aside)
+            with path.open("rb") as file:
+                lines = list(file)
+            append(aside, b"".join(lines[number] for number in damage))
+            with replacing(path) as whole:
+                whole.writelines(line for n, line in enumerate(lines) if n not in damage)
+        number, error = next(iter(damage.items()))
+        more = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
+        fate = f"was moved to {aside.name}" if repair else "is ignored"
         self.notices.append(
-            f"the result file {path} is damaged ({error}): {fate} and its trial will run again"
+            f"the result file {path} is damaged (line {number + 1}{more}: {error}): what cannot "
+            f"be read {fate}, and its trials will run again"
         )
 
 
@@ -170,15 +207,47 @@ def latest(root: Path) -> str | None:
     for config in root.glob("[!.]*/config.yaml"):
         with suppress(FileNotFoundError):
             touched = [config.stat().st_mtime_ns]
-            with suppress(FileNotFoundError):
-                touched.append((config.parent / "results").stat().st_mtime_ns)
+            for path in config.parent.glob("results/*.jsonl"):
+                with suppress(FileNotFoundError):
+                    touched.append(path.stat().st_mtime_ns)
             ages.append((max(touched), config.parent.name))
     return max(ages)[1] if ages else None
 
 
-def _read_result(path: Path) -> Result:
-    """The result in the file at `path`; one of `BROKEN` when it is not to be trusted."""
-    result = Result.from_json(read_json(path))
-    if path.name != f"{result.key}.json":
-        raise ValueError("the name of the file is not the key of its trial")
-    return result
+def _replaces(new: Result, old: Result | None) -> bool:
+    """Whether `new` is kept in place of what is known of its trial."""
+    if old is None:
+        return True
+    if old.status == "failed":
+        return new.to_json() != old.to_json()
+    return old.status == "pruned" and new.status in ("complete", "diverged")
+
+
+def _line(result: Result) -> bytes:
+    """`result` as a line of a file; ValueError when it could not be read back."""
+    record = result.to_json()
+    Result.from_json(record)
+    return json.dumps(record, allow_nan=False).encode() + b"\n"
+
+
+class _Parser:
+    """Reads lines, and keeps what is equal in many but once: setups, and the losses of curves."""
+
+    def __init__(self) -> None:
+        self._setups: dict[bytes, Mapping[str, Any]] = {}
+        self._losses: dict[float, float] = {}
+
+    def __call__(self, line: bytes) -> Result:
+        """The result in a line; one of `BROKEN` when it is not to be trusted."""
+        record = parse_json(line)
+        setup, curve = record["trial"]["setup"], record["curve"]
+        record["trial"]["setup"] = self._setups.setdefault(marshal.dumps(setup, 2), setup)
+        record["curve"] = map(self._losses.setdefault, curve, curve)
+        return Result.from_json(record)
+
+
+def _next_file(folder: Path) -> Path:
+    """A file that is not there yet, its name after all that are."""
+    names = [path.name.partition(".")[0] for path in folder.glob("*.jsonl*")]
+    last = max((int(name) for name in names if name.isdecimal()), default=0)
+    return folder / f"{last + 1:06d}.jsonl"

@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 from sweeper.errors import ConfigError
 
@@ -68,7 +69,7 @@ class Trial:
     seed: int = 0
     phase: str = field(default="", compare=False)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of everything that determines the result; two equal trials are one."""
         hps = {name: round(float(value), 9) + 0.0 for name, value in self.hps.items()}
@@ -117,19 +118,26 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; infinities and NaN are written as strings, which JSON can hold."""
-        record = asdict(replace(self, curve=()))
-        record["curve"] = list(self.curve)
-        record["key"] = self.key
-        return cast(dict[str, Any], encode(record))
+        trial = self.trial
+        return {
+            "key": self.key,
+            **{name: encode(getattr(self, name)) for name in _OUTCOME},
+            "trial": {
+                "hps": encode(trial.hps),
+                "seed": trial.seed,
+                "phase": trial.phase,
+                "setup": encode(trial.setup),
+            },
+        }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Result:
         """Inverse of `to_json`; ValueError when the record is not that of its own key."""
-        fields = {name: value for name, value in record.items() if name != "key"}
+        content = {name: value for name, value in record.items() if name != "key"}
         numbers = ("objective", "heldout", "seconds", "finished_at")
-        fields |= {name: float(fields[name]) for name in numbers}
-        fields["curve"] = tuple(float(value) for value in fields["curve"])
-        result = cls(**(fields | {"trial": Trial(**fields["trial"])}))
+        content |= {name: float(content[name]) for name in numbers}
+        content["curve"] = tuple(map(float, content["curve"]))
+        result = cls(**(content | {"trial": Trial(**content["trial"])}))
         if result.status not in get_args(Status):
             raise ValueError(f"unknown status {result.status!r}")
         if not all(isinstance(value, float | int) for value in result.trial.hps.values()):
@@ -139,12 +147,15 @@ class Result:
         return result
 
 
+_OUTCOME = [each.name for each in fields(Result) if each.name != "trial"]
+
+
 def encode(value: Any) -> Any:
     """`value` with non-finite floats as the strings inf, -inf and nan (strict JSON)."""
-    if isinstance(value, Mapping):
-        return {name: encode(item) for name, item in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple):
         return [encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, Mapping):
+        return {name: encode(item) for name, item in value.items()}
     return value

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sweeper"
 LAYERS = [
     "errors",
     "trial catalog plugs",
-    "files",
+    "files optuna_tables",
     "scaling data search mirror lock completion",
     "study",
     "models",
@@ -35,7 +35,7 @@ ONLY = {
     "omegaconf": {"config"},
     "submitit": {"launch.slurm"},
     "wandb": {"report.wandb"},
-    "optuna": {"mirror", "search.prune", "search.tpe"},
+    "optuna": {"mirror", "optuna_tables", "search.prune", "search.tpe"},
     "matplotlib": {"report.plots"},
     "jinja2": {"report.page"},
     "tokenizers": {"data.textfiles"},

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -40,18 +41,23 @@ def make(number: int, status: str = "complete", **changes: Any) -> Result:
         seed=number,
         phase="random",
     )
-    objective = {"complete": 3.0 + number, "diverged": math.inf, "failed": math.nan}[status]
+    objective = {"diverged": math.inf, "failed": math.nan}.get(status, 3.0 + number)
     fields = {"heldout": objective, "seconds": 2.0, "finished_at": 1e9 + number} | changes
     return Result(trial=trial, status=status, objective=objective, **fields)  # type: ignore[arg-type]
 
 
+def files(folder: Path) -> list[Path]:
+    """The files that are the record, oldest first."""
+    return sorted((folder / "results").glob("*.jsonl"))
+
+
 def filed(folder: Path) -> dict[str, tuple[str, float]]:
-    """What the result files say, by key: status and objective (failed ones as None)."""
+    """What the record says, by key: status and objective (failed ones as None)."""
     found = {}
-    for path in (folder / "results").glob("*.json"):
-        result = Result.from_json(json.loads(path.read_text()))
+    for line in "".join(path.read_text() for path in files(folder)).splitlines():
+        result = Result.from_json(json.loads(line))
         value = None if result.status == "failed" else result.objective
-        found[result.key] = (result.status, value)
+        found[result.key] = (result.status, value)  # what gives way comes first
     return found
 
 
@@ -63,7 +69,7 @@ def mirrored(folder: Path, url: str | None = None) -> dict[str, tuple[str, float
     finally:
         storage.remove_session()
         storage.engine.dispose()
-    assert all(t.state in (TrialState.COMPLETE, TrialState.FAIL) for t in trials)
+    assert all(t.state.is_finished() for t in trials)
     return {t.user_attrs["key"]: (t.user_attrs["status"], t.value) for t in trials}
 
 
@@ -83,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
 def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves Optuna out, for tests of the files alone."""
     monkeypatch.setattr(module.Mirror, "start", lambda self: None)
-    monkeypatch.setattr(module.Mirror, "add", lambda self, result, bounds: None)
+    monkeypatch.setattr(module.Mirror, "add", lambda self, results, bounds: None)
 
 
 def test_importing_does_not_import_optuna() -> None:
@@ -96,7 +102,7 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
     with Study.open(folder) as study:
         assert (study.name, len(study), study.results(), study.notices) == ("first", 0, [], [])
         for result in some:
-            study.record(result)
+            study.record([result])
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / "results").stat().st_mode & 0o777 == 0o700
     with Study.open(folder) as again:
@@ -111,7 +117,7 @@ def test_a_study_remembers_across_openings(folder: Path) -> None:
 def test_order_is_by_time_then_key(folder: Path, unmirrored: None) -> None:
     study = Study.open(folder)
     for number in range(5):
-        study.record(make(number, finished_at=float(number < 3)))
+        study.record([make(number, finished_at=float(number < 3))])
     order = [(r.finished_at, r.key) for r in study.results()]
     assert order == sorted(order)
 
@@ -129,7 +135,7 @@ def test_recording_twice_keeps_one_and_a_failure_gives_way(folder: Path) -> None
             make(2, "diverged"),
             make(2),
         ):
-            study.record(result)
+            study.record([result])
         assert [(r.trial.seed, r.status, r.finished_at) for r in study.results()] == [
             (0, "complete", 1e9),
             (2, "diverged", 1e9 + 2),
@@ -143,10 +149,10 @@ def test_recording_twice_keeps_one_and_a_failure_gives_way(folder: Path) -> None
 
 def test_what_the_mirror_shows(folder: Path) -> None:
     with Study.open(folder, bounds={"eta": (-3.0, 1.0), "alpha_attn": (-2.0, 2.0)}) as study:
-        study.record(make(4))
-        study.record(make(40, "diverged"))
-        study.record(make(5, "failed", error="no memory"), {"eta": (-8.0, 8.0)})
-        study.record(make(6, heldout=math.nan))
+        study.record([make(4)])
+        study.record([make(40, "diverged")])
+        study.record([make(5, "failed", error="no memory")], {"eta": (-8.0, 8.0)})
+        study.record([make(6, heldout=math.nan)])
         name, where = study.name, f"sqlite:///{folder / 'study.db'}"
     storage = optuna.storages.RDBStorage(where)
     loaded = optuna.load_study(study_name=name, storage=storage)
@@ -176,9 +182,9 @@ def test_what_the_mirror_shows(folder: Path) -> None:
 def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
     odd = replace(make(1), trial=replace(make(1).trial, hps={"eta": 5000.0}))
     with Study.open(folder) as study:
-        study.record(odd)
-        study.record(make(2))
-        study.record(replace(make(3), objective=math.nan))
+        study.record([odd])
+        study.record([make(2)])
+        study.record([replace(make(3), objective=math.nan)])
         assert len(study.results()) == 3
         assert [odd.key in notice for notice in study.notices] == [True]
     assert mirrored(folder).keys() == {make(2).key, make(3).key}
@@ -189,63 +195,87 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(folder: Path, tmp_path: 
         Study.read(folder)
     assert list(tmp_path.iterdir()) == []
     with Study.open(folder) as study:
-        study.record(make(0))
+        study.record([make(0)])
     results = folder / "results"
-    (results / "torn.json").write_text('{"trial"')
+    (results / "000007.jsonl").write_text('{"trial"\n')
+    (results / "000008.jsonl").write_text('{"being written')
     (results / ".x.tmp").touch()
     (folder / "study.db").write_text("rubbish")
     before = {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]}
     code = (
         "import sys; from pathlib import Path; from sweeper.study import Study;"
         "s = Study.read(Path(sys.argv[1])); s.close();"
-        "assert len(s.results()) == 1 and 'torn.json' in s.notices[0] and len(s.notices) == 1;"
+        "assert len(s.results()) == 1 and '000007.jsonl' in s.notices[0] and len(s.notices) == 1;"
         "assert 'optuna' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=ROOT)
     assert {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]} == before
     with pytest.raises(RuntimeError, match="reading"):
-        Study.read(folder).record(make(1))
+        Study.read(folder).record([make(1)])
 
 
 DAMAGE: dict[str, Callable[[str], str | bytes]] = {
     "torn": lambda text: text[: len(text) // 2],
     "empty": lambda text: "",
     "binary": lambda text: b"\x00\xff\xfe" * 50,
+    "carriage returns": lambda text: b"\r\x0b\x85\r",
     "list": lambda text: "[]",
     "deep": lambda text: "[" * 100_000,
     "other key": lambda text: text.replace('"seed": 1', '"seed": 7'),
     "status": lambda text: text.replace('"complete"', '"splendid"'),
     "null": lambda text: text.replace('"steps"', '"steqs"'),
     "number": lambda text: text.replace('"seconds": 2.0', '"seconds": 1' + "0" * 400),
+    "curve": lambda text: text.replace('"curve": []', '"curve": [[]]'),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_result_is_set_aside_and_told(folder: Path, unmirrored: None, kind: str) -> None:
-    study = Study.open(folder)
-    study.record(make(0))
-    study.record(make(1))
-    path = folder / "results" / f"{make(1).key}.json"
-    content = DAMAGE[kind](path.read_text())
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+@pytest.mark.parametrize("together", [True, False])
+def test_damaged_line_is_set_aside_and_no_other_is_lost(
+    folder: Path, unmirrored: None, kind: str, together: bool
+) -> None:
+    study, all_three = Study.open(folder), [make(0), make(1), make(2)]
+    for results in [all_three] if together else [[each] for each in all_three]:
+        study.record(results)
+    (path,) = files(folder)
+    lines = path.read_bytes().splitlines(keepends=True)
+    content = DAMAGE[kind](lines[1].decode()[:-1])
+    broken = (content if isinstance(content, bytes) else content.encode()) + b"\n"
+    path.write_bytes(lines[0] + broken + lines[2])
     for study in (Study.read(folder), Study.open(folder)):
-        assert [r.trial.seed for r in study.results()] == [0]
+        assert study.results() == [make(0), make(2)]
         (notice,) = study.notices
-        assert str(path) in notice
-    assert not path.exists() and path.with_name(f"{path.name}.damaged").exists()
+        assert str(path) in notice and "(line 2" in notice
+    assert path.read_bytes() == lines[0] + lines[2]
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == broken
     again = Study.open(folder)
     assert again.notices == [] and make(1).key not in again
-    again.record(make(1))
-    assert Study.read(folder).results() == [make(0), make(1)]
+    again.record([make(1)])
+    assert Study.read(folder).results() == all_three
+    assert [p.name for p in files(folder)] == ["000001.jsonl", "000002.jsonl"]
 
 
-def test_result_under_another_name_is_not_trusted(folder: Path, unmirrored: None) -> None:
+def test_a_line_without_its_end_is_being_written_or_was(folder: Path, unmirrored: None) -> None:
+    Study.open(folder).record([make(0), make(1)])
+    (path,) = files(folder)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    for study in (Study.read(folder), Study.open(folder)):
+        assert study.results() == [make(0)]
+    assert len(study.notices) == 1 and Study.read(folder).notices == []
+    path.write_bytes(whole[:-1])
+    assert Study.open(folder).results() == [make(0), make(1)]
+
+
+def test_a_result_found_twice_counts_once(folder: Path, unmirrored: None) -> None:
+    (folder / "results").mkdir(parents=True)
+    for status, name in (("failed", "000001"), ("complete", "b"), ("complete", "a")):
+        study = Study.open(folder.with_name(name))
+        study.record([make(0, status), make(1)])
+        (path,) = files(study.folder)
+        (folder / "results" / f"{name}.jsonl").write_bytes(path.read_bytes())
     study = Study.open(folder)
-    study.record(make(0))
-    (folder / "results" / f"{make(0).key}.json").rename(folder / "results" / "copy.json")
-    study = Study.open(folder)
-    assert len(study) == 0 and "copy.json.damaged" in study.notices[0]
-    assert (folder / "results" / "copy.json.damaged").exists()
+    assert study.results() == [make(0), make(1)] and study.notices == []
 
 
 def test_leftovers_are_removed_by_the_driver_only(folder: Path, unmirrored: None) -> None:
@@ -260,8 +290,8 @@ def test_leftovers_are_removed_by_the_driver_only(folder: Path, unmirrored: None
 
 def test_unreadable_result_is_an_error_not_a_second_run(folder: Path, unmirrored: None) -> None:
     study = Study.open(folder)
-    study.record(make(0))
-    path = folder / "results" / f"{make(0).key}.json"
+    study.record([make(0)])
+    (path,) = files(folder)
     path.unlink()
     path.mkdir()
     with pytest.raises(SweeperError, match=f"cannot read.*{path.name}"):
@@ -280,16 +310,18 @@ def test_full_disk_while_recording_is_one_clear_error(
     folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = Study.open(folder)
-    study.record(make(0))
-    for place in ("replace", "fsync", "open"):
+    study.record([make(0)])
+    before = files(folder)[0].read_bytes()
+    for place in ("write", "fsync", "open"):
         with monkeypatch.context() as patch:
             patch.setattr(os, place, refuse(errno.ENOSPC))
             with pytest.raises(SweeperError, match=r"No space left.*same command") as caught:
-                study.record(make(1))
+                study.record([make(1), make(2)])
         assert str(folder / "results") in str(caught.value)
-        assert make(1).key not in study
-        assert [p.name for p in (folder / "results").iterdir()] == [f"{make(0).key}.json"]
-    study.record(make(1))
+        assert make(1).key not in study and make(2).key not in study
+        assert list((folder / "results").iterdir()) == files(folder)
+        assert [path.read_bytes() for path in files(folder)] == [before]
+    study.record([make(1)])
     assert len(Study.read(folder).results()) == 2
 
 
@@ -297,7 +329,7 @@ def test_result_that_could_not_be_read_back_is_refused(folder: Path, unmirrored:
     study = Study.open(folder)
     setup = {"model": {"width": 1, "depth": 1}, "clip": math.inf}
     with pytest.raises(ValueError, match="key"):
-        study.record(replace(make(0), trial=Trial(setup=setup, hps={})))
+        study.record([make(1), replace(make(0), trial=Trial(setup=setup, hps={}))])
     assert len(study) == 0 and not list((folder / "results").iterdir())
 
 
@@ -305,12 +337,12 @@ def test_full_disk_of_the_mirror_loses_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Study.open(folder) as study:
-        study.record(make(0))
+        study.record([make(0)])
         with monkeypatch.context() as patch:
-            patch.setattr(optuna.Study, "add_trial", refuse(errno.ENOSPC))
+            patch.setattr(module, "add_trials", refuse(errno.ENOSPC))
             patch.setattr(module, "RETRY", 0.0)
             for number in range(1, 5):
-                study.record(make(number))
+                study.record([make(number)])
         (notice,) = study.notices
         assert "study.db, is behind" in notice and "No space left" in notice
         assert len(study.results()) == 5
@@ -323,16 +355,16 @@ def test_full_disk_of_the_mirror_loses_nothing(
 def test_mirror_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Study.open(folder) as study:
         with monkeypatch.context() as patch:
-            patch.setattr(optuna.Study, "add_trial", refuse(errno.EIO))
-            study.record(make(0, "failed"))
-            study.record(make(1))
-        study.record(make(2))
+            patch.setattr(module, "add_trials", refuse(errno.EIO))
+            study.record([make(0, "failed")])
+            study.record([make(1)])
+        study.record([make(2)])
         assert mirrored(folder) == {}
         study._mirror._retry_at = 0.0  # type: ignore[union-attr]
-        study.record(make(3))
+        study.record([make(3)])
         assert mirrored(folder) == filed(folder) and len(study.notices) == 1
         study.close()
-        study.record(make(0))
+        study.record([make(0)])
         assert mirrored(folder) == filed(folder)
 
 
@@ -341,11 +373,11 @@ def test_mirror_damaged_in_the_middle_of_a_run_is_rebuilt_in_it(
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between Optuna's five attempts
     with Study.open(folder) as study:
-        study.record(make(0))
+        study.record([make(0)])
         rubbish(folder / "study.db")
-        study.record(make(1))
+        study.record([make(1)])
         study._mirror._retry_at = 0.0  # type: ignore[union-attr]
-        study.record(make(2))
+        study.record([make(2)])
         behind, damaged = study.notices
         assert "behind" in behind and "study.db.damaged-1" in damaged
     assert mirrored(folder) == filed(folder) and len(filed(folder)) == 3
@@ -358,11 +390,11 @@ def test_database_locked_by_another_program(folder: Path, monkeypatch: pytest.Mo
         module.sqlite3, "connect", lambda *a, **k: connect(*a, **(k | {"timeout": 0.05}))
     )
     with Study.open(folder) as study:
-        study.record(make(0))
+        study.record([make(0)])
     other = connect(folder / "study.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with Study.open(folder) as study:
-        study.record(make(1))
+        study.record([make(1)])
         (notice,) = study.notices
         assert "locked" in notice
     other.execute("ROLLBACK")
@@ -406,7 +438,7 @@ def test_damaged_database_is_set_aside_and_rebuilt(
 ) -> None:
     with Study.open(folder) as study:
         for number in range(4):
-            study.record(make(number, "failed" if number == 1 else "complete"))
+            study.record([make(number, "failed" if number == 1 else "complete")])
     expected = mirrored(folder)
     assert expected == filed(folder)
     damage(folder / "study.db")
@@ -422,7 +454,7 @@ def test_damaged_database_is_set_aside_and_rebuilt(
 
 def test_deleted_or_empty_database_is_rebuilt_and_old_damage_kept(folder: Path) -> None:
     with Study.open(folder) as study:
-        study.record(make(0))
+        study.record([make(0)])
     (folder / "study.db").unlink()
     with Study.open(folder) as study:
         assert study.notices == []
@@ -446,7 +478,7 @@ from sweeper.trial import Result, Trial
 with Study.open(Path(sys.argv[1])) as study:
     for number in range(len(study), 100_000):
         trial = Trial(setup={"model": {"width": 1, "depth": 1}}, hps={"eta": 0.0}, seed=number)
-        study.record(Result(trial=trial, status="complete", objective=1.0, finished_at=number))
+        study.record([Result(trial=trial, status="complete", objective=1.0, finished_at=number)])
         print(number, flush=True)
 """
 
@@ -470,6 +502,114 @@ def test_no_recorded_result_is_lost_by_a_kill(folder: Path) -> None:
     assert mirrored(folder) == filed(folder)
 
 
+PACK = [make(number) for number in range(2, 6)]
+
+
+def record_until(folder: Path, calls: int, torn: bool) -> bool:
+    """Record `PACK` in a child that is killed before its n-th system call; whether it got done.
+
+    If `torn`, a write that is to be the last one does half of its work.
+    """
+    if (child := os.fork()) == 0:
+        left, write = [calls], os.write
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapper(*args: Any, **options: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    if torn and call is write:
+                        write(args[0], args[1][: len(args[1]) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **options)
+
+            return wrapper
+
+        for name in ("open", "write", "fsync", "fstat", "close", "ftruncate", "replace"):
+            setattr(os, name, counted(getattr(os, name)))
+        Study.open(folder).record(PACK)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_pack_survives_a_kill_between_any_two_system_calls(
+    folder: Path, unmirrored: None, torn: bool, damaged: bool
+) -> None:
+    for calls in range(100):
+        here = folder / str(calls)
+        Study.open(here).record([make(0), make(1)])
+        if damaged:
+            (path,) = files(here)
+            path.write_bytes(b"{\n" + path.read_bytes())
+        done = record_until(here, calls, torn)
+        for study in (Study.read(here), Study.open(here)):
+            found = study.results()
+            assert (
+                found[:2] == [make(0), make(1)] and found == [make(0), make(1), *PACK][: len(found)]
+            )
+            assert not done or found[2:] == PACK
+        study.record(PACK)
+        assert Study.open(here).results() == [make(0), make(1), *PACK]
+        aside = list((here / "results").glob("*.damaged"))
+        assert not damaged or b"{\n" in b"".join(path.read_bytes() for path in aside)
+        if done:
+            break
+    assert done and calls >= 5
+
+
+def test_results_are_in_the_file_before_record_returns(folder: Path) -> None:
+    """A pack is one addition to one file, synced before anything is told to the mirror."""
+    with Study.open(folder) as study:
+        for first in (0, 20, 40):
+            study.record([make(number) for number in range(first, first + 20)])
+            assert len(files(folder)[0].read_bytes().splitlines()) == first + 20
+        assert len(files(folder)) == 1 and mirrored(folder) == filed(folder)
+    with Study.open(folder) as study:
+        study.record([make(0)])
+        assert len(files(folder)) == 1, "nothing new, nothing written"
+        study.record([make(60)])
+        assert len(files(folder)) == 2
+
+
+RANKS = {"failed": 0, "pruned": 1, "diverged": 2, "complete": 2}
+
+
+@pytest.mark.parametrize("old", RANKS)
+@pytest.mark.parametrize("new", RANKS)
+@pytest.mark.parametrize("together", [False, True])
+def test_what_gives_way_to_what(folder: Path, old: str, new: str, together: bool) -> None:
+    first, second = make(0, old), make(0, new, finished_at=2e9)
+    kept = second if RANKS[new] > RANKS[old] or old == "failed" else first
+    with Study.open(folder) as study:
+        for results in [[first, second]] if together else [[first], [second]]:
+            study.record(results)
+        assert [r.status for r in study.results()] == [kept.status]
+        assert repr(study.results()) == repr([kept])
+    assert repr(Study.read(folder).results()) == repr([kept])
+    assert mirrored(folder) == filed(folder) == {kept.key: filed(folder)[kept.key]}
+
+
+def test_a_pruned_trial_is_shown_as_pruned(folder: Path) -> None:
+    with Study.open(folder) as study:
+        study.record([make(0, "pruned"), make(1, "pruned")])
+    with Study.open(folder) as study:
+        study.record([make(1, finished_at=2e9)])
+        storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
+        trials = storage.get_all_trials(storage.get_study_id_from_name(study.name))
+    storage.engine.dispose()
+    ends = [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
+    assert [(t.state, t.value) for t in trials] == list(zip(ends, [3.0, 4.0, 4.0], strict=True))
+
+
+def test_equal_setups_and_losses_are_kept_once(folder: Path, unmirrored: None) -> None:
+    curve = (*(2 + number / 1000 for number in range(50)), math.inf)
+    Study.open(folder).record([make(number, curve=curve) for number in range(3)])
+    first, second, _ = Study.read(folder).results()
+    assert first == make(0, curve=curve) and first.trial.setup is second.trial.setup
+    assert all(a is b for a, b in zip(first.curve[:-1], second.curve[:-1], strict=True))
+
+
 def test_many_results_are_mirrored_at_once_when_missing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,7 +617,7 @@ def test_many_results_are_mirrored_at_once_when_missing(
         patch.setattr(module.Mirror, "add", lambda *_: None)
         with Study.open(folder) as study:
             for number in reversed(range(60)):
-                study.record(make(number))
+                study.record([make(number)])
     began = time.monotonic()
     Study.open(folder).close()
     assert time.monotonic() - began < 60 * 0.1  # some 0.01 s each on an idle machine
@@ -487,7 +627,7 @@ def test_many_results_are_mirrored_at_once_when_missing(
 def test_paths_may_hold_any_character(tmp_path: Path) -> None:
     folder = tmp_path / "a {b} %20 ?c=d #e é @f" / "x"
     with Study.open(folder) as study:
-        study.record(make(0))
+        study.record([make(0)])
         assert study.notices == []
     assert mirrored_here(folder) == 1
     assert {p.name for p in folder.iterdir()} == {"results", "study.db"}
@@ -504,7 +644,7 @@ def mirrored_here(folder: Path) -> int:
 def test_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared {v}.db'}"
     with Study.open(folder, url) as study:
-        study.record(make(0))
+        study.record([make(0)])
     assert not (folder / "study.db").exists()
     assert mirrored(folder, url.replace("{", "{{").replace("}", "}}")) == filed(folder)
     with Study.open(folder.with_name("second"), url):
@@ -580,9 +720,9 @@ def test_server_gone_later_is_a_notice_without_the_password(
     monkeypatch.setattr(optuna.storages, "RDBStorage", Server)
     url = f"sqlite:///{tmp_path / 'far.db'}?password=0ther-pw"
     with Study.open(folder, url) as study:
-        monkeypatch.setattr(optuna.Study, "add_trial", gone)
-        study.record(make(0))
-        study.record(make(1))
+        monkeypatch.setattr(module, "add_trials", gone)
+        study.record([make(0)])
+        study.record([make(1)])
         (notice,) = study.notices
     assert "gone ***" in notice and "?password=***" in notice and "0ther-pw" not in notice
     assert len(Study.read(folder)) == 2
@@ -642,11 +782,11 @@ def test_optuna_is_kept_quiet_and_left_as_it_was(
         levels.append(optuna.logging.get_verbosity())
         warnings.warn("experimental", optuna.exceptions.ExperimentalWarning, stacklevel=1)
 
-    monkeypatch.setattr(optuna.Study, "add_trials", add_trials)
+    monkeypatch.setattr(module, "add_trials", add_trials)
     optuna.logging.set_verbosity(logging.INFO)
     before = list(warnings.filters)
     with Study.open(folder) as study:
-        study.record(make(0))
+        study.record([make(0)])
         assert study.notices == []
     assert levels == [logging.ERROR] * 2
     assert capfd.readouterr() == ("", "")
@@ -672,15 +812,15 @@ def test_latest_is_the_study_last_worked_on(tmp_path: Path) -> None:
     assert latest(tmp_path) is None
     for age, name in enumerate(["a", "b", "c", ".dot"]):
         (tmp_path / name / "results").mkdir(parents=True)
-        (tmp_path / name / "config.yaml").touch()
-        for path in (tmp_path / name / "config.yaml", tmp_path / name / "results"):
+        for path in (tmp_path / name / "config.yaml", tmp_path / name / "results/000001.jsonl"):
+            path.touch()
             os.utime(path, (100.0 + age,) * 2)
     (tmp_path / "no-config" / "results").mkdir(parents=True)
     (tmp_path / "file").touch()
     assert latest(tmp_path) == "c"
-    os.utime(tmp_path / "a" / "results", (200.0,) * 2)
+    os.utime(tmp_path / "a/results/000001.jsonl", (200.0,) * 2)
     assert latest(tmp_path) == "a"
     os.utime(tmp_path / "b" / "config.yaml", (300.0,) * 2)
     assert latest(tmp_path) == "b"
-    (tmp_path / "b" / "results").rmdir()
+    (tmp_path / "b/results/000001.jsonl").unlink()
     assert latest(tmp_path) == "b"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
@@ -24,8 +24,10 @@ from sweeper.report.plots import (
     number,
     svg,
 )
+from sweeper.study import Study
+from sweeper.trial import Status
 
-STATUSES = ("complete", "diverged", "failed")
+STATUSES = get_args(Status)
 UNKNOWN = "cannot say yet"
 HEADLINES = {
     "holds": "The transfer holds",
@@ -68,9 +70,7 @@ class Documents:
             search=search,
             targets=tuple(_targets(folder / "transfer")),
             config=_text(folder / "config.yaml"),
-            counts=Counter(
-                str(_document(path).get("status")) for path in folder.glob("results/*.json")
-            ),
+            counts=Counter(result.status for result in Study.read(folder).results()),
         )
 
 

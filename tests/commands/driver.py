@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sweeper.cli import app
+from sweeper.study import Study
 
 SIZES = [
     "train.steps=4",
@@ -77,6 +78,23 @@ def spawn(*words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
     )
+
+
+def results(study: Path) -> dict[str, float]:
+    """When each trial of a study was finished, by its key."""
+    if not study.is_dir():
+        return {}
+    return {result.key: result.finished_at for result in Study.read(study).results()}
+
+
+def rewrite_results(study: Path, change: Callable[[list[str]], list[str]]) -> Path:
+    """Make the study's record one file of the lines that `change` leaves; its path."""
+    paths = sorted((study / "results").glob("*.jsonl"))
+    lines = [line for path in paths for line in path.read_text().splitlines()]
+    for path in paths[1:]:
+        path.unlink()
+    paths[0].write_text("".join(f"{line}\n" for line in change(lines)))
+    return paths[0]
 
 
 def tree(folder: Path) -> list[str]:

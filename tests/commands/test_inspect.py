@@ -11,7 +11,7 @@ from sweeper.commands import inspect
 from sweeper.files import write_json
 from sweeper.lock import StudyLock
 from sweeper.study import Study
-from tests.commands.driver import Run, assert_refused, tree
+from tests.commands.driver import Run, assert_refused, rewrite_results, tree
 
 
 def progress(folder: Path, **values: object) -> None:
@@ -56,7 +56,7 @@ class TestStatus:
         found = Study.read(study).results()[0]
         trial = replace(found.trial, seed=99, phase="validate")
         better = replace(found, trial=trial, objective=best / 2)
-        write_json(study / "results" / f"{better.key}.json", better.to_json())
+        rewrite_results(study, lambda lines: [*lines, json.dumps(better.to_json())])
         document = sweeper("status", "--json").document
         assert document["phases"]["validate"] == 1 and document["best"] == best
 
@@ -90,12 +90,12 @@ class TestStatus:
         assert sweeper("report").code == 0
 
     def test_a_damaged_result_is_told(self, sweeper: Run, study: Path) -> None:
-        damaged = sorted((study / "results").iterdir())[0]
-        damaged.write_text("{")
+        damaged = rewrite_results(study, lambda lines: ["{", *lines[1:]])
+        kept = damaged.read_text()
         answer = sweeper("status")
         assert answer.code == 0 and "Study a: 2 complete" in answer.out
         assert f"Note: the result file {damaged} is damaged" in answer.out
-        assert damaged.exists(), "reading moves nothing"
+        assert damaged.read_text() == kept, "reading moves nothing"
 
     def test_watch_ends_with_the_driver(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch

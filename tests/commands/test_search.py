@@ -12,15 +12,19 @@ import pytest
 
 from sweeper.launch.inline import Inline
 from sweeper.lock import StudyLock
-from tests.commands.driver import LONG, TINY, Run, assert_refused, spawn, tree
+from tests.commands.driver import (
+    LONG,
+    TINY,
+    Run,
+    assert_refused,
+    results,
+    rewrite_results,
+    spawn,
+    tree,
+)
 
 HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
 """Learning rates that no model survives."""
-
-
-def results(study: Path) -> dict[str, int]:
-    """Names of a study's result files, with the time that each was written."""
-    return {path.name: path.stat().st_mtime_ns for path in study.glob("results/*.json")}
 
 
 def yaml_of(study: Path) -> str:
@@ -102,19 +106,19 @@ class TestAgain:
     def test_a_longer_search_trains_what_is_new(
         self, sweeper: Run, study: Path, trained: list[str]
     ) -> None:
-        before = {path.stem for path in (study / "results").iterdir()}
+        before = set(results(study))
         assert sweeper("search", *TINY, "study=a", "search.line.points=4").code == 0
         assert len(trained) == len(set(trained)) > 0 and not before & set(trained)
 
     def test_what_is_damaged_is_told_and_mended(
         self, sweeper: Run, study: Path, trained: list[str]
     ) -> None:
-        damaged = min((study / "results").iterdir())
-        damaged.write_text("{")
+        damaged = min(results(study))
+        rewrite_results(study, lambda lines: ["{" if damaged in line else line for line in lines])
         (study / "study.db").write_bytes(b"garbage" * 1000)
         (study / "config.yaml").write_text("{{{")
         answer = sweeper("search", *TINY, "study=a")
-        assert answer.code == 0 and trained == [damaged.stem]
+        assert answer.code == 0 and trained == [damaged]
         assert "Note: the result file" in answer.out and "was damaged" in answer.out
         assert (study / "study.db.damaged-1").is_file() and "width: 16" in yaml_of(study)
 
@@ -180,7 +184,7 @@ class TestTrouble:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.study.write_json", full)
+            patch.setattr("sweeper.study.append", full)
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
         with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.commands.transfer import split_root
 from sweeper.lock import StudyLock
-from tests.commands.driver import Run, assert_refused, tree
+from tests.commands.driver import Run, assert_refused, rewrite_results, tree
 
 QUICK = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.span=0.5", "transfer.extend=0"]
 """A ladder of two widths, three points a curve."""
@@ -52,12 +52,11 @@ class TestPlan:
         assert answer.document["plan"]["source"]["eta_from"] == "transfer.eta"
 
     def test_a_search_that_is_not_finished(self, sweeper: Run, study: Path) -> None:
-        first, second, third = sorted((study / "results").iterdir())
-        first.unlink()
+        rewrite_results(study, lambda lines: lines[1:])
         assert "the search is not finished" in sweeper("transfer", "--to-width", "32").out
-        second.write_text("{")
+        rewrite_results(study, lambda lines: ["{", *lines[1:]])
         assert "is damaged" in sweeper("transfer", "--to-width", "32").out
-        third.unlink()
+        rewrite_results(study, lambda lines: [])
         assert_refused(
             sweeper("transfer", "--to-width", "32"), "has no finished trial of this configuration"
         )

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from sweeper.trial import encode
+from sweeper.trial import Result, Trial, encode
 
 SPACE = {
     "eta": {"low": -1.0, "high": 3.0, "default": 1.0},
@@ -208,6 +208,14 @@ def write(path: Path, document: object) -> None:
     path.write_text(json.dumps(encode(document)))
 
 
+def result(number: int) -> Result:
+    """One trial in six diverged."""
+    trial = Trial(setup={"model": {"width": 32, "depth": 2}}, hps={"eta": 0.0}, seed=number)
+    if number % 6 == 5:
+        return Result(trial=trial, status="diverged", objective=math.inf)
+    return Result(trial=trial, status="complete", objective=3.0)
+
+
 def study(
     folder: Path, searched: dict[str, Any] | None = None, **validations: dict[str, Any] | None
 ) -> Path:
@@ -224,8 +232,7 @@ def study(
         write(target / "plan.json", plan(int(name[1:])))
         if validated is not None:
             write(target / "validation.json", validated)
-    for number in range(12):
-        status = "diverged" if number % 6 == 5 else "complete"
-        write(folder / "results" / f"{number}.json", {"status": status})
-    (folder / "results" / "broken.json").write_text('{"status": "comp')
+    (folder / "results").mkdir(exist_ok=True)
+    lines = [json.dumps(result(number).to_json()) for number in range(12)]
+    (folder / "results/000001.jsonl").write_text("\n".join([*lines, '{"status": "comp', ""]))
     return folder

@@ -125,7 +125,7 @@ def test_what_the_search_found_is_there(full):
     assert "alpha_residual 0.70711 -0.5 0 -3 to 3" in text
     assert "combining helped (-0.0190 nats, standard error 0.0012)" in text
     assert "the grid was extended by 1" in text
-    assert "10 complete, 2 diverged, 0 failed." in text
+    assert "10 complete, 2 diverged, 0 pruned, 0 failed." in text
 
 
 def test_the_plan_goes_from_base_to_target(full):
@@ -178,7 +178,7 @@ def test_with_nothing_but_a_configuration(tmp_path):
     page = Page(render(tmp_path))
     assert page.headings[:2] == [tmp_path.name, "The transfer has not been validated yet"]
     assert "The search has not written any result yet." in page.text
-    assert "0 complete, 0 diverged, 0 failed." in page.text
+    assert "0 complete, 0 diverged, 0 pruned, 0 failed." in page.text
 
 
 def test_with_nothing_at_all(tmp_path):
