@@ -64,7 +64,7 @@ def append(path: Path, data: bytes) -> None:
                 rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
             if new:
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
         except BaseException:
             with suppress(OSError):
                 path.unlink() if new else os.ftruncate(descriptor, before)
