@@ -15,13 +15,19 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import yaml
+
+from sweeper.search.independent import IndependentSearch
+from sweeper.search.line import LineRule
+from sweeper.search.lr import LearningRateLine
 from sweeper.search.prune import Pruner, Seen, losses_at
-from sweeper.trial import Result, Trial, encode
+from sweeper.search.strategy import Conclusion, History, Strategy, identity
+from sweeper.trial import Axis, Result, Space, Trial, encode
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
 STRETCHES = 50
@@ -84,9 +90,16 @@ class Replay:
 
 def replay(sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], **rule: Any) -> Replay:
     """The search again in packs of `pack` trials, in `order`, each pack knowing those before."""
-    known: list[Seen] = []
-    stopped: set[str] = set()
-    trained = 0
+    ends = train(sweep, kind, pack, order, [], **rule)
+    stopped = frozenset(key for key, end in ends.items() if end < sweep.steps)
+    return Replay(stopped=stopped, saved=1 - sum(ends.values()) / (sweep.steps * len(order)))
+
+
+def train(
+    sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], known: list[Seen], **rule: Any
+) -> dict[str, int]:
+    """The steps that each of `order` trains, in packs of `pack`; adds what they show to `known`."""
+    found: dict[str, int] = {}
     for start in range(0, len(order), pack):
         part, later = order[start : start + pack], order[start + pack :]
         planned = (Seen(hps=r.trial.hps, seed=r.trial.seed, losses=()) for r in later)
@@ -104,9 +117,42 @@ def replay(sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], **rule: 
             reached = sum(rung <= ends[result.key] for rung in pruner.rungs)
             trial = result.trial
             known.append(Seen(hps=trial.hps, seed=trial.seed, losses=losses[:reached]))
-            trained += ends[result.key]
-        stopped |= {key for key, end in ends.items() if end < sweep.steps}
-    return Replay(stopped=frozenset(stopped), saved=1 - trained / (sweep.steps * len(order)))
+        found |= ends
+    return found
+
+
+def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | None:
+    """The whole search again, the strategy choosing its points: its conclusion, and steps saved.
+
+    None when it asks for a trial that was not recorded, so that it went another way.
+    """
+    strategy, space = _strategy(sweep)
+    recorded = {(identity(r.trial.hps), r.trial.seed): r for r in sweep.results}
+    history, known, trained, total = History(), list[Seen](), 0, 0
+    while points := strategy.propose(space, history):
+        order = [recorded.get(point.id) for point in points]
+        results = [result for result in order if result is not None]
+        if len(results) < len(order):
+            return None
+        ends = train(sweep, kind, pack, results, known)
+        for result in results:
+            stopped = ends[result.key] < sweep.steps
+            history.add(replace(result, status="pruned") if stopped else result)
+        trained, total = trained + sum(ends.values()), total + sweep.steps * len(results)
+    return strategy.conclude(space, history), 1 - trained / total
+
+
+def _strategy(sweep: Sweep) -> tuple[Strategy, Space]:
+    """The strategy that could have recorded the sweep, and its space."""
+    if sweep.kind == "independent":
+        conf = Path(__file__).parents[2] / "conf/parameterization/umup.yaml"
+        ranges = yaml.safe_load(conf.read_text())["space"]
+        space = {name: Axis(**axis) for name, axis in ranges.items()}
+        return IndependentSearch(runs=50, seeds=1), space
+    etas = [result.trial.hps["eta"] for result in sweep.results]
+    seeds = len({result.trial.seed for result in sweep.results})
+    axis = Axis(low=min(etas), high=max(etas), default=(min(etas) + max(etas)) / 2)
+    return LearningRateLine(line=LineRule(points=11, extend=0), seeds=seeds), {"eta": axis}
 
 
 def _train(pruner: Pruner, part: Sequence[Result]) -> dict[str, int]:
@@ -243,6 +289,22 @@ def table(sweeps: Sequence[Sweep], count: int, **rule: Any) -> None:
                 print(f"{sweep.name:28} {kind:8} {pack:4} {saved:6.1%}  {counts}")
 
 
+def conclusions(sweeps: Sequence[Sweep]) -> None:
+    """A row for every line or independent search: what it concludes, pruned and not."""
+    print(f"\n{'search':28} {'kind':8} {'pack':>4} {'saved':>6}  best point, and its loss")
+    for sweep in sweeps:
+        whole = None if sweep.kind == "random" else concluded(sweep, "none", 1)
+        if whole is None:
+            continue
+        for kind in ("median", "halving"):
+            for pack in (1, 4, len(sweep.results)):
+                found = concluded(sweep, kind, pack)
+                same = found is not None and found[0].best == whole[0].best
+                same = same and found[0].objective == whole[0].objective
+                saved = f"{found[1]:6.1%}" if found else "     -"
+                print(f"{sweep.name:28} {kind:8} {pack:4} {saved}  {'same' if same else 'OTHER'}")
+
+
 def main() -> None:
     """Record or replay."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -266,6 +328,7 @@ def main() -> None:
         chosen.orders,
         **{name: value for name, value in rule.items() if value is not None},
     )
+    conclusions(load(chosen.recording))
 
 
 if __name__ == "__main__":

@@ -109,11 +109,11 @@ class Pruner:
         `trials` are the pack's; only those in `losses` are still training. A trial whose loss is
         not finite is never named: it has diverged, which is another thing.
         """
-        found: set[str] = set()
+        rung, found = self.rungs.index(step), set[str]()
         for seed in {trial.seed for trial in trials}:
             pack = {trial.key: trial for trial in trials if trial.seed == seed}
             alive = {key: losses[key] for key in pack if key in losses}
-            found |= self._cut(self.rungs.index(step), alive, pack, seed)
+            found |= self._cut(rung, alive, pack, seed)
         return found
 
     def _cut(

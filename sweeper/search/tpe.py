@@ -82,10 +82,10 @@ class TPE:
         seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
         for result in history.results:
-            pruned = result.status == "pruned"
+            pruned, states = result.status == "pruned", optuna.trial.TrialState
             study.add_trial(
                 optuna.trial.create_trial(
-                    state=optuna.trial.TrialState.PRUNED if pruned else None,
+                    state=states.PRUNED if pruned else states.COMPLETE,
                     params={name: result.trial.hps[name] for name in names},
                     distributions=ranges,
                     value=None if pruned else result.objective,

@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.errors import ConfigError
+from sweeper.plugs import build
+from sweeper.search.prune import RUNGS, STARTUP, Pruner, Seen, losses_at, stops
+from sweeper.search.strategy import History, best_result
+from sweeper.trial import Axis, Result, Trial
+
+from .fakes import CONF, config, point_result
+
+KINDS = ("median", "halving")
+SCRIPT = Path(__file__).parents[2] / "scripts" / "bench" / "pruning.py"
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pruning_bench", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCH = script()
+SWEEPS = BENCH.load()
+
+
+def pruner(kind: str = "median", known: tuple[Seen, ...] = ()) -> Pruner:
+    return Pruner(kind=kind, steps=100, warmup=10, window=10, known=known)  # type: ignore[arg-type]
+
+
+def scattered(count: int, seed: int = 0) -> list[Trial]:
+    """Trials that lie on no line: any two differ in both hyperparameters."""
+    return [Trial(setup={}, hps={"a": float(i), "b": float(i)}, seed=seed) for i in range(count)]
+
+
+def along(values: list[float], seed: int = 0) -> list[Trial]:
+    return [Trial(setup={}, hps={"eta": v, "b": 0.0}, seed=seed) for v in values]
+
+
+def told(trials: list[Trial], losses: list[float]) -> dict[str, float]:
+    return {trial.key: loss for trial, loss in zip(trials, losses, strict=True)}
+
+
+def positions(cut: set[str], trials: list[Trial]) -> list[int]:
+    assert cut <= {trial.key for trial in trials}
+    return [index for index, trial in enumerate(trials) if trial.key in cut]
+
+
+# What Optuna's pruners say, by hand.
+
+
+def test_the_median_stops_what_lies_above_it() -> None:
+    assert stops("median", [], [5, 1, 4, 2, 3]) == [True, False, True, False, False]
+    assert stops("median", [1, 1, 1], [2, 3]) == [True, True]
+    assert stops("median", [9, 9, 9], [2, 3]) == [False, False]
+
+
+def test_halving_keeps_one_in_two_whatever_the_order() -> None:
+    assert stops("halving", [], [4, 3, 2, 1]) == [True, True, False, False]
+    assert stops("halving", [], [1, 2, 3, 4]) == [False, False, True, True]
+    assert stops("halving", [], [1, 2, 3, 4, 5]) == [False, False, True, True, True]
+    assert stops("halving", [1, 2], [3, 4]) == [True, True]
+    assert stops("halving", [8, 9], [3, 4]) == [False, False]
+
+
+def test_optuna_s_halving_asked_naively_depends_on_the_order() -> None:
+    """Why `stops` tells all before it asks: of a rung asked in turn, Optuna sees only the past."""
+
+    def in_turn(losses: list[float]) -> list[bool]:
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
+        study = optuna.create_study(pruner=pruner)
+        trials = [study.ask() for _ in losses]
+        for trial, loss in zip(trials, losses, strict=True):
+            trial.report(loss, 1)
+        return [trial.should_prune() for trial in trials]
+
+    assert in_turn([4, 3, 2, 1]) == [False] * 4
+    assert in_turn([1, 2, 3, 4]) == [False, True, True, True]
+
+
+@given(
+    st.lists(st.floats(0.1, 9), min_size=1, max_size=12),
+    st.lists(st.floats(0.1, 9), max_size=6),
+    st.sampled_from(KINDS),
+)
+@settings(max_examples=60, deadline=None)
+def test_optuna_agrees_with_the_rules_as_written(
+    losses: list[float], others: list[float], kind: str
+) -> None:
+    ranked = sorted([*losses, *others])
+    count = len(ranked)
+    if kind == "median":
+        limit = (ranked[(count - 1) // 2] + ranked[count // 2]) / 2
+    else:
+        limit = ranked[max(1, count // 2) - 1]
+    found = stops(kind, others, losses)  # type: ignore[arg-type]
+    near = [abs(loss - limit) < 1e-9 for loss in losses]
+    assert all(
+        n or stop == (loss > limit) for n, stop, loss in zip(near, found, losses, strict=True)
+    )
+
+
+def test_infinite_losses_are_worse_than_any_and_do_not_break_the_median() -> None:
+    inf = math.inf
+    assert stops("median", [inf, inf, inf], [1, inf]) == [False, False]
+    assert stops("median", [1, 1, 1], [2, inf]) == [True, True]
+    assert stops("halving", [], [1, 2, inf, inf]) == [False, False, True, True]
+
+
+def test_none_stops_nothing_and_has_no_rungs() -> None:
+    assert stops("none", [1, 1], [5]) == [False]
+    assert pruner("none").rungs == ()
+
+
+# When, and whom.
+
+
+def test_nothing_is_stopped_before_the_warm_up_and_a_window_are_over() -> None:
+    assert pruner("median").rungs == (33, 55, 78)
+    assert pruner("halving").rungs == (22, 33, 55)
+    late = Pruner(kind="median", steps=100, warmup=60, window=10)
+    assert late.rungs == (70, 80, 90)
+    with pytest.raises(ValueError, match="not in tuple"):
+        pruner().cut(32, {}, [])
+
+
+@given(steps=st.integers(1, 3000), warmup=st.floats(0, 1), window=st.floats(0.01, 1))
+def test_rungs_rise_within_the_run(steps: int, warmup: float, window: float) -> None:
+    for kind in KINDS:
+        first, stretch = round(warmup * steps), max(1, math.ceil(window * steps))
+        rungs = Pruner(kind=kind, steps=steps, warmup=first, window=stretch).rungs
+        assert list(rungs) == sorted(set(rungs)) and len(rungs) <= len(RUNGS[kind])
+        assert all(max(first, stretch) <= rung < steps for rung in rungs)
+
+
+def test_trials_on_no_line_are_optuna_s() -> None:
+    trials = scattered(6)
+    losses = told(trials, [1, 6, 2, 5, 3, 4])
+    for kind in KINDS:
+        assert positions(pruner(kind).cut(33, losses, trials), trials) == [1, 3, 5]
+
+
+def test_a_few_trials_stop_none() -> None:
+    trials = scattered(STARTUP - 1)
+    losses = told(trials, [1, 9, 9, 9])
+    assert not pruner().cut(33, losses, trials)
+    one = Seen(hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
+    assert positions(pruner(known=(one,)).cut(33, losses, trials), trials) == []
+    assert pruner(known=(one,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
+    planned = Seen(hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
+    assert not pruner(known=(planned,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
+
+
+def test_seeds_are_judged_apart() -> None:
+    """So the fresh seeds that compare two configurations are never stopped: two a seed are few."""
+    trials = [trial for seed in range(6) for trial in scattered(2, seed)]
+    losses = told(trials, [1, 9] * 6)
+    assert not pruner().cut(33, losses, trials)
+    known = tuple(Seen(hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9))
+    assert positions(pruner(known=known).cut(33, losses, trials), trials) == [1]
+
+
+def test_diverged_trials_are_left_to_the_training() -> None:
+    trials = scattered(8)
+    losses = told(trials, [1, 2, 3, 4, math.inf, math.nan, 8, 9])
+    assert positions(pruner("halving").cut(33, losses, trials), trials) == [6, 7]
+
+
+def test_a_trial_that_was_stopped_before_is_not_named_again() -> None:
+    trials = scattered(8)
+    losses = told(trials[:6], [1, 2, 3, 4, 5, 6])
+    assert positions(pruner().cut(55, losses, trials), trials) == [3, 4, 5]
+
+
+# Lines.
+
+
+def test_a_line_keeps_its_best_and_what_lies_around_it() -> None:
+    trials = along([-6, -5, -4, -3, -2, -1, 0, 1, 2])
+    losses = told(trials, [9, 8, 7, 6, 5, 4, 3, 2, 2.5])
+    assert positions(pruner().cut(33, losses, trials), trials) == [0, 1, 2, 3]
+    losses = told(trials, [9, 8, 7, 6, 2, 6.5, 7.5, 8.5, 9.5])
+    assert positions(pruner().cut(33, losses, trials), trials) == [0, 1, 7, 8]
+
+
+def test_fine_spacing_keeps_a_distance_and_coarse_spacing_a_number_of_points() -> None:
+    fine = along([i / 4 for i in range(25)])
+    losses = told(fine, [2 + abs(i - 12) for i in range(25)])
+    kept = set(range(25)) - set(positions(pruner().cut(33, losses, fine), fine))
+    assert kept == set(range(4, 21))
+    coarse = along([4.0 * i for i in range(9)])
+    losses = told(coarse, [2 + abs(i - 4) for i in range(9)])
+    assert positions(pruner("halving").cut(33, losses, coarse), coarse) == [0, 1, 7, 8]
+
+
+def test_all_points_about_as_good_as_the_best_are_its_best() -> None:
+    trials = along([float(i) for i in range(12)])
+    between = [9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.0, 3.5, 3.0]
+    losses = told(trials, [2.03, *between, 2.0])
+    assert positions(pruner().cut(33, losses, trials), trials) == [1, 2, 3, 4, 5, 6]
+    losses = told(trials, [2.01, *between, 2.0])
+    assert positions(pruner().cut(33, losses, trials), trials) == [3, 4, 5, 6]
+
+
+def test_the_first_trial_of_a_line_is_kept_when_the_line_is_planned() -> None:
+    elsewhere = tuple(
+        Seen(hps={"eta": 20.0 + i, "b": 30.0 + i}, seed=0, losses=(1.0,)) for i in range(6)
+    )
+    trial = along([0.0])
+    alone, losses = pruner(known=elsewhere), told(trial, [5.0])
+    assert alone.cut(33, losses, trial) == {trial[0].key}
+    planned = tuple(Seen(hps=t.hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
+    assert not pruner(known=elsewhere + planned).cut(33, losses, trial)
+
+
+def test_any_line_s_need_keeps_a_trial() -> None:
+    """A point at the far end of one line may be the optimum of another."""
+    row = along([0, 1, 2, 3, 4, 5, 6, 7])
+    column = [Trial(setup={}, hps={"eta": 7.0, "b": float(b)}, seed=0) for b in (1, 2, 3)]
+    losses = told(row + column, [1, 2, 3, 4, 5, 6, 7, 8, 8.5, 9, 9.5])
+    cut = positions(pruner().cut(33, losses, row + column), row + column)
+    assert cut == [6, 10]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_best_and_its_neighbours_always_survive(data: st.DataObject) -> None:
+    values = sorted(data.draw(st.sets(st.integers(-12, 12), min_size=3, max_size=16)))
+    trials = along([v / 2 for v in values])
+    losses = [data.draw(st.floats(0.5, 9) | st.just(math.inf)) for _ in trials]
+    cut = positions(
+        pruner(data.draw(st.sampled_from(KINDS))).cut(33, told(trials, losses), trials), trials
+    )
+    best = losses.index(min(losses))
+    assert not set(cut) & set(range(best - 2, best + 3))
+    assert all(math.isfinite(losses[index]) for index in cut)
+
+
+# What is known of others.
+
+
+def finished(status: str, steps: int, curve: list[float]) -> Result:
+    trial = Trial(setup={}, hps={"eta": 0.0})
+    return Result(trial=trial, status=status, objective=1, steps=steps, curve=tuple(curve))  # type: ignore[arg-type]
+
+
+def test_losses_at_the_rungs_come_from_the_curve() -> None:
+    steps = [float(i) for i in range(100)]
+    assert losses_at(finished("complete", 100, steps), (30, 60), 10) == (24.5, 54.5)
+    tens = [10 * i + 4.5 for i in range(10)]
+    assert losses_at(finished("complete", 100, tens), (30, 60), 10) == (24.5, 54.5)
+    assert losses_at(finished("complete", 100, tens), (35,), 10) == (29.5,)
+    assert losses_at(finished("pruned", 30, steps[:30]), (30, 60), 10) == (24.5,)
+    assert losses_at(finished("diverged", 40, steps[:40]), (30, 60), 10) == (24.5, math.inf)
+    assert losses_at(finished("failed", 0, []), (30,), 10) == ()
+
+
+@given(steps=st.integers(20, 700), window=st.integers(1, 20))
+def test_uneven_stretches_are_weighted_by_their_steps(steps: int, window: int) -> None:
+    np = pytest.importorskip("numpy")
+    losses = np.arange(steps, dtype=float)
+    curve = [float(piece.mean()) for piece in np.array_split(losses, min(100, steps))]
+    (found,) = losses_at(finished("complete", steps, curve), (steps,), steps)
+    assert found == pytest.approx(losses.mean())
+    (found,) = losses_at(finished("complete", steps, curve), (steps,), window)
+    assert abs(found - losses[-window:].mean()) <= steps / 100 + 1
+
+
+def test_a_pruner_travels_as_json() -> None:
+    results = [finished("diverged", 40, [1.0] * 40), finished("complete", 100, [2.0] * 100)]
+    known = Pruner.knowing(results, along([3.0]), kind="halving", steps=100, warmup=10, window=10)
+    assert [len(seen.losses) for seen in known.known] == [3, 3, 0]
+    assert Pruner.from_json(json.loads(json.dumps(known.to_json()))) == known
+    with pytest.raises(ConfigError, match=r"search\.prune"):
+        pruner("often")
+
+
+# What strategies make of it.
+
+
+def test_a_mean_with_a_stopped_run_is_worse_than_any_complete_one() -> None:
+    def result(value: float, seed: int, objective: float, status: str) -> Result:
+        trial = Trial(setup={}, hps={"eta": value}, seed=seed)
+        return Result(trial=trial, status=status, objective=objective, curve=(objective,))  # type: ignore[arg-type]
+
+    history = History(
+        [
+            result(0, 0, 2.0, "complete"),
+            result(0, 1, 2.2, "pruned"),
+            result(1, 0, 3.0, "complete"),
+            result(1, 1, 3.0, "complete"),
+            result(2, 0, 1.0, "pruned"),
+        ]
+    )
+    assert history.mean({"eta": 0}, [0, 1]) == math.inf and history.mean({"eta": 1}, [0, 1]) == 3
+    assert best_result(history).trial.hps == {"eta": 0}
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "search").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_strategy_lives_with_stopped_trials(path: Path) -> None:
+    """Trials are stopped with losses that look good: none is chosen, and the search ends."""
+    space = {
+        "eta": Axis(low=-4, high=4),
+        "weight_decay": Axis(low=-3, high=3),
+        "c": Axis(low=0, high=1),
+    }
+    settings = config(path)
+    assert settings["prune"] == "none"
+    settings |= {name: 40 for name in ("runs",) if name in settings}
+    strategy, history = build(settings | {"prune": "median"}), History()
+    while points := strategy.propose(space, history):
+        assert len(history.results) < 2000
+        for point in points:
+            found = point_result(point, 3 + sum(v**2 for v in point.hps.values()))
+            if abs(point.hps["eta"]) > 2:
+                found = Result(
+                    trial=found.trial, status="pruned", objective=0.1, steps=5, curve=(0.2, 0.1)
+                )
+            history.add(found)
+    conclusion = strategy.conclude(space, history)
+    assert abs(conclusion.best["eta"]) <= 2 and conclusion.objective >= 3
+    assert any("stopped early" in note for note in conclusion.notes)
+
+
+def test_the_config_refuses_an_unknown_kind() -> None:
+    with pytest.raises(ConfigError, match="prune"):
+        build(config(CONF / "search" / "lr.yaml") | {"prune": "often"})
+
+
+# The evidence: recorded searches, replayed.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
+def test_a_replay_never_loses_the_optimum_or_its_neighbours(sweep: object, kind: str) -> None:
+    needed = BENCH.needed(sweep)
+    count = len(sweep.results)  # type: ignore[attr-defined]
+    for pack in (1, 4, count):
+        saved = []
+        for order in BENCH.orders(sweep, 2 if pack < count else 0):
+            found = BENCH.replay(sweep, kind, pack, order)
+            assert not found.stopped & needed
+            saved.append(found.saved)
+        assert max(saved) > 0.02, "the pruner must do something"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_searches_conclude_the_same_with_and_without_pruning(kind: str) -> None:
+    saved = []
+    for sweep in SWEEPS:
+        if sweep.kind == "random":
+            continue
+        whole, _ = BENCH.concluded(sweep, "none", 1)
+        found, share = BENCH.concluded(sweep, kind, len(sweep.results))
+        assert (found.best, found.objective) == (whole.best, whole.objective)
+        saved.append(share)
+    assert min(saved) > 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_the_lines_protection_the_replay_does_lose_them(kind: str) -> None:
+    """The check above can fail."""
+    rule = {"reach": 0, "near": 0.0, "close": 0.0}
+    lost = [
+        BENCH.replay(sweep, kind, len(sweep.results), sweep.results, **rule).stopped
+        & BENCH.needed(sweep, near=1.0)
+        for sweep in SWEEPS
+        if sweep.kind == "line"
+    ]
+    assert any(lost)
