@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.files import (
+    append,
     private_folder,
     read_json,
     remove_leftovers,
@@ -81,6 +82,56 @@ def test_the_folder_is_synced_unless_it_refuses(
     code = errno.EIO
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         write_atomically(tmp_path / "a", "y")
+
+
+def test_append_adds_privately_and_creates(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    append(path, b"one\n")
+    append(path, b"")
+    append(path, b"two\n" * 100_000)
+    assert path.read_bytes() == b"one\n" + b"two\n" * 100_000
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_append_goes_on_after_a_short_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    append(tmp_path / "a", b"0123456789")
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("broken", ["write", "fsync", "open"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_what_could_not_be_appended_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, error: BaseException
+) -> None:
+    append(tmp_path / "a", b"old")
+    write = os.write
+
+    def full(*given: int) -> None:
+        if broken == "write":
+            write(given[0], b"ne")
+        raise error
+
+    for name in "ab":
+        with monkeypatch.context() as patch:
+            patch.setattr(os, broken, full)
+            with pytest.raises(type(error)):
+                append(tmp_path / name, b"new")
+    assert (tmp_path / "a").read_bytes() == b"old" and names(tmp_path) == ["a"]
+
+
+def test_append_syncs_the_file_and_once_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    append(tmp_path / "a", b"x")
+    append(tmp_path / "a", b"y")
+    file = (tmp_path / "a").stat().st_ino
+    assert synced == [file, tmp_path.stat().st_ino, file]
 
 
 KILLED = """

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import optuna
@@ -42,17 +40,16 @@ def trials(draw: st.DrawFn) -> Any:
 @contextmanager
 def storages() -> Iterator[tuple[Any, Any]]:
     """Two storages with an empty study each, and another study before it."""
-    with TemporaryDirectory() as folder:
-        both = [optuna.storages.RDBStorage(f"sqlite:///{Path(folder) / x}.db") for x in "ab"]
-        try:
-            for storage in both:
-                for name in ("other", "mine"):
-                    optuna.create_study(storage=storage, study_name=name)
-            yield both[0], both[1]
-        finally:
-            for storage in both:
-                storage.remove_session()
-                storage.engine.dispose()
+    both = [optuna.storages.RDBStorage("sqlite:///:memory:") for _ in "ab"]
+    try:
+        for storage in both:
+            for name in ("other", "mine"):
+                optuna.create_study(storage=storage, study_name=name)
+        yield both[0], both[1]
+    finally:
+        for storage in both:
+            storage.remove_session()
+            storage.engine.dispose()
 
 
 def add(storage: Any, name: str, added: list[Any]) -> None:
@@ -65,7 +62,7 @@ def shown(storage: Any, name: str) -> list[Any]:
     return list(storage.get_all_trials(storage.get_study_id_from_name(name)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(trials(), max_size=4), st.lists(trials(), max_size=3))
 def test_as_optuna_would_have_written_it(first: list[Any], second: list[Any]) -> None:
     with storages() as (ours, theirs):

@@ -1,0 +1,18 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[1] / "scripts/bench/growth.py"
+
+
+def test_a_thousand_trials_are_measured(tmp_path: Path) -> None:
+    """The script checks itself that every trial is recorded, read, replayed and mirrored."""
+    out = tmp_path / "growth.json"
+    words = [sys.executable, SCRIPT, "--quick", "--out", out]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=tmp_path)
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["trials"] == 1000 and row["files"] == 1
+    assert row["record_128_ms"] > 0 and row["read_s"] > 0 and row["read_peak_MB"] > 10
+    assert "record 128 ms" in done.stdout and done.stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["growth.json"]
