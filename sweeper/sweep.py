@@ -108,6 +108,7 @@ class Sweep:
         self.launcher, self.monitor, self.logger = launcher, monitor, logger
         self._retry = {r.key for r in study.results() if r.status == "failed"}
         self._prune: Kind = "none"
+        self._pending: Missing = []
 
     def lookup(self, key: str) -> Result | None:
         """A result of the study, unless it is a failure from an earlier sweep."""
@@ -155,7 +156,8 @@ class Sweep:
             if unique.keys() - asked:
                 self.monitor.proposed(known, list(unique.values()))
             asked.update(unique)
-            return list(unique.values())
+            self._pending = list(unique.values())
+            return self._pending
 
         work = Work(
             corpus=self.bench.corpus,
@@ -188,9 +190,9 @@ class Sweep:
         if self._prune == "none":
             return None
         train = prepare(trial.setup).train
-        same = [r for r in self.study.results() if r.trial.setup == trial.setup]
         return Pruner.knowing(
-            same,
+            [result for result in self.study.results() if result.trial.setup == trial.setup],
+            [one for one in self._pending if one.setup == trial.setup],
             kind=self._prune,
             steps=train.steps,
             warmup=round(train.warmup * train.steps),
