@@ -51,8 +51,9 @@ def append(path: Path, data: bytes) -> None:
     """Add `data` to the end of the file at `path`: when this returns, it is on the disk.
 
     A missing file is created, for its owner only. A kill or a crash at any moment leaves the
-    old content, followed by nothing, a part or all of `data`. OSError when it cannot be written:
-    the old content is then all there is, as far as the disk still allows it.
+    old content, followed by nothing, a part or all of `data`; an interrupt, nothing or all.
+    OSError when it cannot be written: the old content is then all there is, as far as the disk
+    still allows it.
     """
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -65,9 +66,12 @@ def append(path: Path, data: bytes) -> None:
             os.fsync(descriptor)
             if new:
                 sync_folder(path.parent)
-        except BaseException:
+        except BaseException as error:
+            # An interrupt leaves what is written whole: others may have read it by now.
             with suppress(OSError):
-                path.unlink() if new else os.ftruncate(descriptor, before)
+                part = os.fstat(descriptor).st_size < before + len(data)
+                if part or isinstance(error, OSError):
+                    path.unlink() if new else os.ftruncate(descriptor, before)
             raise
     finally:
         os.close(descriptor)

@@ -155,7 +155,7 @@ HERE = f"{__name__}."
         (
             "optimizer",
             {"_target_": f"{HERE}Bare"},
-            "a class with eps, hyperparameters, init, kind, settings, update, weight_decay; this has no",
+            "a class with eps, hyperparameters, init, kind, settings, update, weight_decay",
         ),
         ("search", {"_target_": f"{HERE}Bare"}, "this has no conclude, no plan, no propose"),
         ("launcher", {"_target_": f"{HERE}Bare"}, "this has no estimate"),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
+import numpy as np
+
 from sweeper.errors import ConfigError, suggest
 from sweeper.trial import Hps, Result, Space
 
@@ -193,18 +195,27 @@ def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
     """(n, expected best loss of n runs drawn without replacement): what a shorter search finds.
 
     With the values sorted, the i-th (from 0) of N is the best of n draws with probability
-    C(N-i-1, n-1) / C(N, n). A diverged run is taken at the worst finite loss.
+    C(N-i-1, n-1) / C(N, n). A diverged run is taken at the worst finite loss. Of many runs, only
+    every so many n are given, as many per octave everywhere.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ()
-    ordered = sorted(value if math.isfinite(value) else max(finite) for value in values)
+    ordered = np.sort([value if math.isfinite(value) else max(finite) for value in values])
     total = len(ordered)
+    factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
     curve = []
-    for n in range(1, total + 1):
-        chance, expected = n / total, 0.0
-        for i, value in enumerate(ordered[: total - n + 1]):
-            expected += chance * value
-            chance *= (total - i - n) / (total - i - 1) if total - i > 1 else 0.0
-        curve.append((n, expected))
+    for n in _counts(total):
+        i = np.arange(total - n + 1)
+        ways = factorial[total - i - 1] - factorial[n - 1] - factorial[total - i - n]
+        every = factorial[total] - factorial[n] - factorial[total - n]
+        curve.append((n, float(np.exp(ways - every) @ ordered[: total - n + 1])))
     return tuple(curve)
+
+
+def _counts(total: int) -> list[int]:
+    """All whole numbers to `total`, or, past a thousand, 64 an octave and the last."""
+    if total <= 1000:
+        return list(range(1, total + 1))
+    octaves = (round(2 ** (step / 64)) for step in range(64 * total.bit_length()))
+    return sorted({*(n for n in octaves if n <= total), total})

@@ -6,12 +6,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from sweeper.launch.inline import Inline
+from sweeper.launch.packs import run_pack
 from sweeper.lock import StudyLock
+from sweeper.training.pack import Pack
 from tests.commands.driver import (
     LONG,
     TINY,
@@ -35,13 +37,12 @@ def yaml_of(study: Path) -> str:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keys of all trials that are trained in this process."""
     keys: list[str] = []
-    run = Inline.run
 
-    def watched(self, trials, corpus, watch):  # type: ignore[no-untyped-def]
-        keys.extend(trial.key for trial in trials)
-        return run(self, trials, corpus, watch)
+    def watched(pack: Pack, *given: Any) -> Any:
+        keys.extend(trial.key for trial in pack.trials)
+        return run_pack(pack, *given)
 
-    monkeypatch.setattr(Inline, "run", watched)
+    monkeypatch.setattr("sweeper.launch.inline.run_pack", watched)
     return keys
 
 
