@@ -168,7 +168,7 @@ class TestTrouble:
             raise RuntimeError("no such kernel")
 
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.launch.inline.train", fail)
+            patch.setattr("sweeper.launch.packs.train", fail)
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1
         note = "Note: 3 trials failed and will be tried again next time: RuntimeError: no such"

@@ -1,0 +1,101 @@
+"""Packed equals alone: every model, optimizer and parameterization that has a config."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweeper.data.corpus import Corpus
+from sweeper.data.digits import Digits
+from sweeper.errors import ConfigError
+from sweeper.settings import read_space
+from sweeper.training.pack import Pack
+from sweeper.training.recipe import optional, prepare
+from sweeper.training.train import train
+from sweeper.trial import Trial, defaults
+from tests.training.helpers import corpus
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+
+CONF = Path(__file__).parents[2] / "conf"
+STEPS = 50
+CALM = 4.0
+"""How far below its default, in log2, eta is."""
+
+
+@cache
+def configs(group: str) -> dict[str, dict[str, Any]]:
+    return {path.stem: yaml.safe_load(path.read_text()) for path in (CONF / group).glob("*.yaml")}
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
+    """Tokens, and arrays for the models that take them."""
+    folder = tmp_path_factory.mktemp("data")
+    digits = Digits().prepare(folder)
+    return {"llama": corpus(folder), "vit": digits, "mlp": digits}
+
+
+def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial]:
+    """Three trials at base width 8, target 16: each differs in every hyperparameter and seed."""
+    given = configs("parameterization")[scheme]
+    size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
+    config = configs("model")[model]
+    setup = {
+        "numerics": 0,
+        "parameterization": {k: v for k, v in given.items() if k != "space"},
+        "model": {k: size.get(k, v) for k, v in config.items()},
+        "base": {"width": 8, "depth": 1},
+        "optimizer": configs("optimizer")[optimizer],
+        "data": where.identity(),
+        "train": {"steps": STEPS, "batch_size": 2, "seq_len": 8, "precision": "float64"},
+    }
+    recipe = prepare(setup)
+    space = read_space(given, optional(recipe.optimizer))
+    extra = dict.fromkeys(optional(recipe.optimizer), 0.0)
+    # Far below the edge of stability, beyond which rounding grows from step to step.
+    middle = {**extra, **defaults(space), "eta": defaults(space)["eta"] - CALM}
+    return [
+        Trial(
+            setup=setup,
+            seed=i % 2,
+            hps={
+                name: value + i * 0.25 * (-1) ** j for j, (name, value) in enumerate(middle.items())
+            },
+        )
+        for i in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "scheme"),
+    list(product(configs("model"), configs("optimizer"), configs("parameterization"))),
+)
+def test_packed_equals_alone(
+    model: str, optimizer: str, scheme: str, data: dict[str, Corpus]
+) -> None:
+    where = data[model]
+    try:
+        group = trials(model, optimizer, scheme, where)
+    except ConfigError as refused:
+        key = refused.key  # a scheme may have no rule for an optimizer: before it trains
+    else:
+        check(group, where)
+        return
+    assert key.startswith("parameterization.")
+
+
+def check(group: list[Trial], where: Corpus) -> None:
+    together = train(Pack(trials=tuple(group), corpus=where))
+    assert len({result.objective for result in together}) == len(group)
+    alone = train(Pack(trials=(group[1],), corpus=where))[0]
+    assert together[1].status == alone.status == "complete"
+    assert together[1].objective == pytest.approx(alone.objective, rel=1e-10)
+    assert together[1].heldout == pytest.approx(alone.heldout, rel=1e-10)
+    shuffled = train(Pack(trials=(group[2], group[1]), corpus=where))
+    assert shuffled[1].objective == pytest.approx(alone.objective, rel=1e-10)
