@@ -98,7 +98,7 @@ class Result:
     when the run diverged and NaN only when it failed for a reason of its own (`error`). `heldout`
     is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
     training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
-    pack's time.
+    pack's time on `device`.
     """
 
     trial: Trial
@@ -110,6 +110,7 @@ class Result:
     steps: int = 0
     finished_at: float = 0.0
     error: str = ""
+    device: str = ""
 
     @property
     def key(self) -> str:

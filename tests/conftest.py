@@ -3,3 +3,17 @@
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in wanting:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -43,6 +43,13 @@ class Output:
         """A sentence for watchers, on stderr."""
         self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def tell_speed(self, results: Iterable[Result]) -> None:
+        """Throughput by size, to watchers: it differs from run to run."""
+        from sweeper.training.speed import speeds
+
+        for speed in speeds(results):
+            self.tell(f"Speed at {speed}")
+
     def notes(self, notices: Sequence[str]) -> None:
         """What a study has to tell."""
         for notice in notices:

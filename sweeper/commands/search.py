@@ -41,6 +41,7 @@ def search(
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             found = _run_search(bench, study, output)
             output.notes([*study.notices, *failures(study.results())])
+            output.tell_speed(study.results())
         write_report(settings.folder)
     show.conclusion(output.people, found, settings.space)
     output.say(f"Report: {settings.folder / 'report.html'}")

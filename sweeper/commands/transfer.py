@@ -174,6 +174,7 @@ def _validate(
             sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger)
             curves = {c.size: c for c in sweep.ladder(found.best, sizes)}
         output.notes([*study.notices, *failures(study.results())])
+        output.tell_speed(study.results())
     eta = found.best["eta"]
     verdicts = [
         judge(axis, [curves[size] for size in ladder], eta, settings.base, rule)

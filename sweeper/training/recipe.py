@@ -72,20 +72,29 @@ class Recipe:
         """Number of weights of one trial."""
         return sum(_product(spec.shape) for spec in self.specs)
 
+    def tokens(self) -> int:
+        """Tokens that one trial trains on; an array is as many as its model's attention sees."""
+        return self.train.steps * self.train.batch_size * self._length()
+
     def flops(self) -> float:
         """Floating-point operations of one trial (Kaplan et al., arXiv:2001.08361).
 
         Per token 6 for every weight of a matrix product, and 12 x width x sequence for the
-        attention of a layer. An array is as many tokens as its model's attention sees, else one.
+        attention of a layer.
         """
-        lengths = [s.geometry["seq_len"] for s in self.sites if s.kind == "attention"]
-        arrays = "input_shape" in self.setup["data"]
-        seq_len = max(lengths, default=1) if arrays else self.train.seq_len
-        tokens = self.train.steps * self.train.batch_size * seq_len
         weights = sum(_product(s.shape) for s in self.specs if s.role != "embedding")
         size = self.setup["model"]
-        attention = 12 * size["width"] * seq_len * size["depth"] if lengths else 0
-        return float(tokens * (6 * weights + attention))
+        attention = 12 * size["width"] * self._length() * size["depth"] if self._seen() else 0
+        return float(self.tokens() * (6 * weights + attention))
+
+    def _seen(self) -> list[int]:
+        """Lengths of what the model's attention sees."""
+        return [s.geometry["seq_len"] for s in self.sites if s.kind == "attention"]
+
+    def _length(self) -> int:
+        """Tokens of an example."""
+        arrays = "input_shape" in self.setup["data"]
+        return max(self._seen(), default=1) if arrays else self.train.seq_len
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -260,7 +260,13 @@ class Training:
             seconds=seconds,
             steps=len(losses),
             finished_at=time.time(),
+            device=device_name(self.pack.device),
         )
+
+
+def device_name(device: torch.device) -> str:
+    """A GPU's product name, or the device's kind."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def curve(losses: np.ndarray) -> list[float]:

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -56,7 +57,9 @@ class TestSearch:
             assert words in answer.out
         last = answer.out.splitlines()[-1]
         assert last == "Next: sweeper transfer --study a --to-width 64 --validate"
-        assert answer.err == "search: eta: 0/3 trials\n"
+        told = answer.err.splitlines()
+        assert told[0] == "search: eta: 0/3 trials" and len(told) == 2
+        assert re.fullmatch(r"Speed at width 16, depth 1: [\d,]+ tokens/s on cpu", told[1])
 
     def test_everything_lies_in_the_studys_folder(self, sweeper: Run, workplace: Path) -> None:
         sweeper("search", *TINY, "study=a", "root=deep/er", "logger=jsonl")

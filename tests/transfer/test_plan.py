@@ -30,8 +30,10 @@ def test_a_plan_is_read_back(scheme: str, tmp_path: Path) -> None:
 
 def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
     record = plan().to_json()
-    for name in ("optimizer", "update", "needs"):
+    for name in ("optimizer", "needs"):
         del record[name]
+    for parameter in record["parameters"]:
+        del parameter["update"]
     assert TransferPlan.load(saved(tmp_path, record)).folded() == plan().folded()
 
 
@@ -39,7 +41,6 @@ def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"version": 99}, "its version is 99"),
-        ({"update": "nonsense"}, "update='nonsense' is refused"),
         ({"parameters": [{"name": "x"}]}, "parameters.*it needs a value"),
         ({"colour": 1}, "no such key"),
     ],
@@ -47,6 +48,13 @@ def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
 def test_what_is_no_plan_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message):
         TransferPlan.load(saved(tmp_path, plan().to_json() | change))
+
+
+def test_an_unknown_kind_of_update_is_refused(tmp_path: Path) -> None:
+    record = plan().to_json()
+    record["parameters"][0]["update"] = "nonsense"
+    with pytest.raises(BadInput, match="update='nonsense' is refused"):
+        TransferPlan.load(saved(tmp_path, record))
 
 
 def test_files_that_are_no_plan(tmp_path: Path) -> None:
