@@ -43,11 +43,11 @@ class Output:
         """A sentence for watchers, on stderr."""
         self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def tell_speed(self, results: Iterable[Result]) -> None:
-        """Throughput by size, to watchers: it differs from run to run."""
+    def tell_speed(self, results: Iterable[Result], since: float) -> None:
+        """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
         from sweeper.training.speed import speeds
 
-        for speed in speeds(results):
+        for speed in speeds(result for result in results if result.finished_at >= since):
             self.tell(f"Speed at {speed}")
 
     def notes(self, notices: Sequence[str]) -> None:

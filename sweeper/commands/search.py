@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +33,7 @@ def search(
     settings = resolve(compose_tree(words, config_dir))
     if dry_run:
         return _dry_run(settings, output)
-    bench = open_bench(settings)
+    bench, start = open_bench(settings), time.time()
     bench.recipe(settings.base)
     with StudyLock(settings.folder) as lock:
         if lock.previous is not None:
@@ -41,7 +42,7 @@ def search(
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             found = _run_search(bench, study, output)
             output.notes([*study.notices, *failures(study.results())])
-            output.tell_speed(study.results())
+            output.tell_speed(study.results(), since=start)
         write_report(settings.folder)
     show.conclusion(output.people, found, settings.space)
     output.say(f"Report: {settings.folder / 'report.html'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -165,7 +166,7 @@ def _validate(
     bench: Bench, found: Conclusion, folder: Path, output: Output, *, with_depth: bool
 ) -> list[Verdict]:
     """Train the ladders and judge them."""
-    settings, rule = bench.settings, bench.settings.transfer
+    settings, rule, start = bench.settings, bench.settings.transfer, time.time()
     ladders = rule.ladders(settings.base, depth=with_depth)
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
@@ -174,7 +175,7 @@ def _validate(
             sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger)
             curves = {c.size: c for c in sweep.ladder(found.best, sizes)}
         output.notes([*study.notices, *failures(study.results())])
-        output.tell_speed(study.results())
+        output.tell_speed(study.results(), since=start)
     eta = found.best["eta"]
     verdicts = [
         judge(axis, [curves[size] for size in ladder], eta, settings.base, rule)
