@@ -39,25 +39,56 @@ class Monitor(Protocol):
         ...
 
 
-def replay_search(bench: Bench, lookup: Lookup) -> tuple[History, Missing]:
-    """Replay the strategy against what is known: its history in its own order, and what it lacks.
+class Replay:
+    """A search replayed against what is known, which goes on from where it stopped.
 
     Because only the strategy's own questions enter the history, a resumed or repeated search
     sees the same history whatever else the study holds, and in whatever order trials finished.
+    What was once known must stay known: the strategy is not asked again about it.
     """
-    settings, history = bench.settings, History()
-    while points := settings.search.propose(settings.space, history):
-        missing: Missing = []
-        for point in points:
-            trial = bench.trial(settings.base, point.hps, point.seed, point.phase)
-            result = lookup(trial.key)
-            if result is None:
-                missing.append(trial)
-            else:
-                history.add(replace(result, trial=trial))
-        if missing:
-            return history, missing
-    return history, []
+
+    def __init__(self, bench: Bench, lookup: Lookup) -> None:
+        """Nothing is asked yet."""
+        self._bench, self._lookup = bench, lookup
+        self._whole = History()
+        self._batch: list[Trial] = []
+
+    def missing(self) -> Missing:
+        """What the strategy lacks to go on; empty when it has nothing more to propose."""
+        settings = self._bench.settings
+        while not (missing := [trial for trial in self._batch if self._lookup(trial.key) is None]):
+            for result in self._known():
+                self._whole.add(result)
+            points = settings.search.propose(settings.space, self._whole)
+            if not points:
+                self._batch = []
+                return []
+            self._batch = [
+                self._bench.trial(settings.base, point.hps, point.seed, point.phase)
+                for point in points
+            ]
+        return missing
+
+    def history(self) -> History:
+        """All that is known of what the strategy asked for, in the order in which it did."""
+        return History([*self._whole.results, *self._known()])
+
+    def _known(self) -> list[Result]:
+        """What is known of the last batch."""
+        found = ((trial, self._lookup(trial.key)) for trial in self._batch)
+        return [replace(result, trial=trial) for trial, result in found if result is not None]
+
+    def known(self) -> tuple[int, int]:
+        """How many results there are: of batches that are whole, and in all."""
+        whole = len(self._whole.results)
+        return whole, whole + len(self._known())
+
+
+def replay_search(bench: Bench, lookup: Lookup) -> tuple[History, Missing]:
+    """The strategy's history as far as what is known goes, and what it lacks; see `Replay`."""
+    replay = Replay(bench, lookup)
+    missing = replay.missing()
+    return replay.history(), missing
 
 
 def replay_ladder(
@@ -120,17 +151,20 @@ class Sweep:
         """Run the search to its end; `after_batch` gets each conclusion, and if it is final."""
         settings = self.bench.settings
         self._prune = getattr(settings.search, "prune", "none")
-        history = History()
+        replay, told = Replay(self.bench, self.lookup), -1
 
         def ask() -> tuple[int, Missing]:
-            nonlocal history
-            history, missing = replay_search(self.bench, self.lookup)
-            if missing and history.results:
-                after_batch(settings.search.conclude(settings.space, history), False)
-            return len(history.results), missing
+            nonlocal told
+            missing = replay.missing()
+            whole, known = replay.known()
+            # A launcher may ask after every trial; what can be concluded is told once a batch.
+            if missing and known and whole != told:
+                after_batch(settings.search.conclude(settings.space, replay.history()), False)
+            told = whole
+            return known, missing
 
         self._train(ask)
-        conclusion = settings.search.conclude(settings.space, history)
+        conclusion = settings.search.conclude(settings.space, replay.history())
         after_batch(conclusion, True)
         return conclusion
 

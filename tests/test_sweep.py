@@ -305,3 +305,25 @@ def test_replay_of_a_half_measured_ladder_counts_every_run() -> None:
     assert curves[0].losses == {0.5: (3.0, 4.0)} and curves[1].losses == {}
     assert count == 3 and len(missing) == 36 - 3
     assert {trial.width for trial in missing} == {32, 64}
+
+
+def test_a_strategy_is_asked_once_for_every_batch_however_often_the_launcher_asks() -> None:
+    asked: list[int] = []
+
+    class Counted(LearningRateLine):
+        def propose(self, space: Space, history: History) -> list[Point]:
+            asked.append(len(history.results))
+            return super().propose(space, history)
+
+    class Eager(Launcher):
+        def run(self, work: Work) -> Iterator[list[Result]]:
+            while trials := work.pending():
+                yield [self.trained_one(trials[-1], work)]
+
+    launcher = Eager(basin(SPACE))
+    sweep, _, _ = make(launcher, search=Counted(line=LineRule(points=5)))
+    found, said = search(sweep)
+    assert len(launcher.trained) == found.runs == len(set(launcher.trained))
+    assert asked[: len(set(asked))] == sorted(set(asked)), "each batch is asked for once"
+    assert len(asked) <= len(set(asked)) + 2, "and only the end once more"
+    assert [runs for runs, final in said if not final] == sorted(set(asked) - {0, found.runs})
