@@ -55,19 +55,22 @@ class Replay:
 
     def missing(self) -> Missing:
         """What the strategy lacks to go on; empty when it has nothing more to propose."""
-        settings = self._bench.settings
         while not (missing := [trial for trial in self._batch if self._lookup(trial.key) is None]):
             for result in self._known():
                 self._whole.add(result)
-            points = settings.search.propose(settings.space, self._whole)
-            if not points:
-                self._batch = []
+            self._batch = self._proposed(self._whole)
+            if not self._batch:
                 return []
-            self._batch = [
-                self._bench.trial(settings.base, point.hps, point.seed, point.phase)
-                for point in points
-            ]
-        return missing
+        # Lines that are ahead of others need not wait for them.
+        ahead = getattr(self._bench.settings.search, "separable", False)
+        return [*missing, *(self._proposed(self.history()) if ahead else [])]
+
+    def _proposed(self, history: History) -> list[Trial]:
+        settings = self._bench.settings
+        return [
+            self._bench.trial(settings.base, point.hps, point.seed, point.phase)
+            for point in settings.search.propose(settings.space, history)
+        ]
 
     def history(self) -> History:
         """All that is known of what the strategy asked for, in the order in which it did."""

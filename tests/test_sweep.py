@@ -327,3 +327,33 @@ def test_a_strategy_is_asked_once_for_every_batch_however_often_the_launcher_ask
     assert asked[: len(set(asked))] == sorted(set(asked)), "each batch is asked for once"
     assert len(asked) <= len(set(asked)) + 2, "and only the end once more"
     assert [runs for runs, final in said if not final] == sorted(set(asked) - {0, found.runs})
+
+
+class OneByOne(Launcher):
+    """Has room for one trial: asks anew after every result, and takes the newest first."""
+
+    def run(self, work: Work) -> Iterator[list[Result]]:
+        while trials := work.pending():
+            self.asked.append(list(trials))
+            yield [self.trained_one(trials[-1], work)]
+
+
+def test_a_line_that_is_ahead_does_not_wait_for_the_others() -> None:
+    strategy = IndependentSearch(runs=14, seeds=1, lines=LineRule(step=1.0))
+    loss = basin({**SPACE, "beta": Axis(low=-2, high=2)}, at={"beta": 0.75})
+    space = {**SPACE, "beta": Axis(low=-2, high=2)}
+
+    def sweep_of(launcher: Launcher) -> tuple[Sweep, Launcher]:
+        study, watcher = Study(), Watcher()
+        bench = Bench(search=strategy, space=space)
+        return Sweep(bench, study, launcher, watcher, watcher), launcher  # type: ignore[arg-type]
+
+    slow, whole = sweep_of(Launcher(loss))
+    fast, ahead = sweep_of(OneByOne(loss))
+    assert search(slow)[0] == search(fast)[0]
+    assert set(ahead.trained) == set(whole.trained)
+    lines = [[t for t in asked if t.phase == "lines"] for asked in ahead.asked]
+    halves = [
+        {t.hps["beta"] % 1 for t in asked} | {t.hps["alpha"] % 1 for t in asked} for asked in lines
+    ]
+    assert any({0.0, 0.5} <= half for half in halves), "a coarse and a finer round at once"

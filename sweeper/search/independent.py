@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
+from typing import ClassVar
 
 from sweeper.errors import ConfigError
 from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, replay
@@ -43,6 +44,9 @@ class IndependentSearch:
     combine_seeds: int = 3
     axes: tuple[str, ...] | None = None
     prune: Kind = "none"
+
+    separable: ClassVar[bool] = True
+    """A line's next points follow from its own: they may be asked for before a batch is whole."""
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
