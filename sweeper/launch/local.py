@@ -168,7 +168,7 @@ class _Run:
         if "share" in said:
             self._watch(task, said["share"])
         elif "left" in said:  # it was asked to end, by its own signal: no fault of the pack
-            worker.task = None
+            self.pool.dismiss(worker)
             self._again(task, [task.pack.trials])
         elif "done" in said:
             worker.task = None

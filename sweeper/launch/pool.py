@@ -23,8 +23,12 @@ TICK = 1.0
 """Seconds between looks at workers that say nothing; what they say is heard at once."""
 STARTUP = 300.0
 """Seconds in which a worker must have imported all that it needs."""
-TAIL = (10, 1000)
-"""The last lines of a log, and letters, that a message quotes."""
+TAIL = 10
+"""Lines of a log that a message quotes."""
+LOOK_BACK = 20_000
+"""Bytes of a log that are read for them."""
+CRASH = "Fatal Python error"
+"""How Python's own report of a crash begins; the most recent call comes first in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +54,15 @@ class Worker:
     fate: str = ""
 
     def tail(self) -> str:
-        """The last lines that its log got since its task began; "" for none."""
-        lines, letters = TAIL
+        """The last lines that its log got since its task began, or those that tell of a crash."""
+        text = ""
         with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(self.logged, self.log.stat().st_size - 20 * letters))
+            file.seek(max(self.logged, self.log.stat().st_size - LOOK_BACK))
             text = file.read().decode(errors="replace").strip()
-            return "\n".join(text.splitlines()[-lines:])[-letters:]
-        return ""
+        lines = text.splitlines()
+        crash = next((i for i, line in enumerate(lines) if line.startswith(CRASH)), None)
+        first = max(0, len(lines) - TAIL) if crash is None else crash
+        return "\n".join(line[:160] for line in lines[first : first + TAIL])
 
 
 class Pool:
@@ -138,6 +144,16 @@ class Pool:
             if any(said is None for _, said in self.wait()):
                 return False
         return True
+
+    def dismiss(self, worker: Worker) -> None:
+        """Part with a worker that leaves of its own accord."""
+        worker.pipe.close()
+        self.workers.remove(worker)
+        try:
+            worker.process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            worker.process.wait()
 
     def stop(self) -> None:
         """End all workers: a pack that trains is saved; what does not end in time is killed."""

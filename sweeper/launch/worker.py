@@ -93,7 +93,7 @@ def main(fd: int, threads: int) -> None:
     """Serve until the pipe closes or SIGTERM comes; a trial's fatal error ends the process."""
     link = Link(fd)
     signal.signal(signal.SIGTERM, lambda *_: link.leave())
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)
     import torch
 
     import sweeper.launch.job
