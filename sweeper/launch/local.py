@@ -17,6 +17,7 @@ from sweeper.launch.launcher import Work
 from sweeper.launch.layout import Layout, SharedQueue
 from sweeper.launch.packs import estimate, fail_all, resolve_device
 from sweeper.launch.pool import Pool, Worker
+from sweeper.launch.seats import on_gpus
 from sweeper.launch.worker import Message
 from sweeper.training import checkpoint
 from sweeper.training.pack import Compile, Pack
@@ -64,8 +65,13 @@ class Local:
         return "bfloat16" if self._device().startswith("cuda") else "float32"
 
     def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
-        """Pack size and seconds of a trial's step in one process; see `Launcher`."""
-        return estimate(tuple(trials), corpus, self._device(), self.pack)
+        """Pack size, and seconds of a trial's step shared by the GPUs; see `Launcher`."""
+        device = self._device()
+        size, seconds = estimate(tuple(trials), corpus, device, self.pack)
+        if not device.startswith("cuda"):
+            return size, seconds
+        seats = on_gpus(device, None if self.workers == "auto" else self.workers)
+        return size, seconds / len({seat.env["CUDA_VISIBLE_DEVICES"] for seat in seats})
 
     def run(self, work: Work) -> Iterator[list[Result]]:
         """Packs to workers as they are free, what a dead driver left first; see `Launcher`."""

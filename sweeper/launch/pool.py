@@ -75,6 +75,7 @@ class Pool:
         self.workers: list[Worker] = []
         self.deaths = 0
         self._kept: list[tuple[Worker, Message | None]] = []
+        self._looked = time.monotonic()
 
     def room(self) -> bool:
         """Whether there is a free worker, or a seat for one."""
@@ -112,6 +113,7 @@ class Pool:
         if self._kept:
             kept, self._kept = self._kept, []
             return kept
+        self._forgive()
         pipes = {worker.pipe: worker for worker in self.workers}
         heard = [(pipes[pipe], self._hear(pipes[pipe])) for pipe in _readable(pipes)]
         for worker in list(self.workers):
@@ -173,7 +175,7 @@ class Pool:
             self.workers.clear()
 
     def _start(self, index: int, seat: Seat) -> Worker:
-        log = self.folder / f"worker-{index}.log"
+        log = self.folder / f"worker-{index}-of-{len(self.seats)}.log"
         mine, theirs = Pipe()
         paths = json.dumps([path for path in sys.path if isinstance(path, str)])
         count = str(seat.threads)
@@ -214,6 +216,14 @@ class Pool:
         if worker.task is not None and self.hang is not None and silent > self.hang:
             return f"did no step for {self.hang:g} s and was ended"
         return None
+
+    def _forgive(self) -> None:
+        """The silence of workers does not count while this process itself stood still."""
+        now = time.monotonic()
+        if now - self._looked > 10 * TICK:
+            for worker in self.workers:
+                worker.heard = now
+        self._looked = now
 
     def _bury(self, worker: Worker, fate: str) -> None:
         with suppress(subprocess.TimeoutExpired):

@@ -343,6 +343,18 @@ def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
     assert 1 <= seats.cores() <= (os.cpu_count() or 1)
 
 
+def test_a_gpu_more_takes_its_share_of_the_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.launch.local.resolve_device", lambda name: "cuda")
+    monkeypatch.setattr("sweeper.launch.local.estimate", lambda *_: (4, 1.0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert Local().estimate([trial()], corpus(tmp_path)) == (4, 0.25)
+    assert Local(workers=2).estimate([trial()], corpus(tmp_path)) == (4, 0.5)
+    assert Local().precision() == "bfloat16"
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("workers", 0), ("pack", -1), ("save_every", 0.0), ("hang", 0.0), ("retries", -1)],
