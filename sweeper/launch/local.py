@@ -159,7 +159,7 @@ class _Run:
 
     def _prepare(self, pack: Pack) -> Task:
         job = Job(pack=pack, execution=self.execution, pruner=self.work.pruner(pack.trials[0]))
-        return Task(pack=pack, own=write_job(self.pool.folder, job))
+        return Task(pack=pack, own=write_job(self.pool.folder, job, sync=False))
 
     def _heard(self, worker: Worker, said: Message | None) -> tuple[Task, list[Result]] | None:
         """What a worker's message means; a task that came to an end, and its results."""

@@ -116,7 +116,8 @@ def _train(link: Link, message: Message) -> Message:
 
     link.share = 0.0
     try:
-        run_job(Path(message["job"]), message["attempt"], lambda tell: _reporter(link, tell))
+        own, attempt = Path(message["job"]), message["attempt"]
+        run_job(own, attempt, lambda tell: _reporter(link, tell), sync=False)
     except Left:
         return {"left": True}
     except SweeperError as error:
