@@ -169,13 +169,14 @@ class _Run:
         self.unstarted = 0
         if "error" in said:
             raise (BadInput if said["input"] else SweeperError)(said["error"])
-        if task is None:
-            return None
-        if "share" in said:
-            self._watch(task, said["share"])
-        elif "left" in said:  # it was asked to end, by its own signal: no fault of the pack
+        if "left" in said:  # it was told to end by a signal of its own: no fault of the pack
             self.pool.dismiss(worker)
-            self._again(task, [task.pack.trials])
+            if task is not None:
+                self._again(task, [task.pack.trials])
+        elif task is None:
+            return None
+        elif "share" in said:
+            self._watch(task, said["share"])
         elif "done" in said:
             worker.task = None
             self._hand_out(ask=False)
@@ -185,7 +186,7 @@ class _Run:
     def _finished(self, task: Task) -> tuple[Task, list[Result]] | None:
         outcome = outcome_of(task.own)
         if outcome is None:
-            return self._blamed(task, "its result cannot be read")
+            return self._blamed(task, "left a result that cannot be read")
         for notice in outcome.notices:
             self.work.tell(notice)
         if outcome.back:
@@ -206,20 +207,22 @@ class _Run:
             return None
         if task is None:
             return None
-        return self._blamed(task, f"its worker process {worker.fate}", tail)
+        return self._blamed(task, worker.fate, tail)
 
-    def _blamed(self, task: Task, reason: str, tail: str = "") -> tuple[Task, list[Result]] | None:
+    def _blamed(self, task: Task, fate: str, tail: str = "") -> tuple[Task, list[Result]] | None:
         """A pack that cost a worker: again, or halved, or the single trial's failure."""
         self.deaths[task.own] += 1
-        trials = task.pack.trials
-        if self.deaths[task.own] <= self.retries:
-            self.work.tell(f"a worker process was lost ({reason}); its trials go on in another")
+        trials, deaths = task.pack.trials, self.deaths[task.own]
+        if deaths <= self.retries:
+            where = f" (its log is in {self.pool.folder})" if tail else ""
+            self.work.tell(f"a worker process {fate}{where}: its trials go on in another")
             self._again(task, [trials])
             return None
-        reason = f"{reason}, {self.deaths[task.own]} times" + (f":\n{tail}" if tail else "")
         if len(trials) == 1:
             self._watch(task, 1.0)
-            return task, fail_all(trials, reason)
+            times = f", {deaths} times" if deaths > 1 else ""
+            said = f":\n{tail}" if tail else ""
+            return task, fail_all(trials, f"its worker process {fate}{times}{said}")
         self._forget(task)
         self._again(task, [trials[part] for part in split(trials, -(-len(trials) // 2))])
         return None

@@ -132,6 +132,9 @@ class Pool:
             for worker, said in self.wait():
                 if worker not in questions:
                     others.append((worker, said))
+                elif said is not None and "left" in said:
+                    self.dismiss(worker)
+                    answers[worker] = None
                 elif said is None or not said.keys() & {"ready", "share"}:
                     answers[worker] = said
                     worker.task = None

@@ -1,8 +1,8 @@
 """A worker process: it trains the jobs named to it over a pipe, until the pipe closes.
 
 Messages are JSON, one a packet. The driver sends `{"job": folder, "attempt": number}` or
-`{"measure": {trials, corpus, device}}`; the worker sends `{"ready"}` once, `{"share"}` now and
-then while it trains, and one answer: `{"done"}`, `{"measured"}`, `{"left"}` or `{"error"}`.
+`{"measure": {trials, corpus, device}}`. The worker sends `{"ready"}` once, `{"share"}` now and then
+while it trains, the answer `{"done"}`, `{"measured"}` or `{"error"}`, and `{"left"}` at its end.
 Nothing heavy is imported here before the pipe is watched.
 """
 
@@ -102,14 +102,17 @@ def main(fd: int, threads: int) -> None:
     torch.set_num_threads(threads)
     link.send({"ready": os.getpid()})
     while message := link.next():
-        link.send(_train(link, message) if "job" in message else _measure(message["measure"]))
+        answer = _train(link, message) if "job" in message else _measure(message["measure"])
+        if answer is not None:
+            link.send(answer)
+    link.send({"left": True})
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # what torch would tidy up at its leisure goes with the process
 
 
-def _train(link: Link, message: Message) -> Message:
-    """Run a job; what stops the whole work is answered, what kills this process is not."""
+def _train(link: Link, message: Message) -> Message | None:
+    """Run a job; None when it was left. What kills this process has no answer."""
     from sweeper.errors import BadInput, SweeperError
     from sweeper.launch.job import run_job
     from sweeper.training.train import Left
@@ -119,7 +122,7 @@ def _train(link: Link, message: Message) -> Message:
         own, attempt = Path(message["job"]), message["attempt"]
         run_job(own, attempt, lambda tell: _reporter(link, tell), sync=False)
     except Left:
-        return {"left": True}
+        return None
     except SweeperError as error:
         return {"error": str(error), "input": isinstance(error, BadInput)}
     except OSError as error:

@@ -99,14 +99,15 @@ def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"), [("exit", "exit code 7, 2 times"), ("segfault", "SIGSEGV, 2 times")]
+    ("how", "retries", "reason"),
+    [("exit", 0, "ended with exit code 7"), ("segfault", 1, "killed by SIGSEGV, 2 times:")],
 )
 def test_a_trial_that_always_kills_its_worker_fails_alone(
-    tmp_path: Path, how: str, reason: str
+    tmp_path: Path, how: str, retries: int, reason: str
 ) -> None:
     trials = [trial(seed=i) for i in range(2)]
     desk = Desk(trials=trials, corpus=deadly(tmp_path, how, seed=1, at=3), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=2, pack=2, retries=1))
+    results = desk.run(Local(device="cpu", workers=2, pack=2, retries=retries))
     good, bad = (results[t.key] for t in trials)
     assert bad.status == "failed" and reason in bad.error and math.isnan(bad.objective)
     assert plain({good.key: good}) == expected(trials[:1], tmp_path, 1)
@@ -131,6 +132,21 @@ def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
     assert plain(results) == expected(trials, tmp_path, 1)
     steps = [step for _, step, *_ in calls(tmp_path)]
     assert steps == list(range(8)) and not desk.told
+
+
+def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path: Path) -> None:
+    workers = Pool(tmp_path / "jobs", [Seat(threads=1)], None)
+    try:
+        assert workers.fill()
+        [worker] = workers.workers
+        worker.process.terminate()
+        until(lambda: worker.pipe.poll(), 20)
+        workers.give(worker, {"job": str(tmp_path), "attempt": 0}, "a task")
+        assert workers.wait() == [(worker, {"left": True})]
+        workers.dismiss(worker)
+        assert workers.room() and not workers.busy() and worker.process.returncode == 0
+    finally:
+        workers.stop()
 
 
 def test_what_the_configuration_is_to_blame_for_ends_the_run(tmp_path: Path) -> None:
