@@ -121,35 +121,40 @@ class _Run:
         self.work, self.pool, self.queue = work, pool, queue
         self.execution, self.retries = execution, retries
         self.deaths: Counter[Path] = Counter()
-        self.unstarted = 0
+        self.unstarted, self.ask = 0, True
         self.prepared: deque[Task] = deque()
 
     def results(self) -> Iterator[list[Result]]:
         """Until nothing is pending, and no worker has anything to do."""
         while True:
-            self._hand_out(ask=True)
+            self._hand_out()
             if not self.pool.busy():
                 return
             self._prepare_ahead()
             done = [found for event in self.pool.wait() if (found := self._heard(*event))]
             if done:
                 yield [result for _, results in done for result in results]
+                self.ask = True
             for task, _ in done:
                 self._forget(task)
 
-    def _hand_out(self, *, ask: bool) -> None:
-        """Packs to free workers; the strategy is asked for more only when told to."""
-        while self.pool.room() and (task := self._task(ask)):
+    def _hand_out(self) -> None:
+        """Packs to free workers; the strategy is asked for more only when there are results."""
+        while self.pool.room() and (task := self._task()):
             worker = self.pool.free()
             assert worker is not None
             task.attempt = self.deaths[task.own]
             self.pool.give(worker, {"job": str(task.own), "attempt": task.attempt}, task)
 
-    def _task(self, ask: bool) -> Task | None:
+    def _task(self) -> Task | None:
         if self.prepared:
             return self.prepared.popleft()
-        pack = self.queue.next() if ask or self.queue.ready() else None
-        return None if pack is None else self._prepare(pack)
+        if not (self.ask or self.queue.ready()):
+            return None
+        if (pack := self.queue.next()) is None:
+            self.ask = False
+            return None
+        return self._prepare(pack)
 
     def _prepare_ahead(self) -> None:
         """Write the jobs that come next while all are busy: a worker should not wait for files."""
@@ -179,7 +184,7 @@ class _Run:
             self._watch(task, said["share"])
         elif "done" in said:
             worker.task = None
-            self._hand_out(ask=False)
+            self._hand_out()
             return self._finished(task)
         return None
 

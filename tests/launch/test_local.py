@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import signal
@@ -149,6 +150,19 @@ def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path:
         workers.stop()
 
 
+def test_workers_import_what_the_driver_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own modules lie in the folder worked in, which no PYTHONPATH names."""
+    module = "from tests.launch.deadly import Deadly\n\n\nclass Own(Deadly):\n    pass\n"
+    (tmp_path / "own_corpus_of_a_user.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_corpus_of_a_user").Own(**vars(deadly(tmp_path)))
+    desk = Desk(trials=[trial()], corpus=own, folder=tmp_path)
+    [result] = desk.run(Local(device="cpu", workers=1, pack=1)).values()
+    assert result.status == "complete" and len(calls(tmp_path)) == 8
+
+
 def test_what_the_configuration_is_to_blame_for_ends_the_run(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(3)]
     desk = Desk(trials=trials, corpus=deadly(tmp_path, "refuse", seed=1), folder=tmp_path)
@@ -177,6 +191,7 @@ def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
     )
     results = list(desk.run(Local(device="cpu", workers=2, pack=1)).values())
     assert len(results) == 5 and results[-1].trial == slow
+    assert desk.asked <= 2 * len(results) + 2, "a strategy is not asked in vain"
 
 
 def driver(folder: Path) -> subprocess.Popen[bytes]:

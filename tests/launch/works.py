@@ -25,9 +25,10 @@ class Desk:
     known: dict[str, Result] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     done: float = 0.0
-    batches: list[int] = field(default_factory=list)
+    asked: int = 0
 
     def pending(self) -> list[Trial]:
+        self.asked += 1
         wanted = {trial.key: trial for trial in (*self.trials, *self.more(len(self.known)))}
         return [trial for key, trial in wanted.items() if key not in self.known]
 
@@ -46,7 +47,6 @@ class Desk:
     def run(self, launcher: Launcher) -> dict[str, Result]:
         """All results by key; each must come once."""
         for results in launcher.run(self.work()):
-            self.batches.append(len(results))
             for result in results:
                 assert result.key not in self.known, "a trial came twice"
                 self.known[result.key] = result
