@@ -66,6 +66,8 @@ class Inline:
             results, back = run_pack(pack, execution, reporter, work.pruner(pack.trials[0]))
             if back:
                 work.watch(-told[0] * count)
+            else:
+                progress(1.0)
             queue.put_back(back)
             yield results
             checkpoint.forget(folder, [result.trial for result in results])

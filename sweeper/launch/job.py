@@ -5,15 +5,19 @@ jobs/<id>/job.json             what to train: written by the driver before anyth
           result-<attempt>.json   what came of an attempt, whole or not there
 ```
 
-Files are written aside, synced and renamed. Nothing is ever unpickled.
+Files are written aside, synced (where the job should survive the machine) and renamed. Nothing is
+ever unpickled.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
@@ -112,13 +116,25 @@ def _plain(record: Any) -> dict[str, Any]:
     }
 
 
-def write_job(folder: Path, job: Job) -> Path:
-    """The job's own folder in `folder`, with its `job.json`; OSError when it cannot be written."""
+def write_job(folder: Path, job: Job, *, sync: bool = True) -> Path:
+    """The job's own folder in `folder`, with its `job.json`; OSError when it cannot be written.
+
+    Without `sync` it may be lost when the whole machine fails, but no worker waits for the disk.
+    """
     private_folder(folder)
     own = folder / job.id
     private_folder(own)
-    write_json(own / "job.json", job.to_json())
+    _write(own / "job.json", job.to_json(), sync)
     return own
+
+
+def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
+    if sync:
+        write_json(path, record)
+        return
+    temporary = path.with_name(f".{uuid4().hex}.tmp")
+    temporary.write_text(json.dumps(encode(record), allow_nan=False))
+    os.replace(temporary, path)
 
 
 def read_job(own: Path) -> Job:
@@ -133,17 +149,19 @@ def run_job(
     own: Path,
     attempt: int,
     reporter: Callable[[Callable[[str], None]], Reporter] = lambda tell: Reporter(tell=tell),
+    *,
+    sync: bool = True,
 ) -> Outcome:
     """Train the job in `own` and write what came of it; `train.Left` when it was told to leave.
 
-    `reporter` gets a function that keeps a sentence for the user.
+    `reporter` gets a function that keeps a sentence for the user; `sync` as in `write_job`.
     """
     job, notices = read_job(own), list[str]()
     results, back = run_pack(job.pack, job.execution, reporter(notices.append), job.pruner)
     outcome = Outcome(
         attempt=attempt, results=tuple(results), back=tuple(back), notices=tuple(notices)
     )
-    write_json(own / f"result-{attempt}.json", outcome.to_json())
+    _write(own / f"result-{attempt}.json", outcome.to_json(), sync)
     return outcome
 
 

@@ -1,0 +1,30 @@
+"""`python -m tests.launch.local_driver FOLDER STEPS`: a driver to be killed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from sweeper.launch.local import Local
+from tests.launch.deadly import deadly
+from tests.launch.works import Desk
+from tests.training.helpers import trial
+
+STEPS = 60
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    desk = Desk(
+        trials=[trial(seed=seed, train={"steps": STEPS}) for seed in range(2)],
+        corpus=deadly(folder, "slow"),
+        folder=folder,
+    )
+    desk.run(Local(workers=2, device="cpu", pack=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What every launcher in conf/launcher must do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from sweeper.errors import BadInput
+from sweeper.launch.inline import Inline
+from sweeper.launch.launcher import Launcher
+from sweeper.plugs import arguments, build, load
+from sweeper.trial import Trial
+from tests.launch.deadly import deadly
+from tests.launch.works import Desk, plain
+from tests.training.helpers import corpus, trial
+
+CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
+QUICK: dict[str, Any] = {"device": "cpu", "workers": 1, "pack": 2}
+"""What keeps these tests short, for launchers that have such a setting."""
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+
+
+@pytest.fixture(params=sorted(path.stem for path in CONF.glob("*.yaml")))
+def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    """One of each kind; a launcher may say that it cannot run on this machine."""
+    config = yaml.safe_load((CONF / f"{request.param}.yaml").read_text())
+    taken = arguments(load(config["_target_"]))
+    built = build(config | {name: value for name, value in QUICK.items() if name in taken})
+    available = getattr(built, "available", lambda: True)
+    if not available():
+        pytest.skip(f"launcher={request.param} cannot run on this machine")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield built
+    torch.set_num_threads(before)
+
+
+def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher: Launcher) -> None:
+    """Equal to the inline launcher's results; what was begun or left behind is no trial's harm."""
+    first = [trial(seed=i) for i in range(3)]
+    second = [trial("mup", seed=0)]
+
+    def more(known: int) -> list[Trial]:
+        return second if known >= 3 else []
+
+    desk = Desk(trials=first, corpus=corpus(tmp_path), folder=tmp_path, more=more)
+    results = desk.run(launcher)
+    inline = tmp_path / "inline"
+    inline.mkdir()
+    reference = Desk(trials=[*first, *second], corpus=corpus(inline), folder=inline)
+    expected = reference.run(Inline(device="cpu", pack=2))
+    assert plain(results) == plain(expected)
+    assert desk.done == pytest.approx(4)
+    assert not list((tmp_path / "checkpoints").glob("*")), "no checkpoint outlives its results"
+    assert not [path for path in (tmp_path / "jobs").glob("*") if path.is_dir()]
+    assert list(launcher.run(desk.work())) == [], "nothing is pending, nothing is run"
+
+
+def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    desk = Desk(trials=trials, corpus=deadly(tmp_path, "fail", seed=1), folder=tmp_path)
+    good, bad = (desk.run(launcher)[t.key] for t in trials)
+    assert good.status == "complete"
+    assert bad.status == "failed" and math.isnan(bad.objective)
+    assert "ValueError: not this one" in bad.error
+    assert desk.done == pytest.approx(2)
+
+
+def test_what_the_configuration_is_to_blame_for_ends_the_run(
+    tmp_path: Path, launcher: Launcher
+) -> None:
+    desk = Desk(trials=[trial()], corpus=deadly(tmp_path, "refuse"), folder=tmp_path)
+    with pytest.raises(BadInput, match="not to be read"):
+        desk.run(launcher)
+
+
+def test_it_says_how_it_computes_and_what_a_step_costs(tmp_path: Path, launcher: Launcher) -> None:
+    assert launcher.precision() in ("float32", "bfloat16")
+    size, seconds = launcher.estimate([trial(seed=i) for i in range(2)], corpus(tmp_path))
+    assert size == 2 and 0 < seconds < 60

@@ -1,0 +1,401 @@
+"""Worker processes: equal results, whatever happens to a worker, the driver, or their files."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.launch import layout, pool, seats
+from sweeper.launch.inline import Inline
+from sweeper.launch.job import Job, run_job, write_job
+from sweeper.launch.local import Local
+from sweeper.launch.packs import failed
+from sweeper.launch.pool import Pool, Seat, describe
+from sweeper.training import checkpoint
+from sweeper.training.pack import Pack
+from sweeper.training.train import Execution
+from sweeper.trial import Result, Trial
+from tests.launch.deadly import calls, deadly
+from tests.launch.local_driver import STEPS
+from tests.launch.works import Desk, plain
+from tests.training.helpers import corpus, trial
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+EVERY_STEP = 1e-9
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Results do not depend on threads here, and nothing is left running."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    assert not children(os.getpid())
+
+
+def children(pid: int) -> list[int]:
+    """Living worker processes that `pid` has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+            command = stat.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        state, parent = text.rpartition(")")[2].split()[:2]
+        if int(parent) == pid and state != "Z" and b"sweeper.launch.worker" in command:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def until(true: Callable[[], Any], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+def expected(trials: list[Trial], folder: Path, pack: int) -> dict[str, Result]:
+    """What the inline launcher makes of `trials`."""
+    inline = folder / "inline"
+    inline.mkdir()
+    desk = Desk(trials=trials, corpus=corpus(inline), folder=inline)
+    return plain(desk.run(Inline(device="cpu", pack=pack)))
+
+
+def test_results_equal_those_of_inline(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
+    desk = Desk(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=2, pack=2))
+    assert plain(results) == expected(trials, tmp_path, 2)
+    assert desk.done == pytest.approx(7)
+    assert len({process for _, _, process, _ in calls(tmp_path)}) == 2
+    assert {threads for *_, threads in calls(tmp_path)} == {1}
+    assert not list((tmp_path / "jobs").iterdir()) and not desk.told
+
+
+def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    kills = deadly(tmp_path, "kill", seed=0, at=5, once=True)
+    desk = Desk(trials=trials, corpus=kills, folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=1, pack=2, save_every=EVERY_STEP))
+    assert plain(results) == expected(trials, tmp_path, 2)
+    assert [step for seed, step, *_ in calls(tmp_path) if seed == 1] == list(range(8))
+    assert desk.done == pytest.approx(2)
+    assert len(desk.told) == 1 and "killed by SIGKILL" in desk.told[0]
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("how", "retries", "reason"),
+    [("exit", 0, "ended with exit code 7"), ("segfault", 1, "killed by SIGSEGV, 2 times:")],
+)
+def test_a_trial_that_always_kills_its_worker_fails_alone(
+    tmp_path: Path, how: str, retries: int, reason: str
+) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    desk = Desk(trials=trials, corpus=deadly(tmp_path, how, seed=1, at=3), folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=2, pack=2, retries=retries))
+    good, bad = (results[t.key] for t in trials)
+    assert bad.status == "failed" and reason in bad.error and math.isnan(bad.objective)
+    assert plain({good.key: good}) == expected(trials[:1], tmp_path, 1)
+    if how == "segfault":  # the last lines of the log show where
+        assert "deadly.py" in bad.error
+    assert desk.done == pytest.approx(2)
+
+
+def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    desk = Desk(trials=trials, corpus=deadly(tmp_path, "hang", seed=1, at=3), folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=2, pack=1, retries=0, hang=8.0))
+    assert [results[t.key].status for t in trials] == ["complete", "failed"]
+    assert "no step for 8 s" in results[trials[1].key].error
+
+
+def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
+    trials = [trial(seed=0)]
+    leaves = deadly(tmp_path, "terminate", at=4, once=True)
+    desk = Desk(trials=trials, corpus=leaves, folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=1, pack=1, retries=0))
+    assert plain(results) == expected(trials, tmp_path, 1)
+    steps = [step for _, step, *_ in calls(tmp_path)]
+    assert steps == list(range(8)) and not desk.told
+
+
+def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path: Path) -> None:
+    workers = Pool(tmp_path / "jobs", [Seat(threads=1)], None)
+    try:
+        assert workers.fill()
+        [worker] = workers.workers
+        worker.process.terminate()
+        until(lambda: worker.pipe.poll(), 20)
+        workers.give(worker, {"job": str(tmp_path), "attempt": 0}, "a task")
+        assert workers.wait() == [(worker, {"left": True})]
+        workers.dismiss(worker)
+        assert workers.room() and not workers.busy() and worker.process.returncode == 0
+    finally:
+        workers.stop()
+
+
+def test_workers_import_what_the_driver_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own modules lie in the folder worked in, which no PYTHONPATH names."""
+    module = "from tests.launch.deadly import Deadly\n\n\nclass Own(Deadly):\n    pass\n"
+    (tmp_path / "own_corpus_of_a_user.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_corpus_of_a_user").Own(**vars(deadly(tmp_path)))
+    desk = Desk(trials=[trial()], corpus=own, folder=tmp_path)
+    [result] = desk.run(Local(device="cpu", workers=1, pack=1)).values()
+    assert result.status == "complete" and len(calls(tmp_path)) == 8
+
+
+def test_what_the_configuration_is_to_blame_for_ends_the_run(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(3)]
+    desk = Desk(trials=trials, corpus=deadly(tmp_path, "refuse", seed=1), folder=tmp_path)
+    with pytest.raises(BadInput, match="not to be read"):
+        desk.run(Local(device="cpu", workers=1, pack=1))
+
+
+def test_workers_that_cannot_start_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "BOOT", "raise SystemExit('no torch here')")
+    desk = Desk(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
+    with pytest.raises(SweeperError, match=r"(?s)do not start.*exit code 1.*no torch here"):
+        desk.run(Local(device="cpu", workers=1, pack=1))
+
+
+def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
+    """While one worker is busy, the other is given what the strategy names meanwhile."""
+    slow = trial(seed=0, train={"steps": 30})
+    quick = [trial(seed=i) for i in range(1, 5)]
+    desk = Desk(
+        trials=[slow, quick[0]],
+        corpus=deadly(tmp_path, "slow", seed=0),
+        folder=tmp_path,
+        more=lambda known: quick[: known + 1],
+    )
+    results = list(desk.run(Local(device="cpu", workers=2, pack=1)).values())
+    assert len(results) == 5 and results[-1].trial == slow
+    assert desk.asked <= 2 * len(results) + 2, "a strategy is not asked in vain"
+
+
+def driver(folder: Path) -> subprocess.Popen[bytes]:
+    """One in a process group of its own, its workers in the middle of their packs."""
+    command = [sys.executable, "-m", "tests.launch.local_driver", str(folder)]
+    root = Path(__file__).parent.parent.parent
+    process = subprocess.Popen(
+        command, cwd=root, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    until(lambda: {seed for seed, step, *_ in calls(folder) if step >= 4} == {0, 1}, 60)
+    return process
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, how: str) -> None:
+    process = driver(tmp_path)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    if how == "kill":
+        process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=8)
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 4)
+    if how == "interrupt":
+        assert errors.count(b"Traceback") == 1 and errors.strip().endswith(b"KeyboardInterrupt")
+        assert not list((tmp_path / "jobs").glob("*.log"))
+    before = calls(tmp_path)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+    trials = [trial(seed=seed, train={"steps": STEPS}) for seed in range(2)]
+    desk = Desk(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=1, pack="auto"))
+    assert plain(results) == expected(trials, tmp_path, 1)
+    after = calls(tmp_path)
+    assert len(before) < 2 * STEPS
+    assert sorted(call[:2] for call in after) == [(s, i) for s in range(2) for i in range(STEPS)]
+
+
+def left_job(folder: Path, trials: list[Trial], result: bool = True) -> Path:
+    """A job that a driver which is gone has left, finished or not."""
+    pack = Pack(trials=tuple(trials), corpus=corpus(folder))
+    own = write_job(folder / "jobs", Job(pack=pack, execution=Execution()))
+    if result:
+        run_job(own, 0)
+    return own
+
+
+def test_what_a_dead_driver_s_workers_finished_counts(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(4)]
+    own = left_job(tmp_path, trials[:2])
+    other = left_job(tmp_path, [trial("mup")])
+    desk = Desk(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=1, pack=2))
+    assert plain(results) == expected(trials, tmp_path, 2)
+    assert {seed for seed, *_ in calls(tmp_path)} == {2, 3}
+    assert not own.exists() and other.exists(), "what is not wanted now may be wanted later"
+
+
+def test_a_failure_that_was_left_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = left_job(tmp_path, [trial()], result=False)
+    with monkeypatch.context() as patch:
+        refused = ([failed(trial(), "no luck")], [])
+        patch.setattr("sweeper.launch.job.run_pack", lambda *_: refused)
+        run_job(own, 0)
+    desk = Desk(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
+    [result] = desk.run(Local(device="cpu", workers=1, pack=1)).values()
+    assert result.status == "complete"
+
+
+def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    own = left_job(tmp_path, trials, result=False)
+    (own / "result-0.json").write_text('{"attempt": 0, "results": [')
+    (own / "result-3.json").write_text('{"attempt": 3, "results": [{}], "back": []}')
+    path = checkpoint.path_of(tmp_path / "checkpoints", trials)
+    path.parent.mkdir()
+    path.write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
+    desk = Desk(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=1, pack=2))
+    assert plain(results) == expected(trials, tmp_path, 2)
+    assert any("begin anew" in sentence for sentence in desk.told)
+    assert not path.exists()
+
+
+def test_a_pack_size_is_measured_once_a_setup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_MEASURED", {})
+    asked: list[int] = []
+    ask = Pool.ask
+    monkeypatch.setattr(Pool, "ask", lambda *args: asked.append(1) or ask(*args))
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        trials = [trial(seed=i) for i in range(4)]
+        desk = Desk(trials=trials, corpus=corpus(folder), folder=folder)
+        results = desk.run(Local(device="cpu", workers=1))
+        assert all(result.status == "complete" for result in results.values())
+        assert len(results) == 4
+    assert len(asked) == 1 and len(layout._MEASURED) == 1
+
+
+def test_one_process_is_weighed_against_one_a_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_MEASURED", {})
+    monkeypatch.setattr(layout, "WORTH", 0.0)
+    monkeypatch.setattr(layout, "cores", lambda: 2)
+    trials = [trial(seed=i) for i in range(4)]
+    desk = Desk(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
+    assert len(desk.run(Local(device="cpu"))) == 4
+    [sentence] = desk.told
+    assert sentence.startswith("2 worker processes of 1 threads do ") and " used" in sentence
+    gain, used = float(sentence.split(" do ")[1].split()[0]), int(sentence.split()[-2])
+    assert used == (2 if gain > layout.GAIN else 1)
+    assert len(layout._MEASURED) >= 2
+
+
+def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    desk = Desk(trials=trials, corpus=deadly(tmp_path, "exit", seed=0, at=1), folder=tmp_path)
+    results = desk.run(Local(device="cpu", workers=1, retries=0))
+    assert [results[t.key].status for t in trials] == ["failed", "complete"]
+
+
+def test_every_worker_is_pinned_to_a_gpu_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(seats, "cores", lambda: 6)
+
+    def pinned(device: str, workers: int | None) -> list[str]:
+        return [seat.env["CUDA_VISIBLE_DEVICES"] for seat in seats.on_gpus(device, workers)]
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert pinned("cuda", None) == ["0", "1"] and pinned("cuda:1", None) == ["1"]
+    assert pinned("cuda", 3) == ["0", "1", "0"]
+    assert [seat.threads for seat in seats.on_gpus("cuda", None)] == [3, 3]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-abc")
+    assert pinned("cuda", None) == ["5", "GPU-abc"]
+    workers = Pool(tmp_path / "jobs", seats.on_gpus("cuda", None), None)
+    try:
+        first = workers.free()
+        assert first is not None
+        workers.give(first, {}, "a task")
+        second = workers.free()
+        assert second is not None and workers.room() is True
+        for worker, gpu in ((first, b"5"), (second, b"GPU-abc")):
+            path = Path(f"/proc/{worker.process.pid}/environ")
+            until(lambda path=path: b"OMP_NUM_THREADS=3" in path.read_bytes().split(b"\0"), 5)
+            assert b"CUDA_VISIBLE_DEVICES=" + gpu in path.read_bytes().split(b"\0")
+    finally:
+        workers.stop()
+
+
+@pytest.mark.parametrize(("cores", "workers", "each"), [(8, 3, 2), (8, 1, 8), (2, 4, 1)])
+def test_threads_are_shared_out(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int, each: int
+) -> None:
+    monkeypatch.setattr(seats, "cores", lambda: cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    assert seats.on_cpu(workers) == [Seat(threads=each)] * workers
+
+
+def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("3:cpu,cpuacct:/batch\n0::/a/b\n")
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "cpu/batch").mkdir(parents=True)
+    (tmp_path / "a/cpu.max").write_text("150000 100000\n")
+    (tmp_path / "a/b/cpu.max").write_text("max 100000\n")
+    (tmp_path / "cpu/batch/cpu.cfs_quota_us").write_text("400000\n")
+    (tmp_path / "cpu/batch/cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert sorted(seats._quotas(tmp_path, own)) == [1.5, 4.0]
+    assert 1 <= seats.cores() <= (os.cpu_count() or 1)
+
+
+def test_a_gpu_more_takes_its_share_of_the_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.launch.local.resolve_device", lambda name: "cuda")
+    monkeypatch.setattr("sweeper.launch.local.estimate", lambda *_: (4, 1.0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert Local().estimate([trial()], corpus(tmp_path)) == (4, 0.25)
+    assert Local(workers=2).estimate([trial()], corpus(tmp_path)) == (4, 0.5)
+    assert Local().precision() == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("workers", 0), ("pack", -1), ("save_every", 0.0), ("hang", 0.0), ("retries", -1)],
+)
+def test_impossible_settings_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Local(**{key: value})
+    assert caught.value.key == key
+
+
+def test_the_end_of_a_process_is_named() -> None:
+    assert describe(-9) == "was killed by SIGKILL" and describe(3) == "ended with exit code 3"
+    assert describe(-250) == "was killed by signal 250"
