@@ -63,7 +63,19 @@ class Replay:
                 return []
         # Lines that are ahead of others need not wait for them.
         ahead = getattr(self._bench.settings.search, "separable", False)
-        return [*missing, *(self._proposed(self.history()) if ahead else [])]
+        return [*missing, *(self._ahead() if ahead else [])]
+
+    def _ahead(self) -> Missing:
+        """What a separable strategy lacks beyond its last batch, which is not whole yet."""
+        history = self.history()
+        while True:
+            trials = self._proposed(history)
+            found = {trial.key: self._lookup(trial.key) for trial in trials}
+            known = [replace(result, trial=t) for t in trials if (result := found[t.key])]
+            if not known:
+                return trials
+            for result in known:
+                history.add(result)
 
     def _proposed(self, history: History) -> list[Trial]:
         settings = self._bench.settings
