@@ -59,8 +59,8 @@ SlurmctldPort=$2
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/munge
-# A requeued job is held for cred_expire seconds, by default 120.
-AuthInfo=socket=$DIR/munge/socket,cred_expire=3
+# A requeued job is held for cred_expire seconds: 120 by default, and no less than 5.
+AuthInfo=socket=$DIR/munge/socket,cred_expire=5
 StateSaveLocation=$DIR/state
 SlurmdSpoolDir=$DIR/spool/%n
 SlurmctldPidFile=$DIR/run/slurmctld

@@ -1,4 +1,4 @@
-"""The driver of jobs in Slurm's queue: sends packs, watches, collects, sends again what was lost."""
+"""The driver of jobs in Slurm's queue: sends, watches, collects, sends again what was lost."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from sweeper.data.corpus import Corpus
 from sweeper.errors import ConfigError, suggest
 from sweeper.launch import node
 from sweeper.launch.arrays import Array
-from sweeper.launch.fleet import Fleet, Pace
+from sweeper.launch.fleet import AWAY, Fleet, Pace
 from sweeper.launch.launcher import Work
 from sweeper.launch.scheduler import (
     SchedulerError,
@@ -48,7 +48,7 @@ ASSIGNED = {
     "feature|constraint": "constraint",
     "time limit": "time",
     "memory": "memory",
-    "cpu count": "cpus",
+    "cpu count|processors": "cpus",
     "gres|gpu": "gpus",
 }
 """What Slurm complains of, and the key that it is about."""
@@ -207,10 +207,12 @@ class Slurm:
         for pattern, key in ASSIGNED.items():
             if re.search(pattern, said, re.I):
                 return ConfigError(f"launcher.{key}", getattr(self, key), f"Slurm says: {said}")
-        if re.search("node configuration", said):
-            sizes = {key: getattr(self, key) for key in ("cpus", "memory", "gpus", "constraint")}
-            return ConfigError("launcher", sizes, f"no node has these; Slurm says: {said}")
-        return error
+        if AWAY.search(said):
+            return error
+        sizes = {
+            key: getattr(self, key) for key in ("cpus", "memory", "gpus", "gres", "constraint")
+        }
+        return ConfigError("launcher", sizes, f"what some node has; Slurm says: {said}")
 
     def _executor(self, folder: Path, name: str) -> SlurmExecutor:
         """The executor of submitit with all of this in its parameters; it writes below `folder`."""
