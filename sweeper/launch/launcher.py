@@ -68,6 +68,6 @@ class Scheduled(Protocol):
         """ConfigError, before anything is submitted, for what the cluster would never run."""
         ...
 
-    def script(self, folder: Path) -> str:
-        """What would be submitted, word for word, for the study in `folder`; nothing is written."""
+    def script(self, folder: Path, jobs: int) -> str:
+        """The batch script of so many jobs of the study in `folder`; nothing is written or sent."""
         ...
