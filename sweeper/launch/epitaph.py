@@ -58,7 +58,7 @@ def death_of(array: Array, index: int, entry: Entry | None) -> Death:
         certain=bool(error) or (bool(left) and not left.get("requeue", True)),
         cancelled=state == "CANCELLED",
         by_training=bool(started) and not error and not left,
-        retry=bool(error.get("retry", True)),
+        retry=bool(error.get("retry", True)) and state != "OUT_OF_MEMORY",
     )
 
 

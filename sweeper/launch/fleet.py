@@ -15,8 +15,16 @@ from typing import Protocol
 from sweeper.errors import SweeperError
 from sweeper.files import BROKEN, read_json
 from sweeper.launch import scheduler
-from sweeper.launch.arrays import Array, Submission, arrays, plan, queued, submissions
-from sweeper.launch.code import code_of
+from sweeper.launch.arrays import (
+    Array,
+    Submission,
+    arrays,
+    plan,
+    queued,
+    submissions,
+    try_json,
+)
+from sweeper.launch.code import changed, code_of
 from sweeper.launch.epitaph import Death, death_of
 from sweeper.launch.job import Job, Outcome, describe, outcome_of, write_job
 from sweeper.launch.launcher import Work
@@ -104,6 +112,14 @@ class Fleet:
 
     def results(self) -> Iterator[list[Result]]:
         """Results as jobs end, until nothing is pending; without `wait`, until all is sent."""
+        try:
+            yield from self._results()
+        finally:
+            for own in self.outbox:
+                if not submissions(own):
+                    shutil.rmtree(own, ignore_errors=True)
+
+    def _results(self) -> Iterator[list[Result]]:
         while True:
             if any(array.cancelled for array in {live.array.name: live.array for live in
                                                  self.live}.values()):  # fmt: skip
@@ -128,10 +144,24 @@ class Fleet:
         if array.id is None:
             self.doubtful.append(array)
             return
-        found = [self._known(array, index) for index in range(len(array.members))]
-        if not any(found):
+        known = [self._known(array, index) for index in range(len(array.members))]
+        found = [live for live in known if live and not self._outdated(live)]
+        if not found:
             shutil.rmtree(array.folder, ignore_errors=True)
-        self.found += [live for live in found if live]
+        self.found += found
+
+    def _outdated(self, live: Live) -> bool:
+        """Take a job that has not begun out of the queue, when the code is no more the same."""
+        submitted = try_json(live.member.folder / "submission.json").get("code", {})
+        now = code_of(live.trials[0].setup, describe(self.work.corpus))
+        if live.member.runs() or outcome_of(live.own) or not changed(submitted, now):
+            return False
+        try:
+            scheduler.cancel([live.array.task_id(live.index)])
+        except SchedulerError:
+            return False  # it will find out by itself, and fail
+        shutil.rmtree(live.own, ignore_errors=True)
+        return True
 
     def _clear(self, array: Array) -> None:
         """Forget the cancelled jobs of an array; what had finished is still collected."""
@@ -214,7 +244,7 @@ class Fleet:
             except SchedulerError as error:
                 self._refused(array, error)
                 return
-            self.pause = 0.0
+            self.pause, self.chunk = 0.0, 2 * self.chunk
             self.live += [
                 Live(array=array, index=index, trials=self.outbox.pop(own), seen=True)
                 for index, own in enumerate(owns)
@@ -231,10 +261,10 @@ class Fleet:
             self.doubtful.append(array)  # it may have arrived all the same
         elif LIMIT.search(said) and (self.live or len(array.members) > 1):
             array.discard()
-            self.chunk = max(1, len(array.members) // 2)
         else:
             array.discard()
             raise error
+        self.chunk = max(1, len(array.members) // 2)
         self._wait(error)
 
     def _wait(self, error: SchedulerError) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import subprocess
@@ -102,7 +101,7 @@ def queue(prefix: str) -> list[Entry]:
 
     One call for all of them. SchedulerError when Slurm does not answer.
     """
-    words = ["squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}"]
+    words = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.geteuid()}"]
     text = ask(*words, f"--format={_COLUMNS}")
     return [_entry(line) for line in text.splitlines() if line.startswith(prefix)]
 

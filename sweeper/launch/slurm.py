@@ -105,6 +105,8 @@ class Slurm:
         for key in ("retries", "grace", "warn"):
             if not getattr(self, key) >= 0:
                 raise ConfigError(key, getattr(self, key), "at least 0")
+        if self.warn >= 60 * self.time:
+            raise ConfigError("warn", self.warn, f"less than time, {60 * self.time} seconds")
         if self.gpus not in (0, 1):
             raise ConfigError("gpus", self.gpus, "0 or 1: a job trains one pack on one device")
         if self.memory is not None and not re.fullmatch(r"\d+[KMGT]?", self.memory):

@@ -29,7 +29,7 @@ from tests.training.helpers import setup, trial
 pytestmark = pytest.mark.usefixtures("cluster")
 SLURM = {"SLURM_LOCAL_ARRAY": "2"}
 """No array of this cluster has more than two jobs."""
-LONG = {"steps": 1500, "batch_size": 1}
+LONG = {"steps": 700, "batch_size": 1}
 
 
 def of_model(target: str, seed: int = 0) -> Trial:
@@ -41,7 +41,7 @@ def of_model(target: str, seed: int = 0) -> Trial:
 def long_ones(desk: Desk) -> list[Path]:
     """Submissions of long trials that have begun."""
     begun = [path.parent for path in desk.find("jobs/*/submission-0/started-0.json")]
-    return [path for path in begun if '"steps": 1500' in (path.parent / "job.json").read_text()]
+    return [path for path in begun if '"steps": 700' in (path.parent / "job.json").read_text()]
 
 
 def test_arrays_of_packs_give_what_the_same_packs_give_here(tmp_path: Path) -> None:
@@ -131,21 +131,23 @@ if sys.argv[2] == "pickles":
         die() if name == "submitted_pickle" else move(self, path, name))
 else:
     Array.accepted = die
-Desk(Path(sys.argv[1]), [trial(seed=seed) for seed in range(2)]).drive(Slurm(**SMALL, pack=1))
+trials = [trial(seed=seed) for seed in range(int(sys.argv[3]))]
+Desk(Path(sys.argv[1]), trials).drive(Slurm(**SMALL, pack=1))
 """
 
 
-@pytest.mark.parametrize("moment", ["pickles", "id"])
+@pytest.mark.parametrize(("moment", "jobs"), [("pickles", 1), ("id", 2)])
 def test_a_driver_killed_right_after_sbatch_submits_nothing_twice(
-    moment: str, tmp_path: Path
+    moment: str, jobs: int, tmp_path: Path
 ) -> None:
-    assert in_a_process(KILLED, str(tmp_path), moment).wait() == -signal.SIGKILL
-    desk = Desk(tmp_path, [trial(seed=seed) for seed in range(2)])
+    killed = in_a_process(KILLED, str(tmp_path), moment, str(jobs))
+    assert killed.wait() == -signal.SIGKILL
+    desk = Desk(tmp_path, [trial(seed=seed) for seed in range(jobs)])
     before = {entry.id for entry in desk.queue()}
-    assert len(before) == 2
+    assert len(before) == jobs
     Driver(desk, pack=1).join()
     assert {entry.id for entry in desk.queue()} == before
-    assert desk.times_recorded == 2 and not desk.errors() and not desk.told
+    assert desk.times_recorded == jobs and not desk.errors() and not desk.told
 
 
 def test_a_job_told_to_leave_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
