@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,28 @@ def test_what_a_job_dies_of_is_told_and_the_rest_goes_on(
     assert sum("submitted again" in told for told in desk.told) == 1
     # Its array, the one of the second try, is kept for its log.
     assert Path(re.findall(r"the log is (.*?)\)", died)[0]).exists()
+
+
+def test_fewer_are_sent_when_slurm_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with MaxSubmitJobs, which needs accounting: sbatch takes no array, later one job."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    said = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
+    real = shutil.which("sbatch")
+    (folder / "sbatch").write_text(
+        f'#!/bin/sh\ncase $1 in --*) exec {real} "$@";; esac\n'
+        f'if grep -q -- --array= "$1"; then echo "{said}" >&2; exit 1; fi\nexec {real} "$@"\n'
+    )
+    (folder / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    desk = Desk(tmp_path, [trial(seed=seed) for seed in range(2)])
+    Driver(desk, pack=1).join()
+    assert desk.times_recorded == 2 and not desk.errors()
+    assert len({entry.array for entry in desk.queue()}) == 2
+    assert any("accounting/QOS policy" in told for told in desk.told)
+    assert not desk.find("jobs/*") and not desk.find("slurm/*/*")
 
 
 KILLED = """

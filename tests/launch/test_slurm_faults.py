@@ -17,7 +17,9 @@ import pytest
 from safetensors import SafetensorError, safe_open
 
 from sweeper.launch import arrays
-from tests.launch.cluster import Cluster, Desk, Driver, in_a_process, slurm, until
+from sweeper.launch.code import module_digest
+from sweeper.launch.slurm import Slurm
+from tests.launch.cluster import SMALL, Cluster, Desk, Driver, in_a_process, slurm, until
 from tests.launch.test_slurm import of_model
 from tests.training.helpers import trial
 
@@ -149,23 +151,29 @@ def test_controller_down_while_jobs_run_and_end(cluster: Cluster, tmp_path: Path
     assert len(desk.queue()) == 2
 
 
-def test_code_edited_while_the_job_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("anew", [False, True], ids=["same driver", "new driver"])
+def test_code_edited_while_the_job_waits(
+    anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job refuses what it was not submitted with; a new driver submits it anew."""
+    module_digest.cache_clear()
     module = tmp_path / "edited_model.py"
     module.write_text("from sweeper.models.llama import Llama as Mine\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     monkeypatch.syspath_prepend(str(tmp_path))
     other = intrude(60)
     desk = Desk(tmp_path, [of_model("edited_model.Mine"), trial()])
-    from sweeper.launch.slurm import Slurm
-    from tests.launch.cluster import SMALL
-
     desk.drive(Slurm(**SMALL, pack=1), wait=False)
     assert not desk.results and len(desk.queue()) == 2
     module.write_text("# edited\nfrom sweeper.models.llama import Llama as Mine\n")
+    if anew:
+        module_digest.cache_clear()
+    driver = Driver(desk, pack=1)
+    until(lambda: len(desk.queue()) == (3 if anew else 2))
     slurm("scancel", other)
-    Driver(desk, pack=1).join()
-    (error,) = desk.errors()
-    assert "edited_model has changed" in error and len(desk.queue()) == 2
+    driver.join()
+    assert len(desk.results) == 2 and len(desk.errors()) == (0 if anew else 1)
+    assert all("edited_model has changed" in error for error in desk.errors())
 
 
 DRIVER = """
