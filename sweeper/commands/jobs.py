@@ -44,7 +44,8 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
         node = f" on {job['node']}" if job["node"] else ""
         since = f" since {job['since']}" if job["since"] else ""
         share = f", {100 * job['share']:.0f} % done" if job["share"] else ""
-        output.say(f"  {job['id']} {job['state']}{node}{since}: {job['trials']} trials{share}")
+        trials = f"{job['trials']} trial{'s' * (job['trials'] != 1)}"
+        output.say(f"  {job['id']} {job['state']}{node}{since}: {trials}{share}")
 
 
 def cancel(name: str | None, root: Path, output: Output) -> int:

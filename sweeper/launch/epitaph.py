@@ -6,11 +6,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.launch.arrays import Array
+from sweeper.launch.arrays import Array, submissions
 from sweeper.launch.scheduler import Entry
 
 TAIL = 4000
 """So much of a log's end is looked at, in bytes."""
+FURTHER = 0.01
+"""A job has come further when it has done this share of its work more."""
 NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
 """Lines that say nothing of the cause, where there are others."""
 
@@ -60,6 +62,16 @@ def death_of(array: Array, index: int, entry: Entry | None) -> Death:
         by_training=bool(started) and not error and not left,
         retry=bool(error.get("retry", True)) and state != "OUT_OF_MEMORY",
     )
+
+
+def strikes(own: Path) -> int:
+    """How often running the job in `own` ended without coming further than before."""
+    best, count = 0.0, 0
+    for submission in submissions(own):
+        share = submission.share
+        count = 0 if share > best + FURTHER else count + 1
+        best = max(best, share)
+    return count
 
 
 def last_lines(array: Array, index: int, count: int = 3) -> str:

@@ -25,7 +25,7 @@ from sweeper.launch.arrays import (
     try_json,
 )
 from sweeper.launch.code import changed, code_of
-from sweeper.launch.epitaph import Death, death_of
+from sweeper.launch.epitaph import Death, death_of, strikes
 from sweeper.launch.job import Job, Outcome, describe, outcome_of, write_job
 from sweeper.launch.launcher import Work
 from sweeper.launch.packs import PackQueue, fail_all
@@ -349,7 +349,7 @@ class Fleet:
             scheduler.cancel([live.array.task_id(live.index)])
         if death.cancelled and live.seen:
             yield from self._fail(live, death)
-        elif death.retry and self._strikes(live) <= self.pace.retries:
+        elif death.retry and strikes(live.own) <= self.pace.retries:
             self.work.tell(f"a job was submitted again: {death}")
             self._tell(live, 0.0)
             self.live.remove(live)
@@ -366,12 +366,3 @@ class Fleet:
     def _fail(self, live: Live, death: Death) -> Iterator[list[Result]]:
         self._tell(live, 1.0)
         yield from self._done(live, fail_all(live.trials, str(death)), keep_log=True)
-
-    def _strikes(self, live: Live) -> int:
-        """How often running in a row the job ended without coming further than before."""
-        best, strikes = 0.0, 0
-        for submission in submissions(live.own):
-            share = submission.share
-            strikes = 0 if share > best + 0.01 else strikes + 1
-            best = max(best, share)
-        return strikes

@@ -54,14 +54,14 @@ def finish(desk: Desk, driver: Driver) -> None:
 def long_run(folder: Path, **options: Any) -> tuple[Desk, Driver]:
     """A long trial that has a checkpoint."""
     desk = Desk(folder, [trial(train=LONG)])
-    driver = Driver(desk, pack=1, save_every=0.5, **options)
+    driver = Driver(desk, pack=1, save_every=0.5, grace=10.0, **options)
     until(lambda: saved_step(desk) > 50)
     return desk, driver
 
 
-def goes_on(desk: Desk, before: int, restart: int = 1) -> None:
+def goes_on(desk: Desk, before: int, restart: int = 1, submission: int = 0) -> None:
     """The next run begins where the one before was saved last."""
-    started(desk, restart)
+    started(desk, restart, submission)
     seen = [saved_step(desk)]
     until(lambda: seen.append(saved_step(desk)) or seen[-1] > seen[0] or desk.results)
     assert all(step >= before for step in seen if step)
@@ -98,6 +98,34 @@ def test_usr2_and_term_at_once(tmp_path: Path) -> None:
         slurm("scancel", f"--signal={name}", entry.id)
     goes_on(desk, saved_step(desk))
     finish(desk, driver)
+
+
+def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    real = shutil.which("scontrol")
+    (folder / "scontrol").write_text(f'#!/bin/sh\n[ $1 = requeue ] || exec {real} "$@"\nexit 1\n')
+    (folder / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    desk, driver = long_run(tmp_path)
+    (entry,) = [entry for entry in desk.queue() if entry.active]
+    slurm("scancel", "--signal=USR2", entry.id)
+    until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
+    goes_on(desk, saved_step(desk), restart=0, submission=1)
+    finish(desk, driver)
+    assert len(desk.queue()) == 2
+
+
+def test_a_pack_that_crashes_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text(
+        "import os, signal\ndef Model(**arguments):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    desk = Desk(tmp_path, [of_model("crashing.Model", seed=seed) for seed in range(2)])
+    Driver(desk, pack=2, retries=0).join()
+    assert len(desk.queue()) == 3 and len(desk.errors()) == 2
+    assert sum("halved" in told for told in desk.told) == 1
 
 
 def test_requeued_from_outside(tmp_path: Path) -> None:

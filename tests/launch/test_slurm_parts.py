@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch import arrays, scheduler
+from sweeper.launch import arrays, node, scheduler
 from sweeper.launch.arrays import Submission
 from sweeper.launch.code import changed, code_of, module_digest
+from sweeper.launch.epitaph import Death, death_of, strikes
 from sweeper.launch.job import Outcome, outcome_of
 from sweeper.launch.launcher import Scheduled
 from sweeper.launch.slurm import Slurm
@@ -159,6 +162,92 @@ def test_runs_of_a_submission(tmp_path: Path) -> None:
     assert submission.runs() == 2 and submission.last("error") == {}
     (submission.folder / "error-1.json").write_text('{"error": "y"}')
     assert submission.last("error") == {"error": "y"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "count"),
+    [([0.0], 1), ([0.4], 0), ([0.0, 0.0], 2), ([0.4, 0.4, 0.4], 2), ([0.0, 0.3, 0.6], 0),
+     ([0.0, 0.5, 0.505], 1), ([0.5, 0.2, 0.4], 2)],
+)  # fmt: skip
+def test_a_death_counts_unless_the_job_came_further(
+    shares: list[float], count: int, tmp_path: Path
+) -> None:
+    for number, share in enumerate(shares):
+        folder = tmp_path / f"submission-{number}"
+        folder.mkdir()
+        (folder / "progress.json").write_text(json.dumps({"share": share}))
+    assert strikes(tmp_path) == count
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    numbers = (signal.SIGUSR2, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize(
+    ("shares", "still"), [([0.3, 0.3], True), ([0.3], False), ([0.2, 0.3], False), ([], False)]
+)
+def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
+    shares: list[float], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(shares)))
+    folder = tmp_path / "submission-0"
+    folder.mkdir()
+    for number, share in enumerate(shares):
+        (folder / f"left-{number}.json").write_text(json.dumps({"share": share}))
+    run = node.Run(Submission(folder=folder))
+    run.share = 0.3
+    assert run._stands_still() is still
+
+
+def dead(study: Path, records: dict[str, dict[str, Any]], state: str | None) -> Death:
+    array = planned(study, ["a"])
+    array.accepted("5")
+    (member,) = array.members
+    for kind, record in records.items():
+        (member.folder / f"{kind}-0.json").write_text(json.dumps(record))
+    (array.folder / "5_0_log.err").write_text(
+        "a cause\n\nsrun: error: node1: task 0: Exited with exit code 7\n"
+    )
+    row = f"{array.name}|5|{state}|node1|T1|T0|None"
+    return death_of(array, 0, None if state is None else scheduler._entry(row))
+
+
+STARTED = {"started": {"node": "node2"}}
+RAISED = {"error": "E: x", "retry": True}
+
+
+@pytest.mark.parametrize(
+    ("records", "state", "said", "certain", "by_training", "retry"),
+    [
+        ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", False, False, True),
+        (STARTED, "NODE_FAIL", "on node2", False, True, True),
+        (STARTED, None, "vanished", False, True, True),
+        (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
+        (STARTED | {"error": RAISED}, "FAILED", "E: x", True, False, True),
+        (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", True, False, False),
+        (STARTED | {"left": {"share": 0.3, "requeue": True}}, "FAILED", "30 %", False, False, True),
+        (STARTED | {"left": {"share": 0.3, "requeue": False}}, "FAILED", "30", True, False, True),
+    ],
+)  # fmt: skip
+def test_why_a_job_is_gone(
+    records: dict[str, dict[str, Any]],
+    state: str | None,
+    said: str,
+    certain: bool,
+    by_training: bool,
+    retry: bool,
+    tmp_path: Path,
+) -> None:
+    death = dead(tmp_path, records, state)
+    assert said in str(death)
+    found = (death.certain, death.by_training, death.retry)
+    assert found == (certain, by_training, retry)
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
