@@ -84,8 +84,9 @@ class Run:
         now = code_of(job.pack.trials[0].setup, describe(job.pack.corpus))
         if other := changed(record.get("code", {}), now):
             raise SweeperError(
-                f"the code of {', '.join(other)} has changed while the job waited: run the same "
-                "command again to train these trials with the code as it is now"
+                f"the code of {', '.join(other)} is not that of the submission: it was edited "
+                "while the job waited, or the node has another installation. Run the same command "
+                "again to train these trials with the code as it is now"
             )
 
     def _reporter(self, tell: object) -> Reporter:

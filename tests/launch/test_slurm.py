@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import arrays
 from sweeper.launch.slurm import Slurm
 from sweeper.trial import Trial
@@ -117,6 +117,16 @@ def test_what_a_job_dies_of_is_told_and_the_rest_goes_on(
     assert Path(re.findall(r"the log is (.*?)\)", died)[0]).exists()
 
 
+def test_a_node_without_python(tmp_path: Path) -> None:
+    """The log is found, in a folder that a shell would take apart."""
+    folder = tmp_path / "a folder's $HOME; name"
+    folder.mkdir()
+    desk = Desk(folder, [trial()])
+    Driver(desk, pack=1, python=("/no/such/python",)).join()
+    (error,) = desk.errors()
+    assert "FAILED" in error and "/no/such/python" in error and len(desk.queue()) == 2
+
+
 def test_fewer_are_sent_when_slurm_takes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +181,18 @@ def test_a_driver_killed_right_after_sbatch_submits_nothing_twice(
     Driver(desk, pack=1).join()
     assert {entry.id for entry in desk.queue()} == before
     assert desk.times_recorded == jobs and not desk.errors() and not desk.told
+
+
+def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, [trial(train=LONG)])
+    driver = Driver(desk, pack=1)
+    until(lambda: driver.desk.find("slurm/*/id.json"))
+    assert arrays.cancel(desk.study) == 1
+    with pytest.raises(SweeperError, match="cancelled"):
+        driver.join()
+    assert not desk.results
+    until(lambda: not [entry for entry in desk.queue() if entry.active])
+    assert arrays.states(desk.study) == []
 
 
 def test_a_job_told_to_leave_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:

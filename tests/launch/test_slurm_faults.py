@@ -201,7 +201,7 @@ def test_code_edited_while_the_job_waits(
     slurm("scancel", other)
     driver.join()
     assert len(desk.results) == 2 and len(desk.errors()) == (0 if anew else 1)
-    assert all("edited_model has changed" in error for error in desk.errors())
+    assert all("the code of edited_model is not" in error for error in desk.errors())
 
 
 DRIVER = """
