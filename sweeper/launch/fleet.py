@@ -197,7 +197,7 @@ class Fleet:
                 self._adopt(array)
                 for member in array.members:
                     self.outbox.pop(member.own, None)
-            elif time.time() - array.at < SETTLING:
+            elif 0 <= time.time() - array.at < SETTLING:
                 continue
             else:
                 array.discard()

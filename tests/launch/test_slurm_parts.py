@@ -9,11 +9,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from sweeper.commands.jobs import jobs_state, show_jobs
+from sweeper.commands.output import Output
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import arrays, node, scheduler
 from sweeper.launch.arrays import Submission
@@ -295,3 +299,17 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
     with pytest.raises(scheduler.SchedulerError, match="Unable to contact"):
         arrays.states(tmp_path)
+    state = jobs_state(tmp_path)
+    assert state["jobs"] == [] and "Unable to contact" in state["trouble"]
+
+
+def test_trials_in_jobs_are_counted_by_what_becomes_of_them(commands: Path, tmp_path: Path) -> None:
+    array = planned(tmp_path, ["a", "b", "c", "d"])
+    array.accepted("5")
+    states = ("RUNNING", "PENDING", "CONFIGURING", "TIMEOUT")
+    rows = [f"{array.name}|5_{i}|{state}||T1|T0|None" for i, state in enumerate(states)]
+    stand_in(commands, "squeue", "\n".join(f"echo '{row}'" for row in rows))
+    assert jobs_state(tmp_path)["job_trials"] == {"running": 2, "queued": 4, "ended": 2}
+    text = StringIO()
+    show_jobs(jobs_state(tmp_path), Output(people=Console(file=text, width=120)))
+    assert "5_1 pending (None) since T0: 2 trials" in text.getvalue()
