@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeper.launch.arrays import prefix
+from safetensors import SafetensorError, safe_open
+
+from sweeper.launch.arrays import prefix, try_json
 from sweeper.launch.inline import Inline
 from sweeper.launch.launcher import Launcher, Work
 from sweeper.launch.scheduler import Entry, queue
@@ -160,3 +163,27 @@ def in_a_process(code: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code, *words], env=os.environ | {
         "PYTHONPATH": path
     })  # fmt: skip
+
+
+def saved_step(desk: Desk) -> int:
+    """The step that the one checkpoint is of; 0 without one."""
+    try:
+        (path,) = desk.find("checkpoints/*.checkpoint")
+        with safe_open(path, framework="pt") as file:
+            return int(json.loads(file.metadata()["sweeper"])["step"])
+    except (ValueError, OSError, SafetensorError):
+        return 0
+
+
+def started(desk: Desk, restart: int = 0, submission: int = 0) -> dict[str, Any]:
+    """Wait until a job's run has begun; what it said then."""
+    name = f"jobs/*/submission-{submission}/started-{restart}.json"
+    return try_json(until(lambda: desk.find(name), 90)[0])
+
+
+def goes_on(desk: Desk, before: int, restart: int = 1, submission: int = 0) -> None:
+    """The next run begins where the one before was saved last."""
+    started(desk, restart, submission)
+    seen = [saved_step(desk)]
+    until(lambda: seen.append(saved_step(desk)) or seen[-1] > seen[0] or desk.results)
+    assert all(step >= before for step in seen if step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -14,34 +13,28 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from safetensors import SafetensorError, safe_open
 
 from sweeper.launch import arrays
 from sweeper.launch.code import module_digest
 from sweeper.launch.slurm import Slurm
-from tests.launch.cluster import SMALL, Cluster, Desk, Driver, in_a_process, slurm, until
+from tests.launch.cluster import (
+    SMALL,
+    Cluster,
+    Desk,
+    Driver,
+    goes_on,
+    in_a_process,
+    saved_step,
+    slurm,
+    started,
+    until,
+)
 from tests.launch.test_slurm import of_model
 from tests.training.helpers import trial
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
 SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}
 LONG = {"steps": 2000, "batch_size": 1}
-
-
-def saved_step(desk: Desk) -> int:
-    """The step that the one checkpoint is of; 0 without one."""
-    try:
-        (path,) = desk.find("checkpoints/*.checkpoint")
-        with safe_open(path, framework="pt") as file:
-            return int(json.loads(file.metadata()["sweeper"])["step"])
-    except (ValueError, OSError, SafetensorError):
-        return 0
-
-
-def started(desk: Desk, restart: int = 0, submission: int = 0) -> dict[str, Any]:
-    """Wait until a job's run has begun; what it said then."""
-    name = f"jobs/*/submission-{submission}/started-{restart}.json"
-    return arrays.try_json(until(lambda: desk.find(name), 90)[0])
 
 
 def finish(desk: Desk, driver: Driver) -> None:
@@ -57,14 +50,6 @@ def long_run(folder: Path, **options: Any) -> tuple[Desk, Driver]:
     driver = Driver(desk, pack=1, save_every=0.5, grace=10.0, **options)
     until(lambda: saved_step(desk) > 50)
     return desk, driver
-
-
-def goes_on(desk: Desk, before: int, restart: int = 1, submission: int = 0) -> None:
-    """The next run begins where the one before was saved last."""
-    started(desk, restart, submission)
-    seen = [saved_step(desk)]
-    until(lambda: seen.append(saved_step(desk)) or seen[-1] > seen[0] or desk.results)
-    assert all(step >= before for step in seen if step)
 
 
 def intrude(seconds: int) -> str:
