@@ -43,7 +43,7 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
     for job in state["jobs"]:
         node = f" on {job['node']}" if job["node"] else ""
         since = f" since {job['since']}" if job["since"] else ""
-        share = f", {100 * job['share']:.0f} % done" if job["share"] else ""
+        share = f", {100 * job['share']:.0f} % done" if job["state"] == "running" else ""
         trials = f"{job['trials']} trial{'s' * (job['trials'] != 1)}"
         output.say(f"  {job['id']} {job['state']}{node}{since}: {trials}{share}")
 
