@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test test-faults check format clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,6 +29,9 @@ demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes o
 
 test: setup ## Run the tests and report coverage.
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
+
+test-faults: setup ## Break a real Slurm on purpose; needs root, and apt-get install slurm-wlm munge.
+	$(BIN)/pytest -m faults
 
 check: setup ## Format, lint and types: exactly what CI checks.
 	$(BIN)/ruff format --check .

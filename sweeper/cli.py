@@ -155,6 +155,13 @@ def search(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run; train and write nothing.")
     ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help="Collect finished jobs, submit what can be named, and return (launcher=slurm).",
+        ),
+    ] = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -166,7 +173,7 @@ def search(
     def work() -> int:
         from sweeper.commands.search import search
 
-        return search(overrides or [], config_dir, _output(json), dry_run=dry_run)
+        return search(overrides or [], config_dir, _output(json), dry_run=dry_run, detach=detach)
 
     _exit(work)
 
@@ -244,7 +251,7 @@ def status(
     root: Root = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Show where a study stands: trials by phase, best so far, the running driver."""
+    """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
 
     def work() -> int:
         from sweeper.commands.inspect import status
@@ -252,6 +259,18 @@ def status(
         return status(name, root, _output(json), watch=watch)
 
     _exit(work, stopped="Stopped watching.")
+
+
+@app.command()
+def cancel(name: Study = None, root: Root = Path("runs"), json: Json = False) -> None:
+    """Cancel a study's jobs on the cluster, and no others; what had finished is kept."""
+
+    def work() -> int:
+        from sweeper.commands.jobs import cancel
+
+        return cancel(name, root, _output(json))
+
+    _exit(work, stopped="Stopped.")
 
 
 @app.command()

@@ -23,6 +23,14 @@ Lookup = Callable[[str], Result | None]
 Missing = list[Trial]
 
 
+class Submitted(Exception):
+    """All that can be named is submitted and nobody waits; `trials` have no result yet."""
+
+    def __init__(self, trials: int) -> None:
+        self.trials = trials
+        super().__init__(f"{trials} trials are submitted")
+
+
 class Monitor(Protocol):
     """Watches a sweep: told of work in the order in which it happens."""
 
@@ -144,12 +152,21 @@ class Sweep:
 
     A trial that failed before this sweep began is tried again; one that fails during it is
     taken as it is, so that a sweep ends. A pruned trial counts for a search that prunes alone.
+    Without `wait`, `Submitted` is raised as soon as results of jobs are all that is missing.
     """
 
     def __init__(
-        self, bench: Bench, study: Study, launcher: Launcher, monitor: Monitor, logger: Logger
+        self,
+        bench: Bench,
+        study: Study,
+        launcher: Launcher,
+        monitor: Monitor,
+        logger: Logger,
+        *,
+        wait: bool = True,
     ) -> None:
         """`study` must be open for writing, its lock held by the caller."""
+        self.wait = wait
         self.bench, self.study = bench, study
         self.launcher, self.monitor, self.logger = launcher, monitor, logger
         self._retry = {r.key for r in study.results() if r.status == "failed"}
@@ -215,10 +232,13 @@ class Sweep:
             watch=self.monitor.advanced,
             tell=self._note,
             pruner=self._pruner,
+            wait=self.wait,
         )
         for results in self.launcher.run(work):
             self._record(results)
         lost = ask()[1]
+        if lost and not self.wait:
+            raise Submitted(len(lost))
         if lost:  # proposing them again might never end
             raise SweeperError(
                 f"the launcher gave no result for {len(lost)} of {len(asked)} trials"

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from sweeper.commands.jobs import jobs_state, show_jobs
 from sweeper.commands.output import DONE, Output, failures, find_study, studies
 from sweeper.errors import BadInput
 from sweeper.files import read_json
@@ -50,6 +51,7 @@ def study_state(folder: Path) -> dict[str, Any]:
         "driver": None if driver is None else str(driver),
         # What an earlier driver left is not this one's progress.
         "progress": progress if driver and progress.get("updated", 0) >= driver.started else None,
+        **jobs_state(folder),
         "search_finished": bool((_try_json(folder / "search.json") or {}).get("finished")),
     }
 
@@ -71,6 +73,7 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
     if math.isfinite(state["best"]):
         output.say(f"Best training loss of the search: {state['best']:.4f} nats")
     output.notes(state["notes"])
+    show_jobs(state, output)
     running = state["progress"]
     if state["driver"] is None:
         output.say(f"No driver is running; the search is {_finished(state)}.")

@@ -14,7 +14,9 @@ from typing import Any
 from sweeper.commands.bench import open_bench, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
 from sweeper.config import Tree, compose_tree, to_yaml
+from sweeper.errors import ConfigError
 from sweeper.files import write_atomically, write_json
+from sweeper.launch.launcher import Scheduled
 from sweeper.lock import StudyLock
 from sweeper.mirror import redact
 from sweeper.report import console as show
@@ -23,14 +25,27 @@ from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import Sweep, replay_search
+from sweeper.sweep import Submitted, Sweep, replay_search
 
 
 def search(
-    words: Sequence[str], config_dir: Path | None, output: Output, *, dry_run: bool = False
+    words: Sequence[str],
+    config_dir: Path | None,
+    output: Output,
+    *,
+    dry_run: bool = False,
+    detach: bool = False,
 ) -> int:
-    """Search at the base size; continue whatever the study already holds."""
+    """Search at the base size; continue whatever the study already holds.
+
+    With `detach`, collect what jobs have finished, submit what can be named, and return.
+    """
     settings = resolve(compose_tree(words, config_dir))
+    if isinstance(settings.launcher, Scheduled):
+        settings.launcher.check(settings.folder.absolute())
+    elif detach:
+        name = settings.raw["launcher"]["_target_"]
+        raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
         return _dry_run(settings, output)
     bench, start = open_bench(settings), time.time()
@@ -40,7 +55,10 @@ def search(
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
-            found = _run_search(bench, study, output)
+            try:
+                found = _run_search(bench, study, output, wait=not detach)
+            except Submitted as submitted:
+                return _detached(settings, study, submitted, words, output)
             output.notes([*study.notices, *failures(study.results())])
             output.tell_speed(study.results(), since=start)
         write_report(settings.folder)
@@ -51,6 +69,18 @@ def search(
     return DONE if math.isfinite(found.objective) else FAILED
 
 
+def _detached(
+    settings: Settings, study: Study, submitted: Submitted, words: Sequence[str], output: Output
+) -> int:
+    """Say how to go on with a search whose jobs go on without a driver."""
+    output.notes(study.notices)
+    output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
+    output.say(f"Next: {shlex.join(['sweeper', 'search', *words])} collects them, and goes on.")
+    known = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
+    output.document(known)
+    return DONE
+
+
 def _kept_config(settings: Settings) -> str:
     """The resolved configuration as it is kept: under the study's name, without a password."""
     tree: Tree = dict(settings.raw)
@@ -59,7 +89,7 @@ def _kept_config(settings: Settings) -> str:
     return to_yaml(tree)
 
 
-def _run_search(bench: Bench, study: Study, output: Output) -> Conclusion:
+def _run_search(bench: Bench, study: Study, output: Output, *, wait: bool) -> Conclusion:
     settings = bench.settings
     planned = sum(phase.runs for phase in settings.search.plan(settings.space))
     record = settings.folder / "search.json"
@@ -68,7 +98,8 @@ def _run_search(bench: Bench, study: Study, output: Output) -> Conclusion:
         write_json(record, _search_record(settings, found, finished=finished))
 
     with progress(settings, output, "search", planned) as monitor:
-        return Sweep(bench, study, settings.launcher, monitor, settings.logger).search(after_batch)
+        sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger, wait=wait)
+        return sweep.search(after_batch)
 
 
 def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> dict[str, Any]:
@@ -114,20 +145,31 @@ def _dry_run(settings: Settings, output: Output) -> int:
         trials = tuple(bench.trial(settings.base, hps, seed, "dry run") for seed in range(16))
         pack, seconds = settings.launcher.estimate(trials, bench.corpus)
         known = _finished(settings, bench)
-    seconds *= recipe.train.steps
-    flops = recipe.flops()
+    flops, measured = recipe.flops(), math.isfinite(seconds)
+    time = seconds * recipe.train.steps if measured else None
     facts = (
         f"{recipe.parameters():,} parameters a trial, {recipe.train.steps} steps; trials share "
-        f"points, so fewer may be trained. Time: measured here, {pack} trials a pack."
+        f"points, so fewer may be trained. Time: "
+        f"{'measured' if measured else 'not known'} here, {pack} trials a pack."
     )
     if known:
         facts += f" Of these trials, {known} are finished already."
-    show.dry_run(output.people, phases, flops, seconds, facts)
+    show.dry_run(output.people, phases, flops, time, facts)
     rows = [
-        {"phase": p.name, "trials": p.runs, "flops": p.runs * flops, "seconds": p.runs * seconds}
-        for p in phases
+        {
+            "phase": phase.name,
+            "trials": phase.runs,
+            "flops": phase.runs * flops,
+            "seconds": None if time is None else phase.runs * time,
+        }
+        for phase in phases
     ]
-    output.document({"study": settings.name, "phases": rows, "finished": known, "pack": pack})
+    record = {"study": settings.name, "phases": rows, "finished": known, "pack": pack}
+    if isinstance(settings.launcher, Scheduled):
+        jobs = -(-phases[0].runs // pack)
+        record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
+        output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")
+    output.document(record)
     return DONE
 
 

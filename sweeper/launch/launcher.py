@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sweeper.data.corpus import Corpus
 from sweeper.search.prune import Pruner
@@ -27,7 +27,8 @@ class Work:
     `pending` names all trials that are wanted now and have no result, those that the launcher
     has in hand included: ask again whenever there is room, as results let a strategy name more.
     `folder` is the study's own, for checkpoints and job files. `tell` takes a sentence that the
-    user should read. `pruner` gives the pruner for a pack of this trial's setup, or None.
+    user should read. `pruner` gives the pruner for a pack of this trial's setup, or None. Without
+    `wait`, a launcher that is `Scheduled` returns once all that is pending is submitted.
     """
 
     corpus: Corpus
@@ -36,6 +37,7 @@ class Work:
     watch: Watch
     tell: Callable[[str], None]
     pruner: Callable[[Trial], Pruner | None] = no_pruner
+    wait: bool = True
 
 
 class Launcher(Protocol):
@@ -55,4 +57,17 @@ class Launcher(Protocol):
         What was yielded is recorded when the next is asked for. A trial that cannot be trained
         is a failed result, never an exception.
         """
+        ...
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A launcher whose jobs outlive their driver: they are those of a cluster's scheduler."""
+
+    def check(self, folder: Path) -> None:
+        """ConfigError, before anything is submitted, for what the cluster would never run."""
+        ...
+
+    def script(self, folder: Path, jobs: int) -> str:
+        """The batch script of so many jobs of the study in `folder`; nothing is written or sent."""
         ...

@@ -1,0 +1,188 @@
+"""What is asked of Slurm: its queue, its limits, its nodes. Plain text alone, no accounting."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sweeper.errors import SweeperError
+
+ACTIVE = {
+    "CONFIGURING",
+    "COMPLETING",
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+    "RESV_DEL_HOLD",
+    "RUNNING",
+    "SIGNALING",
+    "SPECIAL_EXIT",
+    "STAGE_OUT",
+    "STOPPED",
+    "SUSPENDED",
+}
+"""States of a job that will run, or go on, or is just ending."""
+WAITING = {"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+"""Those of a job that does not run yet."""
+PATIENCE = 60.0
+"""Seconds after which a command of Slurm's that gives no answer counts as failed."""
+_COLUMNS = "%j|%i|%T|%N|%S|%V|%r"
+
+
+class SchedulerError(SweeperError):
+    """Slurm refused something, or does not answer; the message is its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A line of the queue: one job, or one task of an array.
+
+    `id` is what `scancel` takes, `index` the task's number in its array (0 for a job alone),
+    `since` when it began, or was submitted, as Slurm writes times.
+    """
+
+    name: str
+    id: str
+    array: str
+    index: int
+    state: str
+    node: str
+    since: str
+    reason: str
+
+    @property
+    def active(self) -> bool:
+        """Whether the job may still do something."""
+        return self.state in ACTIVE
+
+
+def ask(*words: str, given: str | None = None) -> str:
+    """What a command prints; SchedulerError, with what it said, when it fails or is not there.
+
+    `given` is its input.
+    """
+    try:
+        done = subprocess.run(
+            words,
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except FileNotFoundError as error:
+        raise SchedulerError(
+            f"there is no {words[0]} here: launcher=slurm needs a machine of a Slurm cluster"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise SchedulerError(f"{words[0]} gave no answer in {PATIENCE:.0f} s") from error
+    except (subprocess.CalledProcessError, OSError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise SchedulerError(f"{words[0]}: {first_lines(said)}") from error
+    return done.stdout
+
+
+def first_lines(text: str) -> str:
+    """Slurm's own words, without the command's name before every line."""
+    lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in text.strip().splitlines()]
+    return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
+
+
+def queue(prefix: str) -> list[Entry]:
+    """This user's jobs whose names begin with `prefix`, those that ended lately included.
+
+    One call for all of them. SchedulerError when Slurm does not answer.
+    """
+    words = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.geteuid()}"]
+    text = ask(*words, f"--format={_COLUMNS}")
+    return [_entry(line) for line in text.splitlines() if line.startswith(prefix)]
+
+
+def _entry(line: str) -> Entry:
+    name, number, state, node, began, submitted, reason = line.split("|", 6)
+    array, _, index = number.partition("_")
+    since = began if state not in WAITING and began != "N/A" else submitted
+    return Entry(
+        name=name,
+        id=number,
+        array=array,
+        index=int(index) if index.isdecimal() else 0,
+        state=state,
+        node=node,
+        since=since,
+        reason=reason,
+    )
+
+
+def cancel(ids: Sequence[str]) -> None:
+    """End these jobs; those that have ended already are passed over.
+
+    SchedulerError when Slurm does not answer.
+    """
+    for start in range(0, len(ids), 200):
+        try:
+            ask("scancel", "--quiet", *ids[start : start + 200])
+        except SchedulerError as error:
+            if not re.search("nvalid job id|already complet", str(error)):
+                raise
+
+
+def largest_array() -> int:
+    """How many tasks an array may have; its largest index is one less."""
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.M)
+    return max(1, int(found[1])) if found else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A partition's longest time in minutes (None: without end), and whether it is the default."""
+
+    name: str
+    minutes: float | None
+    default: bool
+
+
+def partitions() -> dict[str, Partition]:
+    """All partitions that this user sees, by name."""
+    found = {}
+    for line in ask("sinfo", "--noheader", "--format=%P|%l").splitlines():
+        name, _, limit = line.partition("|")
+        plain = name.removesuffix("*")
+        found[plain] = Partition(name=plain, minutes=minutes(limit), default=name.endswith("*"))
+    return found
+
+
+def minutes(text: str) -> float | None:
+    """Slurm's time `days-hours:minutes:seconds` in minutes; None for one that has no end."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
+    if found is None:
+        return None
+    days, hours, whole, seconds = (int(part or 0) for part in found.groups())
+    return 1440 * days + 60 * hours + whole + seconds / 60
+
+
+@contextmanager
+def outside_a_job() -> Iterator[None]:
+    """Hide from what is submitted here that this process may itself be in a job.
+
+    A job inherits its submitter's environment, and srun would take the outer job's sizes.
+    """
+    inside = "SLURM_JOB_ID" in os.environ
+    hidden = {
+        name: os.environ.pop(name)
+        for name in list(os.environ)
+        if inside and name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_"))
+        and name != "SLURM_CONF"
+    }  # fmt: skip
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

@@ -1,0 +1,189 @@
+"""A real Slurm for tests, and a driver in a thread or a process of its own beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from sweeper.launch.arrays import prefix, try_json
+from sweeper.launch.inline import Inline
+from sweeper.launch.launcher import Launcher, Work
+from sweeper.launch.scheduler import Entry, queue
+from sweeper.launch.slurm import Slurm
+from sweeper.trial import Result, Trial
+from tests.training.helpers import corpus
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts/slurm_local.sh"
+SMALL: Mapping[str, Any] = {
+    "gpus": 0,
+    "cpus": 1,
+    "compile": "off",
+    "time": 5,
+    "poll": 0.2,
+    "grace": 1.5,
+    "retries": 1,
+}
+
+
+def available() -> str | None:
+    """Why no Slurm can be started here, or None."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    for name in ("slurmctld", "slurmd", "munged"):
+        if shutil.which(name, path=path) is None:
+            return f"there is no {name}: apt-get install slurm-wlm munge"
+    words = ["unshare", "--fork", "--pid", "--mount-proc", "--uts", "--mount", "true"]
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        return "namespaces are not allowed: a node needs one"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A cluster in `folder`; its commands are those of scripts/slurm_local.sh."""
+
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, *words: str) -> str:
+        env = {**os.environ, **self.env, "SLURM_LOCAL_DIR": str(self.folder)}
+        done = subprocess.run(
+            [str(SCRIPT), *words], env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+
+def slurm(*words: str) -> str:
+    """A command of Slurm's."""
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait until `true()` is, and return it; AssertionError after so many seconds."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, f"{true} did not come true in {seconds} s"
+        time.sleep(0.05)
+    return found
+
+
+class Desk:
+    """What the loop does for a launcher: names what has no result, records, takes notes."""
+
+    def __init__(self, folder: Path, trials: Sequence[Trial]) -> None:
+        self.folder, self.trials = folder, trials
+        self.study = folder / "study"
+        self.study.mkdir(exist_ok=True)
+        self.corpus = corpus(folder)
+        self.results: dict[str, Result] = {}
+        self.told: list[str] = []
+        self.times_recorded = 0
+        self.work_done = 0.0
+
+    def work(self, wait: bool = True) -> Work:
+        return Work(
+            corpus=self.corpus,
+            folder=self.study,
+            pending=lambda: [t for t in self.trials if t.key not in self.results],
+            watch=self._watch,
+            tell=self.told.append,
+            wait=wait,
+        )
+
+    def _watch(self, trials: float) -> None:
+        self.work_done += trials
+
+    def drive(self, launcher: Launcher, wait: bool = True) -> None:
+        """To the end."""
+        for results in launcher.run(self.work(wait)):
+            self.times_recorded += len(results)
+            self.results |= {result.key: result for result in results}
+
+    def objectives(self) -> list[float]:
+        """Objectives in the order of the trials."""
+        return [self.results[trial.key].objective for trial in self.trials]
+
+    def errors(self) -> list[str]:
+        """Errors of the trials that failed, in their order."""
+        found = [self.results[trial.key] for trial in self.trials]
+        return [result.error for result in found if result.status == "failed"]
+
+    def queue(self) -> list[Entry]:
+        """The study's jobs in Slurm's queue, those that have ended too."""
+        return queue(prefix(self.study))
+
+    def find(self, pattern: str) -> list[Path]:
+        return sorted(self.study.glob(pattern))
+
+
+class Driver(threading.Thread):
+    """Drives a desk beside the test; `join` raises what the driver raised."""
+
+    def __init__(self, desk: Desk, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.desk, self.launcher = desk, Slurm(**{**SMALL, **options})
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.desk.drive(self.launcher)
+        except BaseException as error:
+            self.error = error
+
+    def join(self, timeout: float | None = 120.0) -> None:
+        super().join(timeout)
+        assert not self.is_alive(), self.desk.told
+        if self.error is not None:
+            raise self.error
+
+
+def inline(folder: Path, trials: Sequence[Trial], pack: int) -> list[float]:
+    """Objectives of the same packs, trained here."""
+    desk = Desk(folder, trials)
+    desk.drive(Inline(device="cpu", pack=pack, compile="off"))
+    return desk.objectives()
+
+
+def in_a_process(code: str, *words: str) -> subprocess.Popen[bytes]:
+    """Start Python with the tests' modules at hand."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen([sys.executable, "-c", code, *words], env=os.environ | {
+        "PYTHONPATH": path
+    })  # fmt: skip
+
+
+def saved_step(desk: Desk) -> int:
+    """The step that the one checkpoint is of; 0 without one."""
+    try:
+        (path,) = desk.find("checkpoints/*.checkpoint")
+        with safe_open(path, framework="pt") as file:
+            return int(json.loads(file.metadata()["sweeper"])["step"])
+    except (ValueError, OSError, SafetensorError):
+        return 0
+
+
+def started(desk: Desk, restart: int = 0, submission: int = 0) -> dict[str, Any]:
+    """Wait until a job's run has begun; what it said then."""
+    name = f"jobs/*/submission-{submission}/started-{restart}.json"
+    return try_json(until(lambda: desk.find(name), 90)[0])
+
+
+def goes_on(desk: Desk, before: int, restart: int = 1, submission: int = 0) -> None:
+    """The next run begins where the one before was saved last."""
+    started(desk, restart, submission)
+    seen = [saved_step(desk)]
+    until(lambda: seen.append(saved_step(desk)) or seen[-1] > seen[0] or desk.results)
+    assert all(step >= before for step in seen if step)

@@ -1,0 +1,212 @@
+"""Packs as jobs of a real Slurm: what comes of them, and of what dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch import arrays
+from sweeper.launch.slurm import Slurm
+from sweeper.trial import Trial
+from tests.launch.cluster import (
+    SMALL,
+    Desk,
+    Driver,
+    goes_on,
+    in_a_process,
+    inline,
+    saved_step,
+    slurm,
+    until,
+)
+from tests.training.helpers import setup, trial
+
+pytestmark = pytest.mark.usefixtures("cluster")
+SLURM = {"SLURM_LOCAL_ARRAY": "2"}
+"""No array of this cluster has more than two jobs."""
+LONG = {"steps": 500, "batch_size": 1}
+
+
+def of_model(target: str, seed: int = 0) -> Trial:
+    made = setup()
+    return Trial(setup={**made, "model": {**made["model"], "_target_": target}},
+                 hps=trial().hps, seed=seed)  # fmt: skip
+
+
+def long_ones(desk: Desk) -> list[Path]:
+    """Submissions of long trials that have begun."""
+    begun = [path.parent for path in desk.find("jobs/*/submission-0/started-0.json")]
+    return [path for path in begun if '"steps": 500' in (path.parent / "job.json").read_text()]
+
+
+def test_arrays_of_packs_give_what_the_same_packs_give_here(tmp_path: Path) -> None:
+    trials = [trial(seed=seed) for seed in range(6)]
+    desk = Desk(tmp_path, trials)
+    driver = Driver(desk, pack=2)
+    folder = until(lambda: desk.find("jobs/*/submission-0"))[0]
+    assert all(path.stat().st_mode & 0o77 == 0 for path in (folder, folder.parent))
+    driver.join()
+    counts = [sum(e.array == other.array for e in desk.queue()) for other in desk.queue()]
+    assert len(desk.queue()) == 3 and sorted(counts) == [1, 2, 2]
+    assert desk.times_recorded == 6 and desk.work_done == pytest.approx(6)
+    (tmp_path / "here").mkdir()
+    assert desk.objectives() == inline(tmp_path / "here", trials, pack=2)
+    assert not desk.find("jobs/*") and not desk.find("slurm/*/*") and not desk.find("*/*.pkl")
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"partition": "mian"}, "launcher.partition"),
+        ({"cpus": 64}, "launcher"),
+        ({"memory": "9000G"}, "launcher"),
+        ({"time": 10**4}, "launcher.time"),
+        ({"constraint": "a100"}, "launcher"),
+        ({"gpus": 1}, "launcher"),
+    ],
+)
+def test_what_the_cluster_would_never_run_is_refused_at_once(
+    options: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    desk = Desk(tmp_path, [trial()])
+    with pytest.raises(ConfigError) as caught:
+        desk.drive(Slurm(**{**SMALL, **options}))
+    assert caught.value.key.startswith(key), str(caught.value)
+    assert not desk.find("*/*")
+
+
+def test_a_job_that_is_cancelled_fails_alone(tmp_path: Path) -> None:
+    trials = [trial(seed=0), trial(seed=1, train=LONG)]
+    desk = Desk(tmp_path, trials)
+    driver = Driver(desk, pack=1)
+    (slow,) = until(lambda: long_ones(desk))
+    (found,) = arrays.arrays(desk.study)
+    index = [member.folder for member in found.members].index(slow)
+    slurm("scancel", found.task_id(index))
+    driver.join()
+    assert desk.results[trials[0].key].status == "complete"
+    assert len(desk.errors()) == 1 and "CANCELLED" in desk.errors()[0]
+
+
+def test_what_a_job_dies_of_is_told_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "doomed.py").write_text(
+        "import os, sys\n"
+        "def Doomed(**arguments):\n"
+        "    print('the last words', file=sys.stderr, flush=True)\n"
+        "    os._exit(7)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trials = [trial(), of_model("doomed.Doomed"), of_model("not.there.Model")]
+    desk = Desk(tmp_path, trials)
+    Driver(desk, pack=1).join()
+    assert desk.results[trials[0].key].status == "complete"
+    died, missing = desk.errors()
+    assert "FAILED" in died and "the last words" in died and ".err" in died
+    assert "not.there" in missing and "ConfigError" in missing
+    assert sum("submitted again" in told for told in desk.told) == 1
+    # Its array, the one of the second try, is kept for its log.
+    assert Path(re.findall(r"the log is (.*?)\)", died)[0]).exists()
+
+
+def test_a_node_without_python(tmp_path: Path) -> None:
+    """The log is found, in a folder that a shell would take apart."""
+    folder = tmp_path / "a folder's $HOME; name"
+    folder.mkdir()
+    desk = Desk(folder, [trial()])
+    Driver(desk, pack=1, python=("/no/such/python",)).join()
+    (error,) = desk.errors()
+    assert "FAILED" in error and "/no/such/python" in error and len(desk.queue()) == 2
+
+
+def test_fewer_are_sent_when_slurm_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with MaxSubmitJobs, which needs accounting: sbatch takes no array, later one job."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    said = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
+    real = shutil.which("sbatch")
+    (folder / "sbatch").write_text(
+        f'#!/bin/sh\ncase $1 in --*) exec {real} "$@";; esac\n'
+        f'if grep -q -- --array= "$1"; then echo "{said}" >&2; exit 1; fi\nexec {real} "$@"\n'
+    )
+    (folder / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    desk = Desk(tmp_path, [trial(seed=seed) for seed in range(2)])
+    Driver(desk, pack=1).join()
+    assert desk.times_recorded == 2 and not desk.errors()
+    assert len({entry.array for entry in desk.queue()}) == 2
+    assert any("accounting/QOS policy" in told for told in desk.told)
+    assert not desk.find("jobs/*") and not desk.find("slurm/*/*")
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from submitit.core.utils import JobPaths
+from sweeper.launch.arrays import Array
+from sweeper.launch.slurm import Slurm
+from tests.launch.cluster import SMALL, Desk
+from tests.training.helpers import trial
+def die(*_): os.kill(os.getpid(), 9)
+if sys.argv[2] == "pickles":
+    move = JobPaths.move_temporary_file
+    JobPaths.move_temporary_file = lambda self, path, name, *_, **__: (
+        die() if name == "submitted_pickle" else move(self, path, name))
+else:
+    Array.accepted = die
+trials = [trial(seed=seed) for seed in range(int(sys.argv[3]))]
+Desk(Path(sys.argv[1]), trials).drive(Slurm(**SMALL, pack=1))
+"""
+
+
+@pytest.mark.parametrize(("moment", "jobs"), [("pickles", 1), ("id", 2)])
+def test_a_driver_killed_right_after_sbatch_submits_nothing_twice(
+    moment: str, jobs: int, tmp_path: Path
+) -> None:
+    killed = in_a_process(KILLED, str(tmp_path), moment, str(jobs))
+    assert killed.wait() == -signal.SIGKILL
+    desk = Desk(tmp_path, [trial(seed=seed) for seed in range(jobs)])
+    before = {entry.id for entry in desk.queue()}
+    assert len(before) == jobs
+    Driver(desk, pack=1).join()
+    assert {entry.id for entry in desk.queue()} == before
+    assert desk.times_recorded == jobs and not desk.errors() and not desk.told
+
+
+def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, [trial(train=LONG)])
+    driver = Driver(desk, pack=1)
+    until(lambda: driver.desk.find("slurm/*/id.json"))
+    assert arrays.cancel(desk.study) == 1
+    with pytest.raises(SweeperError, match="cancelled"):
+        driver.join()
+    assert not desk.results
+    until(lambda: not [entry for entry in desk.queue() if entry.active])
+    assert arrays.states(desk.study) == []
+
+
+def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
+    trials = [trial(train=LONG)]
+    desk = Desk(tmp_path, trials)
+    driver = Driver(desk, pack=1, save_every=0.5)
+    until(lambda: saved_step(desk) > 50)
+    (entry,) = [entry for entry in desk.queue() if entry.active]
+    slurm("scancel", "--signal=USR2", entry.id)
+    (left,) = until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
+    assert saved_step(desk) == round(LONG["steps"] * arrays.try_json(left)["share"]) < LONG["steps"]
+    goes_on(desk, saved_step(desk))
+    driver.join()
+    (tmp_path / "here").mkdir()
+    assert desk.objectives() == inline(tmp_path / "here", trials, pack=1)
+    assert len({entry.id for entry in desk.queue()}) == 1

@@ -1,0 +1,73 @@
+"""The commands that know of jobs: search --detach and --dry-run, status, cancel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.driver import TINY, assert_refused, call, make_workplace
+from tests.launch.cluster import slurm, until
+
+WORDS = [
+    *(word for word in TINY if not word.startswith("launcher.")),
+    "launcher=slurm",
+    "launcher.gpus=0",
+    "launcher.cpus=1",
+    "launcher.pack=3",
+    "launcher.time=5",
+    "launcher.poll=0.2",
+    "study=a",
+]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = call(capsys, "search", *WORDS, "launcher.partition=mian")
+    assert_refused(refused, "launcher.partition='mian'", "did you mean main")
+    shown = call(capsys, "search", *WORDS, "--dry-run", "--json").document
+    assert "#SBATCH --job-name=sweeper-a-" in shown["script"] and not (tmp_path / "runs").exists()
+
+    submitted = call(capsys, "search", *WORDS, "--detach", "--json").document
+    assert submitted == {"study": "a", "finished": 0, "submitted": 3}
+    again = call(capsys, "search", *WORDS, "--detach", "--json")
+    assert again.code == 0 and len(json.loads((tmp_path / "runs/a/slurm/study.json").read_text()))
+    state = call(capsys, "status", "a", "--json").document
+    (job,) = state["jobs"]
+    assert job["trials"] == 3 and state["job_trials"].keys() <= {"queued", "running", "finished"}
+    assert job["id"] in call(capsys, "status", "a").out
+
+    other = slurm("sbatch", "--parsable", "--job-name=sweeper-a-other", "--wrap=sleep 60").strip()
+    assert call(capsys, "cancel", "a", "--json").document == {"study": "a", "cancelled": 1}
+    until(lambda: job["id"] not in slurm("squeue", "-h", "--format=%i"))
+    assert other in slurm("squeue", "-h", "--format=%i")
+    slurm("scancel", other)
+
+    found = call(capsys, "search", *WORDS, "--json")
+    assert found.code == 0 and found.document["finished"], found.err
+    state = call(capsys, "status", "a", "--json").document
+    assert sum(state["trials"].values()) == 3 and state["jobs"] == []
+
+
+def test_without_a_queue_nothing_can_be_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = call(capsys, "search", *TINY, "study=a", "--detach")
+    assert_refused(answer, "launcher", "--detach needs", "launcher=slurm")
+    assert not Path("runs").exists()
+
+
+def test_without_slurm_one_clear_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    answer = call(capsys, "search", *WORDS)
+    assert_refused(answer, "there is no", "a machine of a Slurm cluster", code=1)
+    assert not Path("runs").exists()

@@ -1,0 +1,252 @@
+"""What goes wrong on clusters, done to a real one: no trial may be lost, nor counted twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+from sweeper.launch import arrays
+from sweeper.launch.code import module_digest
+from sweeper.launch.slurm import Slurm
+from tests.launch.cluster import (
+    SMALL,
+    Cluster,
+    Desk,
+    Driver,
+    goes_on,
+    in_a_process,
+    saved_step,
+    slurm,
+    started,
+    until,
+)
+from tests.launch.test_slurm import of_model
+from tests.training.helpers import trial
+
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
+SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}
+LONG = {"steps": 2000, "batch_size": 1}
+
+
+def finish(desk: Desk, driver: Driver) -> None:
+    """Every trial is complete, and was recorded once."""
+    driver.join(180)
+    assert desk.times_recorded == len(desk.trials) and not desk.errors(), desk.told
+    assert all(result.status == "complete" for result in desk.results.values())
+
+
+def long_run(folder: Path, **options: Any) -> tuple[Desk, Driver]:
+    """A long trial that has a checkpoint."""
+    desk = Desk(folder, [trial(train=LONG)])
+    driver = Driver(desk, pack=1, save_every=0.5, grace=10.0, **options)
+    until(lambda: saved_step(desk) > 50)
+    return desk, driver
+
+
+def intrude(seconds: int) -> str:
+    """A job in the partition that preempts, on all nodes."""
+    words = ["sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null"]
+    return slurm(*words, f"--wrap=sleep {seconds}").strip()
+
+
+def test_time_limit(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, [trial(train={"steps": 10000, "batch_size": 1})])
+    driver = Driver(desk, pack=1, time=1, warn=30)
+    started(desk, restart=1)
+    (left,) = desk.find("jobs/*/submission-0/left-0.json")
+    assert 0 < arrays.try_json(left)["share"] < 1
+    finish(desk, driver)
+    assert len(desk.queue()) == 1
+
+
+def test_preemption_with_grace(tmp_path: Path) -> None:
+    desk, driver = long_run(tmp_path)
+    intrude(3)
+    until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
+    goes_on(desk, saved_step(desk))
+    finish(desk, driver)
+
+
+def test_usr2_and_term_at_once(tmp_path: Path) -> None:
+    desk, driver = long_run(tmp_path)
+    (entry,) = [entry for entry in desk.queue() if entry.active]
+    for name in ("USR2", "TERM"):
+        slurm("scancel", f"--signal={name}", entry.id)
+    goes_on(desk, saved_step(desk))
+    finish(desk, driver)
+
+
+def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    real = shutil.which("scontrol")
+    (folder / "scontrol").write_text(f'#!/bin/sh\n[ $1 = requeue ] || exec {real} "$@"\nexit 1\n')
+    (folder / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    desk, driver = long_run(tmp_path)
+    (entry,) = [entry for entry in desk.queue() if entry.active]
+    slurm("scancel", "--signal=USR2", entry.id)
+    until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
+    goes_on(desk, saved_step(desk), restart=0, submission=1)
+    finish(desk, driver)
+    assert len(desk.queue()) == 2
+
+
+def test_a_pack_that_crashes_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text(
+        "import os, signal\ndef Model(**arguments):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    desk = Desk(tmp_path, [of_model("crashing.Model", seed=seed) for seed in range(2)])
+    Driver(desk, pack=2, retries=0).join()
+    assert len(desk.queue()) == 3 and len(desk.errors()) == 2
+    assert sum("halved" in told for told in desk.told) == 1
+
+
+def test_requeued_from_outside(tmp_path: Path) -> None:
+    desk, driver = long_run(tmp_path)
+    before = saved_step(desk)
+    (entry,) = [entry for entry in desk.queue() if entry.active]
+    slurm("scontrol", "requeue", entry.id)
+    goes_on(desk, before)
+    finish(desk, driver)
+
+
+def test_node_lost(cluster: Cluster, tmp_path: Path) -> None:
+    desk, driver = long_run(tmp_path)
+    before, node = saved_step(desk), started(desk)["node"]
+    cluster("kill-node", node)
+    goes_on(desk, before)
+    assert started(desk, restart=1)["node"] != node
+    finish(desk, driver)
+    cluster("start-node", node)
+    until(lambda: "idle" in slurm("sinfo", "-h", "-N", "-n", node, "-o", "%T"), 30)
+
+
+def test_a_silent_node_makes_two_copies_and_one_result(cluster: Cluster, tmp_path: Path) -> None:
+    desk, driver = long_run(tmp_path)
+    node = started(desk)["node"]
+    found = subprocess.run(
+        ["pgrep", "-f", f"slurmd -N {node} -f {cluster.folder}/"], capture_output=True, text=True
+    )
+    silent = [pid for pid in map(int, found.stdout.split())
+              if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmd"]  # fmt: skip
+    assert silent
+    for pid in silent:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        started(desk, restart=1)
+        finish(desk, driver)
+    finally:
+        for pid in silent:
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: "idle" in slurm("sinfo", "-h", "-N", "-n", node, "-o", "%T"), 60)
+
+
+def test_controller_down_while_jobs_run_and_end(cluster: Cluster, tmp_path: Path) -> None:
+    desk, driver = long_run(tmp_path)
+    cluster("kill-ctld")
+    desk.trials = [*desk.trials, trial(seed=7)]
+    until(lambda: any("could be submitted" in told for told in desk.told), 90)
+    assert desk.times_recorded == 1  # collected without the controller
+    cluster("start-ctld")
+    finish(desk, driver)
+    assert len(desk.queue()) == 2
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["same driver", "new driver"])
+def test_code_edited_while_the_job_waits(
+    anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job refuses what it was not submitted with; a new driver submits it anew."""
+    module_digest.cache_clear()
+    module = tmp_path / "edited_model.py"
+    module.write_text("from sweeper.models.llama import Llama as Mine\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    other = intrude(60)
+    desk = Desk(tmp_path, [of_model("edited_model.Mine"), trial()])
+    desk.drive(Slurm(**SMALL, pack=1), wait=False)
+    assert not desk.results and len(desk.queue()) == 2
+    module.write_text("# edited\nfrom sweeper.models.llama import Llama as Mine\n")
+    if anew:
+        module_digest.cache_clear()
+    driver = Driver(desk, pack=1)
+    until(lambda: len({entry.array for entry in desk.queue()}) == (2 if anew else 1))
+    slurm("scancel", other)
+    driver.join()
+    assert len(desk.results) == 2 and len(desk.errors()) == (0 if anew else 1)
+    assert all("the code of edited_model is not" in error for error in desk.errors())
+
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from sweeper.files import private_folder, write_json
+from sweeper.launch.slurm import Slurm
+from tests.launch.cluster import SMALL, Desk
+from tests.training.helpers import trial
+from sweeper.trial import Result
+desk = Desk(Path(sys.argv[1]), [trial(seed=seed, train={"steps": 100}) for seed in range(8)])
+kept = desk.study / "results"
+private_folder(kept)
+desk.results = {p.stem: Result.from_json(json.loads(p.read_text())) for p in kept.glob("*.json")}
+with (desk.folder / "log").open("a") as log:
+    for results in Slurm(**SMALL, pack=1).run(desk.work()):
+        for result in results:
+            write_json(kept / f"{result.key}.json", result.to_json())
+            print(result.key, result.status, file=log, flush=True)
+        desk.results |= {result.key: result for result in results}
+"""
+
+
+def test_a_driver_killed_again_and_again(tmp_path: Path) -> None:
+    generator, kills = random.Random(0), 0
+    while True:
+        process = in_a_process(DRIVER, str(tmp_path))
+        try:
+            code = process.wait(generator.uniform(1.5, 6.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+            continue
+        assert code == 0
+        break
+    assert kills >= 2
+    keys = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert {status for _, status in keys} == {"complete"}
+    assert len({key for key, _ in keys}) == len(keys) == 8
+    desk = Desk(tmp_path, [])
+    assert len(desk.queue()) == 8 and not desk.find("jobs/*")
+
+
+@pytest.fixture
+def graceless() -> Iterator[Cluster]:
+    """A cluster whose preempted jobs are ended without a word."""
+    folder = Path(mkdtemp(prefix="slurm-", dir="/tmp"))
+    shutil.rmtree(folder)
+    made = Cluster(folder=folder, env={"SLURM_LOCAL_GRACE": "0"})
+    made("up", "2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        yield made
+    made("down")
+
+
+def test_preemption_without_grace(graceless: Cluster, tmp_path: Path) -> None:
+    desk, driver = long_run(tmp_path)
+    before = saved_step(desk)
+    intrude(3)
+    goes_on(desk, before)
+    finish(desk, driver)

@@ -1,0 +1,315 @@
+"""Parts of the Slurm launcher that need no Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sweeper.commands.jobs import jobs_state, show_jobs
+from sweeper.commands.output import Output
+from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch import arrays, node, scheduler
+from sweeper.launch.arrays import Submission
+from sweeper.launch.code import changed, code_of, module_digest
+from sweeper.launch.epitaph import Death, death_of, strikes
+from sweeper.launch.job import Outcome, outcome_of
+from sweeper.launch.launcher import Scheduled
+from sweeper.launch.slurm import Slurm
+from tests.training.helpers import setup
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"partition": "a\n#SBATCH --wrap=b"}, "partition"),
+        ({"account": "a b"}, "account"),
+        ({"qos": "$(touch x)"}, "qos"),
+        ({"constraint": "`x`"}, "constraint"),
+        ({"gres": "gpu;'"}, "gres"),
+        ({"memory": "lots"}, "memory"),
+        ({"time": 0}, "time"),
+        ({"warn": 240 * 60}, "warn"),
+        ({"gpus": 2}, "gpus"),
+        ({"pack": 0}, "pack"),
+        ({"poll": 0.0}, "poll"),
+        ({"retries": -1}, "retries"),
+        ({"setup": ("a\nb",)}, "setup"),
+        ({"sbatch": {"array": "0-9"}}, "sbatch.array"),
+        ({"sbatch": {"Bad Name": "a"}}, "sbatch.Bad Name"),
+        ({"sbatch": {"licenses": "a\nb"}}, "sbatch.licenses"),
+        ({"sbatch": {"licenses": [1]}}, "sbatch.licenses"),
+        ({"python": ()}, "python"),
+    ],
+)
+def test_what_no_cluster_could_mean_is_refused(options: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Slurm(**options)
+    assert caught.value.key == key
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first in PATH for stand-ins of Slurm's commands, sbatch and srun among them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "srun"):
+        stand_in(folder, name, "true")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def stand_in(folder: Path, name: str, line: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "it's a; folder"
+    launcher = Slurm(
+        python=("env", "A=b c", "python;x"), setup=("module load a",), sbatch={"licenses": "a,b"}
+    )
+    assert isinstance(launcher, Scheduled)
+    script = launcher.script(folder, 3)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    (line,) = [line for line in script.splitlines() if line.startswith("srun")]
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    assert {"A=b c", "python;x", str(folder / "slurm/TOKEN")} <= set(words)
+    for said in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=USR2@120"):
+        assert f"#SBATCH {said}" in script
+    assert "--gpus-per-node=1" in script and "module load a" in script and "wckey" not in script
+    assert "--gres=gpu:a100:1" in Slurm(gres="gpu:a100:1").script(folder, 1)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("infinite", None), ("2:00", 2), ("1:30:30", 90.5), ("1-00:00:00", 1440), ("n/a", None)],
+)
+def test_times_of_slurm_s(text: str, minutes: float | None) -> None:
+    assert scheduler.minutes(text) == minutes
+
+
+def test_the_queue_is_asked_once_for_all(commands: Path) -> None:
+    lines = [
+        "sweeper-a-1-x|7_3|RUNNING|node1|T1|T0|None",
+        "sweeper-a-1-y|8|PENDING||N/A|T0|(a|b)",
+        "sweeper-a-1-x|7_4|NODE_FAIL|node2|T1|T0|None",
+        "other|9|RUNNING|n|T|T|None",
+    ]
+    stand_in(commands, "squeue", "\n".join(f"echo '{line}'" for line in lines))
+    third, lone, lost = scheduler.queue("sweeper-a-1-")
+    assert (third.array, third.index, third.since, third.active) == ("7", 3, "T1", True)
+    assert (lone.id, lone.index, lone.since, lone.reason) == ("8", 0, "T0", "(a|b)")
+    assert not lost.active
+
+
+def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CONF"):
+        monkeypatch.setenv(name, "7")
+    with scheduler.outside_a_job():
+        assert [name for name in os.environ if name.startswith("SLURM_")] == ["SLURM_CONF"]
+    assert os.environ["SLURM_JOB_ID"] == os.environ["SLURM_CPUS_PER_TASK"] == "7"
+
+
+def planned(study: Path, names: list[str]) -> arrays.Array:
+    owns = [study / "jobs" / name for name in names]
+    for own in owns:
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "job.json").write_text('{"trials": [1, 2]}')
+    return arrays.plan(study, owns, [{"sweeper": "1"}] * len(owns))
+
+
+def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
+    first = planned(tmp_path, ["a", "b"])
+    assert all(member.newest() for member in first.members) and first.id is None
+    first.accepted("12")
+    second = planned(tmp_path, ["b"])
+    assert [member.newest() for member in first.members] == [True, False]
+    assert [m.number for m in second.members] == [1]
+    (again,) = [array for array in arrays.arrays(tmp_path) if array.name == first.name]
+    assert again == first and again.task_id(1) == "12_1"
+    for folder in (first.folder, second.folder, first.members[0].folder):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    second.discard()
+    assert first.members[1].newest() and len(arrays.arrays(tmp_path)) == 1
+
+
+def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
+    """Run 2 of submission 1 is newer than run 7 of submission 0, whenever each was written."""
+    for attempt in (1002, 7, 1001):
+        outcome = Outcome(attempt=attempt, results=(), notices=(str(attempt),))
+        (tmp_path / f"result-{attempt}.json").write_text(json.dumps(outcome.to_json()))
+    (tmp_path / "result-2000.json").write_text('{"attempt": 2000, "res')
+    found = outcome_of(tmp_path)
+    assert found is not None and found.notices == ("1002",)
+
+
+def test_runs_of_a_submission(tmp_path: Path) -> None:
+    submission = Submission(folder=tmp_path / "job/submission-3")
+    submission.folder.mkdir(parents=True)
+    assert submission.runs() == 0 and submission.last("error") == {} and submission.share == 0
+    for number, kind in ((0, "started"), (0, "error"), (1, "started")):
+        (submission.folder / f"{kind}-{number}.json").write_text('{"error": "x"}')
+    assert submission.runs() == 2 and submission.last("error") == {}
+    (submission.folder / "error-1.json").write_text('{"error": "y"}')
+    assert submission.last("error") == {"error": "y"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "count"),
+    [([0.0], 1), ([0.4], 0), ([0.0, 0.0], 2), ([0.4, 0.4, 0.4], 2), ([0.0, 0.3, 0.6], 0),
+     ([0.0, 0.5, 0.505], 1), ([0.5, 0.2, 0.4], 2)],
+)  # fmt: skip
+def test_a_death_counts_unless_the_job_came_further(
+    shares: list[float], count: int, tmp_path: Path
+) -> None:
+    for number, share in enumerate(shares):
+        folder = tmp_path / f"submission-{number}"
+        folder.mkdir()
+        (folder / "progress.json").write_text(json.dumps({"share": share}))
+    assert strikes(tmp_path) == count
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    numbers = (signal.SIGUSR2, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize(
+    ("shares", "still"), [([0.3, 0.3], True), ([0.3], False), ([0.2, 0.3], False), ([], False)]
+)
+def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
+    shares: list[float], still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(len(shares)))
+    folder = tmp_path / "submission-0"
+    folder.mkdir()
+    for number, share in enumerate(shares):
+        (folder / f"left-{number}.json").write_text(json.dumps({"share": share}))
+    run = node.Run(Submission(folder=folder))
+    run.share = 0.3
+    assert run._stands_still() is still
+
+
+def dead(study: Path, records: dict[str, dict[str, Any]], state: str | None) -> Death:
+    array = planned(study, ["a"])
+    array.accepted("5")
+    (member,) = array.members
+    for kind, record in records.items():
+        (member.folder / f"{kind}-0.json").write_text(json.dumps(record))
+    (array.folder / "5_0_log.err").write_text(
+        "a cause\n\nsrun: error: node1: task 0: Exited with exit code 7\n"
+    )
+    row = f"{array.name}|5|{state}|node1|T1|T0|None"
+    return death_of(array, 0, None if state is None else scheduler._entry(row))
+
+
+STARTED = {"started": {"node": "node2"}}
+RAISED = {"error": "E: x", "retry": True}
+
+
+@pytest.mark.parametrize(
+    ("records", "state", "said", "certain", "by_training", "retry"),
+    [
+        ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", False, False, True),
+        (STARTED, "NODE_FAIL", "on node2", False, True, True),
+        (STARTED, None, "vanished", False, True, True),
+        (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
+        (STARTED | {"error": RAISED}, "FAILED", "E: x", True, False, True),
+        (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", True, False, False),
+        (STARTED | {"left": {"share": 0.3, "requeue": True}}, "FAILED", "30 %", False, False, True),
+        (STARTED | {"left": {"share": 0.3, "requeue": False}}, "FAILED", "30", True, False, True),
+    ],
+)  # fmt: skip
+def test_why_a_job_is_gone(
+    records: dict[str, dict[str, Any]],
+    state: str | None,
+    said: str,
+    certain: bool,
+    by_training: bool,
+    retry: bool,
+    tmp_path: Path,
+) -> None:
+    death = dead(tmp_path, records, state)
+    assert said in str(death)
+    found = (death.certain, death.by_training, death.retry)
+    assert found == (certain, by_training, retry)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir(mode=0o700)
+    arrays.check_private(folder)
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(SweeperError, match="nobody else"):
+        arrays.check_private(tmp_path / "link")
+    folder.chmod(mode)
+    with pytest.raises(SweeperError, match="nobody else"):
+        arrays.check_private(folder)
+
+
+def test_a_change_of_the_user_s_module_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "users_own.py").write_text("1")
+    made = setup()
+    made["model"]["_target_"] = "users_own.Model"
+    before = code_of(made, {"_target_": "sweeper.data.corpus.TokenCorpus"})
+    assert before.keys() == {"sweeper", "users_own"} and all(before.values())
+    (tmp_path / "users_own.py").write_text("2")
+    module_digest.cache_clear()
+    assert changed(before, code_of(made, {})) == ["users_own"]
+    assert changed(before, before) == []
+
+
+def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
+    """`sweeper status` and `cancel` answer at once."""
+    code = "import sys, sweeper.commands.jobs; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
+    array = planned(tmp_path, ["a", "b", "c"])
+    array.accepted("5")
+    row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
+    stand_in(commands, "squeue", f"echo '{row}'")
+    (tmp_path / "jobs/b/result-0.json").write_text("{}")
+    found = [(s.id, s.state, s.trials) for s in arrays.states(tmp_path)]
+    assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
+    stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
+    with pytest.raises(scheduler.SchedulerError, match="Unable to contact"):
+        arrays.states(tmp_path)
+    state = jobs_state(tmp_path)
+    assert state["jobs"] == [] and "Unable to contact" in state["trouble"]
+
+
+def test_trials_in_jobs_are_counted_by_what_becomes_of_them(commands: Path, tmp_path: Path) -> None:
+    array = planned(tmp_path, ["a", "b", "c", "d"])
+    array.accepted("5")
+    states = ("RUNNING", "PENDING", "CONFIGURING", "TIMEOUT")
+    rows = [f"{array.name}|5_{i}|{state}||T1|T0|None" for i, state in enumerate(states)]
+    stand_in(commands, "squeue", "\n".join(f"echo '{row}'" for row in rows))
+    assert jobs_state(tmp_path)["job_trials"] == {"running": 2, "queued": 4, "ended": 2}
+    text = StringIO()
+    show_jobs(jobs_state(tmp_path), Output(people=Console(file=text, width=120)))
+    assert "5_1 pending (None) since T0: 2 trials" in text.getvalue()
