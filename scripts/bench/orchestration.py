@@ -291,12 +291,13 @@ def repeated(
 
 def goals(rows: dict[str, dict[str, Any]]) -> list[str]:
     """What was aimed at, and what was found."""
+    nan = float("nan")
 
     def own(key: str) -> float:
-        row = rows[key]
-        return row["ms"] - row["training_ms"] if "ms" in row else float("nan")
+        row = rows.get(key, {})
+        return row["ms"] - row["training_ms"] if "ms" in row else nan
 
-    optuna = rows[BASELINE].get("ms", float("nan"))
+    optuna = rows.get(BASELINE, {}).get("ms", nan)
     aims = [
         ("under 2 ms a trial in a pack", own("pack"), 2.0),
         ("one at a time not above bare Optuna on SQLite", own("single"), optuna),
@@ -314,7 +315,8 @@ def goals(rows: dict[str, dict[str, Any]]) -> list[str]:
 
 def findings(rows: list[dict[str, Any]], options: argparse.Namespace) -> Findings:
     """The table: what is not training, and its ratio to bare Optuna's."""
-    optuna = next(row for row in rows if row["name"] == BASELINE).get("ms")
+    named = {row["side"]: row for row in rows} | {row["name"]: row for row in rows}
+    optuna = named.get(BASELINE, {}).get("ms")
     shown = []
     for row in rows:
         if "ms" not in row:
@@ -328,13 +330,9 @@ def findings(rows: list[dict[str, Any]], options: argparse.Namespace) -> Finding
         title="Overhead of a trial",
         columns=["", "ms a trial", "training, ms", "x Optuna on SQLite", "cold start, s"],
         rows=shown,
-        notes=goals({row["side"]: row for row in rows} | {BASELINE: _named(rows, BASELINE)}),
+        notes=goals(named),
         record={"rows": rows, "repeats": options.repeats},
     )
-
-
-def _named(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(row for row in rows if row["name"] == name)
 
 
 def main(words: list[str] | None = None) -> None:

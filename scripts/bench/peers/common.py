@@ -1,4 +1,4 @@
-"""What all peers share: the objective, and how a measurement is told. No package beside Python's."""
+"""What all peers share: the objective, and how a measurement is told. Python alone is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bare Optuna, ask and tell: `optuna_study.py {memory|journal|sqlite}-{random|tpe} TRIALS FOLDER`."""
+"""Bare Optuna, ask and tell: `{memory|journal|sqlite}-{random|tpe} TRIALS FOLDER`."""
 
 from __future__ import annotations
 

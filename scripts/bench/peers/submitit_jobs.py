@@ -1,4 +1,4 @@
-"""submitit's local executor, one job after the other: `submitit_jobs.py {result|poll} TRIALS FOLDER`.
+"""submitit's local executor, one job after the other: `{result|poll} TRIALS FOLDER`.
 
 `result` waits as submitit does, `poll` looks for the result's file every 5 ms instead.
 """
