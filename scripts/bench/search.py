@@ -137,7 +137,7 @@ def peer(
     study = optuna.create_study(storage=f"sqlite:///{folder}/peer-{time.time_ns()}.db")
     ranges = optuna.distributions.FloatDistribution(-60, 60)
     space = dict.fromkeys(results[0].trial.hps, ranges)
-    threads = max(1, (os.cpu_count() or 1) // options.processes) if options.device == "cpu" else 1
+    threads = max(1, torch.get_num_threads() // options.processes)
     arguments = (corpus, options.device, threads, results[0].trial)
     objectives: dict[int, float] = {}
     with ProcessPoolExecutor(
