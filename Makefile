@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH ?= bench
 
-.PHONY: help setup demo test test-faults check format clean
+.PHONY: help setup demo test test-faults check format bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -41,6 +42,16 @@ check: setup ## Format, lint and types: exactly what CI checks.
 format: setup ## Put the code in its format.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench: setup ## Time sweeper against its peers on this machine, half an hour; results in bench/.
+	mkdir -p $(BENCH)
+	$(BIN)/python scripts/bench/orchestration.py --peers $(BENCH)/peers \
+		--out $(BENCH)/orchestration.json --markdown $(BENCH)/orchestration.md
+	$(BIN)/python scripts/bench/search.py --device cpu --steps 20 --repeats 3 \
+		--out $(BENCH)/search.json --markdown $(BENCH)/search.md
+	$(BIN)/python scripts/bench/packing.py --device cpu --sizes s0,s1 --out $(BENCH)/packing.json
+	$(BIN)/python scripts/bench/growth.py --sizes 1000 10000 --out $(BENCH)/growth.json
+	$(BIN)/python scripts/bench/pruning.py replay | tee $(BENCH)/pruning.txt
 
 clean: ## Remove what setup and tests made; studies in runs/ stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info

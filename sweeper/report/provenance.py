@@ -7,7 +7,9 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from sweeper import __version__
@@ -23,7 +25,7 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
-        "git": git_commit(),
+        "git": _commit_at_first(Path.cwd()),
         "command": shlex.join(["sweeper", *map(redact, sys.argv[1:])]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -34,6 +36,12 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+@cache
+def _commit_at_first(folder: Path) -> str | None:
+    """`git_commit`, asked once: what runs was read then, and a search says it after every batch."""
+    return git_commit()
 
 
 def git_commit() -> str | None:

@@ -1,0 +1,46 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "scripts/bench"
+
+
+def run(script: str, *words: str) -> str:
+    """What a benchmark prints, with this repository's package."""
+    env = {**os.environ, "PYTHONPATH": str(FOLDER.parents[1])}
+    command = [sys.executable, str(FOLDER / script), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+
+
+@pytest.mark.parametrize(
+    "script", ["growth.py", "orchestration.py", "packing.py", "pruning.py", "search.py"]
+)
+def test_says_how_it_is_used(script: str) -> None:
+    assert "usage" in run(script, "--help")
+
+
+def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Path) -> None:
+    out, table = tmp_path / "a/found.json", tmp_path / "found.md"
+    words = ["--trials", "5", "--repeats", "1", "--only", "64", "--out", str(out)]
+    printed = run("orchestration.py", *words, "--markdown", str(table))
+    pack, mlp = json.loads(out.read_text())["rows"]
+    assert pack["trials"] == 5 and pack["ms"] > 0 and pack["training_ms"] == 0
+    assert 0 < mlp["training_ms"] < mlp["ms"]
+    assert "Optuna on SQLite: not measured" in printed
+    assert "| sweeper, packs of 64 |" in table.read_text()
+
+
+@pytest.mark.slow
+def test_a_whole_search_trains_the_same_trials_on_both_sides(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    words = ["--steps", "3", "--eta-points", "2", "--runs", "15", "--processes", "1"]
+    words += ["--batch-size", "2", "--seq-len", "16", "--device", "cpu", "--out", str(out)]
+    small = ["model.width=16", "search.seeds=1", "search.eta.extend=0", "search.lines.extend=0"]
+    printed = run("search.py", *words, *small)
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["trials"] == row["peer_trials"] == sum(row["phases"]) and row["ours"] > 0
+    assert row["difference"][0] < 1e-3 and "extrapolated" not in printed
