@@ -71,7 +71,8 @@ class Replay:
                 return []
         # Lines that are ahead of others need not wait for them.
         ahead = getattr(self._bench.settings.search, "separable", False)
-        return [*missing, *(self._ahead() if ahead else [])]
+        every = [*missing, *(self._ahead() if ahead else [])]
+        return list({trial.key: trial for trial in every}.values())
 
     def _ahead(self) -> Missing:
         """What a separable strategy lacks beyond its last batch, which is not whole yet."""

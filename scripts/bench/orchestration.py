@@ -197,7 +197,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     ):
         cold, start = age(), time.perf_counter()
         with profile if profiled else nullcontext():
-            _run_search(bench, study, Output(people=quiet, watchers=quiet))
+            _run_search(bench, study, Output(people=quiet, watchers=quiet), wait=True)
         seconds = time.perf_counter() - start
         results = study.results()
     errors = [result.error for result in results if result.error] + study.notices

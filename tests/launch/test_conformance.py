@@ -22,19 +22,19 @@ from tests.training.helpers import corpus, trial
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
 QUICK: dict[str, Any] = {"device": "cpu", "workers": 1, "pack": 2}
+QUICK |= {"time": 10, "cpus": 1, "gpus": 0, "poll": 0.3, "warn": 30, "retries": 1}
 """What keeps these tests short, for launchers that have such a setting."""
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 
 @pytest.fixture(params=sorted(path.stem for path in CONF.glob("*.yaml")))
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
-    """One of each kind; a launcher may say that it cannot run on this machine."""
+    """One of each kind; that of Slurm on a Slurm of the tests' own, where there can be one."""
+    if request.param == "slurm":
+        request.getfixturevalue("cluster")
     config = yaml.safe_load((CONF / f"{request.param}.yaml").read_text())
     taken = arguments(load(config["_target_"]))
     built = build(config | {name: value for name, value in QUICK.items() if name in taken})
-    available = getattr(built, "available", lambda: True)
-    if not available():
-        pytest.skip(f"launcher={request.param} cannot run on this machine")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield built
@@ -72,15 +72,18 @@ def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) 
     assert desk.done == pytest.approx(2)
 
 
-def test_what_the_configuration_is_to_blame_for_ends_the_run(
-    tmp_path: Path, launcher: Launcher
-) -> None:
+def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher: Launcher) -> None:
+    """At once; or, where a trial runs out of sight, as the reason why it failed."""
     desk = Desk(trials=[trial()], corpus=deadly(tmp_path, "refuse"), folder=tmp_path)
-    with pytest.raises(BadInput, match="not to be read"):
-        desk.run(launcher)
+    said = []
+    try:
+        said += [result.error for result in desk.run(launcher)]
+    except BadInput as error:
+        said.append(str(error))
+    assert len(said) == 1 and "not to be read" in said[0]
 
 
 def test_it_says_how_it_computes_and_what_a_step_costs(tmp_path: Path, launcher: Launcher) -> None:
     assert launcher.precision() in ("float32", "bfloat16")
     size, seconds = launcher.estimate([trial(seed=i) for i in range(2)], corpus(tmp_path))
-    assert size == 2 and 0 < seconds < 60
+    assert size == 2 and (0 < seconds < 60 or math.isnan(seconds))
