@@ -77,7 +77,7 @@ def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher
     desk = Desk(trials=[trial()], corpus=deadly(tmp_path, "refuse"), folder=tmp_path)
     said = []
     try:
-        said += [result.error for result in desk.run(launcher)]
+        said += [result.error for result in desk.run(launcher).values()]
     except BadInput as error:
         said.append(str(error))
     assert len(said) == 1 and "not to be read" in said[0]
