@@ -85,8 +85,10 @@ def ask(*words: str, given: str | None = None) -> str:
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(f"{words[0]} gave no answer in {PATIENCE:.0f} s") from error
     except (subprocess.CalledProcessError, OSError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        raise SchedulerError(f"{words[0]}: {first_lines(said)}") from error
+        said = first_lines(getattr(error, "stderr", None) or str(error))
+        if "configuration source" in said:
+            said = "this machine is on no Slurm cluster (it finds no slurm.conf)"
+        raise SchedulerError(f"{words[0]}: {said}") from error
     return done.stdout
 
 

@@ -72,7 +72,10 @@ class UMuP:
         The rules are Adam's; weights of RMS 1 make updates that follow it the same.
         """
         if update not in (Update.SIGN, Update.PARAMETER):
-            allowed = f"its learning rates are Adam's; the optimizer's updates are {update}-like"
+            allowed = (
+                f"its learning rates are Adam's, and the optimizer's updates are {update}-like: "
+                "take optimizer=adamw, lion or adafactor, or another parameterization"
+            )
             raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
         depth = 1 / sqrt(spec.depth) if spec.residual else 1.0
         match spec.role:
