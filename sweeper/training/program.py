@@ -33,11 +33,12 @@ class Program:
         """The module's own weights take no memory: they are replaced at every use."""
         with device:
             self.model: nn.Module = recipe.model().to(dtype)
+        self._leaves = dict(self.model.named_parameters())
         self._buffers = {name: value.data for name, value in self.model.named_buffers()}
         self.release()
         self.optimizer = recipe.optimizer
         self._autocast = recipe.train.precision == "bfloat16"
-        self._device = device.type
+        self._device = device
         self.sizes: set[int] = set()
         """Sizes of packs that have been compiled."""
         self.refused: dict[str, str] = {}
@@ -121,7 +122,7 @@ class Program:
 
     def _forward(self) -> torch.autocast:
         """Autocast, for forward passes alone: a backward pass follows what they did."""
-        return torch.autocast(self._device, dtype=torch.bfloat16, enabled=self._autocast)
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._autocast)
 
     def _one(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
         return cast(Tensor, functional_call(self.model, {**params, **buffers}, (x, y)))
@@ -147,7 +148,7 @@ class Program:
         A backward pass that calls the module again (activation checkpointing) then finds them.
         """
         leaves = self._bind(params, buffers)
-        torch.manual_seed(seed)
+        self._seed(seed)
         module = self.model if way == "alone" else self._compile(way, self.model)
         with self._forward():
             loss = module(x[0], y[0])
@@ -156,22 +157,28 @@ class Program:
 
     def _bind(self, params: Stacked, buffers: Stacked) -> dict[str, nn.Parameter]:
         """Let the module's tensors be views of the only slice; once for a pack."""
-        leaves = dict(self.model.named_parameters())
         if self._bound is not params:
             self.release()
             for name, value in params.items():
-                leaves[name].data = value.detach()[0]
+                self._leaves[name].data = value.detach()[0]
             own = dict(self.model.named_buffers())
             for name, value in buffers.items():
                 own[name].data = value.detach()[0]
             self._bound = params
-        return leaves
+        return self._leaves
+
+    def _seed(self, seed: int) -> None:
+        """Seed the device's generator; `torch.manual_seed` is slow where CUDA was never used."""
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):
+                torch.cuda.manual_seed(seed)
 
     def _slice(
         self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
     ) -> tuple[Tensor, list[Tensor]]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        torch.manual_seed(seed)
+        self._seed(seed)
         with self._forward():
             loss = self._one(leaves, buffers, x, y)
         return loss.detach(), _grads(loss, list(leaves.values()))
