@@ -24,8 +24,17 @@ from sweeper.trial import Result, Trial, digest
 
 PackSize = int | Literal["auto"]
 
-UNTRAINABLE = (RuntimeError, ValueError, ArithmeticError, TypeError, NotImplementedError)
-"""What a trial of its own may raise; anything else is a fault of the program."""
+UNTRAINABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a trial, or a model of a user's own, may raise; anything else has other causes."""
 
 _MEASURED: dict[str, Measured] = {}
 """Pack sizes found by this process, by setup and device."""
