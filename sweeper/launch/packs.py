@@ -45,7 +45,7 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=name)
+        torch.zeros(1, device=name).item()  # "meta" has no values
     except (RuntimeError, AssertionError) as error:
         raise ConfigError("device", name, "auto, cpu, or a device that torch can use") from error
     return name

@@ -87,7 +87,9 @@ class Program:
         modules that cannot be mapped), the first two also with "compiled " before it. `seeds`
         are for what is random in the module, which can not be mapped.
         """
-        if not way.endswith("alone") and self._bound is not None:
+        if not way.endswith("alone"):
+            if self._recomputing:  # what recomputes would find other weights than its own
+                raise torch.OutOfMemoryError("trials that do not fit alone do not fit together")
             self.release()
         match way.removeprefix("compiled "):
             case "mapped":
@@ -156,7 +158,10 @@ class Program:
             config: Any = torch._dynamo.config
             key = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
             setattr(config, key, max(getattr(config, key), COMPILATIONS))
-            self._compiled[name] = torch.compile(function, dynamic=False, fullgraph=whole)
+            # Random numbers are drawn as without compiling: they are part of a trial's result.
+            self._compiled[name] = torch.compile(
+                function, dynamic=False, fullgraph=whole, options={"fallback_random": True}
+            )
         return cast(Callable[..., Any], self._compiled[name])
 
     def _alone(

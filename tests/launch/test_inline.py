@@ -144,9 +144,10 @@ def test_impossible_packs_are_refused(pack: int) -> None:
     assert caught.value.key == "pack"
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
+def test_a_device_that_cannot_train_is_refused(device: str) -> None:
     with pytest.raises(ConfigError, match="device"):
-        Inline(device="cuda:99").precision()
+        Inline(device=device).precision()
 
 
 def test_precision_follows_the_device() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sweeper.errors import ConfigError
+from sweeper.launch.packs import run_pack
 from sweeper.training import checkpoint
 from sweeper.training.optimizer import Now
 from sweeper.training.pack import BALLAST, Pack, PackRun, clip
@@ -365,6 +366,30 @@ def test_failing_to_compile_is_told_and_trains_all_the_same(
     )
     assert all(result.status == "complete" for result in results)
     assert len(told) == 1 and "no compiler here" in told[0] and "without compiling" in told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.parametrize("name", ["WithDropout", "WithOwnBuffers", "Tied"])
+def test_compiled_modules_of_a_users_own_train_alike(name: str, tmp_path: Path) -> None:
+    one, told = own(name, steps=4), list[str]()
+    (whole,) = packed([one], tmp_path)
+    reporter = Reporter(tell=told.append)
+    (found,) = packed([one], tmp_path, execution=Execution(compile="on"), reporter=reporter)
+    assert close(found, whole) and not told
+
+
+def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
+    trials = [replace(one, setup=own("Tied", steps=9).setup) for one in family("Tied")]
+    pack, program = (
+        Pack(trials=tuple(trials), corpus=corpus(tmp_path)),
+        for_setup(trials[0].setup, "cpu"),
+    )
+    whole = train(pack)
+    assert program.recompute()
+    results, back = run_pack(pack, Execution(), Reporter(), None)
+    assert not results and [len(part) for part in back] == [2, 1] and not program.refused
+    assert close(packed(trials[:1], tmp_path)[0], whole[0])
 
 
 def test_frozen_parameters_are_refused(tmp_path: Path) -> None:
