@@ -14,7 +14,9 @@ from sweeper.search.prune import Kind, Pruner
 from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.settings import Bench
 from sweeper.study import Study
+from sweeper.training import checkpoint
 from sweeper.training.recipe import prepare
+from sweeper.training.settings import TrainSettings
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.trial import Hps, Result, Trial
 
@@ -216,6 +218,7 @@ class Sweep:
     def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
         """Train until `ask` finds nothing missing; it is asked whenever the launcher has room."""
         asked: set[str] = set()
+        checkpoint.tidy(self.study.folder / "checkpoints", lambda key: self.lookup(key) is not None)
 
         def pending() -> list[Trial]:
             known, missing = ask()
@@ -265,9 +268,14 @@ class Sweep:
             [one for one in self._pending if one.setup == trial.setup],
             kind=self._prune,
             steps=train.steps,
-            warmup=round(train.warmup * train.steps),
+            warmup=round(self._longest_warmup(train) * train.steps),
             window=train.window(),
         )
+
+    def _longest_warmup(self, train: TrainSettings) -> float:
+        """The share of the steps after which no trial of the space is in its warm-up."""
+        axis = self.bench.settings.space.get("warmup")
+        return train.warmup if axis is None else train.of({"warmup": 2.0**axis.high}).warmup
 
     def _log(self, result: Result) -> None:
         """Log a result that is recorded already; a log that fails is noted once, and no more."""

@@ -19,6 +19,7 @@ from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.sweep import Sweep, replay_ladder, replay_search
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Result, Space, Trial
+from tests.training import helpers
 
 from .search.fakes import Bench, Objective, basin, result
 
@@ -357,3 +358,13 @@ def test_a_line_that_is_ahead_does_not_wait_for_the_others() -> None:
         {t.hps["beta"] % 1 for t in asked} | {t.hps["alpha"] % 1 for t in asked} for asked in lines
     ]
     assert any({0.0, 0.5} <= half for half in halves), "a coarse and a finer round at once"
+
+
+@pytest.mark.parametrize(("high", "longest"), [(None, 2), (1.0, 4), (-1.0, 1), (9.0, 8)])
+def test_pruning_waits_for_the_longest_warm_up(high: float | None, longest: int) -> None:
+    sweep, _, _ = make(Launcher(basin(SPACE)))
+    if high is not None:
+        sweep.bench.space = SPACE | {"warmup": Axis(low=-2, high=high)}  # type: ignore[attr-defined,operator]
+    sweep._prune = "median"
+    pruner = sweep._pruner(helpers.trial())
+    assert pruner is not None and pruner.warmup == longest

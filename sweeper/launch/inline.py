@@ -70,7 +70,7 @@ class Inline:
                 progress(1.0)
             queue.put_back(back)
             yield results
-            checkpoint.forget(folder, [result.trial for result in results])
+            checkpoint.forget(folder, pack.trials)  # of no use either where they go on in parts
 
     def _device(self) -> str:
         return resolve_device(self.device)

@@ -24,8 +24,17 @@ from sweeper.trial import Result, Trial, digest
 
 PackSize = int | Literal["auto"]
 
-UNTRAINABLE = (RuntimeError, ValueError, ArithmeticError, TypeError, NotImplementedError)
-"""What a trial of its own may raise; anything else is a fault of the program."""
+UNTRAINABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a trial, or a model of a user's own, may raise; anything else has other causes."""
 
 _MEASURED: dict[str, Measured] = {}
 """Pack sizes found by this process, by setup and device."""
@@ -36,7 +45,7 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=name)
+        torch.zeros(1, device=name).item()  # "meta" has no values
     except (RuntimeError, AssertionError) as error:
         raise ConfigError("device", name, "auto, cpu, or a device that torch can use") from error
     return name

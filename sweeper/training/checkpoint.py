@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sweeper.files import sync_folder
+from sweeper.files import BROKEN, remove_leftovers, sync_folder
 from sweeper.training.pack import PackRun
 from sweeper.trial import Trial, digest
 
@@ -81,20 +81,21 @@ def load(run: PackRun, ledger: Ledger, path: Path) -> bool:
 
     ValueError for a file that is damaged, or of other trials: then nothing has changed.
     """
-    if not path.exists():
-        return False
     try:
+        if not path.exists():
+            return False
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads(file.metadata()["sweeper"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         _check(header, tensors, run)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        left = {int(index): str(status) for index, status in header["left"].items()}
+        steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
+    except (SafetensorError, OSError, *BROKEN) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
     losses = tensors.pop("losses").numpy()
     run.load(tensors, header["slots"], header["step"])
     ledger.losses[: len(losses)] = losses
-    ledger.left = {int(index): status for index, status in header["left"].items()}
-    ledger.steps, ledger.seconds = header["steps"], header["seconds"]
+    ledger.left, ledger.steps, ledger.seconds = left, steps, seconds
     return True
 
 
@@ -125,6 +126,19 @@ def forget(folder: Path, trials: Sequence[Trial]) -> None:
     """Remove the checkpoint of a pack of these trials, whose results are recorded."""
     with suppress(OSError):
         path_of(folder, trials).unlink()
+
+
+def tidy(folder: Path, finished: Callable[[str], bool]) -> None:
+    """Remove from `folder` what no pack will go on from; only the study's driver may do so.
+
+    These are checkpoints with a trial whose key is `finished`, as a driver leaves that is killed
+    between recording results and forgetting their pack, and what was written half-way.
+    """
+    remove_leftovers(folder)
+    for path in folder.glob(f"*{SUFFIX}"):
+        with suppress(OSError, ValueError):
+            if any(map(finished, saved_keys(path))):
+                path.unlink()
 
 
 def started(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:

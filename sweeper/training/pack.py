@@ -87,6 +87,8 @@ class PackRun:
         slots = list(range(len(self.pack.trials)))
         if compile == "off" or (compile == "auto" and self.device.type == "cpu"):
             return slots, False
+        if self._compiled_way(len(slots)) in self.program.refused:
+            return slots, False
         sizes = self.program.sizes
         fitting = [size for size in sizes if len(slots) <= size <= 2 * len(slots)]
         if compile == "auto" and not fitting:
@@ -95,12 +97,17 @@ class PackRun:
         sizes.add(size)
         return slots + [BALLAST] * (size - len(slots)), True
 
+    def _compiled_way(self, count: int) -> str:
+        return "compiled mapped" if count > 1 else "compiled alone"
+
     def compile(self, *, worth: bool) -> None:
         """Go on compiled if this size is compiled already, or if it is `worth` compiling."""
-        sizes = self.program.sizes
-        if self.device.type != "cpu" and (worth or len(self.slots) in sizes):
+        sizes, count = self.program.sizes, len(self.slots)
+        if self._compiled_way(count) in self.program.refused:
+            return
+        if self.device.type != "cpu" and (worth or count in sizes):
             self.compiled = True
-            sizes.add(len(self.slots))
+            sizes.add(count)
 
     def _trials(self) -> list[Trial]:
         """The trial of every slice; ballast repeats the first."""
@@ -170,28 +177,37 @@ class PackRun:
 
     def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Losses and gradients, by the fastest way that this module can go."""
-        seeds = [random_seed(trial.seed, self.step_index) for trial in self._trials()]
+        seeds, failed = self._random_seeds(), dict[str, Exception]()
         for way in (ways := self._way()):
             kept = {name: self.buffers[name].clone() for name in self._own_state}
             try:
-                return self.program.gradients(way, self.params, self.buffers, x, y, seeds)
+                found = self.program.gradients(way, self.params, self.buffers, x, y, seeds)
             except torch.OutOfMemoryError:
                 raise
-            except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-                if way == ways[-1]:
+            except Exception as error:
+                if way == ways[-1]:  # then it is no fault of the others
                     raise
-                self._refuse(way, error)
-                self.buffers |= kept
+                failed[way] = error.with_traceback(None)
+                for name, value in kept.items():  # in place: the module may be bound to them
+                    self.buffers[name].copy_(value)
+                continue
+            for refused, reason in failed.items():
+                self._refuse(refused, reason)
+            return found
         raise AssertionError("there is always a way")
+
+    def _random_seeds(self) -> list[int]:
+        """Seeds of what is random in every slice at this step."""
+        drawn = {seed: random_seed(seed, self.step_index) for seed in self.seeds}
+        return [drawn[trial.seed] for trial in self._trials()]
 
     def _refuse(self, way: str, error: Exception) -> None:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         self.program.refused[way] = reason[0]
-        consequence = (
-            "its trials are trained one after the other"
-            if way == "mapped"
-            else "it is trained without compiling it"
-        )
+        if way == "mapped":
+            consequence = "its trials are trained one after the other"
+        else:
+            self.compiled, consequence = False, "it is trained without compiling it"
         self.notices.append(f"the model cannot be {way} ({reason[0][:200]}): {consequence}")
 
     @contextmanager
@@ -223,10 +239,23 @@ class PackRun:
                 step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
                 share=self._share(),
             )
-            update = self.program.update(self.compiled and self.device.type != "cpu")
-            update(list(self.params.values()), grads, self.state, self.factors, now)
+            self._update(grads, now)
         self.step_index += 1
         return losses
+
+    def _update(self, grads: list[Tensor], now: Now) -> None:
+        """The optimizer's step, compiled where gradients are and as long as that succeeds."""
+        arguments = (list(self.params.values()), grads, self.state, self.factors, now)
+        way = "compiled update"
+        if self.compiled and self.device.type != "cpu" and way not in self.program.refused:
+            try:
+                self.program.update(True)(*arguments)
+                return
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                self.program.refused[way] = str(error)
+        self.program.update(False)(*arguments)
 
     def _share(self) -> Tensor:
         """The schedule's value [K] at this step, from a block that is sent ahead."""
@@ -280,6 +309,8 @@ class PackRun:
         self.slots = list(slots)
         for name, value in self.tensors().items():
             value.copy_(tensors[name])
+        if self.compiled:
+            self.program.sizes.add(len(slots))
         self.step_index = step
 
     def heldout(self) -> Tensor:

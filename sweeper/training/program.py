@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from hashlib import sha256
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -32,9 +33,10 @@ class Program:
     def __init__(self, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> None:
         """The module's own weights take no memory: they are replaced at every use."""
         with device:
-            self.model: nn.Module = recipe.model().to(dtype)
+            self.model: nn.Module = recipe.model().to(device, dtype)
         self._leaves = dict(self.model.named_parameters())
         self._buffers = {name: value.data for name, value in self.model.named_buffers()}
+        self._state, self._places = tuple(self.state()), _places(self.model)
         self.release()
         self.optimizer = recipe.optimizer
         self._autocast = recipe.train.precision == "bfloat16"
@@ -70,11 +72,12 @@ class Program:
         return self._recomputing
 
     def state(self) -> dict[str, Tensor]:
-        """Buffers that a checkpoint of the module would keep, such as running statistics."""
-        parameters = {name for name, _ in self.model.named_parameters()}
-        return {
-            name: value for name, value in self.model.state_dict().items() if name not in parameters
-        }
+        """Buffers that a checkpoint of the module would keep, such as running statistics.
+
+        One that a module has under several names counts once.
+        """
+        kept = self.model.state_dict()
+        return {name: value for name, value in self.model.named_buffers() if name in kept}
 
     def gradients(
         self, way: str, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
@@ -85,7 +88,9 @@ class Program:
         modules that cannot be mapped), the first two also with "compiled " before it. `seeds`
         are for what is random in the module, which can not be mapped.
         """
-        if not way.endswith("alone") and self._bound is not None:
+        if not way.endswith("alone"):
+            if self._recomputing:  # what recomputes would find other weights than its own
+                raise torch.OutOfMemoryError("trials that do not fit alone do not fit together")
             self.release()
         match way.removeprefix("compiled "):
             case "mapped":
@@ -108,36 +113,56 @@ class Program:
         training = self.model.training
         self.model.eval()
         try:
+            if len(x) > 1 and "mapped" not in self.refused:
+                try:
+                    with self._forward():
+                        return self._mapped(params, buffers, x, y)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:  # in evaluation a module may do what it else does not
+                    del error
             with self._forward():
-                if len(x) > 1 and "mapped" not in self.refused:
-                    return self._mapped(params, buffers, x, y)
                 ones = [(_at(params, i), _at(buffers, i), x[i], y[i]) for i in range(len(x))]
                 return torch.stack([self._one(*one) for one in ones])
         finally:
             self.model.train(training)
 
     def update(self, compiled: bool) -> Callable[..., None]:
-        """The optimizer's update."""
-        return self._compile("update", self.optimizer.update) if compiled else self.optimizer.update
+        """The optimizer's update; compiled whole, so that where it fails it has done nothing."""
+        if not compiled:
+            return self.optimizer.update
+        return self._compile("compiled update", self.optimizer.update, whole=True)
 
     def _forward(self) -> torch.autocast:
         """Autocast, for forward passes alone: a backward pass follows what they did."""
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._autocast)
 
     def _one(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-        return cast(Tensor, functional_call(self.model, {**params, **buffers}, (x, y)))
+        places, tensors = self._places, {**params, **buffers}
+        given = {place: value for name, value in tensors.items() for place in places[name]}
+        # torch's own way with tied tensors leaves its own in a module that has several names.
+        loss = functional_call(self.model, given, (x, y), tie_weights=False)
+        for name in self._state:  # torch leaves in `given` what the module put in a buffer's place
+            if given[name] is not buffers[name]:
+                buffers[name].copy_(given[name])
+        return _scalar(loss)
 
     def _losses(self, way: str) -> Losses:
         if way == "mapped":
             return self._mapped
         return cast(Losses, self._compile(way, self._mapped))
 
-    def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _compile(
+        self, name: str, function: Callable[..., Any], *, whole: bool = False
+    ) -> Callable[..., Any]:
         if name not in self._compiled:
             config: Any = torch._dynamo.config
             key = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
             setattr(config, key, max(getattr(config, key), COMPILATIONS))
-            self._compiled[name] = torch.compile(function, dynamic=False)
+            # Random numbers are drawn as without compiling: they are part of a trial's result.
+            self._compiled[name] = torch.compile(
+                function, dynamic=False, fullgraph=whole, options={"fallback_random": True}
+            )
         return cast(Callable[..., Any], self._compiled[name])
 
     def _alone(
@@ -151,7 +176,8 @@ class Program:
         self._seed(seed)
         module = self.model if way == "alone" else self._compile(way, self.model)
         with self._forward():
-            loss = module(x[0], y[0])
+            loss = _scalar(module(x[0], y[0]))
+        self._take_back(buffers)
         grads = _grads(loss, [leaves[name] for name in params])
         return loss.detach()[None], [grad[None] for grad in grads]
 
@@ -174,6 +200,15 @@ class Program:
             with torch.cuda.device(self._device):
                 torch.cuda.manual_seed(seed)
 
+    @torch.no_grad()
+    def _take_back(self, buffers: Stacked) -> None:
+        """Write into `buffers` what the bound module has put in the place of its own."""
+        for name in self._state:
+            value = self.model.get_buffer(name)
+            if value.data_ptr() != buffers[name].data_ptr():
+                buffers[name][0].copy_(value)
+                value.data = buffers[name][0]
+
     def _slice(
         self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
     ) -> tuple[Tensor, list[Tensor]]:
@@ -182,6 +217,24 @@ class Program:
         with self._forward():
             loss = self._one(leaves, buffers, x, y)
         return loss.detach(), _grads(loss, list(leaves.values()))
+
+
+def _places(model: nn.Module) -> dict[str, list[str]]:
+    """All names of each parameter and buffer, by its first; a shared module has only one."""
+    found: dict[int, list[str]] = {}
+    for prefix, module in model.named_modules():
+        own = (module.named_parameters(recurse=False), module.named_buffers(recurse=False))
+        for name, value in chain(*own):
+            found.setdefault(id(value), []).append(f"{prefix}.{name}" if prefix else name)
+    return {names[0]: names for names in found.values()}
+
+
+def _scalar(loss: object) -> Tensor:
+    """`loss` if it is one; TypeError for anything else that a forward pass may return."""
+    if isinstance(loss, Tensor) and loss.dim() == 0:
+        return loss
+    found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+    raise TypeError(f"forward(inputs, targets) must return the loss, a scalar tensor: not {found}")
 
 
 def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:

@@ -170,7 +170,9 @@ def _prepare(text: str) -> Recipe:
     )
     _check_update(scheme, parts["optimizer"], specs)
     with torch.device("meta"):
-        found = sites(build_model(setup, scheme.unit_scaled, *target))
+        model = build_model(setup, scheme.unit_scaled, *target)
+    found = sites(model)
+    _check_trained(setup, model)
     return Recipe(setup, scheme, parts["optimizer"], train, tuple(specs), tuple(found))
 
 
@@ -187,6 +189,14 @@ def _example(setup: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
         return (x,)
     return x, torch.empty(targets, dtype=torch.long, device="meta")
+
+
+def _check_trained(setup: Mapping[str, Any], model: nn.Module) -> None:
+    """ConfigError for frozen parameters: they would be drawn anew, and trained."""
+    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    if frozen:
+        allowed = f"a model that trains all its parameters: make {', '.join(frozen[:3])} a buffer"
+        raise ConfigError("model._target_", setup["model"]["_target_"], allowed)
 
 
 def _check_update(

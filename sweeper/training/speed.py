@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,8 +11,10 @@ from sweeper.trial import Result
 
 PEAKS = {
     "B200": 2250e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "GH200": 989e12,
     "A100": 312e12,
@@ -21,7 +24,7 @@ PEAKS = {
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
-"""Dense bfloat16 (V100: float16) products, in FLOPs a second, by a part of the device's name; the
+"""Dense bfloat16 (V100: float16) products, in FLOPs a second, by words in the device's name; the
 vendors' data sheets."""
 
 
@@ -67,7 +70,8 @@ def _speed(key: tuple[int, int, str], results: list[Result]) -> Speed:
         tokens += share * recipe.tokens()
         flops += share * recipe.flops()
     seconds = sum(result.seconds for result in results)
-    peak = next((peak for name, peak in PEAKS.items() if name in device), None)
+    # Whole words: an A10G is no A10.
+    peak = next((p for name, p in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
     return Speed(
         width=width,
         depth=depth,

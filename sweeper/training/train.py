@@ -24,7 +24,8 @@ CURVE_POINTS = 100
 DIVERGED = 2.0
 """A run that ends above this multiple of its first loss has diverged, finite or not."""
 TIMED = (4, 12)
-"""Looks between which eager steps are timed, to tell whether compiling them pays."""
+"""Looks between which eager steps are timed, to tell whether compiling them pays; counted from
+where this run of the pack begins."""
 LOOKS = 50
 """The host looks at the losses so often in a run; between looks no step waits for it."""
 COMPILE_SECONDS = 40.0
@@ -105,6 +106,7 @@ class Training:
             self.path = checkpoint.path_of(execution.checkpoints, pack.trials)
             self._resume()
         self.saved_at = self.timed_from = time.perf_counter()
+        self.timed = [self.pack.step_index + step for step in TIMED]
         self.rows: list[torch.Tensor] = []
 
     def _resume(self) -> None:
@@ -127,6 +129,7 @@ class Training:
                     self._look()
                 if not self._alive():
                     break
+                self._reshape(stop)
             return self._results()
         finally:
             self.pack.program.release()
@@ -137,8 +140,9 @@ class Training:
         rungs = self.pruner.rungs if self.pruner else ()
         stops = {*range(stretch, self.train.steps, stretch), *rungs, self.train.steps}
         if self.execution.compile == "auto":
-            stops |= set(TIMED)
-        return sorted(stop for stop in stops if self.pack.step_index < stop <= self.train.steps)
+            stops |= set(self.timed)
+        # The step of a checkpoint is among them: its pack may not have been made smaller yet.
+        return sorted(stop for stop in stops if self.pack.step_index <= stop <= self.train.steps)
 
     def _alive(self) -> list[int]:
         return [s for s in self.pack.slots if s != BALLAST and s not in self.ledger.left]
@@ -148,13 +152,13 @@ class Training:
         first = self._collect()
         step = self.pack.step_index
         for slot in self._alive():
-            if not np.isfinite(self.ledger.losses[first:step, slot]).all():
+            broken = np.flatnonzero(~np.isfinite(self.ledger.losses[first:step, slot]))
+            if len(broken):  # what it trained on until this look is left out of its result
                 self.ledger.left[slot] = "diverged"
+                self.ledger.steps[slot] = first + int(broken[0]) + 1
         if step < self.train.steps:
             self._prune(step)
-            if alive := self._alive():
-                self._compact(len(alive))
-                self._consider_compiling(step)
+        self.pack.slots = [BALLAST if s in self.ledger.left else s for s in self.pack.slots]
         for notice in self.pack.notices:
             self.reporter.tell(notice)
         self.pack.notices.clear()
@@ -186,15 +190,20 @@ class Training:
         for key in self.pruner.cut(step, losses, trials):
             self.ledger.left[slots[key]] = "pruned"
 
+    def _reshape(self, step: int) -> None:
+        """Make the pack smaller, or compile it; at stops alone, so that saving changes nothing."""
+        if step < self.train.steps:
+            self._compact(len(self._alive()))
+            self._consider_compiling(step)
+
     def _compact(self, alive: int) -> None:
         """Drop the slices of trials that have left, down to a size that costs no compiling."""
-        slots, left = self.pack.slots, self.ledger.left
-        gone = [i for i, slot in enumerate(slots) if slot == BALLAST or slot in left]
+        slots = self.pack.slots
+        gone = [i for i, slot in enumerate(slots) if slot == BALLAST]
         size = self._size(alive)
         if size < len(slots):
             kept = [i for i in range(len(slots)) if i not in set(gone)] + gone[: size - alive]
             self.pack.keep(sorted(kept))
-        self.pack.slots = [BALLAST if slot in left else slot for slot in self.pack.slots]
 
     def _size(self, alive: int) -> int:
         """The size to go on with: one that is compiled already, where packs are compiled."""
@@ -204,9 +213,9 @@ class Training:
 
     def _consider_compiling(self, step: int) -> None:
         """Compile from here on where that is sure to pay."""
-        if self.execution.compile == "auto" and step == TIMED[0]:
+        if self.execution.compile == "auto" and step == self.timed[0]:
             self.timed_from = time.perf_counter()
-        if self.execution.compile == "auto" and step == TIMED[1]:
+        if self.execution.compile == "auto" and step == self.timed[1]:
             per_step = (time.perf_counter() - self.timed_from) / (TIMED[1] - TIMED[0])
             saved = per_step * (self.train.steps - step) * (1 - 1 / COMPILE_GAIN)
             self.pack.compile(worth=saved > COMPILE_SECONDS)

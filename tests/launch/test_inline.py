@@ -13,6 +13,7 @@ import torch
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import packs
 from sweeper.launch.inline import Inline
+from sweeper.training.checkpoint import path_of
 from sweeper.training.pack import Pack
 from sweeper.training.train import Reporter
 from sweeper.trial import Result, Trial
@@ -85,6 +86,38 @@ def test_a_trial_that_cannot_be_trained_fails_alone(
     assert len(results) == 5
 
 
+@pytest.mark.parametrize(
+    "error",
+    [IndexError("out of range"), AssertionError("shape"), KeyError("x"), AttributeError("y")],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_model_raises_fails_its_trial(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        raise error
+
+    monkeypatch.setattr(packs, "train", stand_in([], refuse))
+    results, _ = run([trial(seed=i) for i in range(2)], tmp_path, pack="auto")
+    assert [r.error for r in results] == [f"{type(error).__name__}: {error}"] * 2
+
+
+def test_a_pack_that_goes_on_in_parts_leaves_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    path = path_of(tmp_path / "checkpoints", trials)
+
+    def refuse(pack: Pack) -> None:
+        if len(pack.trials) > 1:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            raise torch.OutOfMemoryError("too large")
+
+    monkeypatch.setattr(packs, "train", stand_in([], refuse))
+    assert len(run(trials, tmp_path, pack=2)[0]) == 2 and not path.exists()
+
+
 def test_an_error_of_the_configuration_is_not_a_failed_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,9 +144,10 @@ def test_impossible_packs_are_refused(pack: int) -> None:
     assert caught.value.key == "pack"
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
+def test_a_device_that_cannot_train_is_refused(device: str) -> None:
     with pytest.raises(ConfigError, match="device"):
-        Inline(device="cuda:99").precision()
+        Inline(device=device).precision()
 
 
 def test_precision_follows_the_device() -> None:

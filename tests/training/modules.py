@@ -70,3 +70,91 @@ class WithStatistics(Base):
         if self.training:
             self.running.mul_(0.9).add_(0.1 * x.detach().mean())
         return x - self.running
+
+
+class WithOwnBuffers(Base):
+    """Puts a new tensor in the place of its running mean, where others write into it."""
+
+    running: Tensor
+
+    def __init__(self, *, width: int, depth: int, classes: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes)
+        self.register_buffer("running", torch.zeros(()))
+
+    def middle(self, x: Tensor) -> Tensor:
+        if x.is_meta:
+            return x
+        if self.training:
+            self.running = 0.5 * self.running + 0.5 * x.detach().mean()
+        return x - self.running
+
+
+class Tied(Base):
+    """Look-up and head are one matrix, as GPT-2's."""
+
+    def __init__(self, *, width: int, depth: int, classes: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes)
+        self.head.weight = self.embedding.weight
+
+
+class Shared(Base):
+    """One block with a norm, under several names and called as often."""
+
+    def __init__(self, *, width: int, depth: int, classes: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes)
+        self.norm = nn.BatchNorm1d(width)
+        block = nn.Linear(width, width)
+        self.blocks = nn.ModuleList([block, block])
+        self.again = self.norm
+
+    def middle(self, x: Tensor) -> Tensor:
+        if x.is_meta:  # BatchNorm cannot be watched: it mixes samples
+            x = x * self.norm.weight + self.norm.bias
+        else:
+            x = self.again(x.flatten(0, 1)).view_as(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+class WithExtraState(Base):
+    """Its state holds more than tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 3}
+
+
+class ReadsItsValues(Base):
+    """In evaluation alone it cannot be mapped."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        if x.is_meta or self.training:
+            return x
+        return x if x.mean().item() > -1e9 else 2 * x
+
+
+class Frozen(Base):
+    """Does not train all of its parameters."""
+
+    def __init__(self, *, width: int, depth: int, classes: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes)
+        self.head.weight.requires_grad_(False)
+
+
+class Many(Base):
+    """Gives more than the loss."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return super().forward(x, y), x
+
+
+class Raises(Base):
+    """Fails with an error that is no RuntimeError."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        if x.is_meta:
+            return x
+        raise IndexError("index out of range in self")

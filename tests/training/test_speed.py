@@ -31,6 +31,22 @@ def test_utilisation_is_of_the_devices_peak() -> None:
     assert "of its peak" in str(speed)
 
 
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA A10G", None),
+        ("NVIDIA RTX A1000", None),
+    ],
+)
+def test_a_peak_is_known_by_whole_words(device: str, peak: float | None) -> None:
+    (speed,) = speeds([result(2.0, device=device)])
+    flops = prepare(trial().setup).flops()
+    assert speed.utilisation == (None if peak is None else pytest.approx(flops / 2.0 / peak))
+
+
 def test_what_failed_or_took_no_time_is_left_out() -> None:
     assert speeds([result(0.0), result(1.0, status="failed")]) == []
     found = speeds([result(1.0, device="cpu"), result(1.0, device="NVIDIA A100-SXM4-80GB")])

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from sweeper.errors import ConfigError
+from sweeper.launch.packs import run_pack
 from sweeper.training import checkpoint
+from sweeper.training.optimizer import Now
 from sweeper.training.pack import BALLAST, Pack, PackRun, clip
 from sweeper.training.program import for_setup
 from sweeper.training.settings import TrainSettings
@@ -226,7 +228,11 @@ def family(name: str) -> list[Trial]:
     return [base, replace(base, seed=1), replace(base, hps={**base.hps, "eta": -6.0})]
 
 
-@pytest.mark.parametrize("name", ["Plain", "Unmappable", "WithDropout", "WithStatistics"])
+MODULES = ["Plain", "Unmappable", "WithDropout", "WithStatistics", "WithOwnBuffers"]
+MODULES += ["Tied", "Shared", "WithExtraState", "ReadsItsValues"]
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_modules_of_a_users_own_pack(name: str, tmp_path: Path) -> None:
     told: list[str] = []
     trials = family(name)
@@ -238,8 +244,27 @@ def test_modules_of_a_users_own_pack(name: str, tmp_path: Path) -> None:
     assert len(told) == looped and all("one after the other" in line for line in told)
 
 
-def test_what_a_module_keeps_is_in_the_checkpoint(tmp_path: Path) -> None:
-    trials = family("WithStatistics")
+def test_a_modules_new_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
+    run = PackRun(Pack(trials=tuple(family("WithOwnBuffers")), corpus=corpus(tmp_path)))
+    alone = [PackRun(Pack(trials=(t,), corpus=corpus(tmp_path))) for t in family("WithOwnBuffers")]
+    for _ in range(3):
+        weights = {name: value.detach()[0].clone() for name, value in run.params.items()}
+        before = run.buffers["running"][0].clone()
+        run.step()
+        model: Any = run.recipe.model().double()
+        model.load_state_dict(weights | {"running": before})
+        x, y = run.feed.batch(run.step_index - 1)
+        model(x[0], y[0])
+        torch.testing.assert_close(run.buffers["running"][0], model.running)
+        for one in alone:
+            one.step()
+    found = torch.cat([one.buffers["running"] for one in alone])
+    torch.testing.assert_close(run.buffers["running"], found)
+
+
+@pytest.mark.parametrize("name", ["WithStatistics", "WithOwnBuffers"])
+def test_what_a_module_keeps_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
+    trials = family(name)
     whole = packed(trials, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
     with pytest.raises(Left):
@@ -341,3 +366,135 @@ def test_failing_to_compile_is_told_and_trains_all_the_same(
     )
     assert all(result.status == "complete" for result in results)
     assert len(told) == 1 and "no compiler here" in told[0] and "without compiling" in told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.parametrize("name", ["WithDropout", "WithOwnBuffers", "Tied"])
+def test_compiled_modules_of_a_users_own_train_alike(name: str, tmp_path: Path) -> None:
+    one, told = own(name, steps=4), list[str]()
+    (whole,) = packed([one], tmp_path)
+    reporter = Reporter(tell=told.append)
+    (found,) = packed([one], tmp_path, execution=Execution(compile="on"), reporter=reporter)
+    assert close(found, whole) and not told
+
+
+def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
+    trials = [replace(one, setup=own("Tied", steps=9).setup) for one in family("Tied")]
+    pack, program = (
+        Pack(trials=tuple(trials), corpus=corpus(tmp_path)),
+        for_setup(trials[0].setup, "cpu"),
+    )
+    whole = train(pack)
+    assert program.recompute()
+    results, back = run_pack(pack, Execution(), Reporter(), None)
+    assert not results and [len(part) for part in back] == [2, 1] and not program.refused
+    assert close(packed(trials[:1], tmp_path)[0], whole[0])
+
+
+def test_frozen_parameters_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"make head\.weight a buffer") as caught:
+        packed([own("Frozen")], tmp_path)
+    assert caught.value.key == "model._target_"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_no_loss_is_an_error_that_says_so(count: int, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="must return the loss, a scalar tensor: not tuple"):
+        packed(family("Many")[:count], tmp_path)
+
+
+def test_an_error_of_the_models_own_refuses_no_way_of_training_it(tmp_path: Path) -> None:
+    with pytest.raises(IndexError):
+        packed(family("Raises"), tmp_path)
+    assert not for_setup(own("Raises").setup, "cpu").refused
+
+
+def test_a_failure_to_compile_leaves_the_modules_buffers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(module: Any, **_: Any) -> Any:
+        def fail(*given: Any) -> None:
+            module(*given)
+            raise RuntimeError("no compiler here")
+
+        return fail
+
+    (whole,) = packed([own("WithStatistics")], tmp_path)
+    monkeypatch.setattr(torch, "compile", broken)
+    program = for_setup(own("WithStatistics").setup, "cpu")
+    (result,) = packed([own("WithStatistics")], tmp_path, execution=Execution(compile="on"))
+    assert "compiled alone" in program.refused and same(result, whole)
+    run = PackRun(Pack(trials=(own("WithStatistics"),), corpus=corpus(tmp_path)), compile="on")
+    assert not run.compiled  # nor tried again
+    program.refused.clear()
+
+
+@pytest.mark.parametrize("name", ["adamw.AdamW", "sgd.SGD", "lion.Lion", "adafactor.Adafactor"])
+def test_an_update_that_cannot_be_compiled_is_done_without(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(function: Any, **_: Any) -> Any:
+        def fail(*given: Any) -> None:
+            raise RuntimeError("no compiler here")
+
+        return fail
+
+    made = setup("standard", steps=3)
+    made["optimizer"] = {"_target_": f"sweeper.training.{name}"}
+    pack = Pack(trials=(replace(trial("standard"), setup=made),), corpus=corpus(tmp_path))
+    plain, other = PackRun(pack), PackRun(pack)
+    monkeypatch.setattr(torch, "compile", broken)
+    other.compiled, other.device = True, torch.device("meta")  # not a CPU, whose update is eager
+    monkeypatch.setattr(PackRun, "_way", lambda self: ["alone"])
+    grads = [torch.ones_like(value) for value in plain.params.values()]
+    now = Now(step=torch.ones(()), share=torch.ones(1))
+    for run in (plain, other):
+        with torch.no_grad():
+            run._update([g.clone() for g in grads], now)
+    assert "compiled update" in other.program.refused
+    for a, b in zip(plain.params.values(), other.params.values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:
+    settings = {"precision": "float32", "steps": 200}
+    pack = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
+    whole = packed(pack, tmp_path)
+    execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
+    assert whole[0].status == "diverged" and math.isinf(whole[0].curve[-1])
+    assert all(map(same, whole, packed(pack, tmp_path, execution=execution)))
+    checkpoint.forget(tmp_path / "checkpoints", pack)
+    with pytest.raises(Left):
+        packed(pack, tmp_path, execution=execution, reporter=leave_at(whole[0].steps + 1))
+    assert all(map(same, whole, packed(pack, tmp_path, execution=execution)))
+
+
+def test_a_pack_that_goes_on_is_timed_where_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(PackRun, "compile", lambda run, *, worth: asked.append(run.step_index))
+    execution = Execution(checkpoints=tmp_path / "checkpoints", compile="auto")
+    long = trial("standard", train={"steps": 60})
+    with pytest.raises(Left):
+        packed([long], tmp_path, execution=execution, reporter=leave_at(30))
+    packed([long], tmp_path, execution=execution)
+    assert asked == [12, 42]
+
+
+def test_what_no_pack_goes_on_from_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    one, other = trial(), trial(seed=1)
+    for each in (one, other):
+        with pytest.raises(Left):
+            packed([each], tmp_path, execution=Execution(checkpoints=folder), reporter=leave_at(3))
+    (folder / ".0123.tmp").write_bytes(b"half")
+    (folder / f"damaged{checkpoint.SUFFIX}").write_bytes(b"half")
+    checkpoint.tidy(folder, lambda key: key == one.key)
+    assert checkpoint.started(folder, [one, other]) == [(other,)]
+    assert {path.name for path in folder.iterdir()} == {
+        checkpoint.path_of(folder, [other]).name,
+        f"damaged{checkpoint.SUFFIX}",
+    }
+    checkpoint.tidy(tmp_path / "none", lambda key: True)
