@@ -37,6 +37,7 @@ class Program:
         self._leaves = dict(self.model.named_parameters())
         self._buffers = {name: value.data for name, value in self.model.named_buffers()}
         self._state, self._places = tuple(self.state()), _places(self.model)
+        self._bound: object = self.model
         self.release()
         self.optimizer = recipe.optimizer
         self._autocast = recipe.train.precision == "bfloat16"
@@ -51,7 +52,9 @@ class Program:
 
     def release(self) -> None:
         """Let go of the weights that the module was last used with; its buffers are as new."""
-        self._bound: object = None
+        if self._bound is None:
+            return
+        self._bound = None
         for parameter in self.model.parameters():
             parameter.data = parameter.data.new_empty(0)
         for name, value in self.model.named_buffers():
