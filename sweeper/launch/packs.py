@@ -24,7 +24,14 @@ from sweeper.trial import Result, Trial, digest
 
 PackSize = int | Literal["auto"]
 
-UNTRAINABLE = (RuntimeError, ValueError, ArithmeticError, TypeError, NotImplementedError)
+UNTRAINABLE = (
+    RuntimeError,
+    ValueError,
+    ArithmeticError,
+    TypeError,
+    NotImplementedError,
+    SystemExit,
+)
 """What a trial of its own may raise; anything else is a fault of the program."""
 
 _MEASURED: dict[str, Measured] = {}
@@ -123,7 +130,7 @@ def run_pack(
     except SweeperError:
         raise
     except torch.OutOfMemoryError as error:
-        problem: Exception = error
+        problem: BaseException = error
     except UNTRAINABLE as error:
         problem = error
     if isinstance(problem, torch.OutOfMemoryError):
