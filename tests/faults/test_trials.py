@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.bench import DEADLY, LAUNCHERS, LOCAL, WORDS, Bench, Outcomes, assert_whole, lines
+from tests.faults.bench import (
+    DEADLY,
+    INLINE_QUICK,
+    LAUNCHERS,
+    LOCAL,
+    WORDS,
+    Bench,
+    Outcomes,
+    assert_whole,
+    lines,
+)
 
 NAN = ["data._target_=tests.faults.deadly.DeadlyText", "model._target_=tests.faults.deadly.Nan"]
 PAIRS = ["search.seeds=2", "search.line.points=3"]
