@@ -33,7 +33,7 @@ test: setup ## Run the tests and report coverage.
 
 # SWEEPER_FAULT_SEEDS=50 random series; a run of the tests has the first two of each.
 test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
-	$(BIN)/pytest -n 2 --dist=loadgroup -rs -m faults
+	$(BIN)/pytest -rs -m faults
 
 check: setup ## Format, lint and types: exactly what CI checks.
 	$(BIN)/ruff format --check .
