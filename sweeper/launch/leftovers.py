@@ -28,8 +28,10 @@ def tidy(folder: Path, known: Callable[[str], bool]) -> None:
             shutil.rmtree(own, ignore_errors=True)
             _forget_arrays(folder, own)
     if not list((folder / "jobs").glob("*/")):
-        for place in (folder, folder / "checkpoints"):
-            remove_leftovers(place)
+        remove_leftovers(folder)
+        for path in (folder / "checkpoints").glob(".*"):  # safetensors has names of its own
+            with suppress(OSError):
+                path.unlink()
 
 
 def _checkpointed(path: Path) -> list[str]:

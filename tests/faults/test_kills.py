@@ -13,6 +13,7 @@ import pytest
 from sweeper.launch.local import UNSTARTED
 from tests.commands.driver import assert_refused
 from tests.faults.bench import (
+    INLINE_QUICK,
     LAUNCHERS,
     LOCAL,
     QUICK,
@@ -71,7 +72,7 @@ def test_workers_are_killed_at_random(bench: Bench, expected: Outcomes, seed: in
     assert_whole(bench, expected)
 
 
-@pytest.mark.parametrize("first", LAUNCHERS)
+@pytest.mark.parametrize("first", INLINE_QUICK)
 def test_a_second_driver_is_refused(bench: Bench, expected: Outcomes, first: str) -> None:
     words = ["search", *WORDS]
     driver = bench.start(*words, *LAUNCHERS[first])

@@ -132,7 +132,8 @@ def test_damaged_files_of_jobs_cost_time_alone(bench: Bench, packed: Outcomes) -
     for path in first.glob("result-*.json"):
         path.write_bytes(path.read_bytes()[:1000])
     (second / "job.json").write_text("{")
-    finish(bench, packed)
+    assert bench.run(*words(WORDS)).code == 0
+    finish(bench, packed)  # the log of a job that died stays until the next run
 
 
 @pytest.mark.faults
@@ -167,6 +168,7 @@ def test_a_clock_that_jumps_submits_nothing_twice(bench: Bench, packed: Outcomes
     assert len(jobs(bench)) == JOBS
 
 
+@pytest.mark.faults
 def test_watching_goes_on_while_jobs_do(bench: Bench) -> None:
     """No driver runs, but its jobs do."""
     other = slurm("sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null",
