@@ -29,10 +29,11 @@ demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes o
 	$(BIN)/sweeper transfer --study demo --to-width 256 --validate
 
 test: setup ## Run the tests and report coverage.
-	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 -rs --cov --cov-report=term:skip-covered
 
-test-faults: setup ## Break a real Slurm on purpose; needs root, and apt-get install slurm-wlm munge.
-	$(BIN)/pytest -m faults
+# SWEEPER_FAULT_SEEDS=50 random series; a run of the tests has the first two of each.
+test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
+	$(BIN)/pytest -rs -m faults
 
 check: setup ## Format, lint and types: exactly what CI checks.
 	$(BIN)/ruff format --check .

@@ -246,7 +246,7 @@ def explain(
 def status(
     name: Study = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh until the study's driver ends.")
+        bool, typer.Option("--watch", help="Refresh until the study's driver and jobs end.")
     ] = False,
     root: Root = Path("runs"),
     json: Json = False,

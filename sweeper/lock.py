@@ -21,7 +21,9 @@ from sweeper.files import private_folder
 BEAT = 10.0
 """Seconds between two signs of life of a driver (its lock file's mtime)."""
 STALE = 60.0
-"""Seconds without one after which a driver on another host counts as dead."""
+"""Seconds without one after which a driver on another host is taken for dead, and watched."""
+WATCHED = 2.5
+"""So many beats it is watched then: a clock that jumped ages the file of one that lives, too."""
 PATIENCE = 0.5
 """Seconds that a lock is tried for: `holder` may be looking at it right now."""
 
@@ -106,10 +108,12 @@ class StudyLock:
         seen = _try_lock(fd)
         rival = _read(fd)
         foreign = rival is not None and rival.host != socket.gethostname()
-        age = _age(fd, self.folder) if foreign and not seen else 0.0
+        age = abs(_age(fd, self.folder)) if foreign and not seen else 0.0
         if seen or (rival and _lives(rival, self.path, seen, age)):
             hint = f"; if it is dead, try again in {STALE - age:.0f} s" if foreign else ""
             raise self._refusal(rival, hint)
+        if foreign and _beats(fd, self.path):
+            raise self._refusal(rival)
         me = Holder(host=socket.gethostname(), pid=os.getpid(), started=time.time())
         _write(fd, me)
         if seen is None:
@@ -199,6 +203,19 @@ def _age(fd: int, folder: Path) -> float:
     """Seconds since the file's mtime by the filesystem's own clock, which all hosts share."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         return os.fstat(probe.fileno()).st_mtime - os.fstat(fd).st_mtime
+
+
+def _beats(fd: int, path: Path) -> bool:
+    """Whether the file gets signs of life while it is watched, whatever its times say."""
+    before = os.fstat(fd).st_mtime_ns
+    deadline = time.monotonic() + WATCHED * BEAT
+    while time.monotonic() < deadline:
+        time.sleep(BEAT / 20)
+        with suppress(OSError):
+            os.close(os.open(path, os.O_RDONLY))  # has NFS ask its server again
+        if os.fstat(fd).st_mtime_ns != before:
+            return True
+    return False
 
 
 def _read(fd: int) -> Holder | None:

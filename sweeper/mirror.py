@@ -65,6 +65,34 @@ def scrub(text: str, url: str) -> str:
     return text
 
 
+def check_storage(url: str) -> None:
+    """BadInput, without the password, unless the storage at `url` can be used now."""
+    why = ""
+    try:
+        with _quiet():
+            storage = _storage(url)
+            storage.remove_session()
+            storage.engine.dispose()
+    except Exception as error:
+        why = scrub(_reason(error), url)
+    # No exception is being handled here: its text could bring the password into the chain.
+    if why:
+        raise BadInput(_unusable(url, why))
+
+
+def _unusable(url: str, why: str) -> str:
+    return f"the storage {redact(url)} cannot be used: {why}"
+
+
+def _storage(url: str, **options: Any) -> Any:
+    """Optuna's storage at `url`, its tables made where need be."""
+    import optuna
+
+    # Optuna takes the URL for a template.
+    url = url.replace("{", "{{").replace("}", "}}")
+    return optuna.storages.RDBStorage(url, engine_kwargs=options)
+
+
 class Mirror:
     """Optuna's copy of the results. It may fail at any time: the files are the record."""
 
@@ -94,7 +122,7 @@ class Mirror:
         why = self._describe(error)
         self._settle(why)
         if why and self._url is not None:
-            raise BadInput(f"the storage {redact(self._url)} cannot be used: {why}")
+            raise BadInput(_unusable(self._url, why))
 
     def add(self, results: Sequence[Result], bounds: Bounds) -> None:
         """Mirror `results`, or after a failure, some time later, all that are missing."""
@@ -167,9 +195,7 @@ class Mirror:
             self._set_aside(damage)
         url = self._url or "sqlite:///study.db"
         options = {} if self._url else {"creator": lambda: _connection(database)}
-        # Optuna takes the URL for a template.
-        url = url.replace("{", "{{").replace("}", "}}")
-        self._storage = optuna.storages.RDBStorage(url, engine_kwargs=options)
+        self._storage = _storage(url, **options)
         name = self._folder.name
         optuna.create_study(
             storage=self._storage, study_name=name, direction="minimize", load_if_exists=True

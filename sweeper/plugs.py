@@ -45,7 +45,7 @@ def foreign(key: str, target: object, allowed: str) -> Iterator[None]:
         yield
     except SweeperError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = "" if isinstance(error, ImportError) else f", at {last.filename}:{last.lineno}"
         first = next(iter(str(error).splitlines()), "")

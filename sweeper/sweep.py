@@ -9,6 +9,7 @@ from typing import Protocol
 
 from sweeper.errors import SweeperError
 from sweeper.launch.launcher import Launcher, Work
+from sweeper.launch.leftovers import tidy
 from sweeper.report.log import Logger
 from sweeper.search.prune import Kind, Pruner
 from sweeper.search.strategy import Conclusion, History, Point
@@ -240,6 +241,7 @@ class Sweep:
         )
         for results in self.launcher.run(work):
             self._record(results)
+        tidy(self.study.folder, lambda key: self.lookup(key) is not None)
         lost = ask()[1]
         if lost and not self.wait:
             raise Submitted(len(lost))

@@ -210,11 +210,37 @@ def test_driver_on_another_host_is_believed_while_it_gives_signs_of_life(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-def test_driver_on_another_host_without_signs_of_life_is_succeeded(tmp_path: Path) -> None:
-    sign(tmp_path, host="elsewhere", pid=1, age=lock.STALE + 20)
-    assert holder(tmp_path) is None
+@pytest.mark.parametrize("age", [lock.STALE + 20, -3 * 3600.0])
+def test_driver_on_another_host_without_signs_of_life_is_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: float
+) -> None:
+    """Also when a clock that ran ahead left a time that is still to come."""
+    monkeypatch.setattr(lock, "BEAT", 0.1)
+    sign(tmp_path, host="elsewhere", pid=1, age=age)
+    assert age < 0 or holder(tmp_path) is None
     with StudyLock(tmp_path) as held:
         assert held.previous is not None and held.previous.host == "elsewhere"
+
+
+@pytest.mark.parametrize("jump", [3 * 3600.0, -3 * 3600.0])
+def test_driver_on_another_host_that_lives_keeps_the_lock_when_a_clock_jumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """Its file looks hours old, or not yet written; but its signs of life go on."""
+    monkeypatch.setattr(lock, "BEAT", 0.4)
+    sign(tmp_path, host="elsewhere", pid=1, age=jump)
+    beats = (
+        "import os, sys, time\n"
+        "while True:\n    time.sleep(0.4); at = time.time() - float(sys.argv[2])\n"
+        "    os.utime(sys.argv[1], (at, at))"
+    )
+    words = [sys.executable, "-c", beats, str(tmp_path / "lock"), str(jump)]
+    with subprocess.Popen(words) as driver:
+        try:
+            with pytest.raises(BadInput, match="process 1 on elsewhere"), StudyLock(tmp_path):
+                pytest.fail("two drivers")
+        finally:
+            driver.kill()
 
 
 def test_driver_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,16 +18,17 @@ from sweeper.study import Study
 
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
-    """Where a study stands; with `watch`, until its driver ends."""
+    """Where a study stands; with `watch`, until its driver and its jobs end."""
     found = find_study(name, root)
     while True:
         state = study_state(root / found)
         if watch:
             output.people.clear()
         _show_state(found, state, output)
-        if not watch or state["driver"] is None:
+        waiting = {"queued", "running"} & state["job_trials"].keys()
+        if not watch or (state["driver"] is None and not waiting):
             break
-        time.sleep(2)
+        time.sleep(2 if state["driver"] else 10)
     others = [other for other in studies(root) if other != found]
     if others and name is None:
         output.say(f"Other studies: {', '.join(others)}")

@@ -18,7 +18,7 @@ from sweeper.errors import ConfigError
 from sweeper.files import write_atomically, write_json
 from sweeper.launch.launcher import Scheduled
 from sweeper.lock import StudyLock
-from sweeper.mirror import redact
+from sweeper.mirror import check_storage, redact
 from sweeper.report import console as show
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
@@ -50,6 +50,8 @@ def search(
         return _dry_run(settings, output)
     bench, start = open_bench(settings), time.time()
     bench.recipe(settings.base)
+    if settings.storage is not None:
+        check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
         if lock.previous is not None:
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")

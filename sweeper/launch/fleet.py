@@ -131,7 +131,6 @@ class Fleet:
             self._send()
             busy = self.live or self.outbox or self.doubtful
             if not busy or (not self.work.wait and not (self.outbox or self.doubtful)):
-                self._tidy()
                 return
             time.sleep(self.pace.poll)
 
@@ -169,13 +168,6 @@ class Fleet:
             if member.newest() and outcome_of(member.own) is None:
                 shutil.rmtree(member.own, ignore_errors=True)
         (array.folder / "cancelled").unlink(missing_ok=True)
-
-    def _tidy(self) -> None:
-        """Remove jobs of earlier drivers that died after they had recorded the results."""
-        for live in self.found:
-            files = [self.study / "results" / f"{key}.json" for key in live.keys]
-            if outcome_of(live.own) is not None and all(file.exists() for file in files):
-                shutil.rmtree(live.own, ignore_errors=True)
 
     def _known(self, array: Array, index: int) -> Live | None:
         """A member that was not submitted again, with its trials."""

@@ -31,6 +31,7 @@ UNTRAINABLE = (
     LookupError,
     NameError,
     RuntimeError,
+    SystemExit,
     TypeError,
     ValueError,
 )
@@ -132,7 +133,7 @@ def run_pack(
     except SweeperError:
         raise
     except torch.OutOfMemoryError as error:
-        problem: Exception = error
+        problem: BaseException = error
     except UNTRAINABLE as error:
         problem = error
     if isinstance(problem, torch.OutOfMemoryError):

@@ -215,6 +215,7 @@ def test_a_storages_password_is_never_written(
     word = "study.storage='mysql://me:s3cret@host/d'"
     monkeypatch.setattr("sys.argv", ["sweeper", "search", *TINY, word])
     monkeypatch.setattr("sweeper.study.Mirror", Mock())
+    monkeypatch.setattr("sweeper.commands.search.check_storage", Mock())
     answer = sweeper("search", *TINY, "study=a", word, "--json")
     assert answer.code == 0 and "s3cret" not in answer.out + answer.err
     assert "mysql://me:***@host/d" in yaml_of(study)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "exit": lambda: sys.exit(7),
+    "exit": lambda: os._exit(7),
     "hang": lambda: time.sleep(1000),
     "refuse": lambda: _raise(BadInput("this text is not to be read")),
     "fail": lambda: _raise(ValueError("not this one")),

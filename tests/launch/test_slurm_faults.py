@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,6 @@ from tests.launch.cluster import (
     Desk,
     Driver,
     goes_on,
-    in_a_process,
     saved_step,
     slurm,
     started,
@@ -187,48 +185,6 @@ def test_code_edited_while_the_job_waits(
     driver.join()
     assert len(desk.results) == 2 and len(desk.errors()) == (0 if anew else 1)
     assert all("the code of edited_model is not" in error for error in desk.errors())
-
-
-DRIVER = """
-import json, sys
-from pathlib import Path
-from sweeper.files import private_folder, write_json
-from sweeper.launch.slurm import Slurm
-from tests.launch.cluster import SMALL, Desk
-from tests.training.helpers import trial
-from sweeper.trial import Result
-desk = Desk(Path(sys.argv[1]), [trial(seed=seed, train={"steps": 100}) for seed in range(8)])
-kept = desk.study / "results"
-private_folder(kept)
-desk.results = {p.stem: Result.from_json(json.loads(p.read_text())) for p in kept.glob("*.json")}
-with (desk.folder / "log").open("a") as log:
-    for results in Slurm(**SMALL, pack=1).run(desk.work()):
-        for result in results:
-            write_json(kept / f"{result.key}.json", result.to_json())
-            print(result.key, result.status, file=log, flush=True)
-        desk.results |= {result.key: result for result in results}
-"""
-
-
-def test_a_driver_killed_again_and_again(tmp_path: Path) -> None:
-    generator, kills = random.Random(0), 0
-    while True:
-        process = in_a_process(DRIVER, str(tmp_path))
-        try:
-            code = process.wait(generator.uniform(1.5, 6.0))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            kills += 1
-            continue
-        assert code == 0
-        break
-    assert kills >= 2
-    keys = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
-    assert {status for _, status in keys} == {"complete"}
-    assert len({key for key, _ in keys}) == len(keys) == 8
-    desk = Desk(tmp_path, [])
-    assert len(desk.queue()) == 8 and not desk.find("jobs/*")
 
 
 @pytest.fixture

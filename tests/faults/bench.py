@@ -1,0 +1,183 @@
+"""Real commands to be broken, and what must be true of a study whatever was done to them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from sweeper.lock import holder
+from sweeper.study import Study
+from tests.commands.driver import TINY, Answer
+from tests.faults.warm import run
+
+ROOT = Path(__file__).parents[2]
+TAG = "SWEEPER_TEST_TAG"
+WORDS = [*TINY, "search.line.points=7", "train.steps=60", "train.precision=float64", "study=a"]
+"""A search of seven trials, in packs of one: results are equal to the last bit."""
+DEADLY = [*WORDS, "data._target_=tests.faults.deadly.DeadlyText"]
+"""The same trials; `+data.how=...` says what is done to them."""
+SLOW = [*DEADLY, "+data.how=slow"]
+"""The same trials, each more than half a second."""
+LOCAL = ["launcher=local", "launcher.workers=2", "launcher.save_every=0.02"]
+LAUNCHERS = {"inline": ["launcher.save_every=0.02"], "local": LOCAL}
+INLINE_QUICK = [
+    pytest.param(name, marks=() if name == "inline" else pytest.mark.faults) for name in LAUNCHERS
+]
+"""Both launchers, the one that starts processes in `make test-faults` alone."""
+QUICK = 2
+"""So many seeds of a random series are part of every run of the tests."""
+SEEDS = int(os.environ.get("SWEEPER_FAULT_SEEDS", "50"))
+
+
+def seeds(count: int = SEEDS, quick: int = QUICK) -> list[Any]:
+    """Seeds for `parametrize`: the first of every run, the others of `make test-faults`."""
+    return [
+        pytest.param(seed, marks=() if seed < quick else pytest.mark.faults)
+        for seed in range(max(count, quick))
+    ]
+
+
+class Started:
+    """A command in a process of its own, forked from a warm one. `kill` it, or `wait` for it."""
+
+    def __init__(self, *words: str, tag: str, env: Mapping[str, str] | None = None) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.faults.warmed"])
+        self.said = Path.cwd() / f".said-{uuid4().hex[:8]}"
+        paths = [(env or {}).get("SITE", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, paths))
+        given = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": path, "PATH":
+                 os.environ["PATH"], TAG: tag, **(env or {})}  # fmt: skip
+        if "SLURM_CONF" in os.environ:
+            given["SLURM_CONF"] = os.environ["SLURM_CONF"]
+        self.process = context.Process(target=run, args=(words, Path.cwd(), given, self.said))
+        self.process.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self.process.pid
+        return self.process.pid
+
+    def lives(self, seconds: float = 0.0) -> bool:
+        """Whether it still runs after at most so many seconds."""
+        self.process.join(seconds)
+        return self.process.is_alive()
+
+    def kill(self) -> None:
+        """With SIGKILL; its workers are left to themselves."""
+        self.process.kill()
+        self.process.join()
+
+    def wait(self, seconds: float = 120.0) -> Answer:
+        """What it left, once it has ended."""
+        alive = self.lives(seconds)
+        if alive:
+            self.kill()
+        out, err = self.said.with_suffix(".out"), self.said.with_suffix(".err")
+        answer = Answer(self.process.exitcode or 0, out.read_text(), err.read_text())
+        assert not alive, answer
+        return answer
+
+
+class Bench:
+    """Commands in one folder, which know each other by a tag in their environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.tag = folder, uuid4().hex
+        self.study = folder / "runs/a"
+
+    def start(self, *words: str, env: Mapping[str, str] | None = None) -> Started:
+        return Started(*words, tag=self.tag, env=env)
+
+    def run(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
+        return self.start(*words, env=env).wait()
+
+    def processes(self) -> list[int]:
+        """Processes that commands of this bench have started and that live."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                mine = f"{TAG}={self.tag}".encode() in path.read_bytes()
+                state = path.with_name("stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if mine and state != "Z":
+                found.append(int(path.parent.name))
+        return found
+
+    def workers(self) -> list[int]:
+        """Those that are worker processes."""
+        return [pid for pid in self.processes() if b"sweeper.launch.worker" in _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait until `true()` is, and return it; AssertionError after so many seconds."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, f"it did not come true in {seconds} s"
+        time.sleep(0.01)
+    return found
+
+
+def lines(study: Path) -> list[dict[str, Any]]:
+    """Every line of the record."""
+    paths = sorted((study / "results").glob("*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+Outcomes = dict[str, tuple[Any, ...]]
+
+
+def outcomes(study: Path) -> Outcomes:
+    """What came of each trial, without what differs from run to run: times."""
+    return {
+        r.key: (r.status, r.objective, r.heldout, r.curve, r.steps, r.error)
+        for r in Study.read(study).results()
+    }
+
+
+def recorded(study: Path) -> int:
+    """How many trials have a result."""
+    return len(outcomes(study)) if study.is_dir() else 0
+
+
+def assert_whole(bench: Bench, expected: Outcomes, mirrored: bool = True) -> None:
+    """Each trial is recorded once, as in an undisturbed run, and nothing is left behind."""
+    study = bench.study
+    counts = Counter(line["key"] for line in lines(study))
+    assert set(counts.values()) == {1}, counts
+    assert outcomes(study) == expected
+    assert json.loads((study / "search.json").read_text())["finished"]
+    assert holder(study) is None
+    until(lambda: not bench.processes(), 15)
+    left = [*study.glob("jobs/*/"), *study.glob("checkpoints/*"), *study.glob("slurm/*/")]
+    assert not left and not list(study.rglob(".*.tmp"))
+    if mirrored:
+        with closing(sqlite3.connect(study / "study.db")) as database:
+            shown = database.execute("SELECT state FROM trials").fetchall()
+        assert shown == [("COMPLETE",)] * len(expected)
+
+
+def forget(study: Path) -> None:
+    """Remove a study."""
+    shutil.rmtree(study, ignore_errors=True)

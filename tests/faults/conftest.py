@@ -1,0 +1,31 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands.driver import make_workplace
+from tests.faults.bench import WORDS, Bench, Outcomes, outcomes
+from tests.launch.conftest import cluster  # noqa: F401
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A folder with a text, the current one; what its commands leave running is ended."""
+    monkeypatch.chdir(make_workplace(tmp_path))
+    made = Bench(tmp_path)
+    yield made
+    for pid in made.processes():
+        os.kill(pid, 9)
+
+
+@pytest.fixture(scope="session")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """What an undisturbed search of `WORDS` finds."""
+    folder = make_workplace(tmp_path_factory.mktemp("undisturbed"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        made = Bench(folder)
+        answer = made.run("search", *WORDS)
+    assert answer.code == 0, answer
+    return outcomes(made.study)

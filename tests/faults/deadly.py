@@ -1,0 +1,83 @@
+"""Data and a model that do to their process what bad luck or a bad model would do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sweeper.data.corpus import Batch, TokenCorpus
+from sweeper.data.text import Text
+from sweeper.models.llama import Llama
+
+POISON = 0
+"""A token that no text of bytes has."""
+WAYS: dict[str, Callable[[], object]] = {
+    "exit": lambda: sys.exit(7),
+    "hang": lambda: time.sleep(1000),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "slow": lambda: time.sleep(0.01),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadlyText(Text):
+    """Text that does `how` when the batch of `seed` (-1: any) at step `at` (-1: any) is drawn.
+
+    With `once`, a file, among all processes the first alone does so. None of it is part of a
+    trial's key.
+    """
+
+    how: str = ""
+    seed: int = -1
+    at: int = -1
+    once: str = ""
+
+    def prepare(self, cache: Path) -> DeadlyTokens:
+        found = super().prepare(cache)
+        assert isinstance(found, TokenCorpus)
+        ways = {name: getattr(self, name) for name in ("how", "seed", "at", "once")}
+        return DeadlyTokens(**found.__getstate__(), **ways)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadlyTokens(TokenCorpus):
+    """The tokens of a `DeadlyText`; `poison` gives tokens that `Nan` cannot bear."""
+
+    how: str = ""
+    seed: int = -1
+    at: int = -1
+    once: str = ""
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
+        tokens, targets = super().batch(seed, step, batch_size, seq_len)
+        if self.how and self.seed in (-1, seed) and self.at in (-1, step) and self._again():
+            if self.how == "poison":
+                return tokens * 0 + POISON, targets
+            WAYS[self.how]()
+        return tokens, targets
+
+    def _again(self) -> bool:
+        if not self.once:
+            return True
+        try:
+            Path(self.once).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Nan(Llama):
+    """A decoder whose loss on poisoned tokens is not a number."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Any:
+        loss = super().forward(tokens, targets)
+        return torch.where((tokens == POISON).all(), torch.nan, loss)

@@ -1,0 +1,62 @@
+"""Files of a study that are damaged while nobody looks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.commands.driver import rewrite_results
+from tests.faults.bench import (
+    LAUNCHERS,
+    SLOW,
+    WORDS,
+    Bench,
+    Outcomes,
+    assert_whole,
+    recorded,
+    until,
+)
+
+
+def stopped_within_a_pack(bench: Bench, launcher: str) -> list[Path]:
+    """A search whose driver was killed while packs were trained; their checkpoints."""
+    driver = bench.start("search", *SLOW, *LAUNCHERS[launcher])
+    until(lambda: recorded(bench.study) >= 2)
+    until(lambda: list(bench.study.glob("checkpoints/*.checkpoint")))
+    driver.kill()
+    until(lambda: not bench.processes(), 15)
+    return list(bench.study.glob("checkpoints/*.checkpoint"))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_damaged_files_cost_their_trials_time_alone(
+    bench: Bench, expected: Outcomes, launcher: str
+) -> None:
+    checkpoints = stopped_within_a_pack(bench, launcher)
+    for path in checkpoints:
+        os.truncate(path, path.stat().st_size // 2)
+    jobs = list(bench.study.glob("jobs/*/"))
+    assert (launcher == "local") == bool(jobs)
+    for own in jobs:
+        (own / "job.json").write_text('{"trials": [')
+        (own / "result-0.json").write_text('{"attempt": 0, "results": [')
+        (own / "result-7.json").write_bytes(b"\xff" * 99)
+    rewrite_results(bench.study, lambda lines: [lines[0][: len(lines[0]) // 2], *lines[1:]])
+    (bench.study / "search.json").write_text("{")
+    (bench.study / "study.db").write_bytes(b"rubbish" * 999)
+    answer = bench.run("search", *WORDS, *LAUNCHERS[launcher])
+    assert answer.code == 0, answer
+    assert answer.out.count("Note: the result file") == 1 and "study.db.damaged-1" in answer.out
+    assert_whole(bench, expected)
+
+
+def test_a_damaged_checkpoint_of_a_known_pack_is_told(bench: Bench, expected: Outcomes) -> None:
+    """Its middle alone is damaged, so that it still says whose it is."""
+    for path in stopped_within_a_pack(bench, "inline"):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) - 2000])
+    answer = bench.run("search", *WORDS)
+    assert answer.code == 0
+    assert_whole(bench, expected)

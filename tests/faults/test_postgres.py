@@ -1,0 +1,86 @@
+"""PostgreSQL as the study's storage: a real server, one that is not there, one that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import optuna
+import pytest
+
+from tests.commands.driver import Answer, assert_refused
+from tests.faults.bench import SLOW, WORDS, Bench, Outcomes, assert_whole, outcomes, recorded, until
+from tests.faults.postgres import PASSWORD, Server, free_port, programs
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    place = programs()
+    with TemporaryDirectory(dir="/tmp", prefix="postgres-") as folder:
+        made = Server(folder=Path(folder), port=free_port(), bin=place)
+        made.create()
+        yield made
+        with suppress(AssertionError):
+            made.stop()
+
+
+def mirrored(server: Server) -> list[str]:
+    """Keys of the trials of study `a` in the server, as any dashboard reads them."""
+    storage = optuna.storages.RDBStorage(server.url())
+    try:
+        trials = optuna.load_study(study_name="a", storage=storage).trials
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+    return sorted(trial.user_attrs["key"] for trial in trials)
+
+
+def emptied(server: Server) -> None:
+    storage = optuna.storages.RDBStorage(server.url())
+    with suppress(KeyError):
+        storage.delete_study(storage.get_study_id_from_name("a"))
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def no_password(bench: Bench, *answers: Answer) -> None:
+    """Neither said nor written."""
+    for answer in answers:
+        assert PASSWORD not in answer.out + answer.err
+    for path in bench.folder.rglob("*"):
+        assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
+
+
+def test_a_server_mirrors_the_study_and_its_loss_loses_nothing(
+    bench: Bench, expected: Outcomes, server: Server
+) -> None:
+    emptied(server)
+    storage = f"study.storage={server.url()}"
+    driver = bench.start("search", *SLOW, storage)
+    until(lambda: recorded(bench.study) >= 2)
+    server.stop()
+    try:
+        answer = driver.wait()
+    finally:
+        server.start()
+    assert answer.code == 0, answer
+    assert answer.out.count("Note: Optuna's copy of the results, ") == 1
+    assert "me:***@127.0.0.1" in answer.out and "is behind" in answer.out
+    assert outcomes(bench.study) == expected and 0 < len(mirrored(server)) < len(expected)
+    again = bench.run("search", *WORDS, storage)
+    assert again.code == 0 and "Note" not in again.out
+    assert mirrored(server) == sorted(expected)
+    assert_whole(bench, expected, mirrored=False)
+    assert not (bench.study / "study.db").exists()
+    no_password(bench, answer, again)
+
+
+def test_a_server_that_cannot_be_used_leaves_no_study(bench: Bench, server: Server) -> None:
+    gone = bench.run("search", *WORDS, f"study.storage={server.url(port=free_port())}")
+    assert_refused(gone, "me:***@127.0.0.1:", "cannot be used", "refused")
+    wrong = bench.run("search", *WORDS, f"study.storage={server.url(password='w' + PASSWORD)}")
+    assert_refused(wrong, "me:***@127.0.0.1:", "cannot be used", "password authentication failed")
+    assert not bench.study.exists()
+    no_password(bench, gone, wrong)
