@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.report.progress import duration
-from sweeper.search.strategy import Conclusion, LineResult, Phase
+from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
@@ -78,6 +78,8 @@ def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) 
         for line in found.lines:
             made.add_row(*_line_row(line))
         console.print(made)
+    if found.pairs:
+        _pairs(console, found.pairs)
     if math.isfinite(found.objective):
         _best(console, found, space_names)
     else:
@@ -96,6 +98,18 @@ def _best(console: Console, found: Conclusion, space_names: Iterable[str]) -> No
         f"Training loss {number(found.objective)} nats ({seeds}) after {found.runs} trials.",
         highlight=False,
     )
+
+
+def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
+    columns = ["hyperparameter", "and", "transfer error", "least loss", "points", "diverged"]
+    made = table("Pairs, the most strongly coupled first", columns, left=2)
+    told = sorted(grids, key=lambda grid: (math.isnan(grid.transfer_error), -grid.transfer_error))
+    for grid in told:
+        losses = [loss for row in grid.losses for loss in row]
+        diverged = sum(not math.isfinite(loss) for loss in losses)
+        error, least = number(grid.transfer_error), number(min(losses))
+        made.add_row(*grid.names, error, least, str(len(losses)), str(diverged))
+    console.print(made)
 
 
 def _line_row(line: LineResult) -> list[str]:
