@@ -12,6 +12,7 @@ from rich.table import Table
 from sweeper.report.progress import duration
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.curve import Estimate
+from sweeper.transfer.diagnosis import Diagnosis, Finding
 from sweeper.transfer.explain import Explained
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.verdict import Verdict
@@ -253,3 +254,29 @@ def _sentence(found: Verdict) -> str:
     if found.answer == "cannot say yet":
         return "can neither be confirmed nor refuted yet"
     return found.answer
+
+
+def diagnosis(console: Console, found: Diagnosis) -> None:
+    """What every experiment showed, what explains most first, and the likeliest cause."""
+    if found.findings:
+        columns = ["experiment", "seen before", "shift", "cost", "loss", "explains"]
+        shown = table(f"Experiments on the transfer over {found.axis}", columns, left=2)
+        for finding in found.findings:
+            seen = "yes" if finding.experiment.seen else ""
+            shown.add_row(finding.experiment.name, seen, *_finding(finding))
+        console.print(shown)
+        for finding in found.findings:
+            seen = f" Seen before: {finding.experiment.seen}." if finding.experiment.seen else ""
+            line = f"- {finding.experiment.name}: {finding.sentence}.{seen}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(found.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
+
+
+def _finding(finding: Finding) -> list[str]:
+    """The cells of an experiment's numbers."""
+    after = finding.after
+    if after is None:
+        return ["-", "-", "-", "not tried"]
+    share = f"{100 * finding.explained.value:.0f} %"
+    shift, cost = within(after.shift, sign="+"), within(after.cost, 4)
+    return [shift, cost, number(after.loss.value, 3), share]
