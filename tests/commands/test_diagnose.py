@@ -8,13 +8,13 @@ REAL = [
     *TINY,
     "parameterization=standard",
     "study=a",
-    "train.steps=60",
-    "train.seq_len=32",
+    "train.steps=40",
+    "train.seq_len=16",
     "train.batch_size=4",
     "launcher.pack=auto",
     "search.line={points: 9, extend: 4}",
 ]
-LADDER = ["transfer.widths=[16,128]", "transfer.step=1.0", "transfer.extend=6"]
+LADDER = ["transfer.widths=[16,96]", "transfer.step=1.0", "transfer.extend=6"]
 
 
 def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace) -> None:
