@@ -222,6 +222,37 @@ def transfer(
 
 
 @app.command()
+def diagnose(
+    overrides: Changes = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study", help="The study; the latest if not given.", autocompletion=_studies
+        ),
+    ] = None,
+    over: Annotated[str, typer.Option("--over", help="The ladder: width or depth.")] = "width",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="An experiment to run; may be repeated.")
+    ] = None,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Find out why a transfer fails: change one thing at a time, at the base and the largest size.
+
+    What `transfer --validate` has trained with the same overrides is not trained again.
+    """
+
+    def work() -> int:
+        from sweeper.commands.diagnose import diagnose
+
+        if over not in ("width", "depth"):
+            raise BadInput(f"--over {over}: width or depth")
+        return diagnose(study, over, only or [], overrides or [], config_dir, _output(json))
+
+    _exit(work)
+
+
+@app.command()
 def explain(
     to_width: Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")],
     overrides: Overrides = None,

@@ -20,12 +20,15 @@ from sweeper.launch.launcher import Scheduled
 from sweeper.lock import StudyLock
 from sweeper.mirror import check_storage, redact
 from sweeper.report import console as show
+from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.page import write_report
+from sweeper.report.plots import save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep, replay_search
+from sweeper.trial import encode
 
 
 def search(
@@ -63,8 +66,12 @@ def search(
                 return _detached(settings, study, submitted, words, output)
             output.notes([*study.notices, *failures(study.results())])
             output.tell_speed(study.results(), since=start)
+        if found.pairs:
+            save(pairs_figure(encode(asdict(found))), settings.folder / "pairs")
         write_report(settings.folder)
     show.conclusion(output.people, found, settings.space)
+    if found.pairs:
+        output.say(f"Pairs: {settings.folder / 'pairs.png'}")
     output.say(f"Report: {settings.folder / 'report.html'}")
     output.say(f"Next: {_next_step(settings, found, study, words)}")
     output.document(_search_record(settings, found, finished=True))

@@ -89,9 +89,9 @@ def transfer(
     size = Size(width=target.width, depth=target.depth or settings.base.depth)
     check_target(settings, size)
     if target.validate:
-        _check_storage(settings)
+        check_storage(settings)
     bench = open_bench(settings)
-    found = _optimum(bench, output)
+    found = optimum(bench, output)
     if settings.transfer.eta is not None:
         found = replace(found, best={**found.best, "eta": settings.transfer.eta})
     plan = _plan(bench, size, found)
@@ -116,7 +116,7 @@ def transfer(
     return NOT_PROVEN if target.strict and not proven else DONE
 
 
-def _check_storage(settings: Settings) -> None:
+def check_storage(settings: Settings) -> None:
     """BadInput when the study cannot be written because its storage's password was not kept."""
     if settings.storage is not None and "***" in settings.storage:
         raise BadInput(
@@ -125,7 +125,7 @@ def _check_storage(settings: Settings) -> None:
         )
 
 
-def _optimum(bench: Bench, output: Output) -> Conclusion:
+def optimum(bench: Bench, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = bench.settings
     study = Study.read(settings.folder)

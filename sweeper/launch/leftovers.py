@@ -23,7 +23,7 @@ def tidy(folder: Path, known: Callable[[str], bool]) -> None:
         if all(known(key) for key in _checkpointed(path)):
             with suppress(OSError):
                 path.unlink()
-    for own in {path.parent for path in (folder / "jobs").glob("*/*")}:
+    for own in list((folder / "jobs").glob("*/")):
         if all(known(key) for key in _wanted(own)):
             shutil.rmtree(own, ignore_errors=True)
             _forget_arrays(folder, own)

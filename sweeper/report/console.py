@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.report.progress import duration
-from sweeper.search.strategy import Conclusion, LineResult, Phase
+from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.curve import Estimate
+from sweeper.transfer.diagnosis import Diagnosis, Finding
 from sweeper.transfer.explain import Explained
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.verdict import Verdict
@@ -78,6 +79,8 @@ def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) 
         for line in found.lines:
             made.add_row(*_line_row(line))
         console.print(made)
+    if found.pairs:
+        _pairs(console, found.pairs)
     if math.isfinite(found.objective):
         _best(console, found, space_names)
     else:
@@ -96,6 +99,18 @@ def _best(console: Console, found: Conclusion, space_names: Iterable[str]) -> No
         f"Training loss {number(found.objective)} nats ({seeds}) after {found.runs} trials.",
         highlight=False,
     )
+
+
+def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
+    columns = ["hyperparameter", "and", "transfer error", "least loss", "points", "diverged"]
+    made = table("Pairs, the most strongly coupled first", columns, left=2)
+    told = sorted(grids, key=lambda grid: (math.isnan(grid.transfer_error), -grid.transfer_error))
+    for grid in told:
+        losses = [loss for row in grid.losses for loss in row]
+        diverged = sum(not math.isfinite(loss) for loss in losses)
+        error, least = number(grid.transfer_error), number(min(losses))
+        made.add_row(*grid.names, error, least, str(len(losses)), str(diverged))
+    console.print(made)
 
 
 def _line_row(line: LineResult) -> list[str]:
@@ -239,3 +254,29 @@ def _sentence(found: Verdict) -> str:
     if found.answer == "cannot say yet":
         return "can neither be confirmed nor refuted yet"
     return found.answer
+
+
+def diagnosis(console: Console, found: Diagnosis) -> None:
+    """What every experiment showed, what explains most first, and the likeliest cause."""
+    if found.findings:
+        columns = ["experiment", "seen before", "shift", "cost", "loss", "explains"]
+        shown = table(f"Experiments on the transfer over {found.axis}", columns, left=2)
+        for finding in found.findings:
+            seen = "yes" if finding.experiment.seen else ""
+            shown.add_row(finding.experiment.name, seen, *_finding(finding))
+        console.print(shown)
+        for finding in found.findings:
+            seen = f" Seen before: {finding.experiment.seen}." if finding.experiment.seen else ""
+            line = f"- {finding.experiment.name}: {finding.sentence}.{seen}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(found.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
+
+
+def _finding(finding: Finding) -> list[str]:
+    """The cells of an experiment's numbers."""
+    after = finding.after
+    if after is None:
+        return ["-", "-", "-", "not tried"]
+    share = f"{100 * finding.explained.value:.0f} %"
+    shift, cost = within(after.shift, sign="+"), within(after.cost, 4)
+    return [shift, cost, number(after.loss.value, 3), share]

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from sweeper.files import read_json, write_atomically
+from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.plots import (
     Document,
     cost_figure,
@@ -101,6 +102,7 @@ def render(folder: Path) -> str:
             best=_best(search),
             cost=Markup(svg(cost_figure(search), names.next())) if has_cost else "",
             lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
+            pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
             commands=_commands(found),
             trials=[(found.counts.get(status, 0), status) for status in STATUSES],
         )

@@ -87,6 +87,20 @@ class LineResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairGrid:
+    """A 2D sweep of the hyperparameters `names`, all others as at its middle.
+
+    `values` are both axes' log2 values, ascending; `losses[i][j]` is the mean objective at
+    `values[0][i]` and `values[1][j]`. `transfer_error` is in nats, NaN where nothing can be told.
+    """
+
+    names: tuple[str, str]
+    values: tuple[tuple[float, ...], tuple[float, ...]]
+    losses: tuple[tuple[float, ...], ...]
+    transfer_error: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Combination:
     """The combined optimum against the best single configuration, paired over fresh seeds.
 
@@ -140,6 +154,7 @@ class Conclusion:
     notes: tuple[str, ...] = ()
     cost_curve: tuple[tuple[int, float], ...] = ()
     phase_ends: Mapping[str, int] = field(default_factory=dict)
+    pairs: tuple[PairGrid, ...] = ()
 
 
 class Strategy(Protocol):

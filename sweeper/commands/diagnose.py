@@ -1,0 +1,173 @@
+"""`sweeper diagnose`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sweeper.commands.bench import open_bench, progress
+from sweeper.commands.output import DONE, Output, failures
+from sweeper.commands.transfer import check_storage, load_study, optimum
+from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.files import private_folder, write_json
+from sweeper.lock import StudyLock
+from sweeper.report import console as show
+from sweeper.report.progress import SweepProgress
+from sweeper.settings import Bench, Settings, resolve
+from sweeper.study import Study
+from sweeper.sweep import Sweep
+from sweeper.training.recipe import Recipe
+from sweeper.transfer.battery import BATTERY, Experiment, Head, Situation, experiments
+from sweeper.transfer.diagnosis import Diagnosis, Finding, find, margin, ranked
+from sweeper.transfer.explain import explain
+from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.transfer.plan import make_plan
+from sweeper.transfer.verdict import SizeVerdict, Verdict, judge
+from sweeper.trial import Hps
+
+
+def diagnose(
+    study_name: str | None,
+    axis: str,
+    only: Sequence[str],
+    words: Sequence[str],
+    config_dir: Path | None,
+    output: Output,
+) -> int:
+    """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
+    for name in only:
+        if name not in BATTERY:
+            raise BadInput(f"--only {name}: there is no such experiment; {suggest(name, BATTERY)}")
+    settings = load_study(study_name, words, config_dir)
+    ladder = settings.transfer.ladders(settings.base, depth=True).get(axis, [])
+    if len(ladder) < 2 or ladder[-1] == settings.base:
+        raise BadInput(f"transfer.{axis}s must name a size beyond the base, {settings.base}")
+    check_storage(settings)
+    bench = open_bench(settings)
+    best = dict(optimum(bench, output).best)
+    if settings.transfer.eta is not None:
+        best["eta"] = settings.transfer.eta
+    start = time.time()
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
+        with progress(settings, output, "diagnose", _planned(settings)) as monitor:
+            clinic = Clinic(bench, study, monitor, best, axis, ladder[-1])
+            found = clinic.diagnose(only, output)
+        output.notes([*study.notices, *failures(study.results())])
+        output.tell_speed(study.results(), since=start)
+    folder = settings.folder / "transfer"
+    private_folder(folder)
+    write_json(folder / f"diagnosis-{axis}.json", found.to_json())
+    show.diagnosis(output.people, found)
+    output.say(f"Diagnosis: {folder / f'diagnosis-{axis}.json'}")
+    output.document({"study": settings.name, "diagnosis": found.to_json()})
+    return DONE
+
+
+def _planned(settings: Settings) -> int:
+    """The runs of one ladder of two sizes: what is needed beyond follows from it."""
+    return 2 * settings.transfer.points_per_line() * settings.transfer.seeds
+
+
+@dataclass(frozen=True)
+class Clinic:
+    """Trains and judges the two sizes, as the study has them and with one change at a time."""
+
+    bench: Bench
+    study: Study
+    monitor: SweepProgress
+    best: Hps
+    axis: str
+    large: Size
+
+    def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
+        """Judge the transfer; if it fails, every experiment that applies."""
+        base = self.bench.settings.base
+        curves = self._curves(self.bench, [base, self.large])
+        verdict = self._judge(curves)
+        if verdict.answer != "fails":
+            return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
+        findings = []
+        for experiment in experiments(self._situation(curves), only):
+            output.tell(f"Trying {experiment.name}: {experiment.change}.")
+            findings.append(self._try(experiment, curves[0], self._large(verdict)))
+        return Diagnosis(axis=self.axis, answer="fails", findings=ranked(findings))
+
+    def _curves(self, bench: Bench, sizes: Sequence[Size]) -> list[SizeCurve]:
+        settings = self.bench.settings
+        sweep = Sweep(bench, self.study, settings.launcher, self.monitor, settings.logger)
+        return sweep.ladder(self.best, sizes)
+
+    def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
+        settings = self.bench.settings
+        return judge(self.axis, curves, self.best["eta"], settings.base, settings.transfer)
+
+    def _large(self, verdict: Verdict) -> SizeVerdict:
+        return next(size for size in verdict.sizes if size.size == self.large)
+
+    def _try(self, experiment: Experiment, base: SizeCurve, before: SizeVerdict) -> Finding:
+        rule = self.bench.settings.transfer
+        try:
+            changed = self._changed(experiment)
+            if not self._same_at_base(changed):
+                (base,) = self._curves(changed, [base.size])
+            (large,) = self._curves(changed, [self.large])
+        except ConfigError as error:
+            return find(experiment, before, str(error), rule)
+        return find(experiment, before, self._large(self._judge([base, large])), rule)
+
+    def _changed(self, experiment: Experiment) -> Bench:
+        """The bench with the experiment's change, on the same corpus."""
+        return replace(self.bench, settings=resolve(experiment.tree(self.bench.settings.raw)))
+
+    def _same_at_base(self, changed: Bench) -> bool:
+        """Whether the change changes nothing at the base, whose curve need not be trained again.
+
+        Only a change of the scheme can be seen through: it is the same if it prescribes the same,
+        at two rates, since decay may follow eta.
+        """
+        base = self.bench.settings.base
+        recipes = [bench.recipe(base) for bench in (self.bench, changed)]
+        first, second = ({**r.setup, "parameterization": None} for r in recipes)
+        return first == second and all(
+            _prescribed(recipes[0], eta, self.best) == _prescribed(recipes[1], eta, self.best)
+            for eta in (self.best["eta"], self.best["eta"] + 1)
+        )
+
+    def _situation(self, curves: Sequence[SizeCurve]) -> Situation:
+        """What is known before any experiment."""
+        settings, base, large = self.bench.settings, self.bench.settings.base, self.large
+        hps = {name: 2.0**value for name, value in self.best.items()}
+        recipe = self.bench.recipe(large)
+        plan = make_plan(recipe, base, large, hps, {})
+        rows = []
+        if large.width != base.width:
+            narrow = self.bench.recipe(Size(width=base.width, depth=large.depth))
+            rows = explain(plan, narrow, recipe, hps)
+        heads = [_head(self.bench.recipe(size), hps) for size in (base, large)]
+        return Situation(
+            tree=settings.raw,
+            best=self.best,
+            base=base,
+            large=large,
+            parameters=plan.parameters,
+            rows=rows,
+            heads=(heads[0], heads[1]) if heads[0] and heads[1] else None,
+            margins=(margin(curves[0]), margin(curves[1])),
+        )
+
+
+def _prescribed(recipe: Recipe, eta: float, best: Hps) -> object:
+    """All that a scheme says of a model at one rate (log2)."""
+    hps = {name: 2.0**value for name, value in {**best, "eta": eta}.items()}
+    return recipe.scales(hps), recipe.buffers(hps)
+
+
+def _head(recipe: Recipe, hps: dict[str, float]) -> Head | None:
+    """The first attention's head size and scale."""
+    for site in recipe.sites:
+        if site.kind == "attention":
+            logit = recipe.scheme.site(site, hps)["logit"]
+            return Head(size=site.geometry["head_size"], logit=logit)
+    return None

@@ -1,0 +1,242 @@
+"""`search=pairs`: 2D sweeps of hyperparameter pairs, and how strongly they are coupled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from typing import Literal
+
+from sweeper.errors import ConfigError
+from sweeper.search.coupling import optima, transfer_error
+from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, replay
+from sweeper.search.prune import Kind
+from sweeper.search.strategy import (
+    Conclusion,
+    History,
+    LineResult,
+    PairGrid,
+    Phase,
+    Point,
+    best_result,
+    chosen_axes,
+    identity,
+    pruned_notes,
+    running_best,
+)
+from sweeper.trial import Axis, Hps, Space, defaults
+
+Names = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """A log2 grid over every pair of hyperparameters, the others held (u-muP paper, F.1).
+
+    First a line over eta, all else at its default; without it (`eta` None) eta stays at its
+    default too. Then the grids around that point: on either axis `points` values, `step` apart
+    in log2, within the range. `pairs` are all those of `axes` (None: of every hyperparameter with
+    a range), those with eta alone, or the pairs listed. Every point has `seeds` runs. One that
+    was stopped early counts as diverged, which makes the transfer errors coarser.
+    """
+
+    pairs: Literal["all", "eta"] | tuple[tuple[str, ...], ...] = "all"
+    axes: tuple[str, ...] | None = None
+    points: int = 5
+    step: float = 1.0
+    seeds: int = 1
+    eta: LineRule | None = field(default_factory=LineRule)
+    prune: Kind = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse what gives no grid."""
+        if self.points < 2:
+            raise ConfigError("points", self.points, "at least 2")
+        if self.seeds < 1:
+            raise ConfigError("seeds", self.seeds, "at least 1")
+        LineRule(step=self.step)
+        if isinstance(self.pairs, str):
+            return
+        if not self.pairs or any(len(set(p)) != 2 or len(p) != 2 for p in self.pairs):
+            allowed = "all, eta, or pairs of hyperparameters, as in [[eta,alpha_attn]]"
+            raise ConfigError("pairs", [list(pair) for pair in self.pairs], allowed)
+
+    def plan(self, space: Space) -> list[Phase]:
+        """The line, and the grids; points that grids share are trained once."""
+        grids = {identity(hps) for pair in self._pairs(space) for hps in self._cells(space, pair)}
+        phases = [Phase(name="grids", runs=len(grids) * self.seeds)]
+        if self.eta is not None:
+            phases.insert(0, Phase(name="eta", runs=self.eta.points * self.seeds))
+        return phases
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """The line's missing points, then those of all grids at once."""
+        line = self._line(space, history)
+        if line is not None and line.missing:
+            base = defaults(space)
+            return self._points(history, [{**base, "eta": v} for v in line.missing], "eta")
+        if line is not None and line_result("eta", line) and not _finite(line):
+            return []
+        centre = self._centre(space, line)
+        cells = [
+            hps for pair in self._pairs(space) for hps in self._cells(space, pair, centre["eta"])
+        ]
+        return self._points(history, cells, "grids")
+
+    def _line(self, space: Space, history: History) -> LineState | None:
+        """The line over eta as far as it is known."""
+        if self.eta is None:
+            return None
+        evaluate = along(history, defaults(space), "eta", range(self.seeds))
+        return replay(self.eta, space["eta"], evaluate)
+
+    def _centre(self, space: Space, line: LineState | None) -> dict[str, float]:
+        """The defaults, with the eta that the line found."""
+        found = line_result("eta", line) if line is not None else None
+        return defaults(space) | ({"eta": found.optimum} if found else {})
+
+    def _pairs(self, space: Space) -> list[Names]:
+        """The pairs to sweep; ConfigError for a name that the space lacks."""
+        if not isinstance(self.pairs, str):
+            for pair in self.pairs:
+                chosen_axes(space, pair, key="pairs")
+            return [(pair[0], pair[1]) for pair in self.pairs]
+        names = chosen_axes(space, self.axes)
+        ranged = [name for name in names if space[name].low < space[name].high]
+        every = list(combinations(ranged, 2))
+        return every if self.pairs == "all" else [pair for pair in every if "eta" in pair]
+
+    def _values(self, space: Space, name: str, eta: float) -> list[float]:
+        """One axis of a grid, ascending.
+
+        The line may have found eta past its range, which then reaches as far as the grid.
+        """
+        axis = space[name]
+        if name == "eta" and self.eta is not None:
+            reach = self.points // 2 * self.step
+            axis = Axis(low=max(-60.0, eta - reach), high=min(60.0, eta + reach), default=eta)
+        return _around(axis, self.step, self.points)
+
+    def _cells(self, space: Space, pair: Names, eta: float | None = None) -> list[Hps]:
+        """Every configuration of one grid, row by row; `eta` is the centre's."""
+        eta = space["eta"].default if eta is None else eta
+        values = [self._values(space, name, eta) for name in pair]
+        centre = defaults(space) | {"eta": eta}
+        return [centre | dict(zip(pair, cell, strict=True)) for cell in product(*values)]
+
+    def _points(self, history: History, cells: Sequence[Hps], phase: str) -> list[Point]:
+        found = (
+            Point(hps=hps, seed=seed, phase=phase) for hps in cells for seed in range(self.seeds)
+        )
+        return list({point.id: point for point in found if point not in history}.values())
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """The best point of all, the grids that are whole, and their transfer errors."""
+        state = self._line(space, history)
+        line = line_result("eta", state) if state is not None else None
+        centre = self._centre(space, state)
+        grids = [self._grid(space, history, pair, centre) for pair in self._pairs(space)]
+        whole = tuple(grid for grid in grids if grid is not None)
+        best, objective = self._best(history)
+        ends = {result.trial.phase: i + 1 for i, result in enumerate(history.results)}
+        return Conclusion(
+            best={**defaults(space), **best},
+            objective=objective,
+            seeds=self.seeds,
+            runs=len(history.results),
+            lines=() if line is None else (line,),
+            pairs=whole,
+            notes=(*self._notes(line, whole, objective), *pruned_notes(history)),
+            cost_curve=running_best([result.objective for result in history.results]),
+            phase_ends=dict(sorted(ends.items(), key=lambda end: end[1])),
+        )
+
+    def _grid(self, space: Space, history: History, pair: Names, centre: Hps) -> PairGrid | None:
+        """One grid, or None while it is not whole."""
+        cells = self._cells(space, pair, centre["eta"])
+        losses = [history.mean(hps, range(self.seeds)) for hps in cells]
+        known = [loss for loss in losses if loss is not None]
+        if len(known) < len(losses):
+            return None
+        first, second = (tuple(self._values(space, name, centre["eta"])) for name in pair)
+        size = len(second)
+        rows = tuple(tuple(known[i * size : (i + 1) * size]) for i in range(len(first)))
+        error = transfer_error(rows)
+        return PairGrid(names=pair, values=(first, second), losses=rows, transfer_error=error)
+
+    def _best(self, history: History) -> tuple[Hps, float]:
+        """The least mean over all seeds of a point; while no point has them all, the least run."""
+        means = []
+        for result in history.results:
+            mean = history.mean(result.trial.hps, range(self.seeds))
+            if mean is not None and math.isfinite(mean):
+                means.append((mean, result.trial.hps))
+        if means:
+            mean, hps = min(means, key=lambda found: found[0])
+            return hps, mean
+        found = best_result(history)
+        return found.trial.hps, found.objective
+
+    def _notes(
+        self, line: LineResult | None, grids: Sequence[PairGrid], objective: float
+    ) -> Iterator[str]:
+        """The mean over the pairs, what it rests on, and optima at the ends of grids."""
+        yield from line_notes([] if line is None else [line])
+        if math.isinf(objective):
+            yield "every point diverged or failed: lower parameterization.space.eta"
+        told = [grid for grid in grids if not math.isnan(grid.transfer_error)]
+        if told:
+            worst = max(told, key=lambda grid: grid.transfer_error)
+            mean = sum(grid.transfer_error for grid in told) / len(told)
+            yield (
+                f"transfer error {mean:.4f} nats, the mean over {len(told)} pairs; the largest is "
+                f"{worst.transfer_error:.4f} of {' and '.join(worst.names)}. A flat optimum makes "
+                "it small too"
+            )
+        yield from _doubts(grids)
+
+
+def _around(axis: Axis, step: float, points: int) -> list[float]:
+    """The `points` values nearest to the default among those `step` apart from it in the range.
+
+    Of a range that holds none of them, its own grid's.
+    """
+    low, high = axis.low - axis.default, axis.high - axis.default
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    nearest = min(max(0, first), last)
+    near = range(max(first, nearest - points), min(last, nearest + points) + 1)
+    values = [axis.default + k * step for k in near] or axis.grid(step)
+    return sorted(sorted(values, key=lambda value: abs(value - axis.default))[:points])
+
+
+def _finite(line: LineState) -> bool:
+    return any(map(math.isfinite, line.known.values()))
+
+
+def _doubts(grids: Sequence[PairGrid]) -> Iterator[str]:
+    """What makes transfer errors doubtful: points that diverged, and optima at ends of grids."""
+    losses = [loss for grid in grids for row in grid.losses for loss in row]
+    lost = sum(not math.isfinite(loss) for loss in losses)
+    if lost:
+        yield (
+            f"{lost} of {len(losses)} points of the grids diverged; in a transfer error they count "
+            "as their grid's largest finite loss"
+        )
+    for name in dict.fromkeys(name for grid in grids for name in grid.names):
+        mine = [grid for grid in grids if name in grid.names]
+        ends = [grid for grid in mine if _at_ends(grid, name)]
+        if ends:
+            yield (
+                f"{name}: in {len(ends)} of its {len(mine)} grids most optima lie at an end, which "
+                "may hide coupling: raise search.points, or move its default or range"
+            )
+
+
+def _at_ends(grid: PairGrid, name: str) -> bool:
+    """Whether more than half of the optima of `name` in `grid` lie at an end."""
+    first = name == grid.names[0]
+    rows = list(zip(*grid.losses, strict=True)) if first else grid.losses
+    values = grid.values[0] if first else grid.values[1]
+    found = [place for place in optima(values, rows) if place is not None]
+    return 2 * sum(place in (values[0], values[-1]) for place in found) > len(found)

@@ -1,0 +1,83 @@
+"""Adjusted schemes: nothing at the base, further powers of the width above it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweeper.errors import ConfigError
+from sweeper.plugs import build
+from sweeper.scaling.adjusted import Adjusted, Change
+from sweeper.scaling.mup import MuP
+from sweeper.scaling.spec import ParamSpec, Role, Site
+from sweeper.scaling.standard import Standard
+
+STANDARD = {"_target_": "sweeper.scaling.standard.Standard"}
+MUP_S_RULES = {"hidden": Change(c=1.0), "readout": Change(b=0.5, c=1.0)}
+"""What the standard parameterization lacks to muP under Adam (u-muP paper, Table 1)."""
+
+
+def spec(role: Role, width: int) -> ParamSpec:
+    fans = {Role.EMBEDDING: (1, width), Role.READOUT: (width, 7), Role.FIXED: (3, 3)}
+    base = {Role.EMBEDDING: (1, 16), Role.READOUT: (16, 7), Role.FIXED: (3, 3)}
+    fan_in, fan_out = fans.get(role, (width, width))
+    base_in, base_out = base.get(role, (16, 16))
+    return ParamSpec(
+        name=str(role),
+        role=role,
+        shape=(fan_out, fan_in),
+        base_shape=(base_out, base_in),
+        fan_in=fan_in,
+        fan_out=fan_out,
+        base_fan_in=base_in,
+        base_fan_out=base_out,
+        width=width,
+        base_width=16,
+        lookup=role is Role.EMBEDDING,
+    )
+
+
+def ones(scheme: object) -> dict[str, float]:
+    return dict.fromkeys(scheme.hyperparameters, 1.0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("role", [Role.EMBEDDING, Role.HIDDEN, Role.READOUT])
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_the_standard_parameterization_adjusted_is_mup(role: Role, width: int) -> None:
+    """Multiplier x init std and multiplier x learning rate are muP's: the same training."""
+    adjusted = Adjusted(scheme=STANDARD, **MUP_S_RULES)  # type: ignore[arg-type]
+    mine = adjusted.scale(spec(role, width), ones(adjusted))
+    theirs = MuP().scale(spec(role, width), ones(MuP()))
+    assert mine.multiplier * mine.init_std == pytest.approx(theirs.multiplier * theirs.init_std)
+    assert mine.multiplier * mine.lr == pytest.approx(theirs.multiplier * theirs.lr)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_nothing_changes_at_the_base(role: Role) -> None:
+    adjusted = Adjusted(scheme=STANDARD, **MUP_S_RULES, vector=Change(c=3.0))  # type: ignore[arg-type]
+    at_base = spec(role, 16)
+    assert adjusted.scale(at_base, ones(adjusted)) == Standard().scale(at_base, ones(adjusted))
+
+
+def test_what_does_not_grow_is_left_alone() -> None:
+    fixed, scheme = replace(spec(Role.FIXED, 64)), Adjusted(scheme=STANDARD)
+    assert scheme.scale(fixed, ones(scheme)) == Standard().scale(fixed, ones(scheme))
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_attention_over_the_head_size(size: int) -> None:
+    """1/sqrt(d) with a further power of 1/2 is 1/d, but for its value at the base."""
+    geometry = {"head_size": size, "seq_len": 4, "causal": True}
+    site = Site(name="core", kind="attention", geometry=geometry)
+    scheme = Adjusted(scheme=STANDARD, attention=0.5, head_size=8)
+    assert scheme.site(site, ones(scheme))["logit"] == pytest.approx(8**0.5 / size)
+    loss = Site(name="loss", kind="loss", geometry={})
+    assert scheme.site(loss, ones(scheme)) == {"logit": 1.0}
+
+
+def test_is_built_from_a_config_and_refuses_an_impossible_scheme() -> None:
+    config = {"_target_": "sweeper.scaling.adjusted.Adjusted", "scheme": STANDARD}
+    assert build(config | {"hidden": {"c": 1.0}}).hidden == Change(c=1.0)
+    with pytest.raises(ConfigError, match=r"scheme\.depht"):
+        _ = build(config | {"scheme": STANDARD | {"depht": "none"}}).hyperparameters

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweeper.errors import ConfigError
+from sweeper.plugs import build
+from sweeper.search.line import LineRule
+from sweeper.search.pairs import Pairs
+from sweeper.search.strategy import Conclusion
+from sweeper.trial import Axis, Hps, Space
+
+from .fakes import run_search
+
+SPACE: Space = {
+    "alpha": Axis(low=-2, high=2),
+    "eta": Axis(low=-8, high=0, default=-6),
+    "beta": Axis(low=-1, high=4, default=1),
+    "fixed": Axis(low=0, high=0),
+}
+
+
+def sheared(hps: Hps, seed: int) -> float:
+    """eta and alpha are coupled; beta is not; eta's own optimum is -3."""
+    coupled = hps["eta"] + 3 + hps["alpha"]
+    return 3 + coupled**2 + hps["alpha"] ** 2 + (hps["beta"] - 2) ** 2 + 0.01 * seed
+
+
+def conclude(strategy: Pairs, loss: Any = sheared) -> Conclusion:
+    return strategy.conclude(SPACE, run_search(strategy, SPACE, loss))
+
+
+def errors(found: Conclusion) -> dict[tuple[str, str], float]:
+    return {grid.names: grid.transfer_error for grid in found.pairs}
+
+
+def test_every_pair_around_the_eta_found() -> None:
+    found = conclude(Pairs())
+    assert found.lines[0].optimum == -3
+    assert list(errors(found)) == [("eta", "alpha"), ("eta", "beta"), ("alpha", "beta")]
+    assert [grid.values for grid in found.pairs] == [
+        ((-5, -4, -3, -2, -1), (-2, -1, 0, 1, 2)),
+        ((-5, -4, -3, -2, -1), (-1, 0, 1, 2, 3)),
+        ((-2, -1, 0, 1, 2), (-1, 0, 1, 2, 3)),
+    ]
+    told = errors(found)
+    assert told["eta", "beta"] == told["alpha", "beta"] == 0
+    assert told["eta", "alpha"] > 0.5
+    mean = told["eta", "alpha"] / 3
+    assert f"transfer error {mean:.4f} nats, the mean over 3 pairs" in found.notes[0]
+    assert "of eta and alpha" in found.notes[0]
+    assert found.best == {"alpha": 0, "eta": -3, "beta": 2, "fixed": 0} and found.objective == 3
+
+
+def test_a_grid_holds_the_losses_of_its_cells() -> None:
+    """Independent of the search: the objective itself, cell by cell, in its own orientation."""
+    grid = conclude(Pairs(pairs=(("alpha", "beta"),), eta=None, seeds=2)).pairs[0]
+    for i, alpha in enumerate(grid.values[0]):
+        for j, beta in enumerate(grid.values[1]):
+            hps = {"eta": -6.0, "alpha": alpha, "beta": beta, "fixed": 0.0}
+            mean = (sheared(hps, 0) + sheared(hps, 1)) / 2
+            assert grid.losses[i][j] == pytest.approx(mean)
+
+
+def test_grids_share_points_and_the_line() -> None:
+    """75 cells: the centre is in all three grids; its row and column in two of them, and the
+    line over eta holds eta's."""
+    history = run_search(Pairs(), SPACE, sheared)
+    phases = [result.trial.phase for result in history.results]
+    # The line has 9 points; grids: 3 x 16 off the cross, 4 for each arm, the centre, less eta's.
+    assert phases.count("eta") == 9 and phases.count("grids") == 48 + 4 + 4
+    assert [phase.runs for phase in Pairs().plan(SPACE)] == [9, 61]
+
+
+def test_eta_alone_and_a_list() -> None:
+    assert list(errors(conclude(Pairs(pairs="eta")))) == [("eta", "alpha"), ("eta", "beta")]
+    listed = Pairs(pairs=(("beta", "alpha"),))
+    assert list(errors(conclude(listed))) == [("beta", "alpha")]
+    assert list(errors(conclude(Pairs(axes=("alpha", "eta"))))) == [("eta", "alpha")]
+
+
+def test_an_eta_past_its_range_stays_in_the_middle() -> None:
+    found = conclude(Pairs(pairs="eta"), lambda hps, seed: 3 + (hps["eta"] - 2) ** 2)
+    assert found.lines[0].optimum == 2
+    assert found.pairs[0].values[0] == (0, 1, 2, 3, 4)
+
+
+def test_divergence_ends_the_search_after_the_line() -> None:
+    history = run_search(Pairs(), SPACE, lambda hps, seed: math.inf)
+    found = Pairs().conclude(SPACE, history)
+    assert found.pairs == () and {r.trial.phase for r in history.results} == {"eta"}
+    assert "lower parameterization.space.eta" in found.notes[-1]
+
+
+def test_what_makes_the_measure_doubtful_is_told() -> None:
+    def edge(hps: Hps, seed: int) -> float:
+        return math.inf if hps["eta"] > -2 else 3 - hps["alpha"] + (hps["eta"] + 3) ** 2
+
+    notes = conclude(Pairs(pairs=(("eta", "alpha"),)), edge).notes
+    assert notes[1].startswith("5 of 25 points of the grids diverged")
+    assert notes[2].startswith("alpha: in 1 of its 1 grids most optima lie at an end")
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"points": 1}, "points"),
+        ({"seeds": 0}, "seeds"),
+        ({"step": 0.0}, "step"),
+        ({"pairs": ()}, "pairs"),
+        ({"pairs": (("eta",),)}, "pairs"),
+        ({"pairs": (("eta", "eta"),)}, "pairs"),
+    ],
+)
+def test_impossible_values_are_refused(fields: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Pairs(**fields)
+    assert caught.value.key == key
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean alpha"):
+        Pairs(pairs=(("eta", "alpa"),)).plan(SPACE)
+
+
+def test_the_config_is_the_class_s_own() -> None:
+    path = Path(__file__).parents[2] / "conf" / "search" / "pairs.yaml"
+    assert build(yaml.safe_load(path.read_text())) == Pairs(eta=LineRule())
+
+
+def test_a_list_of_pairs_is_read_from_a_config() -> None:
+    config = {"_target_": "sweeper.search.pairs.Pairs", "pairs": [["eta", "alpha"]]}
+    assert build(config) == Pairs(pairs=(("eta", "alpha"),))

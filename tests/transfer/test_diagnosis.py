@@ -1,0 +1,187 @@
+"""Which experiment explains a failure: by hand, and of failures planted in a made-up world."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from sweeper.commands.output import Output
+from sweeper.transfer.battery import Experiment
+from sweeper.transfer.curve import Estimate
+from sweeper.transfer.diagnosis import (
+    WORST,
+    Diagnosis,
+    explained,
+    failure,
+    find,
+    margin,
+    ranked,
+)
+from sweeper.transfer.ladder import LadderRule
+from sweeper.transfer.verdict import SizeVerdict, judge
+
+from .curves import BASE, LARGE, Basin, table
+from .world import clinic
+
+RULE = LadderRule(widths=(32, 256))
+
+
+class Silent(Output):
+    def tell(self, text: str) -> None:
+        pass
+
+
+SILENT = Silent(people=None)  # type: ignore[arg-type]
+
+
+def size(shift: float, cost: float, half: float = 0.1, loss: float = 3.0) -> SizeVerdict:
+    def estimate(value: float) -> Estimate:
+        return Estimate(value=value, low=value - half, high=value + half)
+
+    exact = Estimate(value=loss, low=loss, high=loss)
+    return SizeVerdict(
+        size=LARGE,
+        optimum=estimate(shift),
+        shift=estimate(shift),
+        loss=exact,
+        regret=estimate(cost),
+        cost=estimate(cost),
+        at_end=False,
+        answer="fails",
+        reason="",
+    )
+
+
+def test_a_failure_in_thresholds_by_hand() -> None:
+    """Thresholds: 1 in log2, and 0.03 nats (1 % of 3)."""
+    assert failure(-2.0, 0.015, 3.0, RULE) == 2
+    assert failure(0.5, 0.09, 3.0, RULE) == pytest.approx(3)
+    assert failure(0.0, math.inf, 3.0, RULE) == failure(math.nan, 0, 3.0, RULE) == WORST
+
+
+def test_what_is_explained_by_hand() -> None:
+    """From 2 thresholds to 0.5: three quarters; its shift of 0.4 to 0.6 makes 0.7 to 0.8."""
+    found = explained(size(-2.0, 0.0), size(0.5, 0.0, half=0.0), RULE)
+    assert found == Estimate(value=0.75, low=0.75, high=0.75)
+    wide = explained(
+        size(-2.0, 0.0), replace(size(0.5, 0.0), cost=Estimate(value=0, low=0, high=0)), RULE
+    )
+    assert (wide.low, wide.high) == (pytest.approx(0.7), pytest.approx(0.8))
+    assert explained(size(-2.0, 0.0), size(-3.0, 0.0), RULE).value == 0
+
+
+def test_the_ranking_and_its_words() -> None:
+    before = size(-2.0, 0.0)
+    names = {"some": -1.2, "most": 0.02, "none": -2.1}
+    made = [
+        find(
+            Experiment(name=n, change=f"no {n}", cause=f"it is {n}"), before, size(s, 0, 0.01), RULE
+        )
+        for n, s in names.items()
+    ]
+    broken = find(Experiment(name="x", change="y", cause="z"), before, "no such key", RULE)
+    order = ranked([broken, *made])
+    assert [finding.experiment.name for finding in order] == ["most", "some", "none", "x"]
+    assert order[0].sentence == (
+        "with no most: the optimum moves by +0.02 instead of -2.00 and the base's optimum costs "
+        "0.0000 instead of 0.0000 nats; this explains 99 % of the failure"
+    )
+    assert "explains a part, 40 %" in order[1].sentence
+    assert order[2].sentence.endswith("this does not explain it")
+    assert "could not be tried (no such key)" in order[3].sentence
+    found = Diagnosis(axis="width", answer="fails", findings=order)
+    assert found.sentence == (
+        "The likeliest cause (most): it is most. Without it, 99 % of the failure is gone."
+    )
+    none = Diagnosis(axis="width", answer="fails", findings=order[1:])
+    assert none.sentence == "No experiment explains the failure."
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_noise_is_admitted() -> None:
+    found = find(Experiment(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE)
+    assert found.sentence.endswith("though the intervals allow for nothing")
+
+
+def test_the_margin_to_the_edge() -> None:
+    assert margin(table({-1: 3.2, 0: 3.0, 1: 3.1, 2: math.inf})) == 2
+    assert margin(table({-1: 3.2, 0: 3.0})) == math.inf
+    assert margin(table({-1: math.inf, 0: math.inf})) == math.inf
+
+
+def test_a_verdict_serves_as_it_is() -> None:
+    curves = [Basin(noise=0.001).curve(BASE), Basin(optimum=-2, noise=0.001).curve(LARGE)]
+    verdict = judge("width", curves, 0.0, BASE, RULE)
+    assert verdict.answer == "fails"
+    large = verdict.sizes[1]
+    assert explained(large, large, RULE).value == 0
+
+
+PLANTED = {
+    "standard": ["parameterization=standard"],
+    "coupled decay": [
+        "parameterization=mup",
+        "parameterization.decay=coupled",
+        "optimizer.weight_decay=0.9",
+    ],
+    "readout": [
+        "parameterization=mup",
+        f"parameterization._target_={__package__}.world.WrongReadout",
+    ],
+    "gains": ["parameterization=mup", "model.norm_gain=true"],
+}
+NAMES = {
+    "standard": {"rules", "hidden"},
+    "coupled decay": {"decay"},
+    "readout": {"readout"},
+    "gains": {"gains"},
+}
+RIVALS = ["rules", "hidden", "readout", "embedding", "decay", "gains"]
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_failure_is_named(planted: str) -> None:
+    doctor, world = clinic(*PLANTED[planted])
+    found = doctor.diagnose(RIVALS, SILENT)
+    assert found.answer == "fails"
+    first = {finding.experiment.name for finding in found.findings[: len(NAMES[planted])]}
+    assert first == NAMES[planted], found.sentence
+    shares = {f.experiment.name: f.explained.value for f in found.findings}
+    assert found.findings[0].explained.value > 0.8
+    innocent = shares.keys() - NAMES[planted] - ({"readout"} if planted == "standard" else set())
+    assert innocent and all(shares[name] < 0.5 for name in innocent)
+    assert found.sentence.startswith("The likeliest cause (")
+    assert len(world.trained) == len(set(world.trained))
+
+
+def test_a_transfer_that_holds_needs_no_experiment() -> None:
+    doctor, world = clinic("parameterization=mup")
+    found = doctor.diagnose([], SILENT)
+    assert found.answer == "holds" and found.findings == ()
+    assert found.sentence == "Nothing to diagnose: the transfer over width holds."
+    known = doctor.study.known.values()  # type: ignore[attr-defined]
+    assert len(world.trained) == len(known) and {r.trial.width for r in known} == {16, 64}
+
+
+def test_again_trains_nothing_and_says_the_same() -> None:
+    doctor, _ = clinic(*PLANTED["readout"])
+    first = doctor.diagnose(["readout", "decay"], SILENT)
+    again, world = clinic(*PLANTED["readout"], study=doctor.study)  # type: ignore[arg-type]
+    assert again.diagnose(["readout", "decay"], SILENT).to_json() == first.to_json()
+    assert world.trained == []
+
+
+def test_a_change_of_width_rules_alone_trains_no_base_again() -> None:
+    doctor, _ = clinic(*PLANTED["readout"])
+    doctor.diagnose(["readout", "decay"], SILENT)
+    widths = {"adjusted": set(), "decay": set()}  # type: dict[str, set[int]]
+    for one in doctor.study.known.values():  # type: ignore[attr-defined]
+        setup = one.trial.setup
+        if "scheme" in setup["parameterization"]:
+            widths["adjusted"].add(one.trial.width)
+        if setup["optimizer"]["weight_decay"] == 0:
+            widths["decay"].add(one.trial.width)
+    assert widths == {"adjusted": {64}, "decay": {16, 64}}

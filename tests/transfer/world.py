@@ -1,0 +1,100 @@
+"""A world without training in which the best learning rate is where muP says it is.
+
+The optimum of a model moves by what its scheme, as the trial's own setup prescribes it, lacks to
+muP: so an experiment that mends the scheme mends the transfer, and no other does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from math import log2
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+from sweeper.commands.diagnose import Clinic
+from sweeper.config import compose_tree
+from sweeper.scaling.mup import MuP
+from sweeper.scaling.relative import growth
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.settings import Bench, resolve, stand_in
+from sweeper.training.recipe import prepare
+from sweeper.transfer.ladder import Size
+from sweeper.trial import Result, Trial, defaults
+from tests.search.fakes import noise, result
+from tests.test_sweep import Launcher, Study, Watcher
+
+LARGE = Size(width=64, depth=1)
+WEIGHTS = {Role.HIDDEN: 0.8, Role.READOUT: 0.7, Role.EMBEDDING: 0.1, Role.VECTOR: 0.1}
+"""How far, in log2, the optimum moves by a factor of 2 in a role's rate."""
+WORDS = [
+    "model.width=16",
+    "model.head_size=8",
+    "model.depth=1",
+    "transfer.widths=[16,64]",
+    "transfer.extend=8",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongReadout(MuP):
+    """MuP, but the readout's multiplier is m too large."""
+
+    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+        found = super().scale(spec, hps, update)
+        wrong = growth(spec) if spec.role is Role.READOUT else 1.0
+        return replace(found, multiplier=found.multiplier * wrong)
+
+
+def optimum(trial: Trial) -> float:
+    """Where the best log2 eta is: at the space's default, but for what the scheme lacks."""
+    recipe, moved = prepare(trial.setup), 0.0
+    hps = {name: 2.0**value for name, value in trial.hps.items()}
+    for role, weight in WEIGHTS.items():
+        off = []
+        for spec in (spec for spec in recipe.specs if spec.role is role):
+            mine, base = recipe.scale(spec, hps), recipe.scale(spec.at_base(), hps)
+            grown = mine.multiplier * mine.lr / (base.multiplier * base.lr)
+            right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
+            off.append(log2(grown / right))
+        moved -= weight * fmean(off or [0.0])
+    wide = trial.setup["model"]["width"] / trial.setup["base"]["width"]
+    if trial.setup["model"]["norm_gain"]:
+        moved -= 0.9 * log2(wide)
+    if trial.setup["optimizer"]["weight_decay"] > 0.1:
+        hidden = [spec for spec in recipe.specs if spec.role is Role.HIDDEN]
+        ratio = [
+            recipe.scale(s, hps).weight_decay / recipe.scale(s.at_base(), hps).weight_decay
+            for s in hidden
+        ]
+        moved += 0.9 * abs(log2(fmean(ratio)))
+    return moved
+
+
+class World(Launcher):
+    """Trains nothing: a parabola around `optimum`, with some noise."""
+
+    precision = "float32"
+
+    def __init__(self) -> None:
+        super().__init__(lambda hps, seed: math.nan)
+
+    def trained_one(self, trial: Trial, work: Any) -> Result:
+        self.trained.append(trial.key)
+        away = trial.hps["eta"] + 6 - optimum(trial)
+        return result(trial, 3 + 0.05 * away**2 + 0.002 * noise(trial.hps, trial.seed))
+
+
+def clinic(*words: str, study: Study | None = None) -> tuple[Clinic, World]:
+    """What diagnoses a study with these overrides, in the world."""
+    raw = compose_tree([*WORDS, *words])
+    settings, world = resolve(raw), World()
+    settings = replace(settings, launcher=world)
+    corpus = SimpleNamespace(identity=lambda: stand_in(settings))
+    bench = Bench(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
+    best = {**defaults(settings.space), "eta": -6.0}
+    made = study or Study()
+    made.folder = Path("nowhere")
+    return Clinic(bench, made, Watcher(), best, "width", LARGE), world  # type: ignore[arg-type]
