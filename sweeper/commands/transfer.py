@@ -91,7 +91,7 @@ def transfer(
     if target.validate:
         _check_storage(settings)
     bench = open_bench(settings)
-    found = _optimum(bench, output)
+    found = optimum(bench, output)
     if settings.transfer.eta is not None:
         found = replace(found, best={**found.best, "eta": settings.transfer.eta})
     plan = _plan(bench, size, found)
@@ -125,7 +125,7 @@ def _check_storage(settings: Settings) -> None:
         )
 
 
-def _optimum(bench: Bench, output: Output) -> Conclusion:
+def optimum(bench: Bench, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = bench.settings
     study = Study.read(settings.folder)
