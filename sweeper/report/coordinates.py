@@ -74,8 +74,9 @@ def _legend(found: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
     slopes = [slope for module in found.modules for slope in module.slopes]
     lines = [
-        "Own: the part of the change that the module's own parameters make. ±: 95 % interval over "
-        f"seeds. Pass: within {threshold:g} of what theory says, 0 if nothing else is said."
+        "Own: the part of the change that the module's own parameters make; it is judged both "
+        "ways, the whole change of such a module for growth alone. ±: 95 % interval over seeds. "
+        f"Pass: within {threshold:g} of what theory says, 0 if nothing else is said."
     ]
     shrinking = [m.name for m in found.modules if any(s.expected for s in m.slopes)]
     if shrinking:
@@ -83,11 +84,10 @@ def _legend(found: CoordinateCheck, threshold: float) -> list[str]:
         lines.append(
             f"- Shrinks on purpose, change as {found.axis}^{least:g}: {', '.join(shrinking)}"
         )
-    readouts = [m.name for m in found.modules if any(s.one_sided for s in m.slopes)]
+    readouts = [m.name for m in found.modules if m.slopes[0].one_sided]
     if readouts:
         lines.append(
-            f"- As large at any width, so it may begin small: of output and change only growth is "
-            f"judged, own both ways: {', '.join(readouts)}"
+            f"- As large at any {found.axis}, so it may begin small: {', '.join(readouts)}"
         )
     if found.origins:
         lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in found.origins))}")

@@ -96,9 +96,10 @@ def check(
     Over the width every module that all sizes have is judged: its output at initialization, its
     change after the first and the last step, and its own parameters' part of both. Exceptions:
 
-    - An output of as many entries at any width (logits) may begin as small as it likes, and as
-      the initial weights hand on what moved before them, its change begins so as well: of both
-      only growth is a fault. What its own parameters change must keep its size.
+    - A module with parameters must move by them: of its change as a whole, which may shrink
+      with what moved before it, only growth is a fault.
+    - An output of as many entries at any width (logits) may begin as small as it likes: of it
+      and its change, too, only growth is a fault.
     - `intended` are exponents by which changes of a role's modules shrink on purpose; what runs
       before any hidden weight shrinks with its embeddings.
 
@@ -163,7 +164,9 @@ def _module(
     slopes = [_slope("output", 0, scale, [[m.rms for m in row] for row in table], rule, 0.0, fixed)]
     for step in sorted({1, rule.steps}):
         changes = [[m.changes[step - 1] for m in row] for row in table]
-        slopes.append(_slope("change", step, scale, changes, rule, expected, fixed))
+        slopes.append(
+            _slope("change", step, scale, changes, rule, expected, bool(first.own) or fixed)
+        )
         if first.own:
             own = [[m.own[step - 1] for m in row] for row in table]
             slopes.append(_slope("own", step, scale, own, rule, expected, False))
