@@ -65,8 +65,10 @@ def coordinates(console: Console, found: CoordinateCheck, threshold: float) -> N
     for line in _legend(found, threshold):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     style = COLORS[found.answer]
+    todo = " To settle it, raise check.seeds or check.batch." * (found.answer == "cannot say")
     console.print(
-        f"[bold {style}]Coordinate check over {found.axis}: {found.answer}.[/]", highlight=False
+        f"[bold {style}]Coordinate check over {found.axis}: {found.answer}.[/]{todo}",
+        highlight=False,
     )
 
 

@@ -94,14 +94,16 @@ def check(
     """Judge what was measured along `axis`, "width" or "depth".
 
     Over the width every module that all sizes have is judged: its output at initialization, its
-    change after the first and the last step, and its own parameters' part of both. Exceptions:
+    change after the first and the last step, and its own parameters' part of the last.
+    Exceptions:
 
     - A module with parameters must move by them: of its change as a whole, which may shrink
       with what moved before it, only growth is a fault.
     - An output of as many entries at any width (logits) may begin as small as it likes: of it
       and its change, too, only growth is a fault.
     - `intended` are exponents by which changes of a role's modules shrink on purpose; what runs
-      before any hidden weight shrinks with its embeddings.
+      before any hidden weight shrinks with its embeddings. As their share of what comes after
+      fades, whole changes are then judged for growth alone, all of them.
 
     Over the depth the modules outside of layers are judged: a layer's own share must fall as
     there are more of them, and only their sum is of order 1.
@@ -120,7 +122,8 @@ def check(
             scale = [math.log2(getattr(size, axis)) for size in sizes]
             at = wanted.get(Role.EMBEDDING, 0.0) if name in early else 0.0
             few = axis == "width" and known[0][0].entries == known[-1][0].entries
-            modules.append(_module(scale, known, rule, at, fixed=few and len(sizes) > 1))
+            fixed = few and len(sizes) > 1
+            modules.append(_module(scale, known, rule, at, fixed=fixed, fading=bool(wanted)))
     answers = [module.answer for module in modules]
     return CoordinateCheck(
         axis=axis,
@@ -158,16 +161,16 @@ def _module(
     expected: float,
     *,
     fixed: bool,
+    fading: bool,
 ) -> ModuleCheck:
     """`table` has the module's measurements, a row a size with a column a seed."""
     first = table[0][0]
+    growth = fixed or fading or bool(first.own)
     slopes = [_slope("output", 0, scale, [[m.rms for m in row] for row in table], rule, 0.0, fixed)]
     for step in sorted({1, rule.steps}):
         changes = [[m.changes[step - 1] for m in row] for row in table]
-        slopes.append(
-            _slope("change", step, scale, changes, rule, expected, bool(first.own) or fixed)
-        )
-        if first.own:
+        slopes.append(_slope("change", step, scale, changes, rule, expected, growth))
+        if first.own and step == rule.steps:
             own = [[m.own[step - 1] for m in row] for row in table]
             slopes.append(_slope("own", step, scale, own, rule, expected, False))
     answer = _worst([slope.answer for slope in slopes])
