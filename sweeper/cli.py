@@ -274,6 +274,53 @@ def explain(
 
 
 @app.command()
+def check(
+    overrides: Overrides = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            help="A study whose configuration and optimum to check.",
+            autocompletion=_studies,
+        ),
+    ] = None,
+    scales: Annotated[
+        bool,
+        typer.Option(
+            "--scales", help="Report the RMS of every matrix product's operands instead, for FP8."
+        ),
+    ] = False,
+    rules: Annotated[
+        bool,
+        typer.Option(
+            "--rules", help="Measure every printed learning-rate rule over shapes instead."
+        ),
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Where to write; <study>/check if not given."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 unless the check passes.")
+    ] = False,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Check that outputs and their changes keep their size over transfer.widths and depths.
+
+    Trains tiny runs of a few steps: wrong rules for width and depth show at once, and where.
+    """
+
+    def work() -> int:
+        from sweeper.commands.check import Wanted, check
+
+        wanted = Wanted(scales=scales, rules=rules, strict=strict, folder=folder)
+        return check(study, wanted, overrides or [], config_dir, _output(json))
+
+    _exit(work, stopped="Stopped.")
+
+
+@app.command()
 def status(
     name: Study = None,
     watch: Annotated[

@@ -19,6 +19,7 @@ from sweeper.search.strategy import Strategy
 from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.recipe import Recipe, optional, prepare
+from sweeper.transfer.check import CheckRule
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Hps, Space, Trial
 
@@ -31,7 +32,7 @@ MOST_TRIALS = 10**6
 """Likewise for the trials of a search, or of one size's learning-rate curve."""
 
 GROUPS = ("parameterization", "model", "optimizer", "search", "launcher", "data", "logger", "fp8")
-SECTIONS = (*GROUPS, "study", "train", "transfer")
+SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class Settings:
     logger: Logger
     fp8: Fp8
     transfer: LadderRule
+    check: CheckRule
     base: Size
 
     @property
@@ -186,6 +188,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         logger=plug("logger", Logger),
         fp8=plug("fp8", Fp8),
         transfer=_under("transfer", lambda: call(LadderRule, raw["transfer"], {})),
+        check=_under("check", lambda: call(CheckRule, raw["check"], {})),
         base=base,
     )
     _under("launcher", settings.launcher.precision)

@@ -36,7 +36,7 @@ ONLY = {
     "submitit": {"launch.slurm"},
     "wandb": {"report.wandb"},
     "optuna": {"mirror", "optuna_tables", "search.prune", "search.tpe"},
-    "matplotlib": {"report.plots", "report.heatmaps"},
+    "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
     "jinja2": {"report.page"},
     "tokenizers": {"data.textfiles"},
     "sklearn": {"data.digits"},

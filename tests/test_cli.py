@@ -15,7 +15,7 @@ from sweeper.commands import inspect, search
 from sweeper.errors import SweeperError
 from tests.commands.driver import TINY, Run, assert_refused, call, make_workplace, spawn, tree
 
-VERBS = ("search", "transfer", "explain", "status", "report")
+VERBS = ("search", "transfer", "explain", "check", "status", "report")
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ HERE = f"{__name__}."
     ("key", "value", "message"),
     [
         ("foo", 1, "foo=1 is refused: there is no such key"),
-        ("new", {"key": 1}, "there is no such key; known: data"),
+        ("new", {"key": 1}, "there is no such key; known: check, data"),
         ("model.width", None, "model.width=None is refused: a whole number from 1 to"),
         ("model.width", True, "model.width=True"),
         ("model.width", 0, "model.width=0"),

@@ -28,11 +28,12 @@ ROWS = 128
 def head_loss(head: Linear, loss: CrossEntropy, x: Tensor, targets: Tensor) -> Tensor:
     """`loss(head(x), targets)`: [..., width] and [...] integers in 0 .. V-1 -> a scalar.
 
-    In chunks if there are CLASSES classes or more. A head in FP8 and models on the meta device,
-    which are watched for what their parameters do, take the plain way. In chunks the hooks of
-    `head` and `loss` are not called, and their buffers get no gradient.
+    In chunks if there are CLASSES classes or more. A head in FP8 or with a hook, and models on the
+    meta device, which are watched for what their parameters do, take the plain way. In chunks the
+    hooks of `loss` are not called, and the buffers of both get no gradient.
     """
-    if head.out_features < CLASSES or head.formats != Formats() or x.is_meta:
+    watched = x.is_meta or bool(head._forward_hooks)
+    if head.out_features < CLASSES or head.formats != Formats() or watched:
         plain: Tensor = loss(head(x), targets)
         return plain
     weight: Tensor = head.weight

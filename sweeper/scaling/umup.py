@@ -66,6 +66,11 @@ class UMuP:
     )
     unit_scaled: ClassVar[bool] = True
 
+    @property
+    def intended(self) -> dict[Role, float]:
+        """Exponents of width by which the change of a role's output shrinks on purpose."""
+        return {Role.EMBEDDING: -0.5} if self.scaled_embedding_lr else {}
+
     def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
         """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (E9).
 

@@ -24,7 +24,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "exit": lambda: sys.exit(7),
     "hang": lambda: time.sleep(1000),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "slow": lambda: time.sleep(0.01),
+    "slow": lambda: time.sleep(0.03),
 }
 
 

@@ -1,0 +1,192 @@
+"""`sweeper check`: the coordinate check, the scale report, and the rules' table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.bench import open_bench
+from sweeper.commands.output import DONE, NOT_PROVEN, Output
+from sweeper.commands.transfer import load_study, optimum
+from sweeper.config import compose_tree
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import private_folder, write_json
+from sweeper.launch.packs import resolve_device
+from sweeper.report import coordinates as show
+from sweeper.report.plots import save
+from sweeper.settings import Bench, Settings, resolve
+from sweeper.training.coordinates import Moved, moved
+from sweeper.training.recipe import prepare
+from sweeper.training.scales import OperandScale, scales
+from sweeper.transfer.coordinates import CoordinateCheck
+from sweeper.transfer.coordinates import check as judged
+from sweeper.transfer.ladder import Size
+from sweeper.transfer.rules import rule_table
+from sweeper.trial import Hps, Trial, encode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What `sweeper check` is asked for; neither `scales` nor `rules`: the coordinate check."""
+
+    scales: bool = False
+    rules: bool = False
+    strict: bool = False
+    folder: Path | None = None
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether the coordinate check is asked for."""
+        return not (self.scales or self.rules)
+
+
+def check(
+    study: str | None,
+    wanted: Wanted,
+    words: Sequence[str],
+    config_dir: Path | None,
+    output: Output,
+) -> int:
+    """Run what is wanted; exit code 3 under --strict unless the coordinate check passes."""
+    if wanted.strict and not wanted.coordinates:
+        raise BadInput("--strict judges the coordinate check: leave --scales and --rules out")
+    if study is not None:
+        settings = load_study(study, words, config_dir)
+    else:
+        settings = resolve(compose_tree(words, config_dir))
+    if wanted.folder is None:
+        private_folder(settings.folder)
+    folder = wanted.folder or settings.folder / "check"
+    document: dict[str, Any] = {}
+    found: list[CoordinateCheck] = []
+    if wanted.rules:
+        document["rules"] = _rules(folder, output)
+    if wanted.scales or wanted.coordinates:
+        bench = open_bench(settings)
+        hps = _hps(bench, output, of_study=study is not None)
+        device = _device(settings)
+        if wanted.scales:
+            document["scales"] = _scales(bench, hps, device, folder, output)
+        else:
+            found = _coordinates(bench, hps, device, output)
+            document["check"] = _record(settings, hps, found)
+            _write(folder, found, document["check"], settings.check.threshold, output)
+    output.document(document)
+    passed = all(one.answer == "pass" for one in found)
+    return NOT_PROVEN if wanted.strict and not passed else DONE
+
+
+def _device(settings: Settings) -> str:
+    """`check.device`; ConfigError for one that is not there."""
+    try:
+        return resolve_device(settings.check.device)
+    except ConfigError as error:
+        raise error.below("check") from error
+
+
+def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
+    """Hyperparameters (log2): the study's optimum or the space's defaults, and `check.eta`."""
+    settings = bench.settings
+    found = {name: axis.default for name, axis in settings.space.items()}
+    if of_study:
+        found = dict(optimum(bench, output).best)
+    if settings.check.eta is not None:
+        found["eta"] = settings.check.eta
+    return found
+
+
+def _trial(bench: Bench, size: Size, hps: Hps, seed: int, changed: Mapping[str, Any]) -> Trial:
+    """A run of `size` in full precision, its training `changed`."""
+    made = bench.trial(size, hps, seed, "check")
+    train = {**made.setup["train"], **changed}
+    if train["precision"] != "float64":
+        train["precision"] = "float32"
+    return Trial(setup={**made.setup, "train": train}, hps=hps, seed=seed, phase="check")
+
+
+def _coordinates(bench: Bench, hps: Hps, device: str, output: Output) -> list[CoordinateCheck]:
+    """Train the runs of every ladder, and judge them."""
+    settings, rule = bench.settings, bench.settings.check
+    ladders = settings.transfer.ladders(settings.base, depth=True)
+    sizes = sorted({size for ladder in ladders.values() for size in ladder})
+    runs = {}
+    for size in sizes:
+        output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
+        runs[size] = [_moved(bench, size, hps, seed, device) for seed in range(rule.seeds)]
+    scheme = prepare(_trial(bench, settings.base, hps, 0, {}).setup).scheme
+    return [
+        judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
+        for axis, ladder in ladders.items()
+    ]
+
+
+def _moved(bench: Bench, size: Size, hps: Hps, seed: int, device: str) -> list[Moved]:
+    """One run at a constant share of eta."""
+    rule = bench.settings.check
+    changed = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
+    slower = {**hps, "eta": hps["eta"] + math.log2(rule.share)}
+    return moved(_trial(bench, size, slower, seed, changed), bench.corpus, device)
+
+
+def _record(settings: Settings, hps: Hps, found: Sequence[CoordinateCheck]) -> dict[str, Any]:
+    """The content of check.json."""
+    return {
+        "parameterization": settings.raw["parameterization"]["_target_"],
+        "optimizer": settings.raw["optimizer"]["_target_"],
+        "base": asdict(settings.base),
+        "log2_hps": dict(hps),
+        "rule": asdict(settings.check),
+        "axes": [one.to_json() for one in found],
+    }
+
+
+def _write(
+    folder: Path,
+    found: Sequence[CoordinateCheck],
+    record: Mapping[str, Any],
+    threshold: float,
+    output: Output,
+) -> None:
+    """check.json, the pictures, and the tables."""
+    private_folder(folder)
+    write_json(folder / "check.json", record)
+    for one in found:
+        show.coordinates(output.people, one, threshold)
+        picture, _ = save(show.coordinate_figure(one), folder / f"coordinates-{one.axis}")
+        output.say(f"Curves: {picture}")
+    output.say(f"Check: {folder / 'check.json'}")
+
+
+def _scales(
+    bench: Bench, hps: Hps, device: str, folder: Path, output: Output
+) -> list[dict[str, Any]]:
+    """Train one run of the base size; scales.json, its picture, and the table."""
+    settings = bench.settings
+    changed = {"steps": settings.check.scale_steps}
+    trial = _trial(bench, settings.base, hps, 0, changed)
+    output.tell(f"scales: {settings.base}, {settings.check.scale_steps} steps")
+    found: list[OperandScale] = scales(trial, bench.corpus, device)
+    if not found:
+        raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
+    record: list[dict[str, Any]] = encode([asdict(scale) for scale in found])
+    private_folder(folder)
+    write_json(folder / "scales.json", record)
+    show.scales(output.people, found)
+    picture, _ = save(show.scale_figure(found), folder / "scales")
+    output.say(f"Picture: {picture}")
+    output.say(f"Scales: {folder / 'scales.json'}")
+    return record
+
+
+def _rules(folder: Path, output: Output) -> list[dict[str, Any]]:
+    """rules.json, and the table."""
+    rows = rule_table()
+    record = [row.to_json() for row in rows]
+    private_folder(folder)
+    write_json(folder / "rules.json", record)
+    show.rules(output.people, rows)
+    output.say(f"Rules: {folder / 'rules.json'}")
+    return record

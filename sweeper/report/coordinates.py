@@ -1,0 +1,270 @@
+"""What `sweeper check` shows: tables and figures of the coordinate check, scales and rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from rich.console import Console
+
+from sweeper.report.console import short, table, within
+from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
+from sweeper.training.scales import RANGES, OperandScale
+from sweeper.transfer.coordinates import ANSWERS, CoordinateCheck, ModuleCheck, layer_of
+from sweeper.transfer.rules import SPREAD, RuleRow
+
+T = TypeVar("T")
+COLUMNS = 4
+COLORS = {"pass": "green", "fail": "red", "cannot say": "yellow"}
+RED, AMBER = "#b2182b", "#a06000"
+INKS = {"pass": INK, "fail": RED, "cannot say": AMBER}
+OPERANDS = ("input", "weight", "gradient")
+
+
+def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """Values whose names differ in a layer's number alone, under one name with their range."""
+    groups: dict[str, list[tuple[str, T]]] = {}
+    for name, value in named:
+        layer = layer_of(name)
+        parts = name.split(".")
+        key = name
+        if layer is not None:
+            at = parts.index(layer)
+            key = ".".join([*parts[:at], "#", *parts[at + 1 :]])
+        groups.setdefault(key, []).append((layer or "", value))
+    found = {}
+    for key, members in groups.items():
+        numbers = sorted({int(layer) for layer, _ in members if layer})
+        layers = "-".join(map(str, dict.fromkeys((numbers or [0])[i] for i in (0, -1))))
+        found[key.replace("#", layers, 1)] = [value for _, value in members]
+    return found
+
+
+def coordinates(console: Console, found: CoordinateCheck, threshold: float) -> None:
+    """The table of slopes, a row for modules that differ in their layer alone, and the answer."""
+    last = found.steps
+    columns = [("output", 0), *(("change", step) for step in sorted({1, last})), ("own", last)]
+    heads = ["at init", *(f"change, step {step}" for of, step in columns if of == "change")]
+    title = f"Slopes of log RMS over log {found.axis} {', '.join(map(str, found.sizes))}"
+    shown = table(title, ["module", "role", *heads, f"own, step {last}", "answer"], left=2)
+    for name, members in collapsed((m.name, m) for m in found.modules).items():
+        cells = [_cell(members, of, step) for of, step in columns]
+        worst = _worst(members)
+        answer = f"[{COLORS[worst.answer]}]{worst.answer}[/]"
+        reason = worst.worst.reason if worst.answer != "pass" else ""
+        shown.add_row(
+            name, str(worst.role or ""), *cells, ": ".join(filter(None, [answer, reason]))
+        )
+    console.print(shown)
+    for line in _legend(found, threshold):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    style = COLORS[found.answer]
+    todo = " To settle it, raise check.seeds or check.batch." * (found.answer == "cannot say")
+    console.print(
+        f"[bold {style}]Coordinate check over {found.axis}: {found.answer}.[/]{todo}",
+        highlight=False,
+    )
+
+
+def _legend(found: CoordinateCheck, threshold: float) -> list[str]:
+    """What the numbers are, what is expected where it is not 0, and where a failure begins."""
+    slopes = [slope for module in found.modules for slope in module.slopes]
+    lines = [
+        "Own: the part of the change that the module's own parameters make; it is judged both "
+        "ways, the whole change of such a module for growth alone. ±: 95 % interval over seeds. "
+        f"Pass: within {threshold:g} of what theory says, 0 if nothing else is said."
+    ]
+    shrinking = [m.name for m in found.modules if any(s.expected for s in m.slopes)]
+    if shrinking:
+        least = min(slope.expected for slope in slopes)
+        lines.append(
+            f"- Shrinks on purpose, change as {found.axis}^{least:g}: {', '.join(shrinking)}"
+        )
+    readouts = [m.name for m in found.modules if m.slopes[0].one_sided]
+    if readouts:
+        lines.append(
+            f"- As large at any {found.axis}, so it may begin small: {', '.join(readouts)}"
+        )
+    if found.origins:
+        lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in found.origins))}")
+    return lines
+
+
+def _worst(members: Sequence[ModuleCheck]) -> ModuleCheck:
+    """The member with the worst answer."""
+    return max(members, key=lambda member: (ANSWERS.index(member.answer), member.worst.off))
+
+
+def _cell(members: Sequence[ModuleCheck], of: str, step: int) -> str:
+    """The slope that is farthest off among the members."""
+    slopes = [s for m in members for s in m.slopes if (s.of, s.step) == (of, step)]
+    if not slopes:
+        return ""
+    worst = max(slopes, key=lambda slope: slope.off)
+    return within(worst.slope, sign="+") if math.isfinite(worst.slope.value) else worst.reason
+
+
+@rc_context(STYLE)
+def coordinate_figure(found: CoordinateCheck) -> Figure:
+    """A panel a module: log2 RMS of output and changes over log2 size; of layers the worst."""
+    groups = collapsed((m.name, m) for m in found.modules)
+    rows = max(1, math.ceil(len(groups) / COLUMNS))
+    figure = Figure(figsize=(WIDTH, 1.0 + 1.35 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
+    for ax, (name, members) in zip(panels, groups.items(), strict=False):
+        _panel(ax, found, name, _worst(members))
+    for ax in panels[len(groups) :]:
+        ax.remove()
+    for ax in panels[max(0, len(groups) - COLUMNS) : len(groups)]:
+        ax.tick_params(labelbottom=True)
+    figure.supxlabel(found.axis, fontsize=9)
+    figure.supylabel("log2 RMS over all entries", fontsize=9)
+    looks = {"output at initialization": _look("output", 0, found)}
+    looks |= {f"change, step {s}": _look("change", s, found) for s in sorted({1, found.steps})}
+    looks[f"own part, step {found.steps}"] = _look("own", found.steps, found)
+    handles = [Line2D([], [], label=label, **look) for label, look in looks.items()]
+    title = f"Coordinate check over {found.axis}: {found.answer}"
+    look: dict[str, Any] = {"loc": "outside upper left", "alignment": "left"}
+    figure.legend(handles=handles, ncols=len(handles), title=title, title_fontsize=10, **look)
+    return figure
+
+
+def _panel(ax: Axes, found: CoordinateCheck, name: str, module: ModuleCheck) -> None:
+    """One module's curves."""
+    xs = range(len(found.sizes))
+    for slope in module.slopes:
+        if slope.of != "own" or slope.step == found.steps:
+            values = [v if math.isfinite(v) else math.nan for v in slope.values]
+            ax.plot(xs, values, **_look(slope.of, slope.step, found))
+    ax.set_xticks(list(xs), [str(size) for size in found.sizes])
+    ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    reason = f": {module.worst.reason}" if module.answer != "pass" else ""
+    ax.set_title(
+        f"{name}\n{module.answer}{reason}",
+        fontsize=6.5,
+        color=INKS[module.answer],
+        parse_math=False,
+    )
+
+
+def _look(of: str, step: int, found: CoordinateCheck) -> dict[str, Any]:
+    """How a curve is drawn."""
+    if of == "output":
+        return {"color": FAINT, "linestyle": DASHED, "linewidth": 1.0}
+    if of == "own":
+        return {"color": RED, "linestyle": DOTTED, "linewidth": 1.4}
+    share = 1.0 if step == found.steps else 0.45
+    return {"color": LINE, "alpha": share, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+
+
+def scales(console: Console, found: Sequence[OperandScale]) -> None:
+    """RMS of every operand at the start and the end, and what FP8 would lose of it at the end."""
+    last = max(scale.step for scale in found)
+    columns = ["product", "operand", "RMS at init", f"RMS, step {last}"]
+    columns += ["E4M3 to 0", "E4M3 over", "E5M2 to 0", "E5M2 over"]
+    shown = table("Operands of the matrix products", columns, left=2)
+    for product, members in collapsed((s.product, s) for s in found).items():
+        for operand in OPERANDS:
+            own = [s for s in members if s.operand == operand]
+            if own:
+                shown.add_row(product, operand, *_operand(own, last))
+        shown.add_section()
+    shown.columns[0].no_wrap = True
+    console.print(shown)
+    console.print(
+        "Shares of entries that the format would make 0, and that are beyond its largest number, "
+        f"at step {last}; of several layers the largest, and the range of the RMS.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _operand(members: Sequence[OperandScale], last: int) -> list[str]:
+    """The cells of one operand."""
+    ends = [s for s in members if s.step == last]
+    cells = [_range([s.rms for s in members if s.step == 0]), _range([s.rms for s in ends])]
+    for name in RANGES:
+        for loss in ("underflow", "overflow"):
+            share = max(getattr(getattr(s, name), loss) for s in ends)
+            cells.append(f"{100 * share:.2f} %" if share else "0")
+    return cells
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = short(min(values)), short(max(values))
+    return low if low == high else f"{low}..{high}"
+
+
+@rc_context(STYLE)
+def scale_figure(found: Sequence[OperandScale]) -> Figure:
+    """RMS of inputs, weights and gradients, a row a product: hollow at the start, full at the end.
+
+    As Figure 3 of the u-muP paper; lines mark the ranges of E4M3 and E5M2.
+    """
+    products = list(dict.fromkeys(scale.product for scale in found))
+    last = max(scale.step for scale in found)
+    height = 1.3 + 0.16 * len(products)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    panels = figure.subplots(1, 3, sharex=True, sharey=True)
+    for ax, operand in zip(panels, OPERANDS, strict=True):
+        own = {(s.product, s.step): s.rms for s in found if s.operand == operand}
+        _operand_panel(ax, products, own, last)
+        ax.set_title({"gradient": "gradient of the output"}.get(operand, operand))
+    panels[0].set_yticks(range(len(products)), products, fontsize=6.5)
+    panels[0].invert_yaxis()
+    panels[1].set_xlabel("RMS, log2")
+    handles = [
+        Line2D([], [], label="initialization", **_dot("white")),
+        Line2D([], [], label=f"step {last}", **_dot(LINE)),
+        Line2D([], [], label="range of E4M3", color=RED, linestyle=DASHED),
+        Line2D([], [], label="of E5M2", color=FAINT, linestyle=DOTTED),
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=4)
+    return figure
+
+
+def _operand_panel(
+    ax: Axes, products: Sequence[str], own: Mapping[tuple[str, int], float], last: int
+) -> None:
+    for name, style, color in (("e4m3", DASHED, RED), ("e5m2", DOTTED, FAINT)):
+        for edge in RANGES[name]:
+            ax.axvline(math.log2(edge), color=color, linestyle=style, linewidth=0.8)
+    for row, product in enumerate(products):
+        ends = [_log(own.get((product, step), math.nan)) for step in (0, last)]
+        ax.plot(ends, [row, row], color=LINE, linewidth=1.0)
+        for value, face in zip(ends, ("white", LINE), strict=True):
+            ax.plot([value], [row], **_dot(face))
+
+
+def _log(value: float) -> float:
+    return math.log2(value) if 0 < value < math.inf else math.nan
+
+
+def _dot(face: str) -> dict[str, Any]:
+    look = {"marker": "o", "markersize": 4, "linestyle": "none", "color": LINE}
+    return {**look, "markerfacecolor": face}
+
+
+def rules(console: Console, rows: Sequence[RuleRow]) -> None:
+    """The RMS by which a step at eta = 1 moves a layer, by rule and shape."""
+    shapes = list(rows[0].changes)
+    heads = [f"{out}x{into}" for out, into in shapes]
+    columns = ["rule", "updates", *heads, "spread", "constant"]
+    shown = table("RMS of the change by rule and shape (out x in)", columns, left=2)
+    for row in rows:
+        cells = [f"{row.changes[shape]:.3g}" for shape in shapes]
+        answer = "[green]yes[/]" if row.keeps else "[red]no[/]"
+        shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)
+    console.print(shown)
+    console.print(
+        f"Spread: largest over smallest; constant: at most {SPREAD:g}. sign: Adam, Lion; "
+        "orthogonal: Muon; normalized: unit Frobenius norm, one input.",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,40 @@
+"""What `sweeper check` trains, and when it passes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sweeper.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRule:
+    """The runs of a coordinate check, and its threshold.
+
+    Every run trains `steps` steps on one batch, at `share` of eta: real runs, too, begin with a
+    warm-up. `eta` (log2) replaces the study's or the space's default. `threshold` bounds slopes:
+    theory's are multiples of 1/2, of which 1/4 is half. `scale_steps` is the length of the run of
+    the scale report, at all of eta.
+    """
+
+    steps: int = 4
+    seeds: int = 8
+    batch: int = 4
+    share: float = 0.25
+    eta: float | None = None
+    threshold: float = 0.25
+    scale_steps: int = 50
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        for key in ("steps", "seeds", "batch", "scale_steps"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, getattr(self, key), "at least 1")
+        if not 0 < self.share <= 1:
+            raise ConfigError("share", self.share, "above 0, at most 1")
+        if not 0 < self.threshold < math.inf:
+            raise ConfigError("threshold", self.threshold, "a positive number")
+        if self.eta is not None and not abs(self.eta) <= 60:
+            raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")

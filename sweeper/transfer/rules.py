@@ -1,0 +1,111 @@
+"""Every printed learning-rate rule measured: which keep a layer's move the same over shapes?
+
+A step of a linear layer [d_out, d_in] on the inputs that its gradient is from moves its outputs
+by some RMS; a rule is right for a kind of update when that RMS is the same for every shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.scaling.spec import Update
+from sweeper.scaling.spectral import RULES
+
+Array = NDArray[np.float32]
+Shape = tuple[int, int]
+"""(d_out, d_in)."""
+
+SHAPES: tuple[Shape, ...] = ((256, 256), (1024, 1024), (256, 1024), (1024, 256), (16, 1024))
+PAIRS: tuple[tuple[str, Update], ...] = (
+    ("inverse_fan_in", Update.SIGN),
+    ("inverse_root_product", Update.SIGN),
+    ("inverse_root_fan_in", Update.SIGN),
+    ("root_ratio", Update.ORTHOGONAL),
+    ("root_ratio_floored", Update.ORTHOGONAL),
+    ("root_max", Update.ORTHOGONAL),
+    ("root_ratio", Update.NORMALIZED),
+)
+"""Rules as they are printed, each with the updates that it is printed for."""
+BATCH: Mapping[Update, int] = {Update.SIGN: 8, Update.ORTHOGONAL: 8, Update.NORMALIZED: 1}
+"""Inputs in a gradient. A unit Frobenius norm is shared out among them, so there it is one."""
+SPREAD = 1.25
+"""A rule keeps the move when its largest is at most this many times its smallest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleRow:
+    """A rule with a kind of update: the RMS of the change at every shape, and whether it keeps."""
+
+    rule: str
+    update: Update
+    changes: Mapping[Shape, float]
+
+    @property
+    def spread(self) -> float:
+        """The largest change over the smallest."""
+        return max(self.changes.values()) / min(self.changes.values())
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the change is the same at every shape, within SPREAD."""
+        return self.spread <= SPREAD
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "rule": self.rule,
+            "update": str(self.update),
+            "changes": {f"{out}x{into}": value for (out, into), value in self.changes.items()},
+            "spread": self.spread,
+            "keeps": self.keeps,
+        }
+
+
+def rule_table(shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> list[RuleRow]:
+    """All of `PAIRS` measured at `shapes`, at eta = 1."""
+    moves = {(u, s): move(u, s, BATCH[u], seed) for u in BATCH for s in shapes}
+    return [
+        RuleRow(
+            rule=rule,
+            update=update,
+            changes={s: RULES[rule](s[1], s[0]) * moves[update, s] for s in shapes},
+        )
+        for rule, update in PAIRS
+    ]
+
+
+def move(update: Update, shape: Shape, batch: int, seed: int = 0) -> float:
+    """RMS of U x for `batch` inputs x and U, the update of the gradient d x^T; d and x N(0, 1)."""
+    generator = np.random.default_rng(seed)
+    d, x = (generator.standard_normal((n, batch), dtype=np.float32) for n in shape)
+    return float(np.sqrt(np.square(_UPDATES[update](d, x) @ x).mean()))
+
+
+def _sign(d: Array, x: Array) -> Array:
+    found: Array = np.sign(d @ x.T)
+    return found
+
+
+def _orthogonal(d: Array, x: Array) -> Array:
+    """U V^T of the gradient's singular vectors, which Muon's iteration goes towards."""
+    (q, r), (p, s) = np.linalg.qr(d), np.linalg.qr(x)
+    u, _, vt = np.linalg.svd(r @ s.T)
+    found: Array = q @ (u @ vt) @ p.T
+    return found
+
+
+def _normalized(d: Array, x: Array) -> Array:
+    found: Array = d @ x.T / np.linalg.norm(d @ x.T)
+    return found
+
+
+_UPDATES: Mapping[Update, Callable[[Array, Array], Array]] = {
+    Update.SIGN: _sign,
+    Update.ORTHOGONAL: _orthogonal,
+    Update.NORMALIZED: _normalized,
+}

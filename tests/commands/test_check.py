@@ -1,0 +1,130 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.driver import SIZES, Run, assert_refused, tree
+
+QUICK = [
+    "data=text",
+    "data.path=text.txt",
+    *SIZES,
+    "transfer.widths=[16,32,64]",
+    "check.steps=2",
+    "check.seeds=3",
+    "check.batch=2",
+    "check.scale_steps=2",
+]
+OWN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from sweeper.models.scaled import Linear
+
+class Net(nn.Module):
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
+        super().__init__()
+        self.tokens = nn.Embedding(classes, width)
+        self.body = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = Linear(width, classes)
+
+    def forward(self, x, y):
+        h = self.tokens(x)
+        for layer in self.body:
+            h = h + torch.tanh(layer(h))
+        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
+"""
+
+
+class TestCoordinates:
+    def test_standard_fails_and_says_where(self, sweeper: Run, workplace: Path) -> None:
+        words = ["check", "parameterization=standard", "study=a", *QUICK]
+        answer = sweeper(*words, "--strict")
+        assert answer.code == 3
+        assert answer.out.splitlines()[-2:] == [
+            "Curves: runs/a/check/coordinates-width.png",
+            "Check: runs/a/check/check.json",
+        ]
+        assert "Coordinate check over width: fail." in answer.out
+        assert "Where it begins: layers.0.attention.qkv" in answer.out
+        assert "width 64, depth 1, 3 runs of 2 steps" in answer.err
+        names = {path.name for path in (workplace / "runs/a/check").iterdir()}
+        assert names == {"check.json", "coordinates-width.png", "coordinates-width.svg"}
+        record = json.loads((workplace / "runs/a/check/check.json").read_text())
+        assert record["axes"][0]["answer"] == "fail" and record["base"]["width"] == 16
+        assert record["log2_hps"]["eta"] == -8
+        assert sweeper(*words).code == 0
+
+    def test_mup_passes_on_a_model_of_ones_own(
+        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (workplace / "own_net.py").write_text(OWN)
+        monkeypatch.syspath_prepend(str(workplace))
+        words = [word for word in QUICK if "head_size" not in word and "seeds" not in word]
+        answer = sweeper(
+            *["check", "parameterization=mup", "model._target_=own_net.Net", *words],
+            *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain", "check.seeds=6"],
+            *["transfer.widths=[32,64,128]", "--folder", "here", "--json", "--strict"],
+        )
+        assert answer.code == 0, answer
+        axis = answer.document["check"]["axes"][0]
+        assert axis["answer"] == "pass" and axis["sizes"] == [16, 32, 64, 128]
+        assert [module["name"] for module in axis["modules"]] == ["tokens", "body.0", "head"]
+        assert (workplace / "here/check.json").is_file() and not (workplace / "runs/own").exists()
+
+    def test_over_the_depth_too(self, sweeper: Run, workplace: Path) -> None:
+        words = [*QUICK, "transfer.widths=[16]", "transfer.depths=[1,2]", "check.seeds=2"]
+        axes = sweeper("check", *words, "--json").document["check"]["axes"]
+        assert [(axis["axis"], axis["sizes"]) for axis in axes] == [
+            ("width", [16]),
+            ("depth", [1, 2]),
+        ]
+        assert axes[0]["answer"] == "cannot say"  # one size has no slope
+
+    def test_of_a_study_with_its_optimum(self, sweeper: Run, study: Path) -> None:
+        words = ["check", "--study", "a", "check.seeds=2", "check.steps=1", "--json"]
+        record = sweeper(*words).document["check"]
+        assert (study / "check/check.json").is_file()
+        hps = json.loads((study / "search.json").read_text())["best"]
+        assert {k: 2.0**v for k, v in record["log2_hps"].items()} == pytest.approx(hps)
+        changed = sweeper(*words, "check.eta=-3").document["check"]
+        assert changed["log2_hps"] == {**record["log2_hps"], "eta": -3}
+
+
+def test_scales(sweeper: Run, workplace: Path) -> None:
+    answer = sweeper("check", "--scales", *QUICK, "study=a")
+    assert answer.code == 0 and "Operands of the matrix products" in answer.out
+    names = {path.name for path in (workplace / "runs/a/check").iterdir()}
+    assert names == {"scales.json", "scales.png", "scales.svg"}
+    record = json.loads((workplace / "runs/a/check/scales.json").read_text())
+    assert {one["step"] for one in record} == {0, 2}
+    assert {"product", "operand", "rms", "e4m3", "e5m2", "step"} == set(record[0])
+    assert {one["operand"] for one in record} == {"input", "weight", "gradient"}
+
+
+def test_rules(sweeper: Run, workplace: Path) -> None:
+    answer = sweeper("check", "--rules", "--folder", "out", "--json")
+    assert answer.code == 0 and [path.name for path in (workplace / "out").iterdir()] == [
+        "rules.json"
+    ]
+    kept = {(one["rule"], one["update"]) for one in answer.document["rules"] if one["keeps"]}
+    assert ("inverse_fan_in", "sign") in kept and ("root_max", "orthogonal") not in kept
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check.steps=0"], "check.steps=0 is refused"),
+        (["check.stepz=1"], "check.steps"),
+        (["check.device=moon"], "check.device='moon' is refused"),
+        (["transfer.widths=[20]"], "transfer.widths=20 is refused"),
+        (["--strict", "--rules"], "--strict judges the coordinate check"),
+        (["--study", "nope"], "there is no study in runs yet"),
+    ],
+)
+def test_bad_input_is_one_message(
+    sweeper: Run, workplace: Path, words: list[str], said: str
+) -> None:
+    given = QUICK if words[0] != "--study" else []
+    assert_refused(sweeper("check", *given, *words), said)
+    assert not any("check.json" in name for name in tree(workplace))

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from sweeper.report import coordinates as show
+from sweeper.report.plots import save
+from sweeper.scaling.spec import Role
+from sweeper.training.coordinates import Moved
+from sweeper.training.scales import OperandScale, Share
+from sweeper.transfer.check import CheckRule
+from sweeper.transfer.coordinates import CoordinateCheck, check
+from sweeper.transfer.ladder import Size
+from sweeper.transfer.rules import rule_table
+
+RULE = CheckRule(steps=2, seeds=2)
+
+
+def sample() -> CoordinateCheck:
+    """Two layers, of which the second grows, and a head that begins small."""
+    runs = {}
+    for width in (16, 32):
+        rows = [
+            ("embed", Role.EMBEDDING, width, 0.0, -0.5),
+            ("layers.0.up", Role.HIDDEN, width, 0.0, 0.0),
+            ("layers.1.up", Role.HIDDEN, width, 0.0, 1.0),
+            ("head", Role.READOUT, 1, -0.5, 0.0),
+        ]
+        runs[Size(width=width, depth=2)] = [
+            [
+                Moved(
+                    name=name,
+                    role=role,
+                    entries=entries,
+                    rms=width**at,
+                    changes=(width**by,) * 2,
+                    own=(width**by,) * 2,
+                )
+                for name, role, entries, at, by in rows
+            ]
+        ] * 2
+    return check("width", runs, RULE, {Role.EMBEDDING: -0.5})
+
+
+def printed(draw: object, *values: object) -> str:
+    text = StringIO()
+    draw(Console(file=text, width=140), *values)  # type: ignore[operator]
+    return text.getvalue()
+
+
+def scale(product: str, operand: str, step: int, rms: float) -> OperandScale:
+    lost = Share(underflow=0.25 if operand == "gradient" else 0.0, overflow=0.0)
+    return OperandScale(product=product, operand=operand, step=step, rms=rms, e4m3=lost, e5m2=lost)
+
+
+SCALES = [
+    scale(product, operand, step, 2.0**step)
+    for step in (0, 3)
+    for product in ("layers.1.up", "layers.0.up", "head")
+    for operand in ("gradient", "input", "weight")
+]
+
+
+def test_layers_that_are_alike_share_a_row_with_the_worst_of_them() -> None:
+    text = printed(show.coordinates, sample(), 0.25)
+    row = next(line for line in text.splitlines() if "layers.0-1.up" in line)
+    assert "hidden" in row and "+1.00 ±0.00" in row and row.strip().endswith("fail: grows")
+    assert "Where it begins: layers.1.up" in text
+    assert "Shrinks on purpose, change as width^-0.5: embed" in text
+    assert "may begin small: head" in text
+    assert text.rstrip().endswith("Coordinate check over width: fail.")
+
+
+def test_names_are_collapsed_whatever_their_order() -> None:
+    found = show.collapsed((n, n) for n in ("a.10.b", "a.2.b", "c", "a.3.d", "a.2.b"))
+    assert list(found) == ["a.2-10.b", "c", "a.3.d"]
+    assert found["a.2-10.b"] == ["a.10.b", "a.2.b", "a.2.b"]
+
+
+def test_scales_and_rules_are_shown() -> None:
+    text = printed(show.scales, SCALES)
+    row = next(line for line in text.splitlines() if "layers.0-1.up" in line and "gradient" in line)
+    assert "25.00 %" in row and "1" in row and "8" in row
+    rules = printed(show.rules, rule_table([(16, 16), (16, 64)]))
+    assert "inverse_fan_in" in rules and "16x64" in rules
+
+
+def test_figures_have_a_panel_a_module_and_a_row_a_product(tmp_path: Path) -> None:
+    figure = show.coordinate_figure(sample())
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert [title.split("\n")[0] for title in titles] == ["embed", "layers.0-1.up", "head"]
+    assert titles[1].endswith("fail: grows")
+    png, svg = save(figure, tmp_path / "figure")
+    assert png.stat().st_size and "layers.0-1.up" in svg.read_text()
+    scales = show.scale_figure(SCALES)
+    assert [label.get_text() for label in scales.axes[0].get_yticklabels()] == [
+        "layers.1.up",
+        "layers.0.up",
+        "head",
+    ]
