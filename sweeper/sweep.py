@@ -10,7 +10,7 @@ from typing import Protocol
 from sweeper.errors import SweeperError
 from sweeper.launch.launcher import Launcher, Work
 from sweeper.launch.leftovers import tidy
-from sweeper.report.log import Logger
+from sweeper.report.log import Logger, heard
 from sweeper.search.prune import Kind, Pruner
 from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.settings import Bench
@@ -239,6 +239,8 @@ class Sweep:
             pruner=self._pruner,
             wait=self.wait,
         )
+        for result in self.study.results():  # a kill may have come between record and log
+            self._log(result)
         for results in self.launcher.run(work):
             self._record(results)
         tidy(self.study.folder, lambda key: self.lookup(key) is not None)
@@ -280,11 +282,9 @@ class Sweep:
         return train.warmup if axis is None else train.of({"warmup": 2.0**axis.high}).warmup
 
     def _log(self, result: Result) -> None:
-        """Log a result that is recorded already; a log that fails is noted once, and no more."""
-        try:
-            self.logger.log(self.study.folder, result)
-        except Exception as error:
-            self._note(f"the log failed ({type(error).__name__}: {error}); no result is lost")
+        """Log a result that is recorded already; what is to be said of it is noted once."""
+        if sentence := heard(lambda: self.logger.log(self.study.folder, result)):
+            self._note(sentence)
 
     def _note(self, sentence: str) -> None:
         """Keep a sentence for the user, once."""

@@ -160,7 +160,7 @@ HERE = f"{__name__}."
         ("search", {"_target_": f"{HERE}Bare"}, "this has no conclude, no plan, no propose"),
         ("launcher", {"_target_": f"{HERE}Bare"}, "this has no estimate"),
         ("data", {"_target_": f"{HERE}Bare"}, "this has no prepare"),
-        ("logger", {"_target_": f"{HERE}Bare"}, "a class with log; this has no log"),
+        ("logger", {"_target_": f"{HERE}Bare"}, "a class with log, plan; this has no log, no plan"),
         ("logger", {"_target_": f"{HERE}Raises"}, "logger._target_=.*RuntimeError: boom, at"),
         ("logger", {"_target_": "nope.Nope"}, "logger._target_=.*PYTHONPATH"),
         ("parameterization._target_", f"{HERE}Raises", "parameterization"),

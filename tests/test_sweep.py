@@ -97,6 +97,9 @@ class Watcher:
     def log(self, folder: Path, one: Result) -> None:
         self.logged.append(one)
 
+    def plan(self, folder: Path, target: Path) -> None:
+        raise AssertionError("a sweep makes no plan")
+
 
 def make(
     launcher: Launcher, study: Study | None = None, search: Any = LINE, **bench: Any

@@ -47,7 +47,8 @@ def test_the_configs_are_inside(wheel: Path) -> None:
 
     assert names(wheel / "sweeper/conf") == names(ROOT / "conf")
     assert {path.name for path in wheel.iterdir()} == {"sweeper", *metadata(wheel)}
-    assert (wheel / "sweeper/report/templates/report.html.j2").is_file()
+    templates = wheel / "sweeper/report/templates"
+    assert {path.name for path in templates.iterdir()} == {"report.html.j2", "report.js"}
 
 
 def metadata(wheel: Path) -> list[str]:

@@ -17,6 +17,7 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.lock import StudyLock
 from sweeper.report import console as show
+from sweeper.report.log import heard
 from sweeper.report.page import write_report
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.report.provenance import provenance
@@ -103,6 +104,8 @@ def transfer(
     if target.validate:
         with_depth = size.depth != settings.base.depth or bool(settings.transfer.depths)
         verdicts = _validate(bench, found, folder, output, with_depth=with_depth)
+    if sentence := heard(lambda: settings.logger.plan(settings.folder, folder)):
+        output.notes([sentence])
     write_report(settings.folder)
     output.say(f"Plan: {folder / 'plan.json'}")
     output.say(f"Report: {settings.folder / 'report.html'}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import re
@@ -14,7 +16,7 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from sweeper.files import read_json, write_atomically
+from sweeper.files import private_folder, read_json, write_atomically
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.plots import (
     Document,
@@ -23,11 +25,18 @@ from sweeper.report.plots import (
     learning_rate_figure,
     lines_figure,
     number,
+    save,
     svg,
 )
 from sweeper.study import Study
 from sweeper.trial import Status
 
+SECTIONS = {
+    "check.json": "Coordinate check",
+    "diagnosis.json": "Diagnosis",
+    "pairs.json": "Pairs of hyperparameters",
+}
+"""Records of other commands that the page shows when they are there; see `_section`."""
 STATUSES = get_args(Status)
 UNKNOWN = "cannot say yet"
 HEADLINES = {
@@ -60,6 +69,7 @@ class Documents:
     search: Document
     targets: tuple[Target, ...]
     config: str
+    sections: Mapping[str, Document] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -71,6 +81,7 @@ class Documents:
             search=search,
             targets=tuple(_targets(folder / "transfer")),
             config=_text(folder / "config.yaml"),
+            sections={n: found for n in SECTIONS if (found := _document(folder / n))},
             counts=Counter(result.status for result in Study.read(folder).results()),
         )
 
@@ -78,10 +89,16 @@ class Documents:
 def write_report(folder: Path) -> Path:
     """Write `report.html` into the study's `folder`, whatever of the study there is so far.
 
-    OSError when it cannot be written; an older report is then untouched.
+    The search's figures are put beside it in `figures/`, as PNG and SVG. OSError when it cannot be
+    written; an older report is then untouched.
     """
     path = folder / "report.html"
     write_atomically(path, render(folder))
+    search = _document(folder / "search.json")
+    for name, figure in (("cost", cost_figure), ("lines", lines_figure)):
+        if search.get("cost_curve" if name == "cost" else name):
+            private_folder(folder / "figures")
+            save(figure(search), folder / "figures" / name)
     return path
 
 
@@ -89,24 +106,49 @@ def render(folder: Path) -> str:
     """The report of the study in `folder` as HTML."""
     found = Documents.read(folder)
     search, names = found.search, _Names()
+    environment = _environment()
+    script = environment.get_template("report.js").render()
     has_cost, has_lines = bool(search.get("cost_curve")), bool(search.get("lines"))
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            found=found,
-            search=search,
-            answer=_overall(found.targets),
-            headlines=HEADLINES,
-            transfers=[_transfer(target, names) for target in found.targets],
-            best=_best(search),
-            cost=Markup(svg(cost_figure(search), names.next())) if has_cost else "",
-            lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
-            pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
-            commands=_commands(found),
-            trials=[(found.counts.get(status, 0), status) for status in STATUSES],
-        )
+    return environment.get_template("report.html.j2").render(
+        found=found,
+        search=search,
+        answer=_overall(found.targets),
+        headlines=HEADLINES,
+        transfers=[_transfer(target, names) for target in found.targets],
+        best=_best(search),
+        cost=Markup(svg(cost_figure(search), names.next())) if has_cost else "",
+        lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
+        pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
+        commands=_commands(found),
+        sections=[_section(name, record, folder) for name, record in found.sections.items()],
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        trials=[(found.counts.get(status, 0), status) for status in STATUSES],
     )
+
+
+def _section(name: str, record: Document, folder: Path) -> dict[str, Any]:
+    """Another command's record as the template shows it.
+
+    Of its keys, `answer` becomes a badge, `summary` a paragraph, `notes` a list and `rows`, a list
+    of records of one shape, a table. Its drawing is the file of the same name that ends in .svg.
+    """
+    rows = [row for row in record.get("rows") or () if isinstance(row, dict)]
+    drawing = folder / f"{Path(name).stem}.svg"
+    return {
+        "title": SECTIONS[name],
+        "answer": record.get("answer"),
+        "summary": record.get("summary"),
+        "notes": record.get("notes") or (),
+        "columns": list(dict.fromkeys(key for row in rows for key in row)),
+        "rows": [{key: _cell(value) for key, value in row.items()} for row in rows],
+        "drawing": base64.b64encode(drawing.read_bytes()).decode() if drawing.is_file() else "",
+    }
+
+
+def _cell(value: object) -> str:
+    """A value of a record in a table."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 class _Names:

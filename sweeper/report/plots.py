@@ -60,6 +60,9 @@ NICE = [1, 2, 2.5, 5, 10]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}
 STAR |= {"markeredgewidth": 0.6, "linestyle": "none"}
+TIP = "tip "
+"""The id of a drawn point begins so, and goes on with what the page says when it is hovered."""
+STOPPED: dict[str, Any] = {"marker": "x", "markersize": 5, "color": FAINT, "linestyle": "none"}
 BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 
 
@@ -99,7 +102,9 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
     for index, (curve, points) in enumerate(zip(curves, means, strict=True)):
         color, marker = _look(index, len(curves))
         _seeds(ax, curve, color)
-        _curve(ax, points, top, color, marker, (index - (len(curves) - 1) / 2) * 0.07)
+        aside = (index - (len(curves) - 1) / 2) * 0.07
+        _curve(ax, points, top, color, marker, aside)
+        _tips(ax, points, top, f"{axis} {curve[axis]}, log2 η", aside=aside)
         found = _optimum(ax, _judged(judged, axis, curve), color) if judged else ""
         label = f"{curve[axis]}{':' if judged else ''} {found}"
         handles.append(_key(label, color=color, marker=marker, linestyle="-"))
@@ -130,6 +135,10 @@ def cost_figure(search: Document) -> Figure:
     _phases(ax, search.get("phase_ends") or {})
     ax.step(runs, losses, where="post", color=LINE, linewidth=1.6)
     ax.plot(runs[-1:], losses[-1:], "o", color=LINE, markersize=4)
+    steps = [
+        after for before, after in pairwise([(0.0, math.nan), *points]) if after[1] != before[1]
+    ]
+    _tips(ax, [*steps, *points[-1:]], math.inf, "best after runs")
     best = losses[-1] if losses else math.nan
     if not math.isfinite(best):
         _nothing(ax)
@@ -156,7 +165,10 @@ def lines_figure(search: Document) -> Figure:
     figure.supxlabel("hyperparameter, log2", fontsize=9)
     handles = [_key("optimum", color=LINE, **STAR)]
     handles.append(_key("default", color=FAINT, linestyle=DOTTED))
-    handles += _off_scale(curves, top)
+    stopped = {(i, float(x)) for i, line in enumerate(lines) for x in line.get("stopped") or ()}
+    left = [[p for p in points if (i, p[0]) not in stopped] for i, points in enumerate(curves)]
+    handles += [_key("stopped early", **STOPPED)] if stopped else []
+    handles += _off_scale(left, top)
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     return figure
 
@@ -165,6 +177,8 @@ def lines_figure(search: Document) -> Figure:
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     """Write `figure` as PNG and as SVG to `path` plus the suffix, each file atomically."""
     image, drawing = BytesIO(), BytesIO()
+    for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TIP)):
+        tip.remove()
     figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
     figure.savefig(drawing, format="svg", metadata={"Date": None})
     png, vector = (path.with_name(f"{path.name}.{end}") for end in ("png", "svg"))
@@ -186,6 +200,7 @@ def svg(figure: Figure, name: str = "figure") -> str:
     text = text[text.index("<svg") :]
     # A style element would reach out of the drawing and into the page.
     text = re.sub("<style.*?</style>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(rf'<g id="{TIP}([^"]*)">', r'<g class="tip"><title>\g<1></title>', text)
     text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
     return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
@@ -290,6 +305,17 @@ def _curve(
             ax.plot(x + aside, middle, "^", zorder=4, **look)
 
 
+def _tips(ax: Axes, points: Points, top: float, what: str, **kinds: Any) -> None:
+    """Invisible marks over drawn points, which say their numbers on the page; see `svg`."""
+    middle, stopped = (top + ax.get_ylim()[1]) / 2, kinds.get("stopped") or ()
+    for x, y in points:
+        said = f"{y:.4f} nats" if math.isfinite(y) else "diverged or failed"
+        text = f"{TIP}{what} {x:g}: {'stopped early' if x in stopped else said}"
+        place = (x, y) if y <= top else (x + kinds.get("aside", 0.0), middle)
+        if math.isfinite(place[1]):
+            ax.plot(*place, "o", markersize=9, alpha=0.0, zorder=9, gid=text)
+
+
 def _columns(points: Points) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [_drawn(y) for _, y in points]
 
@@ -326,7 +352,11 @@ def _line(ax: Axes, line: Document, points: Points, top: float, space: Document)
     if math.isfinite(default):
         ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     _strip(ax, top)
-    _curve(ax, points, top, LINE, "o")
+    stopped = {number(value) for value in line.get("stopped") or ()}
+    _curve(ax, [(x, y) for x, y in points if x not in stopped], top, LINE, "o")
+    for x in stopped:
+        ax.plot(x, (top + ax.get_ylim()[1]) / 2, zorder=4, **STOPPED)
+    _tips(ax, points, top, f"{line['name']}, log2", stopped=stopped)
     best, loss = number(line.get("optimum")), number(line.get("objective"))
     found = math.isfinite(best) and math.isfinite(loss)
     if found:

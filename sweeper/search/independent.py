@@ -115,14 +115,15 @@ class IndependentSearch:
         return range(FRESH_SEED, FRESH_SEED + self.combine_seeds)
 
     def _eta_optimum(self, space: Space, history: History) -> float:
-        line = line_result("eta", self._eta(space, history))
+        line = line_result("eta", self._eta(space, history), history, defaults(space))
         return line.optimum if line else space["eta"].default
 
     def _found_lines(self, space: Space, history: History) -> list[LineResult]:
         base = defaults(space) | {"eta": self._eta_optimum(space, history)}
         states = [("eta", self._eta(space, history))]
         states += [(n, self._line(space, history, n, base)) for n in self._names(space)]
-        return [line for name, state in states if (line := line_result(name, state))]
+        found = (line_result(name, state, history, base) for name, state in states)
+        return [line for line in found if line]
 
     def _combined(self, space: Space, lines: Sequence[LineResult]) -> Hps:
         """The optimum of every line at once; a line without any finite loss has none."""

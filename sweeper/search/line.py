@@ -133,8 +133,8 @@ def _midpoints(known: dict[float, float], spacing: float, reach: int) -> list[fl
     return [value for value in candidates if all(abs(value - k) > 1e-9 for k in known)]
 
 
-def line_result(name: str, state: LineState) -> LineResult | None:
-    """What a replayed line found; None while nothing of it is known."""
+def line_result(name: str, state: LineState, history: History, base: Hps) -> LineResult | None:
+    """What a replayed line of `name` from `base` found; None while nothing of it is known."""
     if not state.known:
         return None
     best = optimum(state.known)
@@ -144,6 +144,7 @@ def line_result(name: str, state: LineState) -> LineResult | None:
         optimum=best,
         objective=state.known[best],
         extended=state.extended,
+        stopped=tuple(v for v in sorted(state.known) if history.stopped({**base, name: v})),
     )
 
 

@@ -54,7 +54,7 @@ class LearningRateLine:
         """The line's optimum."""
         base = defaults(space)
         state = self._replay(base, space, history)
-        line = line_result("eta", state)
+        line = line_result("eta", state, history, base)
         runs = [r.objective for r in history.results]
         return Conclusion(
             best={**base, "eta": line.optimum if line else base["eta"]},

@@ -10,7 +10,7 @@ from typing import Literal
 
 from sweeper.errors import ConfigError
 from sweeper.search.coupling import optima, transfer_error
-from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, replay
+from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, optimum, replay
 from sweeper.search.prune import Kind
 from sweeper.search.strategy import (
     Conclusion,
@@ -76,7 +76,7 @@ class Pairs:
         if line is not None and line.missing:
             base = defaults(space)
             return self._points(history, [{**base, "eta": v} for v in line.missing], "eta")
-        if line is not None and line_result("eta", line) and not _finite(line):
+        if line is not None and line.known and not _finite(line):
             return []
         centre = self._centre(space, line)
         cells = [
@@ -93,8 +93,8 @@ class Pairs:
 
     def _centre(self, space: Space, line: LineState | None) -> dict[str, float]:
         """The defaults, with the eta that the line found."""
-        found = line_result("eta", line) if line is not None else None
-        return defaults(space) | ({"eta": found.optimum} if found else {})
+        known = line.known if line is not None else {}
+        return defaults(space) | ({"eta": optimum(known)} if known else {})
 
     def _pairs(self, space: Space) -> list[Names]:
         """The pairs to sweep; ConfigError for a name that the space lacks."""
@@ -134,7 +134,8 @@ class Pairs:
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best point of all, the grids that are whole, and their transfer errors."""
         state = self._line(space, history)
-        line = line_result("eta", state) if state is not None else None
+        base = defaults(space)
+        line = line_result("eta", state, history, base) if state is not None else None
         centre = self._centre(space, state)
         grids = [self._grid(space, history, pair, centre) for pair in self._pairs(space)]
         whole = tuple(grid for grid in grids if grid is not None)

@@ -43,11 +43,14 @@ class History:
         """`results` in the order in which they were recorded."""
         self.results: list[Result] = []
         self._values: dict[tuple[object, int], float] = {}
+        self._stopped: set[object] = set()
         for result in results:
             self.add(result)
 
     def add(self, result: Result) -> None:
         """Take one more result in."""
+        if result.status == "pruned":
+            self._stopped.add(identity(result.trial.hps))
         if math.isnan(result.objective) or result.status == "pruned":
             result = replace(result, objective=math.inf)
         self.results.append(result)
@@ -59,6 +62,10 @@ class History:
     def value(self, hps: Hps, seed: int) -> float | None:
         """Objective of one trial, or None when it is not known."""
         return self._values.get((identity(hps), seed))
+
+    def stopped(self, hps: Hps) -> bool:
+        """Whether a trial of `hps` was stopped early, of whatever seed."""
+        return identity(hps) in self._stopped
 
     def mean(self, hps: Hps, seeds: Sequence[int]) -> float | None:
         """Mean objective over `seeds`, or None when one of them is missing."""
@@ -77,13 +84,17 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class LineResult:
-    """A line search over one hyperparameter: (log2 value, mean objective), and the optimum."""
+    """A line search over one hyperparameter: (log2 value, mean objective), and the optimum.
+
+    `stopped` are the values of which a trial was stopped early: their objective is +inf too.
+    """
 
     name: str
     points: tuple[tuple[float, float], ...]
     optimum: float
     objective: float
     extended: int = 0
+    stopped: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import FINEST, LineRule, line_notes, line_result, optimum, replay
-from sweeper.search.strategy import identity
-from sweeper.trial import Axis
+from sweeper.search.line import FINEST, LineRule, along, line_notes, line_result, optimum, replay
+from sweeper.search.strategy import History, identity
+from sweeper.trial import Axis, Result, Status, Trial
 
 from .fakes import lay
 
@@ -127,7 +127,7 @@ def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int) -> None:
     state, rounds = lay(LineRule(points=9, extend=2), AXIS, lambda x: -sign * x)
     assert rounds[1:3] == [[sign * 4.0], [sign * 5.0]]
     assert state.extended == 2 and len(state.known) == 11
-    found = line_result("eta", state)
+    found = line_result("eta", state, History(), {})
     assert found is not None and found.optimum == sign * 5
     extended, still = line_notes([found])
     assert extended.startswith("eta: ") and "extended by 2 to 2^" in extended
@@ -137,7 +137,7 @@ def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int) -> None:
 def test_an_extension_ends_where_the_loss_rises_again() -> None:
     state, rounds = lay(LineRule(points=7, extend=4), AXIS, lambda x: (x - 4) ** 2)
     assert rounds[1:] == [[4.0], [5.0]] and state.extended == 2
-    found = line_result("eta", state)
+    found = line_result("eta", state, History(), {})
     assert found is not None and len(list(line_notes([found]))) == 1
 
 
@@ -171,11 +171,11 @@ def test_a_range_of_one_value_is_one_point() -> None:
 def test_without_a_finite_loss_there_is_nothing_to_refine_or_extend() -> None:
     state, rounds = lay(LineRule(points=20), AXIS, lambda x: math.inf)
     assert rounds == [AXIS.grid(1.0)]
-    found = line_result("eta", state)
+    found = line_result("eta", state, History(), {})
     assert found is not None and found.objective == math.inf and found.optimum == 0
     assert list(line_notes([found])) == []
     pair, _ = lay(LineRule(points=20), Axis(low=0, high=1), lambda x: math.inf)
-    found = line_result("eta", pair)
+    found = line_result("eta", pair, History(), {})
     assert found is not None and list(line_notes([found])) == []
 
 
@@ -188,7 +188,7 @@ def test_one_finite_point_is_the_optimum(only: float) -> None:
 
 def test_diverged_points_stay_on_the_line() -> None:
     state, _ = lay(LineRule(points=11), AXIS, lambda x: math.inf if x > 1 else -x)
-    found = line_result("eta", state)
+    found = line_result("eta", state, History(), {})
     assert found is not None and found.optimum == 1 and state.extended == 0
     assert [loss for value, loss in found.points if value > 1] == [math.inf] * 4
 
@@ -208,7 +208,7 @@ def test_two_equal_points_extend_the_line_once() -> None:
 def test_nothing_known_is_no_result() -> None:
     state = replay(LineRule(), AXIS, lambda value: None)
     assert state.missing == AXIS.grid(1.0)
-    assert line_result("eta", state) is None
+    assert line_result("eta", state, History(), {}) is None
 
 
 @pytest.mark.parametrize(
@@ -226,3 +226,23 @@ def test_a_line_that_cannot_be_laid_is_refused(wrong: dict[str, float], key: str
     with pytest.raises(ConfigError) as caught:
         LineRule(**wrong)  # type: ignore[arg-type]
     assert caught.value.key == key
+
+
+def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverged() -> None:
+    setup = {"model": {"width": 8, "depth": 1}}
+
+    def known(eta: float, seed: int, status: Status, loss: float) -> Result:
+        trial = Trial(setup=setup, hps={"eta": eta, "alpha": 0.5}, seed=seed)
+        return Result(trial=trial, status=status, objective=loss)
+
+    results = [known(0.0, s, "complete", 3.0) for s in (0, 1)]
+    results += [known(1.0, 0, "complete", 3.5), known(1.0, 1, "pruned", 4.0)]
+    results += [known(2.0, s, "diverged", math.inf) for s in (0, 1)]
+    history, base = History(results), {"eta": 0.0, "alpha": 0.5}
+    evaluate = along(history, base, "eta", [0, 1])
+    state = replay(LineRule(points=3), Axis(low=0, high=2), evaluate)
+    found = line_result("eta", state, history, base)
+    assert found is not None and found.stopped == (1.0,)
+    assert found.points == ((0.0, 3.0), (1.0, math.inf), (2.0, math.inf))
+    other = line_result("eta", state, history, {"eta": 0.0, "alpha": 0.0})
+    assert other is not None and other.stopped == ()

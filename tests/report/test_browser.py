@@ -1,0 +1,161 @@
+"""The page in a real browser: what is drawn, what can be read, what it asks the network for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeper.report.page import write_report
+
+from . import samples
+from .chromium import FOUND, Browser
+
+pytestmark = pytest.mark.skipif(not FOUND, reason="no Chromium is installed")
+
+# The contrast of every text with what lies behind it (WCAG 2), the least first.
+CONTRAST = """(() => {
+  const light = c => c.map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const rgba = text => text.match(/[\\d.]+/g).map(Number);
+  const behind = node => {
+    for (; node; node = node.parentElement) {
+      const c = rgba(getComputedStyle(node).backgroundColor);
+      if (c.length === 3 || c[3] > 0) return c.slice(0, 3);
+    }
+    return matchMedia("(prefers-color-scheme: dark)").matches ? [0, 0, 0] : [255, 255, 255];
+  };
+  const found = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some(c => c.nodeType === 3 && c.textContent.trim());
+    if (!own || node.closest("svg, script, #tip") || !node.getClientRects().length) continue;
+    const pair = [rgba(getComputedStyle(node).color).slice(0, 3), behind(node)].map(light);
+    const [low, high] = pair.sort((a, b) => a - b);
+    found.push([(high + .05) / (low + .05), node.textContent.trim().slice(0, 40)]);
+  }
+  return found.sort((a, b) => a[0] - b[0])[0];
+})()"""
+TIPS = """[...document.querySelectorAll(".tip title")].map(title => title.textContent)"""
+
+
+def place(text: str) -> str:
+    """The middle of the drawn point that says `text`, after it is scrolled to."""
+    return f"""(() => {{
+      const tip = [...document.querySelectorAll(".tip")].find(
+        one => one.querySelector("title").textContent === {text!r});
+      tip.scrollIntoView({{block: "center", inline: "center"}});
+      const box = tip.lastElementChild.getBoundingClientRect();
+      return [box.x + box.width / 2, box.y + box.height / 2];
+    }})()"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    search = samples.search()
+    search["lines"][0] |= {"stopped": [-1.0]}
+    search["lines"][0]["points"][0] = [-1.0, float("inf")]
+    folder = samples.study(
+        tmp_path_factory.mktemp("runs") / "demo",
+        search,
+        w256=samples.validation(depth=True),
+        w1024=samples.validation("fails"),
+        w64=None,
+    )
+    return write_report(folder)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_can_be_read_on_a_phone_and_a_desk_light_and_dark(
+    browser: Browser, page: Path, width: int, dark: bool
+) -> None:
+    browser.problems.clear()
+    browser.open(page, width, dark=dark)
+    assert browser.run("document.documentElement.scrollWidth") == width
+    contrast, text = browser.run(CONTRAST)
+    assert contrast >= 4.5, text
+    sizes = "[...document.querySelectorAll('p, td, th, li, small')]"
+    assert (
+        browser.run(f"Math.min(...{sizes}.map(n => parseFloat(getComputedStyle(n).fontSize)))")
+        >= 12
+    )
+    back = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert back == ("rgb(21, 23, 26)" if dark else "rgb(255, 255, 255)")
+    assert browser.problems == []
+
+
+def test_every_plot_is_drawn(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    boxes = browser.run(
+        "[...document.querySelectorAll('.plot svg')].map(one => {"
+        "const box = one.getBoundingClientRect();"
+        "return [box.width, box.height, one.querySelectorAll('path').length]})"
+    )
+    assert len(boxes) == 5
+    assert all(width > 600 and height > 200 and paths > 20 for width, height, paths in boxes)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_point_says_its_numbers_when_it_is_hovered(
+    browser: Browser, page: Path, width: int
+) -> None:
+    browser.open(page, width)
+    said = browser.run(TIPS)
+    wanted = next(text for text in said if text.startswith("width 128, log2 η 1: "))
+    # Scrolling hides what is shown, in the frame after it.
+    browser.open(page, width)
+    x, y = browser.run(place(wanted))
+    browser.move(2, 2)
+    for _ in range(50):
+        browser.move(x, y)
+        if browser.run("!tip.hidden"):
+            break
+        browser.move(2, 2)
+    assert browser.run("tip.textContent") == wanted
+    left, right = browser.run("(box => [box.left, box.right])(tip.getBoundingClientRect())")
+    assert left >= 0 and right <= width
+    browser.move(2, 2)
+    assert browser.run("tip.hidden")
+
+
+def test_a_stopped_point_is_told_from_a_diverged_one(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    said = browser.run(TIPS)
+    assert "eta, log2 -1: stopped early" in said
+    assert next(text for text in said if text.startswith("alpha_attn, log2 -2: ")).endswith(" nats")
+    assert "stopped early" in browser.run("document.querySelectorAll('.plot')[4].textContent")
+
+
+def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:
+    browser.open(page, 700, media="print")  # A4 without its margins, in CSS pixels
+    cut = (
+        "[...document.querySelectorAll('.plot, .tall, .scroll')]"
+        ".filter(one => getComputedStyle(one).overflowX !== 'visible').length"
+    )
+    assert browser.run(cut) == 0
+    assert browser.run("document.documentElement.scrollWidth") <= 700
+    assert browser.run("document.querySelector('.plot svg').getBoundingClientRect().width") <= 700
+    assert browser.run("getComputedStyle(document.querySelector('details pre')).whiteSpace") == (
+        "pre-wrap"
+    )
+    assert len(browser.call("Page.printToPDF")["data"]) > 10_000
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_study_that_has_hardly_begun(browser: Browser, tmp_path: Path, begun: bool) -> None:
+    search = samples.search(finished=False, lines=[], cost_curve=[], combination=None, runs=0)
+    folder = samples.study(tmp_path / "new", search if begun else None)
+    browser.problems.clear()
+    browser.open(write_report(folder), 390)
+    assert browser.run("document.querySelector('h2').textContent").startswith(
+        "The transfer has not"
+    )
+    assert browser.run("document.documentElement.scrollWidth") == 390
+    assert browser.problems == []
