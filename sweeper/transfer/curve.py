@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.transfer.basin import Basin, basin
+from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import SizeCurve
 
 DRAWS = 2000
@@ -15,43 +17,34 @@ DRAWS = 2000
 NEAR = 1.0
 """The parabola is fitted to points within this distance, in log2, of the lowest one."""
 
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Its multiples, modulo 1, are spread evenly however many are taken."""
+
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A value with a 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, value: float, draws: Array) -> Estimate:
-        """`value` with the 2.5 and 97.5 percentiles of its bootstrap draws."""
-        # The nearest draw, not between two: one of them may be infinite.
-        low, high = np.percentile(draws, [2.5, 97.5], method="nearest")
-        return cls(value=value, low=min(float(low), value), high=max(float(high), value))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What one curve says: its optimum (log2 eta), least loss and regret, and bootstrap draws.
+    """What one curve says: its optimum (log2 eta), least loss and basin, and bootstrap draws.
 
+    `loss` is that of a mean over seeds, its interval that of the mean over all seeds there are.
     `regret` is the loss in nats by training at the transferred eta instead of the optimum.
     `at_end` tells that the lowest point is the first or last of the curve, so that the optimum
     is only a bound; `noise` is the standard deviation of a run in nats, NaN where there are too
-    few seeds or finite points to tell.
+    few seeds or finite points to tell. `optimum_draws` keep off a point that diverged, as a plan
+    must; `place_draws` say where the optimum may be, up to that point.
     """
 
     curve: SizeCurve
     optimum: Estimate
     loss: Estimate
     regret: Estimate
+    basin: Basin
     at_end: bool
     noise: float
     optimum_draws: Array
+    place_draws: Array
     mean_draws: Array
 
     def cost(self, eta: float, draws: Array | None = None) -> Estimate:
@@ -81,35 +74,51 @@ def fit(curve: SizeCurve, transferred: float) -> Fit | None:
     if not np.isfinite(means).any():
         return None
     best = int(np.argmin(means))
-    noise, freedom = _noise(etas, runs, best)
-    draws = means + _disturbances(curve, noise, freedom)
-    places, heights = _vertices(etas, np.vstack([means, draws]))
+    near = _near(etas, runs, best)
+    noise, freedom = _noise(near)
+    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent.
+    generator = np.random.default_rng(list(astuple(curve.size)))
+    draws = means + _disturbances(generator, runs.shape, noise, freedom)
+    rows = np.vstack([means, draws])
+    places, heights, free = _vertices(etas, rows)
+    loss_draws = heights[1:] + _offsets(generator, near, noise)
     found = Fit(
         curve=curve,
-        optimum=Estimate.of(float(places[0]), places[1:]),
-        loss=Estimate.of(float(heights[0]), heights[1:]),
+        optimum=Estimate.of(float(places[0]), free[1:]),
+        loss=Estimate.of(float(heights[0]), loss_draws),
         regret=Estimate(value=0.0, low=0.0, high=0.0),
+        basin=basin(etas, rows, places, heights),
         at_end=best in (0, len(etas) - 1),
         noise=noise,
         optimum_draws=places[1:],
+        place_draws=free[1:],
         mean_draws=draws,
     )
     return replace(found, regret=found.cost(transferred))
 
 
-def _disturbances(curve: SizeCurve, noise: float, freedom: int) -> Array:
+def _disturbances(
+    generator: np.random.Generator, shape: tuple[int, int], noise: float, freedom: int
+) -> Array:
     """What `noise` may add to the mean of every point, one row a draw; zeros if it is unknown.
 
     Each row has a noise of its own, for `noise` is an estimate of few degrees of freedom: taken
     together the rows are Student's t.
     """
-    points, seeds = len(curve.losses), len(next(iter(curve.losses.values())))
+    points, seeds = shape
     if math.isnan(noise):
         return np.zeros((DRAWS, points))
-    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent.
-    generator = np.random.default_rng([curve.size.width, curve.size.depth])
     spread = noise * np.sqrt(freedom / generator.chisquare(freedom, (DRAWS, 1)) / seeds)
     return generator.normal(0.0, 1.0, (DRAWS, points)) * spread
+
+
+def _offsets(generator: np.random.Generator, near: Array, noise: float) -> Array:
+    """What the choice of seeds may add to the loss of every draw: their common offset."""
+    seeds = near.shape[1]
+    if math.isnan(noise):
+        return np.zeros(DRAWS)
+    error = float(near.mean(0).std(ddof=1)) / math.sqrt(seeds)
+    return error * generator.standard_t(seeds - 1, DRAWS)
 
 
 def _reach(etas: Array, best: Index | int, distance: float) -> Array:
@@ -136,20 +145,28 @@ def _fitted(etas: Array, rows: Array) -> tuple[Array, Index]:
     return found, best
 
 
-def _vertices(etas: Array, rows: Array) -> tuple[Array, Array]:
+def _vertices(etas: Array, rows: Array) -> tuple[Array, Array, Array]:
     """Place and height of every row's minimum: the parabola's, between the lowest's neighbours.
 
-    It is not sought on the side of a neighbour that diverged. Where no parabola can be fitted,
-    the lowest point itself is the answer.
+    The place is not sought on the side of a neighbour that diverged; the third array holds it
+    without that rule. Where no parabola can be fitted, the lowest point itself is the answer,
+    and in the third array the rows' places are spread between its neighbours.
     """
     (a, b, c), best = _fitted(etas, rows)
     sides = [np.clip(best + side, 0, len(etas) - 1) for side in (-1, 1)]
     finite = np.isfinite(rows[0])
-    left, right = (np.where(finite[side], etas[side] - etas[best], 0.0) for side in sides)
-    place = np.clip(-b / (2 * a), left, right)
-    lowest, known = rows.min(axis=1), np.isfinite(place)
-    height = np.where(known, (a * place + b) * place + c, lowest)
-    return etas[best] + np.where(known, place, 0.0), height
+    left, right = (etas[side] - etas[best] for side in sides)
+    vertex = -b / (2 * a)
+    known = np.isfinite(vertex)
+    ends = (left == 0) | (right == 0)
+    spread = np.where(ends, 0.0, left + (right - left) * (GOLDEN * np.arange(len(rows)) % 1))
+    free = np.where(known, np.clip(vertex, left, right), spread)
+    bounds = (
+        np.where(finite[side], edge, 0.0) for side, edge in zip(sides, (left, right), strict=True)
+    )
+    place = np.where(known, np.clip(vertex, *bounds), 0.0)
+    height = np.where(known, (a * place + b) * place + c, rows.min(axis=1))
+    return etas[best] + place, height, etas[best] + free
 
 
 def _parabolas(etas: Array, rows: Array, where: Array) -> Array:
@@ -180,13 +197,18 @@ def _above(etas: Array, rows: Array, where: Array) -> tuple[Array, Array]:
     return np.maximum(0.0, low - least), np.maximum(0.0, high - least)
 
 
-def _noise(etas: Array, runs: Array, best: int) -> tuple[float, int]:
+def _near(etas: Array, runs: Array, best: int) -> Array:
+    """The points near the lowest, all of whose runs are finite [eta, seed]."""
+    close = np.abs(etas - etas[best]) <= _reach(etas, best, 2 * NEAR)
+    found: Array = runs[np.isfinite(runs).all(axis=1) & close]
+    return found
+
+
+def _noise(part: Array) -> tuple[float, int]:
     """Standard deviation of one run around its (eta, seed) means, and its degrees of freedom.
 
-    From the points near the lowest, all of whose runs are finite; NaN where they are too few.
+    NaN where the runs [eta, seed] are too few.
     """
-    near = np.abs(etas - etas[best]) <= _reach(etas, best, 2 * NEAR)
-    part = runs[np.isfinite(runs).all(axis=1) & near]
     rows, columns = part.shape
     freedom = (rows - 1) * (columns - 1)
     if freedom < 1:

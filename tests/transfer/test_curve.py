@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.transfer import curve as module
-from sweeper.transfer.curve import Estimate, fit
+from sweeper.transfer.curve import fit
+from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderRule, SizeCurve
 
 from .curves import BASE, LARGE, Basin, table
