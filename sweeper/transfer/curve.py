@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from sweeper.transfer.basin import Basin, basin
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import SizeCurve
+from sweeper.transfer.parabola import NEAR, Parabolas, reach
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""
-NEAR = 1.0
-"""The parabola is fitted to points within this distance, in log2, of the lowest one."""
 
-GOLDEN = (math.sqrt(5) - 1) / 2
-"""Its multiples, modulo 1, are spread evenly however many are taken."""
+BIAS = 0.04
+"""Standard error in log2 of any optimum beside its noise: curves are no exact parabolas.
+
+A slope that is half as steep again on one side moves the fit by so much. Two sizes' curves are
+alike, so that their shift is free of it."""
 
 Array = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Fit:
     noise: float
     optimum_draws: Array
     place_draws: Array
-    mean_draws: Array
+    parabolas: Parabolas
 
     def cost(self, eta: float, draws: Array | None = None) -> Estimate:
         """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
@@ -53,10 +54,8 @@ class Fit:
         `draws` [DRAWS] of eta carry its own uncertainty into the interval. Where the curve was
         not measured, the value is the least that it can be and the interval reaches +inf.
         """
-        etas = np.array(sorted(self.curve.losses))
-        means = np.array([np.mean(self.curve.losses[float(value)]) for value in etas])
-        where = np.full(len(self.mean_draws), eta) if draws is None else draws
-        lows, highs = _above(etas, np.vstack([means, self.mean_draws]), np.append(eta, where))
+        where = np.full(len(self.optimum_draws), eta) if draws is None else draws
+        lows, highs = self.parabolas.above(np.append(eta, where))
         low, high = (Estimate.of(float(side[0]), side[1:]) for side in (lows, highs))
         return Estimate(value=low.value, low=low.low, high=high.high)
 
@@ -79,20 +78,20 @@ def fit(curve: SizeCurve, transferred: float) -> Fit | None:
     # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent.
     generator = np.random.default_rng(list(astuple(curve.size)))
     draws = means + _disturbances(generator, runs.shape, noise, freedom)
-    rows = np.vstack([means, draws])
-    places, heights, free = _vertices(etas, rows)
+    parabolas = Parabolas.through(etas, np.vstack([means, draws]))
+    places, heights, free = parabolas.minima
     loss_draws = heights[1:] + _offsets(generator, near, noise)
     found = Fit(
         curve=curve,
-        optimum=Estimate.of(float(places[0]), free[1:]),
+        optimum=Estimate.of(float(places[0]), free[1:] + generator.normal(0.0, BIAS, DRAWS)),
         loss=Estimate.of(float(heights[0]), loss_draws),
         regret=Estimate(value=0.0, low=0.0, high=0.0),
-        basin=basin(etas, rows, places, heights),
+        basin=basin(etas, parabolas.rows, places, heights),
         at_end=best in (0, len(etas) - 1),
         noise=noise,
         optimum_draws=places[1:],
         place_draws=free[1:],
-        mean_draws=draws,
+        parabolas=parabolas,
     )
     return replace(found, regret=found.cost(transferred))
 
@@ -121,85 +120,9 @@ def _offsets(generator: np.random.Generator, near: Array, noise: float) -> Array
     return error * generator.standard_t(seeds - 1, DRAWS)
 
 
-def _reach(etas: Array, best: Index | int, distance: float) -> Array:
-    """`distance` from the lowest point, or that of its neighbours where the grid is wider."""
-    left, right = (etas[np.clip(best + side, 0, len(etas) - 1)] for side in (-1, 1))
-    reach: Array = np.maximum(distance, np.maximum(etas[best] - left, right - etas[best])) + 1e-9
-    return reach
-
-
-def _fitted(etas: Array, rows: Array) -> tuple[Array, Index]:
-    """Coefficients [3, row] of a parabola near the lowest point of every row, and its index.
-
-    By least squares; NaN where fewer than three points are finite, the lowest is at an end, or it
-    opens downwards. All rows are finite at the same points.
-    """
-    best: Index = rows.argmin(axis=1)
-    found = np.full((3, len(rows)), math.nan)
-    for index in set(best.tolist()) - {0, len(etas) - 1}:
-        away, mine = etas - etas[index], best == index
-        near = np.isfinite(rows[0]) & (np.abs(away) <= _reach(etas, index, NEAR))
-        if near.sum() >= 3:
-            found[:, mine] = np.polyfit(away[near], rows[np.ix_(mine, near)].T, 2)
-    found[:, found[0] <= 0] = math.nan
-    return found, best
-
-
-def _vertices(etas: Array, rows: Array) -> tuple[Array, Array, Array]:
-    """Place and height of every row's minimum: the parabola's, between the lowest's neighbours.
-
-    The place is not sought on the side of a neighbour that diverged; the third array holds it
-    without that rule. Where no parabola can be fitted, the lowest point itself is the answer,
-    and in the third array the rows' places are spread between its neighbours.
-    """
-    (a, b, c), best = _fitted(etas, rows)
-    sides = [np.clip(best + side, 0, len(etas) - 1) for side in (-1, 1)]
-    finite = np.isfinite(rows[0])
-    left, right = (etas[side] - etas[best] for side in sides)
-    vertex = -b / (2 * a)
-    known = np.isfinite(vertex)
-    ends = (left == 0) | (right == 0)
-    spread = np.where(ends, 0.0, left + (right - left) * (GOLDEN * np.arange(len(rows)) % 1))
-    free = np.where(known, np.clip(vertex, left, right), spread)
-    bounds = (
-        np.where(finite[side], edge, 0.0) for side, edge in zip(sides, (left, right), strict=True)
-    )
-    place = np.where(known, np.clip(vertex, *bounds), 0.0)
-    height = np.where(known, (a * place + b) * place + c, rows.min(axis=1))
-    return etas[best] + place, height, etas[best] + free
-
-
-def _parabolas(etas: Array, rows: Array, where: Array) -> Array:
-    """Every row's parabola at its eta of `where`; NaN beyond the points that it was fitted to."""
-    (a, b, c), best = _fitted(etas, rows)
-    x = where - etas[best]
-    return np.where(np.abs(x) <= _reach(etas, best, NEAR), (a * x + b) * x + c, math.nan)
-
-
-def _above(etas: Array, rows: Array, where: Array) -> tuple[Array, Array]:
-    """Bounds on how far every row lies above its minimum at its eta of `where`; >= 0.
-
-    Between two finite points it is straight, or the parabola where that is lower. Beside a
-    point that diverged and past the ends nothing is known but that it rises from the last point.
-    """
-    last = len(etas) - 1
-    above = np.searchsorted(etas, where - 1e-9)
-    exact = np.abs(etas[np.minimum(above, last)] - where) <= 1e-9
-    i, j = np.clip(above - ~exact, 0, last), np.minimum(above, last)
-    left, right = (np.take_along_axis(rows, side[:, None], 1)[:, 0] for side in (i, j))
-    low, high = np.minimum(left, right), np.maximum(left, right)
-    high[(i == j) & ~exact] = math.inf
-    inner = (i < j) & np.isfinite(high)
-    share = (where - etas[i])[inner] / (etas[j] - etas[i])[inner]
-    straight = (1 - share) * left[inner] + share * right[inner]
-    low[inner] = high[inner] = np.fmin(straight, _parabolas(etas, rows[inner], where[inner]))
-    least = _vertices(etas, rows)[1]
-    return np.maximum(0.0, low - least), np.maximum(0.0, high - least)
-
-
 def _near(etas: Array, runs: Array, best: int) -> Array:
     """The points near the lowest, all of whose runs are finite [eta, seed]."""
-    close = np.abs(etas - etas[best]) <= _reach(etas, best, 2 * NEAR)
+    close = np.abs(etas - etas[best]) <= reach(etas, best, 2 * NEAR)
     found: Array = runs[np.isfinite(runs).all(axis=1) & close]
     return found
 

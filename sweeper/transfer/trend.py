@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.transfer.curve import Fit, fit
+from sweeper.transfer.curve import BIAS, Fit, fit
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import SizeCurve
 from sweeper.trial import encode
 
-FLOOR = 0.05
-"""Standard error in log2 that no optimum is below: the curve is no exact parabola."""
 FEWEST = 3
 """Widths that a correction needs: any two lie on a line."""
 
@@ -87,7 +85,7 @@ def _line(fits: dict[int, Fit], target: int) -> tuple[Array, Array]:
     optima = np.array([found.optimum.value for found in fits.values()])
     generator = np.random.default_rng(list(fits))
     draws = np.array([found.place_draws for found in fits.values()])
-    draws += generator.normal(0.0, FLOOR, draws.shape)
+    draws += generator.normal(0.0, BIAS, draws.shape)
     low, high = np.percentile(draws, [2.5, 97.5], axis=1)
     weights = ((high - low) / (2 * 1.96)) ** -2.0
     x = np.vstack([np.log2(np.array(list(fits)) / target), np.ones(len(fits))])
