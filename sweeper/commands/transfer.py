@@ -94,16 +94,20 @@ def transfer(
     if settings.transfer.eta is not None:
         found = replace(found, best={**found.best, "eta": settings.transfer.eta})
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
-    private_folder(folder)
     verdicts: list[Verdict] = []
     if target.validate:
+        private_folder(folder)
         verdicts, moved = validate(bench, found, size.width, folder, output)
     else:
         moved = measured_trend(bench, found, size.width)
+        _check_correction(settings, moved)
+    private_folder(folder)
     plan = _plan(bench, size, found, moved)
     write_json(folder / "plan.json", plan.to_json())
     show.plan(output.people, plan)
     show.trend(output.people, moved, applied=plan.source["correction"] is not None)
+    if settings.transfer.correct and moved is None:
+        output.say("No correction: the optima of fewer than two widths are known.")
     write_report(settings.folder)
     output.say(f"Plan: {folder / 'plan.json'}")
     output.say(f"Report: {settings.folder / 'report.html'}")
@@ -136,6 +140,15 @@ def _next(
     kept = [word for word in words if not (seeds and word.startswith("transfer.seeds="))]
     kept += [f"transfer.seeds={seeds}"] * bool(seeds)
     output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *kept])}")
+
+
+def _check_correction(settings: Settings, moved: Trend | None) -> None:
+    """BadInput when a correction is asked for and the widths were not measured."""
+    if settings.transfer.correct and moved is None:
+        raise BadInput(
+            "transfer.correct=true needs the optima of at least two widths: add --validate, and "
+            f"give {FEWEST} widths or more, as in transfer.widths=[32,64,128]"
+        )
 
 
 def _check_storage(settings: Settings) -> None:
@@ -176,11 +189,6 @@ def _plan(bench: Bench, size: Size, found: Conclusion, moved: Trend | None) -> T
     if settings.transfer.correct and moved is not None and moved.warranted:
         best, origin = {**best, "eta": moved.predicted.value}, "the trend over width"
         correction = moved.to_json()
-    elif settings.transfer.correct and moved is None:
-        raise BadInput(
-            "transfer.correct=true needs the optima of at least two widths: add --validate, and "
-            f"give {FEWEST} widths or more, as in transfer.widths=[32,64,128]"
-        )
     source = {
         "study": settings.name,
         "search": settings.raw["search"]["_target_"],
