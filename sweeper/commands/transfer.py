@@ -90,7 +90,8 @@ def transfer(
     bench = open_bench(settings)
     if target.validate:
         check_ladders(bench)
-    found = _optimum(bench, output)
+    study = Study.read(settings.folder)
+    found = _optimum(bench, study, output)
     if settings.transfer.eta is not None:
         found = replace(found, best={**found.best, "eta": settings.transfer.eta})
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
@@ -99,7 +100,7 @@ def transfer(
         private_folder(folder)
         verdicts, moved = validate(bench, found, size.width, folder, output)
     else:
-        moved = measured_trend(bench, found, size.width)
+        moved = measured_trend(bench, study, found, size.width)
         _check_correction(settings, moved)
     private_folder(folder)
     plan = _plan(bench, size, found, moved)
@@ -160,10 +161,9 @@ def _check_storage(settings: Settings) -> None:
         )
 
 
-def _optimum(bench: Bench, output: Output) -> Conclusion:
+def _optimum(bench: Bench, study: Study, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = bench.settings
-    study = Study.read(settings.folder)
     history, missing = replay_search(bench, study.get)
     if not history.results:
         raise BadInput(

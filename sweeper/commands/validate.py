@@ -22,7 +22,7 @@ from sweeper.sweep import Sweep, replay_ladder
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.trend import Trend, trend
 from sweeper.transfer.verdict import Verdict, judge
-from sweeper.trial import encode
+from sweeper.trial import Result, encode
 
 
 def check_ladders(bench: Bench) -> None:
@@ -68,11 +68,15 @@ def validate(
     return verdicts, moved
 
 
-def measured_trend(bench: Bench, found: Conclusion, target: int) -> Trend | None:
+def measured_trend(bench: Bench, study: Study, found: Conclusion, target: int) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
+
+    def lookup(key: str) -> Result | None:
+        result = study.get(key)  # what was stopped early or failed is no measurement
+        return result if result and result.status in ("complete", "diverged") else None
+
     settings = bench.settings
     rungs: Sequence[Size] = settings.transfer.ladders(settings.rung).get("width", ())
-    lookup = Study.read(settings.folder).get
     curves, _, missing = replay_ladder(bench, found.best, rungs, lookup)
     return None if missing else trend(curves, found.best["eta"], target)
 
