@@ -20,7 +20,7 @@ from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.recipe import Recipe, optional, prepare
 from sweeper.transfer.check import CheckRule
-from sweeper.transfer.ladder import LadderRule, Size
+from sweeper.transfer.ladder import AXES, LadderRule, Rung, Size
 from sweeper.trial import Axis, Hps, Space, Trial
 
 NUMERICS = 2
@@ -76,6 +76,12 @@ class Settings:
         return self.root / self.name
 
     @property
+    def rung(self) -> Rung:
+        """The base as a step of the ladders."""
+        train = {key: int(self.raw["train"][key]) for key in ("batch_size", "steps")}
+        return Rung(width=self.base.width, depth=self.base.depth, **train)
+
+    @property
     def cache(self) -> Path:
         """Where tokenized corpora are kept, for all studies."""
         return self.root / ".cache"
@@ -83,7 +89,7 @@ class Settings:
     def setup(self, data: Mapping[str, Any], precision: str, size: Size) -> dict[str, Any]:
         """What determines a trial beside hyperparameters and seed; see `Trial.setup`."""
         scheme = {k: v for k, v in self.raw["parameterization"].items() if k != "space"}
-        train = dict(self.raw["train"])
+        train = {**self.raw["train"], **size.train()}
         if train["precision"] == "auto":
             train["precision"] = precision
         # Without casts it is left out: trials then have the keys that they had before it was.
@@ -242,7 +248,7 @@ def _check_counts(settings: Settings) -> None:
 def _check_ladders(settings: Settings) -> None:
     """Check the base size, and the sizes of the ladders."""
     check_size(settings, settings.base)
-    for key, sizes in settings.transfer.ladders(settings.base, depth=True).items():
+    for axis, sizes in settings.transfer.ladders(settings.rung).items():
         for size in sizes:
             try:
                 check_size(settings, size)
@@ -250,7 +256,7 @@ def _check_ladders(settings: Settings) -> None:
                 if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
                     raise
                 allowed = f"sizes that the model can have ({error})"
-                raise ConfigError(f"transfer.{key}s", getattr(size, key), allowed) from error
+                raise ConfigError(f"transfer.{AXES[axis]}", getattr(size, axis), allowed) from error
 
 
 def check_size(settings: Settings, size: Size) -> None:

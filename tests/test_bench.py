@@ -17,7 +17,8 @@ def run(script: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "script", ["growth.py", "orchestration.py", "packing.py", "pruning.py", "search.py"]
+    "script",
+    ["growth.py", "orchestration.py", "packing.py", "pruning.py", "search.py", "verdict.py"],
 )
 def test_says_how_it_is_used(script: str) -> None:
     assert "usage" in run(script, "--help")
@@ -32,6 +33,15 @@ def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Pat
     assert 0 < mlp["training_ms"] < mlp["ms"]
     assert "Optuna on SQLite: not measured" in printed
     assert "| sweeper, packs of 64 |" in table.read_text()
+
+
+def test_the_verdict_s_errors_are_counted(tmp_path: Path) -> None:
+    out, table = tmp_path / "found.json", tmp_path / "found.md"
+    words = ["--count", "3", "--only", "parabolas", "--workers", "1", "--out", str(out)]
+    assert "wrong answers" in run("verdict.py", *words, "--markdown", str(table))
+    (scenario,) = json.loads(out.read_text())["scenarios"]
+    assert {sum(counts.values()) for counts in scenario["answers"].values()} == {3}
+    assert scenario["held"]["optimum"][1] <= 24 and "| parabolas |" in table.read_text()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,15 @@ def test_what_determines_a_trial() -> None:
     assert changed_default.setup({}, "float32", found.base) != found.setup(
         {}, "float32", found.base
     )
+
+
+def test_a_rung_determines_a_trial_by_batch_and_steps_and_the_base_s_is_the_search_s_own() -> None:
+    found = resolve(BASE)
+    plain = found.setup({}, "float32", found.base)
+    assert found.setup({}, "float32", found.rung) == plain
+    other = found.setup({}, "float32", replace(found.rung, batch_size=3, steps=7))
+    assert other["train"] == plain["train"] | {"batch_size": 3, "steps": 7}
+    assert {**other, "train": {}} == {**plain, "train": {}}
 
 
 def test_fp8_is_part_of_what_determines_a_trial_once_it_casts() -> None:
@@ -184,6 +194,9 @@ HERE = f"{__name__}."
         ("transfer.widths", [8 * 10**7], "transfer.widths=80000000 is refused"),
         ("transfer.depths", [10**6], "transfer.depths=1000000 is refused"),
         ("transfer.depths", [0], "transfer.depths=0 is refused"),
+        ("transfer.batches", [0], "transfer.batches=0 is refused"),
+        ("transfer.steps", [1.5], r"transfer.steps\[0\]=1.5 is refused"),
+        ("transfer.correct", 1, "transfer.correct=1 is refused"),
         ("transfer.seeds", 10**12, "transfer=.* trials a size' is refused"),
         ("transfer.span", 1e9, "transfer=.* trials a size' is refused"),
         ("transfer.max_regret", -1, "transfer.max_regret=-1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sweeper.search.line import LineRule
 from sweeper.search.lr import LearningRateLine
 from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.sweep import Sweep, replay_ladder, replay_search
-from sweeper.transfer.ladder import LadderRule, Size
+from sweeper.transfer.ladder import LadderRule, Rung, Size
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.training import helpers
 
@@ -272,6 +273,18 @@ def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_en
     assert watcher.told == [(0, 36), (36, 2), (38, 2)]
     assert {r.trial.phase for r in study.results()} == {"validate"}
     assert make(BySize(9.0), study, transfer=RULE)[0].ladder(BEST, [BASE, LARGE]) == [base, large]
+
+
+def test_rungs_of_other_batches_and_steps_are_setups_of_their_own() -> None:
+    base = Rung(width=32, depth=2, batch_size=4, steps=100)
+    rungs = [base, replace(base, batch_size=8), replace(base, steps=200)]
+    launcher = Launcher(widths(0.5))
+    sweep, study, _ = make(launcher, transfer=RULE)
+    curves = sweep.ladder(BEST, rungs)
+    assert [curve.size for curve in curves] == rungs
+    assert len(study.results()) == 3 * 9 * 2
+    trained = {tuple(sorted(r.trial.setup["train"].items())) for r in study.results()}
+    assert trained == {tuple(sorted(rung.train().items())) for rung in rungs}
 
 
 def test_ladder_shares_the_runs_that_the_search_has_trained() -> None:

@@ -18,6 +18,7 @@ from sweeper.launch.packs import resolve_device
 from sweeper.report import coordinates as show
 from sweeper.report.plots import save
 from sweeper.settings import Bench, Settings, resolve
+from sweeper.study import Study
 from sweeper.training.coordinates import Moved, moved
 from sweeper.training.recipe import prepare
 from sweeper.training.scales import OperandScale, scales
@@ -92,7 +93,7 @@ def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
     settings = bench.settings
     found = {name: axis.default for name, axis in settings.space.items()}
     if of_study:
-        found = dict(optimum(bench, output).best)
+        found = dict(optimum(bench, Study.read(settings.folder), output).best)
     if settings.check.eta is not None:
         found["eta"] = settings.check.eta
     return found
@@ -110,7 +111,17 @@ def _trial(bench: Bench, size: Size, hps: Hps, seed: int, changed: Mapping[str, 
 def _coordinates(bench: Bench, hps: Hps, device: str, output: Output) -> list[CoordinateCheck]:
     """Train the runs of every ladder, and judge them."""
     settings, rule = bench.settings, bench.settings.check
-    ladders = settings.transfer.ladders(settings.base, depth=True)
+    climbed = settings.transfer.ladders(settings.rung)
+    ladders = {
+        axis: [Size(width=rung.width, depth=rung.depth) for rung in climbed[axis]]
+        for axis in ("width", "depth")
+        if axis in climbed
+    }
+    if not ladders:
+        raise BadInput(
+            "there is no ladder to check: give transfer.widths or transfer.depths a value that is "
+            "not the base's, as in transfer.widths=[32,64,128]"
+        )
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     runs = {}
     for size in sizes:

@@ -41,12 +41,14 @@ def diagnose(
         if name not in BATTERY:
             raise BadInput(f"--only {name}: there is no such experiment; {suggest(name, BATTERY)}")
     settings = load_study(study_name, words, config_dir)
-    ladder = settings.transfer.ladders(settings.base, depth=True).get(axis, [])
+    # Sizes, not rungs: an experiment may change the batch size and the steps.
+    rungs = settings.transfer.ladders(settings.rung).get(axis, [])
+    ladder = [Size(width=rung.width, depth=rung.depth) for rung in rungs]
     if len(ladder) < 2 or ladder[-1] == settings.base:
         raise BadInput(f"transfer.{axis}s must name a size beyond the base, {settings.base}")
     check_storage(settings)
     bench = open_bench(settings)
-    best = dict(optimum(bench, output).best)
+    best = dict(optimum(bench, Study.read(settings.folder), output).best)
     if settings.transfer.eta is not None:
         best["eta"] = settings.transfer.eta
     start = time.time()

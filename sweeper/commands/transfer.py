@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from sweeper.commands.bench import check_target, open_bench, progress
-from sweeper.commands.output import DONE, NOT_PROVEN, Output, failures, find_study
+from sweeper.commands.bench import check_target, open_bench
+from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
+from sweeper.commands.validate import check_ladders, measured_trend, validate
 from sweeper.config import parse, plain, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
-from sweeper.lock import StudyLock
 from sweeper.report import console as show
 from sweeper.report.log import heard
 from sweeper.report.page import write_report
-from sweeper.report.plots import learning_rate_figure, save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench, Settings, read_root, resolve
 from sweeper.study import Study
-from sweeper.sweep import Sweep, replay_search
-from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.sweep import replay_search
+from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import TransferPlan, make_plan
-from sweeper.transfer.verdict import Verdict, judge
-from sweeper.trial import encode
+from sweeper.transfer.trend import FEWEST, Trend
+from sweeper.transfer.verdict import Verdict
 
 
 def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -92,31 +89,70 @@ def transfer(
     if target.validate:
         check_storage(settings)
     bench = open_bench(settings)
-    found = optimum(bench, output)
+    if target.validate:
+        check_ladders(bench)
+    study = Study.read(settings.folder)
+    found = optimum(bench, study, output)
     if settings.transfer.eta is not None:
         found = replace(found, best={**found.best, "eta": settings.transfer.eta})
-    plan = _plan(bench, size, found)
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
-    private_folder(folder)
-    write_json(folder / "plan.json", plan.to_json())
-    show.plan(output.people, plan)
     verdicts: list[Verdict] = []
     if target.validate:
-        with_depth = size.depth != settings.base.depth or bool(settings.transfer.depths)
-        verdicts = _validate(bench, found, folder, output, with_depth=with_depth)
+        private_folder(folder)
+        verdicts, moved = validate(bench, found, size.width, folder, output)
+    else:
+        moved = measured_trend(bench, study, found, size.width)
+        _check_correction(settings, moved)
+    private_folder(folder)
+    plan = _plan(bench, size, found, moved)
+    write_json(folder / "plan.json", plan.to_json())
+    show.plan(output.people, plan)
+    show.trend(output.people, moved, applied=plan.source["correction"] is not None)
+    if settings.transfer.correct and moved is None:
+        output.say("No correction: the optima of fewer than two widths are known.")
     if sentence := heard(lambda: settings.logger.plan(settings.folder, folder)):
         output.notes([sentence])
     write_report(settings.folder)
     output.say(f"Plan: {folder / 'plan.json'}")
     output.say(f"Report: {settings.folder / 'report.html'}")
-    if not target.validate:
-        options = [f"--study={settings.name}", f"--to-width={size.width}"]
-        options += [f"--to-depth={size.depth}"] * (size.depth != settings.base.depth)
-        output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *words])}")
-    answers = [verdict.to_json() for verdict in verdicts] if verdicts else None
-    output.document({"study": settings.name, "plan": plan.to_json(), "verdicts": answers})
+    _next(settings, target, verdicts, words, output)
+    document = {
+        "study": settings.name,
+        "plan": plan.to_json(),
+        "verdicts": [verdict.to_json() for verdict in verdicts] or None,
+        "trend": moved and moved.to_json(),
+    }
+    output.document(document)
     proven = all(verdict.answer == "holds" for verdict in verdicts)
     return NOT_PROVEN if target.strict and not proven else DONE
+
+
+def _next(
+    settings: Settings,
+    target: Target,
+    verdicts: Sequence[Verdict],
+    words: Sequence[str],
+    output: Output,
+) -> None:
+    """The command that goes on from here: validation, or the seeds that would settle it."""
+    seeds = max((v.more.seeds for v in verdicts if v.more is not None), default=0)
+    if target.validate and not seeds:
+        return
+    options = [f"--study={settings.name}", f"--to-width={target.width}"]
+    depth = target.depth or settings.base.depth
+    options += [f"--to-depth={depth}"] * (depth != settings.base.depth)
+    kept = [word for word in words if not (seeds and word.startswith("transfer.seeds="))]
+    kept += [f"transfer.seeds={seeds}"] * bool(seeds)
+    output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *kept])}")
+
+
+def _check_correction(settings: Settings, moved: Trend | None) -> None:
+    """BadInput when a correction is asked for and the widths were not measured."""
+    if settings.transfer.correct and moved is None:
+        raise BadInput(
+            "transfer.correct=true needs the optima of at least two widths: add --validate, and "
+            f"give {FEWEST} widths or more, as in transfer.widths=[32,64,128]"
+        )
 
 
 def check_storage(settings: Settings) -> None:
@@ -128,10 +164,9 @@ def check_storage(settings: Settings) -> None:
         )
 
 
-def optimum(bench: Bench, output: Output) -> Conclusion:
+def optimum(bench: Bench, study: Study, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = bench.settings
-    study = Study.read(settings.folder)
     history, missing = replay_search(bench, study.get)
     if not history.results:
         raise BadInput(
@@ -149,66 +184,24 @@ def optimum(bench: Bench, output: Output) -> Conclusion:
     return found
 
 
-def _plan(bench: Bench, size: Size, found: Conclusion) -> TransferPlan:
+def _plan(bench: Bench, size: Size, found: Conclusion, moved: Trend | None) -> TransferPlan:
+    """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
     settings, recipe = bench.settings, bench.recipe(size)
+    best, origin = found.best, "the study" if settings.transfer.eta is None else "transfer.eta"
+    correction = None
+    if settings.transfer.correct and moved is not None and moved.warranted:
+        best, origin = {**best, "eta": moved.predicted.value}, "the trend over width"
+        correction = moved.to_json()
     source = {
         "study": settings.name,
         "search": settings.raw["search"]["_target_"],
         "objective": found.objective,
         "runs": found.runs,
         "seeds": found.seeds,
-        "eta_from": "the study" if settings.transfer.eta is None else "transfer.eta",
+        "eta_from": origin,
+        "correction": correction,
         "data": bench.corpus.identity(),
         **provenance(),
     }
-    hps = {name: 2.0**value for name, value in found.best.items()}
+    hps = {name: 2.0**value for name, value in best.items()}
     return make_plan(recipe, settings.base, size, hps, source)
-
-
-def _validate(
-    bench: Bench, found: Conclusion, folder: Path, output: Output, *, with_depth: bool
-) -> list[Verdict]:
-    """Train the ladders and judge them."""
-    settings, rule, start = bench.settings, bench.settings.transfer, time.time()
-    ladders = rule.ladders(settings.base, depth=with_depth)
-    sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
-        planned = len(sizes) * rule.points_per_line() * rule.seeds
-        with progress(settings, output, "validate", planned) as monitor:
-            sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger)
-            curves = {c.size: c for c in sweep.ladder(found.best, sizes)}
-        output.notes([*study.notices, *failures(study.results())])
-        output.tell_speed(study.results(), since=start)
-    eta = found.best["eta"]
-    verdicts = [
-        judge(axis, [curves[size] for size in ladder], eta, settings.base, rule)
-        for axis, ladder in ladders.items()
-    ]
-    record = _validation_record(eta, verdicts, list(curves.values()))
-    write_json(folder / "validation.json", record)
-    for verdict in verdicts:
-        save(learning_rate_figure(encode(record), verdict.axis), folder / f"curves-{verdict.axis}")
-        show.verdict(output.people, verdict)
-        picture = folder / f"curves-{verdict.axis}.png"
-        output.say(f"Curves: {picture}")
-    return verdicts
-
-
-def _validation_record(
-    eta: float, verdicts: Sequence[Verdict], curves: Sequence[SizeCurve]
-) -> dict[str, Any]:
-    """The content of `validation.json`."""
-    return {
-        "transferred_log2_eta": eta,
-        "axes": [verdict.to_json() for verdict in verdicts],
-        "curves": [
-            {
-                **asdict(curve.size),
-                "points": [
-                    {"log2_eta": value, "losses": list(losses)}
-                    for value, losses in sorted(curve.losses.items())
-                ],
-            }
-            for curve in curves
-        ],
-    }

@@ -11,10 +11,12 @@ from rich.table import Table
 
 from sweeper.report.progress import duration
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
-from sweeper.transfer.curve import Estimate
 from sweeper.transfer.diagnosis import Diagnosis, Finding
+from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.explain import Explained
+from sweeper.transfer.ladder import UNSCALED, named
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
 
 
@@ -215,39 +217,67 @@ def _layer(name: str) -> str:
 
 def verdict(console: Console, found: Verdict) -> None:
     """One axis: the table of its sizes, and the answer."""
-    columns = [found.axis, "optimum log2 eta", "shift", "loss", "regret", "cost", "answer"]
-    shown = table(f"Learning-rate curves over {found.axis}", columns)
+    axis = found.axis.replace("_", " ")
+    columns = [axis, "optimum log2 eta", "shift", "basin", "loss", "regret", "cost", "answer"]
+    shown = table(f"Learning-rate curves over {axis}", columns)
     for size in found.sizes:
         shown.add_row(
             str(getattr(size.size, found.axis)),
             within(size.optimum),
             within(size.shift, sign="+"),
+            _basin(size.basin.width),
             number(size.loss.value, 3),
             within(size.regret, 4),
             within(size.cost, 4),
             size.answer,
         )
     console.print(shown)
-    console.print(
+    legend = (
         "Regret: loss in nats of training at the transferred eta. Cost: at the base's own optimum. "
-        "Shift: log2, from the base's optimum. ±: 95 % interval.",
-        highlight=False,
-        soft_wrap=True,
+        "Shift: log2, from the base's optimum. Basin: log2 width within 1 % of the least loss. "
+        "±: 95 % interval."
     )
-    for size in found.sizes:
-        if size.answer != "holds":
-            console.print(
-                f"- {size.size}: {size.reason}", highlight=False, markup=False, soft_wrap=True
-            )
-    if found.note:
-        console.print(f"- Note: {found.note}.", highlight=False, markup=False, soft_wrap=True)
+    if found.axis in UNSCALED:
+        legend += f" The rule over {axis}: eta stays as it is."
+    console.print(legend, highlight=False, soft_wrap=True)
+    doubts = [size for size in found.sizes if size.answer != "holds"]
+    notes = [f"{named(size.size, found.axis)}: {size.reason}" for size in doubts]
+    for line in [*notes, *([f"Note: {found.note}."] if found.note else [])]:
+        console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)
     style = {"holds": "green", "fails": "red"}.get(found.answer, "yellow")
     todo = f" To settle it, {found.todo}." if found.todo else ""
     console.print(
-        f"[bold {style}]The transfer over {found.axis} {_sentence(found)}.[/]{todo}",
+        f"[bold {style}]The transfer over {axis} {_sentence(found)}.[/]{todo}",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _basin(width: Estimate) -> str:
+    """The basin's width; with >= where the curve ends within it."""
+    if not math.isfinite(width.value):
+        return "-"
+    return f"{'≥' if math.isinf(width.high) else ''}{width.value:.2f}"
+
+
+def trend(console: Console, found: Trend | None, *, applied: bool) -> None:
+    """What the optima over width say of the target's, and what became of it."""
+    if found is None:
+        return
+    low, high = 2.0**found.predicted.low, 2.0**found.predicted.high
+    text = (
+        f"Trend over {len(found.widths)} widths: eta* goes as width^({within(found.slope)}). "
+        f"At width {found.target} it predicts eta {short(2.0**found.predicted.value)} "
+        f"({short(low)} to {short(high)}) where the plan's transferred one is "
+        f"{short(2.0**found.transferred)}; going over would save {found.gain.value:.4f} nats. "
+    )
+    if applied:
+        text += "The plan uses the prediction (transfer.correct)."
+    elif found.warranted:
+        text += f"A correction is warranted: {found.reason}. transfer.correct=true applies it."
+    else:
+        text += f"No correction is warranted: {found.reason}."
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _sentence(found: Verdict) -> str:

@@ -235,18 +235,24 @@ def _axis(validation: Document, verdict: Document, base: Document, names: _Names
 
 def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
     """One row of the verdict's table."""
-    loss, is_base = number((size.get("loss") or {}).get("value")), size["size"] == base
+    loss, is_base = number((size.get("loss") or {}).get("value")), _is_base(size, base)
     shift = _interval(size.get("shift"), "{:+z.2f}")
     return {
         "size": f"{size['size'][axis]}{' (base)' if is_base else ''}",
         "optimum": _interval(size.get("optimum"), "{:z.2f}"),
         "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
+        "basin": _interval((size.get("basin") or {}).get("width"), "{:.2f}"),
         "loss": _interval(size.get("loss"), "{:.4f}"),
         "regret": _interval(size.get("regret"), "{:.4f}"),
         "share": _interval(size.get("cost"), "{:.2f}", scale=100 / loss if loss else math.nan),
         "answer": size.get("answer", UNKNOWN),
         "reason": size.get("reason", ""),
     }
+
+
+def _is_base(size: Document, base: Document) -> bool:
+    """Whether a row is the base's; a record that does not say so has its width and depth."""
+    return bool(size.get("is_base", size["size"] == base))
 
 
 def _interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[str, str] | None:

@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
+from sweeper.transfer.ladder import AXES
 
 Document = Mapping[str, Any]
 """A JSON object as a study's folder holds it."""
@@ -75,13 +76,16 @@ def number(value: object) -> float:
 
 
 def ladder(validation: Document, axis: str) -> list[Document]:
-    """The curves that belong to `axis`, by ascending size: their other dimension is the base's."""
-    other = "depth" if axis == "width" else "width"
+    """The curves that belong to `axis`, ascending: all else of their size is the base's."""
     curves = list(validation.get("curves") or ())
-    judged = [size["size"][other] for size in verdict(validation, axis).get("sizes") or ()]
-    shared = [curve[other] for curve in curves]
-    fixed = max(judged or shared, key=(judged or shared).count, default=None)
-    return sorted((c for c in curves if c[other] == fixed), key=lambda c: float(c[axis]))
+
+    def others(size: Document) -> tuple[object, ...]:
+        return tuple(size.get(key) for key in AXES if key != axis)
+
+    judged = [others(size["size"]) for size in verdict(validation, axis).get("sizes") or ()]
+    shared = judged or [others(curve) for curve in curves]
+    fixed = max(shared, key=shared.count, default=None)
+    return sorted((c for c in curves if others(c) == fixed), key=lambda c: float(c[axis]))
 
 
 def verdict(validation: Document, axis: str) -> Document:
@@ -114,11 +118,12 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         handles.append(_key(f"transferred: {eta:.2f}", color=INK, linestyle=DASHED))
     ax.set(xlabel="learning rate log2 η", ylabel=LOSS)
     answer = judged.get("answer", "no verdict yet")
-    ax.set_title(f"Transfer over {axis}: {answer}", parse_math=False)
+    words = axis.replace("_", " ")
+    ax.set_title(f"Transfer over {words}: {answer}", parse_math=False)
     handles += [_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
     handles += _off_scale(means, top)
     if handles:
-        title = f"{axis}: optimum log2 η" if judged else axis
+        title = f"{words}: optimum log2 η" if judged else words
         figure.legend(handles=handles, title=title, **BESIDE)
     return figure
 

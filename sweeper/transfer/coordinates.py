@@ -18,7 +18,7 @@ import numpy as np
 from sweeper.scaling.spec import Role
 from sweeper.training.coordinates import Moved
 from sweeper.transfer.check import CheckRule
-from sweeper.transfer.curve import Estimate
+from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import encode
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweeper.transfer.battery import Experiment
-from sweeper.transfer.curve import Estimate
+from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderRule, SizeCurve
 from sweeper.transfer.verdict import Answer, SizeVerdict
 from sweeper.trial import encode

@@ -1,10 +1,10 @@
-"""Which trials validate a transfer: learning-rate lines at a ladder of sizes."""
+"""Which trials validate a transfer: learning-rate lines along ladders of sizes, batch or steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sweeper.errors import ConfigError
 from sweeper.search.line import LineRule, LineState, replay
@@ -25,19 +25,52 @@ class Size:
     def __str__(self) -> str:
         return f"width {self.width}, depth {self.depth}"
 
+    def train(self) -> Mapping[str, int]:
+        """The settings of the training that it sets in place of the study's."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Rung(Size):
+    """A step of a ladder: a size, and how many examples a step and steps it is trained for."""
+
+    batch_size: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, batch size {self.batch_size}, {self.steps} steps"
+
+    def train(self) -> Mapping[str, int]:
+        """Batch size and steps, under their names in `train`."""
+        return {"batch_size": self.batch_size, "steps": self.steps}
+
+
+AXES = {"width": "widths", "depth": "depths", "batch_size": "batches", "steps": "steps"}
+"""What a ladder may climb, and the key of its values in `transfer`."""
+UNSCALED = ("batch_size", "steps")
+"""Axes that no parameterization has a rule for: the learning rate is transferred as it is."""
+
+
+def named(size: Size, axis: str) -> str:
+    """A step in words by its place on the ladder: width 64, batch size 32."""
+    return f"{axis.replace('_', ' ')} {getattr(size, axis)}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LadderRule:
-    """The sizes to train, how their curves over eta are laid, and the verdict's thresholds.
+    """The ladders to train, how their curves over eta are laid, and the verdict's thresholds.
 
-    Spans and steps are in log2 eta. `max_shift` is the largest move of the optimum from the
-    base's (log2), `max_regret` the largest loss by training at the base's optimum, as a share
-    of the size's best loss. `eta` (log2) replaces the study's, in the plan and as the curves'
-    centre.
+    `steps` is the ladder over training steps; `span` and `step` are in log2 eta. `max_shift` is
+    the largest move of the optimum from the base's (log2), `max_regret` the largest loss by
+    training at the base's optimum, as a share of the size's best loss. `eta` (log2) replaces the
+    study's, in the plan and as the curves' centre. `correct` lets the plan use the optimum that
+    the trend over width predicts.
     """
 
     widths: tuple[int, ...]
     depths: tuple[int, ...] = ()
+    batches: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
     seeds: int = 2
     span: float = 2.0
     step: float = 0.5
@@ -45,12 +78,13 @@ class LadderRule:
     max_shift: float = 1.0
     max_regret: float = 0.01
     eta: float | None = None
+    correct: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an empty grid and impossible numbers."""
-        if not self.widths:
+        if not any(getattr(self, key) for key in AXES.values()):
             raise ConfigError("widths", [], "at least one width, as in [64,128,256]")
-        for key in ("widths", "depths"):
+        for key in AXES.values():
             for value in getattr(self, key):
                 if value < 1:
                     raise ConfigError(key, value, "sizes of at least 1")
@@ -65,12 +99,15 @@ class LadderRule:
         if self.eta is not None and not abs(self.eta) <= 60:
             raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
 
-    def ladders(self, base: Size, *, depth: bool) -> Mapping[str, list[Size]]:
-        """Sizes by axis, ascending, the base among them; the depth ladder only if it has steps."""
-        found = {"width": [Size(width=w, depth=base.depth) for w in {*self.widths, base.width}]}
-        if depth and set(self.depths) - {base.depth}:
-            found["depth"] = [Size(width=base.width, depth=d) for d in {*self.depths, base.depth}]
-        return {axis: sorted(sizes) for axis, sizes in found.items()}
+    def ladders(self, base: Rung) -> Mapping[str, list[Rung]]:
+        """Rungs by axis, ascending, the base among them; an axis without a second one is none."""
+        found = {}
+        for axis, key in AXES.items():
+            own = getattr(base, axis)
+            rungs = [replace(base, **{axis: value}) for value in {*getattr(self, key), own}]
+            if len(rungs) > 1:
+                found[axis] = sorted(rungs)
+        return found
 
     def points_per_line(self) -> int:
         """Values of eta of one size's curve before any extension."""

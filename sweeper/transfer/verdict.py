@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sweeper.transfer.curve import Estimate, Fit, fit
+from sweeper.transfer.advice import More, advise
+from sweeper.transfer.basin import UNKNOWN_BASIN, Basin
+from sweeper.transfer.curve import Fit, fit
+from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
 from sweeper.trial import encode
 
@@ -20,7 +23,8 @@ class SizeVerdict:
 
     `regret` is the loss of training at the transferred eta, `cost` that of training at the
     optimum of the base's own curve. The answer rests on `shift` and `cost`: an eta that is off
-    at the base already is a matter of the search, not of the transfer.
+    at the base already is a matter of the search, not of the transfer. `basin` is the range of
+    learning rates within 1 % of the least loss.
     """
 
     size: Size
@@ -32,13 +36,16 @@ class SizeVerdict:
     at_end: bool
     answer: Answer
     reason: str
+    basin: Basin = UNKNOWN_BASIN
+    is_base: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one axis, from that of its sizes.
 
-    `todo` says what would settle a doubt; `note` warns of an eta that the base itself refutes.
+    `todo` says what would settle a doubt, and `more` how many seeds if it is seeds; `note` warns
+    of an eta that the base itself refutes.
     """
 
     axis: str
@@ -46,6 +53,7 @@ class Verdict:
     sizes: tuple[SizeVerdict, ...]
     todo: str = ""
     note: str = ""
+    more: More | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -65,16 +73,21 @@ def judge(
     """
     fits = [(curve.size, fit(curve, transferred)) for curve in curves]
     reference = next(found for size, found in fits if size == base)
-    sizes = [_judge_size(size, found, reference, rule) for size, found in fits]
+    sizes = [
+        _judge_size(size, found, reference, rule, is_base=size == base) for size, found in fits
+    ]
     answers = {size.answer for size in sizes}
     answer: Answer = "holds"
     if "fails" in answers:
         answer = "fails"
     elif "cannot say yet" in answers:
         answer = "cannot say yet"
-    todo = _todo(sizes, rule) if answer == "cannot say yet" else ""
+    todo, more = "", None
+    if answer == "cannot say yet":
+        points = sum(len(curve.losses) for curve in curves)
+        todo, more = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
     note = _note(transferred, reference, rule)
-    return Verdict(axis=axis, answer=answer, sizes=tuple(sizes), todo=todo, note=note)
+    return Verdict(axis=axis, answer=answer, sizes=tuple(sizes), todo=todo, note=note, more=more)
 
 
 def _note(transferred: float, reference: Fit | None, rule: LadderRule) -> str:
@@ -95,7 +108,7 @@ UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
 
 
 def _judge_size(
-    size: Size, found: Fit | None, reference: Fit | None, rule: LadderRule
+    size: Size, found: Fit | None, reference: Fit | None, rule: LadderRule, *, is_base: bool
 ) -> SizeVerdict:
     if found is None or reference is None:
         answer: Answer = "fails" if found is None else "cannot say yet"
@@ -110,10 +123,11 @@ def _judge_size(
             at_end=False,
             answer=answer,
             reason=reason,
+            is_base=is_base,
         )
     shift = cost = Estimate(value=0.0, low=0.0, high=0.0)
-    if found is not reference:
-        moved = found.optimum_draws - reference.optimum_draws
+    if not is_base:
+        moved = found.place_draws - reference.place_draws
         shift = Estimate.of(found.optimum.value - reference.optimum.value, moved)
         cost = found.cost(reference.optimum.value, reference.optimum_draws)
     if math.isinf(cost.low):
@@ -132,6 +146,8 @@ def _judge_size(
         at_end=found.at_end,
         answer=answer,
         reason=reason,
+        basin=found.basin,
+        is_base=is_base,
     )
 
 
@@ -152,38 +168,3 @@ def _answer(fit: Fit, shift: Estimate, cost: Estimate, rule: LadderRule) -> tupl
     if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
         return "cannot say yet", f"the shift may be {shift.low:+.2f} to {shift.high:+.2f}"
     return "holds", "shift and cost are within the thresholds"
-
-
-def _todo(sizes: Sequence[SizeVerdict], rule: LadderRule) -> str:
-    """What to run next: a longer curve, or as many seeds as shrink the widest interval enough.
-
-    An interval of half-width h around a value that is d off its threshold clears it with
-    (h / d)^2 times the seeds.
-    """
-    open_sizes = [size for size in sizes if size.answer == "cannot say yet"]
-    ends = [str(size.size) for size in open_sizes if size.at_end]
-    if ends:
-        return f"let the curves reach further at {'; '.join(ends)}: raise transfer.extend"
-    if rule.seeds == 1:
-        return "train at least two seeds a point: transfer.seeds=2"
-    gaps = [str(size.size) for size in open_sizes if math.isinf(size.cost.high)]
-    if gaps:
-        return (
-            f"measure the curves at the base's optimum for {'; '.join(gaps)}: "
-            "lower transfer.step or raise transfer.span"
-        )
-    factor = max((_more(size, rule) for size in open_sizes), default=1.0)
-    seeds = max(rule.seeds + 1, math.ceil(rule.seeds * min(factor, 16.0)))
-    return f"train about {seeds} seeds a point: transfer.seeds={seeds}"
-
-
-def _more(size: SizeVerdict, rule: LadderRule) -> float:
-    """How many times the seeds would settle `size`: one estimate beyond suffices to fail it."""
-    pairs = ((size.shift, rule.max_shift), (size.cost, rule.max_regret * size.loss.value))
-    within, beyond = list[float](), list[float]()
-    for estimate, limit in pairs:
-        room = limit - abs(estimate.value)
-        half = max(estimate.high - estimate.value, estimate.value - estimate.low)
-        factor = (half / room) ** 2 if half < 4 * abs(room) else 16.0
-        (within if room > 0 else beyond).append(factor)
-    return min(beyond) if beyond else max(within)

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.commands import validate
 from sweeper.commands.transfer import split_root
 from sweeper.lock import StudyLock
+from sweeper.study import Study
+from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.trend import Trend
 from tests.commands.driver import Run, assert_refused, rewrite_results, tree
 
 QUICK = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.span=0.5", "transfer.extend=0"]
@@ -135,7 +139,48 @@ class TestValidate:
     ) -> None:
         words = ["--to-width", "16", "transfer.depths=[2]", "transfer.widths=[16]"]
         answer = sweeper("transfer", "--validate", *QUICK, *words, "--json")
-        assert [verdict["axis"] for verdict in answer.document["verdicts"]] == ["width", "depth"]
+        assert [verdict["axis"] for verdict in answer.document["verdicts"]] == ["depth"]
+
+    def test_batch_size_and_steps_are_ladders_of_their_own(self, sweeper: Run, study: Path) -> None:
+        words = [*QUICK[1:], "transfer.widths=[]", "transfer.batches=[4]", "transfer.steps=[9]"]
+        answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
+        assert answer.code == 0 and "Learning-rate curves over batch size" in answer.out
+        assert "The rule over batch size: eta stays as it is." in answer.out
+        assert "The transfer over steps " in answer.out and "Trend over" not in answer.out
+        folder = study / "transfer/w32-d1"
+        assert (folder / "curves-batch_size.png").exists()
+        record = json.loads((folder / "validation.json").read_text())
+        assert [axis["axis"] for axis in record["axes"]] == ["batch_size", "steps"]
+        trained = [(c["width"], c["batch_size"], c["steps"]) for c in record["curves"]]
+        assert trained == [(16, 2, 4), (16, 2, 9), (16, 4, 4)]
+        sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
+        assert [size["is_base"] for size in sizes["batch_size"]] == [True, False]
+        results = Study.read(study).results()
+        settings = {(r.trial.setup["train"]["batch_size"], r.steps) for r in results}
+        assert settings == {(2, 4), (2, 9), (4, 4)}
+        assert "Validation over batch size" in (study / "report.html").read_text()
+
+    def test_nothing_to_climb_is_refused(self, sweeper: Run, study: Path) -> None:
+        before = tree(study)
+        words = ["transfer", "--to-width", "32", "--validate", *QUICK]
+        answer = sweeper(*words, "transfer.widths=[16]")
+        assert_refused(answer, "--validate has no ladder to train")
+        answer = sweeper(*words, "transfer.batches=[100000000]")
+        assert_refused(answer, "transfer.batches: ")
+        assert tree(study) == before
+
+    def test_seeds_that_would_settle_it_are_the_next_command(
+        self, sweeper: Run, study: Path
+    ) -> None:
+        words = ["transfer", "--to-width", "32", "--validate", *QUICK, "transfer.seeds=1"]
+        answer = sweeper(*words, "transfer.max_shift=50", "transfer.max_regret=1000")
+        if "transfer.seeds=2" in answer.out:
+            assert "6 more runs" in answer.out
+            last = answer.out.splitlines()[-1]
+            assert last.startswith("Next: sweeper transfer --study=a --to-width=32 --validate ")
+            assert last.endswith(" transfer.seeds=2") and last.count("transfer.seeds=") == 1
+        else:  # an optimum at the end of a curve is no matter of seeds
+            assert "Next:" not in answer.out
 
     def test_a_second_driver_is_refused(self, sweeper: Run, study: Path) -> None:
         with StudyLock(study):
@@ -151,6 +196,61 @@ class TestValidate:
         assert answer.document["verdicts"][0]["answer"] in ("fails", "cannot say yet")
         losses = json.loads((study / "transfer/w32-d1/validation.json").read_text())["curves"]
         assert math.inf in [float(x) for p in losses[1]["points"] for x in p["losses"]]
+
+
+def found(*, warranted: bool) -> Trend:
+    """A trend that predicts eta 2^-1.5 for the target."""
+    near = Estimate(value=-1.5, low=-1.75, high=-1.25)
+    return Trend(
+        widths=(16, 32, 64),
+        slope=Estimate(value=-0.5, low=-0.6, high=-0.4),
+        target=256,
+        transferred=0.0,
+        predicted=near,
+        gain=Estimate(value=0.0625, low=0.01, high=0.1),
+        warranted=warranted,
+        reason="because",
+    )
+
+
+class TestCorrection:
+    def test_is_offered_and_applied_only_when_asked(
+        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = ["transfer", "--to-width", "256", "--validate", *QUICK]
+        plain = json.loads(sweeper(*words, "--json").out)
+        assert plain["trend"] is None or len(plain["trend"]["widths"]) == 2
+        monkeypatch.setattr(validate, "trend", lambda *_: found(warranted=True))
+        offered = sweeper(*words)
+        assert "Trend over 3 widths: eta* goes as width^(-0.50 ±0.10)." in offered.out
+        assert "eta 0.3536 (0.2973 to 0.4204)" in offered.out
+        assert "would save 0.0625 nats" in offered.out
+        assert "transfer.correct=true applies it" in offered.out
+        source = json.loads((study / "transfer/w256-d1/plan.json").read_text())["source"]
+        assert source["eta_from"] == "the study" and source["correction"] is None
+        plan = sweeper(*words, "transfer.correct=true", "--json").document["plan"]
+        assert plan["hps"]["eta"] == pytest.approx(2**-1.5)
+        assert plan["source"]["eta_from"] == "the trend over width"
+        assert plan["source"]["correction"]["slope"]["value"] == -0.5
+        # What was measured is known without training it again.
+        again = sweeper(*[word for word in words if word != "--validate"], "transfer.correct=true")
+        assert "The plan uses the prediction" in again.out
+
+    def test_is_not_made_when_it_is_not_warranted(
+        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
+        monkeypatch.setattr(validate, "trend", lambda *_: found(warranted=False))
+        answer = sweeper(*words)
+        assert "No correction is warranted: because." in answer.out
+        source = json.loads((study / "transfer/w256-d1/plan.json").read_text())["source"]
+        assert source["eta_from"] == "the study" and source["correction"] is None
+
+    def test_without_measured_widths_is_refused(self, sweeper: Run, study: Path) -> None:
+        before = tree(study)
+        answer = sweeper("transfer", "--to-width", "256", "transfer.correct=true")
+        assert tree(study) == before
+        assert_refused(answer, "transfer.correct=true needs the optima of at least two widths")
 
 
 def test_root_is_told_from_other_overrides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from rich.console import Console
 from sweeper.report import console as show
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult, Phase
-from sweeper.transfer.curve import Estimate
-from sweeper.transfer.ladder import Size
+from sweeper.transfer.basin import Basin
+from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.ladder import Rung, Size
 from sweeper.transfer.plan import PlannedParameter, Prescription, TransferPlan
 from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
 
@@ -178,15 +179,15 @@ class TestPlan:
 class TestVerdict:
     def test_that_holds(self, paper: Console) -> None:
         show.verdict(paper, Verdict(axis="width", answer="holds", sizes=(HOLDS,)))
-        assert rows(paper)[3][:6] == ["32", "1.50", "±0.25", "-0.10", "±0.20", "2.125"]
+        assert rows(paper)[3][:6] == ["32", "1.50", "±0.25", "-0.10", "±0.20", "-"]
         assert read(paper).endswith("The transfer over width holds.\n")
         assert "within the thresholds" not in read(paper)
 
     def test_that_fails(self, paper: Console) -> None:
         sizes = (HOLDS, UNTOLD)
         show.verdict(paper, Verdict(axis="width", answer="fails", sizes=sizes, note="[mind] this"))
-        assert ["64", "-", "-", "-", "-", "-", "fails"] in rows(paper)
-        assert "- width 64, depth 2: every run diverged\n" in read(paper)
+        assert ["64", "-", "-", "-", "-", "-", "-", "fails"] in rows(paper)
+        assert "- width 64: every run diverged\n" in read(paper)
         assert "- Note: [mind] this.\n" in read(paper)
         assert read(paper).endswith("The transfer over width fails.\n")
 
@@ -200,3 +201,20 @@ class TestVerdict:
             "The transfer over depth can neither be confirmed nor refuted yet. "
             "To settle it, train more seeds: a=2.\n"
         )
+
+    def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
+        self, paper: Console
+    ) -> None:
+        rung = Rung(width=32, depth=2, batch_size=8, steps=100)
+        width = Estimate(value=1.5, low=1.25, high=math.inf)
+        size = replace(HOLDS, size=rung, basin=Basin(low=0.0, high=1.5, width=width))
+        show.verdict(paper, Verdict(axis="batch_size", answer="holds", sizes=(size,)))
+        assert "Learning-rate curves over batch size" in read(paper)
+        assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"
+        assert "The rule over batch size: eta stays as it is." in read(paper)
+        assert read(paper).endswith("The transfer over batch size holds.\n")
+
+
+def test_no_trend_says_nothing(paper: Console) -> None:
+    show.trend(paper, None, applied=False)
+    assert read(paper) == ""

@@ -72,6 +72,21 @@ def test_ladders_are_told_apart_and_ordered_by_size():
     ]
 
 
+def test_ladders_over_batch_size_share_the_base_s_size():
+    curves = [
+        {**samples.curve(width, 2, 1.5), "batch_size": batch, "steps": steps}
+        for width, batch, steps in [(64, 8, 50), (32, 16, 50), (32, 8, 50), (32, 8, 99)]
+    ]
+    sizes = [{"size": {k: c[k] for k in ("width", "depth", "batch_size", "steps")}} for c in curves]
+    axes = [{"axis": "batch_size", "sizes": [sizes[2], sizes[1]]}]
+    axes += [{"axis": "steps", "sizes": [sizes[2], sizes[3]]}]
+    validation = {"curves": curves, "axes": axes}
+    assert ladder(validation, "batch_size") == [curves[2], curves[1]]
+    assert ladder(validation, "steps") == [curves[2], curves[3]]
+    title = axes_of(learning_rate_figure(encode(validation), "batch_size")).get_title(loc="left")
+    assert title.startswith("Transfer over batch size: ")
+
+
 def test_legend_names_sizes_in_order_with_their_optima():
     words = texts(learning_rate_figure(encode(samples.validation()), "width"))
     entries = [word for word in words if re.fullmatch(r"\d+: .*", word)]

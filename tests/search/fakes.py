@@ -82,7 +82,8 @@ class Bench:
 
     def trial(self, size: Size, hps: Hps, seed: int, phase: str) -> Trial:
         model = {"width": size.width, "depth": size.depth}
-        return Trial(setup={"model": model}, hps=dict(hps), seed=seed, phase=phase)
+        setup = {"model": model, **({"train": dict(size.train())} if size.train() else {})}
+        return Trial(setup=setup, hps=dict(hps), seed=seed, phase=phase)
 
 
 def batches(

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.transfer import curve as module
-from sweeper.transfer.curve import Estimate, fit
+from sweeper.transfer.curve import fit
+from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderRule, SizeCurve
 
 from .curves import BASE, LARGE, Basin, table
@@ -95,6 +96,14 @@ def test_the_vertex_is_not_sought_where_a_run_diverged() -> None:
     assert found.loss.value == pytest.approx(3.1) and found.regret.value == pytest.approx(0)
 
 
+def test_the_interval_reaches_to_where_a_run_diverged_and_the_plan_s_draws_do_not() -> None:
+    losses = {-1.0: (3.5, 3.51), -0.5: (3.3, 3.29), 0.0: (3.1, 3.11), 0.5: math.inf}
+    found = fit(table(losses), 0.0)
+    assert found is not None and found.optimum.value == 0.0
+    assert found.place_draws.max() == 0.5 < found.optimum.high < 0.7
+    assert found.optimum_draws.max() == 0.0
+
+
 def test_a_hump_is_not_taken_for_a_basin() -> None:
     found = fit(table({-1.0: 3.0, -0.5: 2.0, 0.0: 1.9, 0.5: 1.99, 1.0: 1.95, 1.5: 1.94}), 0.0)
     assert found is not None and -0.5 <= found.optimum.value <= 0.5
@@ -152,6 +161,18 @@ def test_a_fit_repeats_exactly_and_sizes_draw_apart() -> None:
     assert first is not None and again is not None and other is not None
     assert np.array_equal(first.optimum_draws, again.optimum_draws)
     assert abs(np.corrcoef(first.optimum_draws, other.optimum_draws)[0, 1]) < 0.3
+
+
+def test_the_loss_s_interval_is_that_of_the_seeds() -> None:
+    """With three seeds whose offsets are known, the half-width is Student's t of their mean."""
+    losses = {e: tuple(3 + 0.05 * e * e + o for o in (-0.1, 0.0, 0.1)) for e in GRID}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "DRAWS", 4000)
+        found = fit(table(losses), 0.0)
+    assert found is not None and found.loss.value == pytest.approx(3.0)
+    half = 4.303 * 0.1 / math.sqrt(3)
+    assert found.loss.high - 3 == pytest.approx(half, rel=0.15)
+    assert 3 - found.loss.low == pytest.approx(half, rel=0.15)
 
 
 @pytest.mark.parametrize("step", [0.5, 1.0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,31 +9,41 @@ from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
 from sweeper.search.strategy import Point
-from sweeper.transfer.ladder import LadderRule, Size
+from sweeper.transfer.ladder import LadderRule, Rung, Size, named
 
 from .curves import Basin
 
-BASE = Size(width=64, depth=4)
+BASE = Rung(width=64, depth=4, batch_size=16, steps=1000)
 RULE = LadderRule(widths=(32, 64, 128))
 
 
-def test_a_ladder_ascends_once_through_every_size_with_the_base_among_them() -> None:
-    rule = LadderRule(widths=(256, 32, 256), depths=(8, 2))
-    ladders = rule.ladders(BASE, depth=True)
-    assert [size.width for size in ladders["width"]] == [32, 64, 256]
-    assert [size.depth for size in ladders["depth"]] == [2, 4, 8]
-    assert {size.depth for size in ladders["width"]} == {4}
-    assert {size.width for size in ladders["depth"]} == {64}
-    assert list(rule.ladders(BASE, depth=False)) == ["width"]
+def test_a_ladder_ascends_once_through_every_value_with_the_base_among_them() -> None:
+    rule = LadderRule(widths=(256, 32, 256), depths=(8, 2), batches=(64, 4, 16), steps=(4000,))
+    found = rule.ladders(BASE)
+    climbed = {"width": [32, 64, 256], "depth": [2, 4, 8]}
+    climbed |= {"batch_size": [4, 16, 64], "steps": [1000, 4000]}
+    assert {a: [getattr(rung, a) for rung in rungs] for a, rungs in found.items()} == climbed
+    for axis, rungs in found.items():
+        assert BASE in rungs
+        assert {replace(rung, **{axis: getattr(BASE, axis)}) for rung in rungs} == {BASE}
 
 
-def test_a_depth_ladder_without_a_step_is_none() -> None:
+def test_a_ladder_without_a_second_step_is_none() -> None:
     for depths in ((), (4,)):
-        assert list(LadderRule(widths=(32,), depths=depths).ladders(BASE, depth=True)) == ["width"]
+        assert list(LadderRule(widths=(32,), depths=depths).ladders(BASE)) == ["width"]
+    assert list(LadderRule(widths=(), batches=(8,)).ladders(BASE)) == ["batch_size"]
+    assert LadderRule(widths=(64,), steps=(1000,)).ladders(BASE) == {}
 
 
-def test_a_size_in_words() -> None:
-    assert str(BASE) == "width 64, depth 4"
+def test_sizes_in_words() -> None:
+    assert str(Size(width=64, depth=4)) == "width 64, depth 4"
+    assert str(BASE) == "width 64, depth 4, batch size 16, 1000 steps"
+    assert named(BASE, "batch_size") == "batch size 16" and named(BASE, "width") == "width 64"
+
+
+def test_a_rung_sets_the_training_and_a_size_leaves_it() -> None:
+    assert BASE.train() == {"batch_size": 16, "steps": 1000}
+    assert Size(width=64, depth=4).train() == {}
 
 
 @given(
@@ -106,6 +117,8 @@ def test_one_diverged_seed_makes_a_point_infinite() -> None:
         ({"widths": ()}, "widths"),
         ({"widths": (0,)}, "widths"),
         ({"depths": (0,)}, "depths"),
+        ({"batches": (0,)}, "batches"),
+        ({"steps": (-1,)}, "steps"),
         ({"seeds": 0}, "seeds"),
         ({"span": 0.0}, "span"),
         ({"span": math.nan}, "span"),

@@ -145,7 +145,7 @@ def test_too_few_finite_points_settle_nothing() -> None:
 def test_an_optimum_at_the_end_asks_for_a_longer_curve() -> None:
     found = of(Basin(optimum=-9.0, curvature=1e-4), Basin(optimum=-9.0, curvature=1e-4))
     assert found.answer == "cannot say yet" and "raise transfer.extend" in found.todo
-    assert "width 32, depth 2; width 256, depth 2" in found.todo
+    assert "width 32; width 256" in found.todo
     moved = of(Basin(), Basin(optimum=9.0))
     assert moved.answer == "fails"  # however far it is, it is too far
 
@@ -164,6 +164,43 @@ def test_open_answers_say_how_many_seeds_would_settle_them() -> None:
     assert RULE.seeds < few < many <= 16 * RULE.seeds
     # The cost of 0.045 nats is beyond the threshold; seeing that takes seeds like seeing it below.
     assert seeds_advised(0.95, 0.01) < 16 * RULE.seeds
+
+
+def test_what_is_missing_is_told_in_numbers_that_agree() -> None:
+    pairs = ([Basin(noise=0.03, number=2 * i + j) for j in (0, 1)] for i in range(20))
+    base, large, found = next(
+        (*pair, found) for pair in pairs if (found := of(*pair)).more is not None
+    )
+    assert found.answer == "cannot say yet" and found.more is not None
+    (at,) = [size for size in found.sizes if size.answer == "cannot say yet"]
+    more, extra = found.more, found.more.seeds - RULE.seeds
+    assert more.sizes == {"width 256": more.seeds} and at.size == LARGE
+    points = len(base.curve().losses) + len(large.curve(LARGE).losses)
+    assert more.runs == extra * points
+    assert found.todo == (
+        f"train about {extra} more seeds a point ({extra} at width 256), {more.runs} more runs "
+        f"on this ladder: transfer.seeds={more.seeds}"
+    )
+    factors = []  # the rule of (h / d)^2, by hand, for both findings below their thresholds
+    for estimate, limit in ((at.shift, 1.0), (at.cost, 0.01 * at.loss.value)):
+        assert abs(estimate.value) < limit
+        half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+        factors.append(min(16.0, (half / (limit - abs(estimate.value))) ** 2))
+    assert more.seeds == max(RULE.seeds + 1, math.ceil(RULE.seeds * max(factors)))
+
+
+def test_nothing_is_asked_for_where_the_answer_is_known() -> None:
+    assert of(Basin(), Basin()).more is None
+    ends = of(Basin(optimum=-9.0, curvature=1e-4), Basin(optimum=-9.0, curvature=1e-4))
+    assert ends.todo and ends.more is None
+
+
+def test_every_size_has_its_basin_and_one_is_the_base() -> None:
+    sizes = of(Basin(), Basin(curvature=0.2)).sizes
+    assert [size.is_base for size in sizes] == [True, False]
+    assert sizes[0].basin.width.value == pytest.approx(2 * math.sqrt(0.03 / 0.05))
+    assert sizes[1].basin.width.value == pytest.approx(math.sqrt(0.03 / 0.05))
+    assert math.isnan(of(Basin(), Basin(edge=-100.0)).sizes[1].basin.width.value)
 
 
 def test_a_flat_basin_leaves_the_shift_open_where_the_cost_is_not() -> None:

@@ -1,0 +1,297 @@
+"""How often the verdict on a transfer is wrong, and how often its intervals hold the truth.
+
+Run `python scripts/bench/verdict.py --out verdict.json`, half an hour; `--count 50` for a
+quick look.
+Ladders of four widths are made up with known optima, laid and extended as `sweeper transfer` does,
+and judged with its defaults. A ladder is a true transfer when every width's shift and cost are
+within the thresholds, however narrowly, and a true failure otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sweeper.search.strategy import Point
+from sweeper.transfer.basin import SHARE
+from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
+from sweeper.transfer.trend import Trend, trend
+from sweeper.transfer.verdict import SizeVerdict, Verdict, judge
+
+WIDTHS = (32, 64, 128, 256)
+TARGET = 1024
+"""The width that the trend is extrapolated to."""
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What ladders are drawn from: each number of a ladder is uniform in its range.
+
+    `slope` moves the optimum by log2 eta a doubling; `scatter` is the standard deviation around
+    that. With u the distance to the optimum in log2 and k the `skew`, the loss is the floor and
+    curvature * 2 (e^(k u) - 1 - k u) / k^2, a parabola as k goes to 0, and infinite from `cliff`
+    on, a run's own cliff within 0.1 of it. A run's noise (nats) doubles with every `rise` to the
+    right of the optimum; an offset of each seed, four times as large, is common to all widths'
+    points of that seed.
+    """
+
+    name: str
+    slope: Range = (-1.0, 1.0)
+    scatter: float = 0.0
+    centre: Range = (-0.75, 0.75)
+    curvature: Range = (0.02, 0.12)
+    skew: Range = (0.0, 0.0)
+    cliff: Range = (math.inf, math.inf)
+    noise: Range = (0.002, 0.012)
+    rise: float = math.inf
+    seeds: int = 2
+
+
+SKEWED: dict[str, Any] = {"skew": (0.2, 0.6), "rise": 1.0}
+SCENARIOS = (
+    Scenario(name="parabolas"),
+    Scenario(name="skewed, noise rising", **SKEWED),
+    Scenario(name="the same, 4 seeds", **SKEWED, seeds=4),
+    Scenario(name="a cliff 0.3 to 1.5 past the optimum", **SKEWED, cliff=(0.3, 1.5)),
+    Scenario(name="optima near the first grid's ends", **SKEWED, centre=(1.5, 2.5)),
+    Scenario(
+        name="the same to the left, with a cliff", **SKEWED, centre=(-2.5, -1.5), cliff=(1, 2)
+    ),
+    Scenario(name="flat basins", **SKEWED, curvature=(0.004, 0.02)),
+    Scenario(name="noisy", **SKEWED, noise=(0.012, 0.04)),
+    Scenario(name="optima scatter by 0.15", **SKEWED, scatter=0.15),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Valley:
+    """One width's true curve: where its optimum is, and what losses are around it."""
+
+    size: Size
+    optimum: float
+    floor: float
+    curvature: float
+    skew: float
+    cliff: float
+
+    def loss(self, eta: float) -> float:
+        """Expected loss at log2 `eta`."""
+        u, k = eta - self.optimum, self.skew
+        rise = 2 * (math.exp(k * u) - 1 - k * u) / k**2 if k else u * u
+        return self.floor + self.curvature * rise if u < self.cliff else math.inf
+
+    def within(self) -> float:
+        """Width of the basin in log2: its two ends by bisection."""
+        width = 0.0
+        for side in (-1, 1):
+            inside, outside = 0.0, 12.0
+            while outside - inside > 1e-6:
+                middle = (inside + outside) / 2
+                lies = self.loss(self.optimum + side * middle) <= (1 + SHARE) * self.floor
+                inside, outside = (middle, outside) if lies else (inside, middle)
+            width += inside
+        return width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """A ladder as it is: its valleys, and the optimum at the target's width."""
+
+    valleys: tuple[Valley, ...]
+    slope: float
+    target: float
+
+    def transfers(self, rule: LadderRule) -> bool:
+        """Whether every width is within the thresholds."""
+        best = self.valleys[0].optimum
+        return all(
+            abs(v.optimum - best) <= rule.max_shift
+            and v.loss(best) - v.floor <= rule.max_regret * v.floor
+            for v in self.valleys
+        )
+
+
+def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
+    """A ladder of the scenario."""
+
+    def uniform(bounds: Range) -> float:
+        return bounds[0] if bounds[0] == bounds[1] else float(generator.uniform(*bounds))
+
+    slope, centre, curvature = map(uniform, (scenario.slope, scenario.centre, scenario.curvature))
+    skew, cliff = uniform(scenario.skew), uniform(scenario.cliff)
+    valleys = tuple(
+        Valley(
+            size=Size(width=width, depth=2),
+            optimum=centre + slope * step + float(generator.normal(0, scenario.scatter)),
+            floor=3.0 * 0.93**step,
+            curvature=curvature,
+            skew=skew,
+            cliff=cliff,
+        )
+        for step, width in enumerate(WIDTHS)
+    )
+    return Truth(
+        valleys=valleys, slope=slope, target=centre + slope * math.log2(TARGET / WIDTHS[0])
+    )
+
+
+def measure(
+    scenario: Scenario, truth: Truth, rule: LadderRule, generator: np.random.Generator
+) -> list[SizeCurve]:
+    """The ladder's curves around log2 eta 0, extended where they want to be."""
+    noise = float(generator.uniform(*scenario.noise))
+    offsets = generator.normal(0, 4 * noise, rule.seeds)
+    curves = []
+    for valley in truth.valleys:
+        runs: dict[tuple[float, int], float] = {}
+
+        def value(
+            point: Point, valley: Valley = valley, runs: dict[tuple[float, int], float] = runs
+        ) -> float:
+            eta, seed = point.hps["eta"], point.seed
+            if (eta, seed) not in runs:
+                right = max(0.0, eta - valley.optimum)
+                spread = noise * 2 ** min(4.0, right / scenario.rise)
+                jitter = float(generator.uniform(-0.1, 0.1))
+                clean = valley.loss(eta + jitter) if math.isfinite(valley.cliff) else 0.0
+                loss = valley.loss(eta) if math.isfinite(clean) else math.inf
+                runs[eta, seed] = loss + offsets[seed] + float(generator.normal(0, spread))
+            return runs[eta, seed]
+
+        etas = rule.line({"eta": 0.0}, value).known
+        losses = {e: tuple(map(value, rule.seeded({"eta": 0.0}, e))) for e in etas}
+        curves.append(SizeCurve(size=valley.size, losses=losses))
+    return curves
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What came of a scenario's ladders."""
+
+    scenario: str
+    answers: dict[str, dict[str, int]] = field(default_factory=dict)
+    held: dict[str, list[int]] = field(default_factory=dict)
+    trends: dict[str, int] = field(default_factory=lambda: {"fitted": 0, "warranted": 0, "hurt": 0})
+
+    def judged(self, transfers: bool, verdict: Verdict) -> None:
+        """Count an answer."""
+        counts = self.answers.setdefault("transfers" if transfers else "failures", {})
+        counts[verdict.answer] = counts.get(verdict.answer, 0) + 1
+
+    def covered(self, what: str, estimate: Estimate, truth: float) -> None:
+        """Count an interval, and whether it holds the truth; rounding is no miss."""
+        counts = self.held.setdefault(what, [0, 0])
+        counts[0] += estimate.low - 1e-3 <= truth <= estimate.high + 1e-3
+        counts[1] += 1
+
+    def sized(self, size: SizeVerdict, valley: Valley, base: Valley) -> None:
+        """Count the intervals of one size; where the optimum is at an end there are none."""
+        if size.at_end or math.isnan(size.optimum.value) or size.reason.startswith("too few"):
+            return
+        self.covered("optimum", size.optimum, valley.optimum)
+        self.covered("loss", size.loss, valley.floor)
+        self.covered("basin", size.basin.width, valley.within())
+        if not size.is_base:
+            self.covered("shift", size.shift, valley.optimum - base.optimum)
+            self.covered("cost", size.cost, valley.loss(base.optimum) - valley.floor)
+
+    def extrapolated(self, found: Trend | None, truth: Truth) -> None:
+        """Count a trend; a correction hurts when it ends further off than the transferred eta."""
+        if found is None:
+            return
+        self.trends["fitted"] += 1
+        self.covered("slope", found.slope, truth.slope)
+        self.covered("target", found.predicted, truth.target)
+        off, left = abs(found.predicted.value - truth.target), abs(truth.target)
+        self.trends["warranted"] += found.warranted
+        self.trends["hurt"] += found.warranted and off > left
+
+    def rate(self, truth: str, answer: str) -> float:
+        """The share of ladders of this truth that got the answer; NaN when there are none."""
+        counts = self.answers.get(truth, {})
+        return counts.get(answer, 0) / sum(counts.values()) if counts else math.nan
+
+    def coverage(self, what: str) -> float:
+        """The share of intervals that hold the truth."""
+        held, of = self.held.get(what, (0, 0))
+        return held / of if of else math.nan
+
+
+def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
+    """Judge ladders until there are `count` true transfers and `count` true failures."""
+    generator = np.random.default_rng([seed, *scenario.name.encode()])
+    rule = LadderRule(widths=WIDTHS, seeds=scenario.seeds)
+    tally, need = Tally(scenario=scenario.name), {True: count, False: count}
+    while any(need.values()):
+        truth = draw(scenario, generator)
+        transfers = truth.transfers(rule)
+        if not need[transfers]:
+            continue
+        need[transfers] -= 1
+        curves = measure(scenario, truth, rule, generator)
+        verdict = judge("width", curves, 0.0, curves[0].size, rule)
+        tally.judged(transfers, verdict)
+        for size, valley in zip(verdict.sizes, truth.valleys, strict=True):
+            tally.sized(size, valley, truth.valleys[0])
+        if sum(need.values()) % 2:  # every other one, to save time
+            tally.extrapolated(trend(curves, 0.0, TARGET), truth)
+    return tally
+
+
+COVERED = ("optimum", "shift", "cost", "loss", "basin", "slope", "target")
+
+
+def row(tally: Tally) -> list[str]:
+    """A scenario's rates in per cent."""
+    wrong = [("transfers", "fails"), ("failures", "holds")]
+    right = [("transfers", "holds"), ("failures", "fails")]
+    rates = [tally.rate(*pair) for pair in (*wrong, *right)]
+    rates += [tally.coverage(what) for what in COVERED]
+    fitted = max(1, tally.trends["fitted"])
+    rates += [tally.trends["warranted"] / fitted, tally.trends["hurt"] / fitted]
+    return [tally.scenario, *(f"{100 * rate:.1f}" for rate in rates)]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the scenarios and tell what was found."""
+    from tables import Findings
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="ladders of each truth (1000)")
+    parser.add_argument("--only", default="", help="scenarios whose name contains this")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--markdown", type=Path, help="where the table goes")
+    given = parser.parse_args(words)
+    chosen = [scenario for scenario in SCENARIOS if given.only in scenario.name]
+    with ProcessPoolExecutor(given.workers) as pool:
+        jobs = [pool.submit(run, scenario, given.count, given.seed) for scenario in chosen]
+        tallies = [job.result() for job in jobs]
+    columns = ["scenario", "transfers failed", "failures held", "transfers held", "failures failed"]
+    findings = Findings(
+        title=f"Verdicts on {given.count} true transfers and {given.count} failures each, per cent",
+        columns=[*columns, *COVERED, "corrected", "hurt"],
+        rows=[row(tally) for tally in tallies],
+        notes=[
+            "The first two are wrong answers; what is missing to 100 is 'cannot say yet'.",
+            "optimum to target: how often the 95 % interval holds the truth; target is the optimum "
+            f"at width {TARGET}, extrapolated from at most {WIDTHS[-1]}.",
+            "corrected: trends that warrant a correction; hurt: those that make eta worse.",
+        ],
+        record={"count": given.count, "scenarios": [asdict(tally) for tally in tallies]},
+    )
+    findings.tell(given.out, given.markdown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The measurement behind `sweeper transfer --validate`: ladders, verdicts, the trend over width."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.bench import progress
+from sweeper.commands.output import Output, failures
+from sweeper.errors import BadInput
+from sweeper.files import write_json
+from sweeper.lock import StudyLock
+from sweeper.report import console as show
+from sweeper.report.plots import learning_rate_figure, save
+from sweeper.search.strategy import Conclusion
+from sweeper.settings import Bench
+from sweeper.study import Study
+from sweeper.sweep import Sweep, replay_ladder
+from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.transfer.trend import Trend, trend
+from sweeper.transfer.verdict import Verdict, judge
+from sweeper.trial import Result, encode
+
+
+def check_ladders(bench: Bench) -> None:
+    """BadInput when there is nothing to judge, or the data cannot fill the largest batch."""
+    settings = bench.settings
+    ladders = settings.transfer.ladders(settings.rung)
+    if not ladders:
+        raise BadInput(
+            "--validate has no ladder to train: give transfer.widths, depths, batches or steps "
+            "at least one value that is not the base's"
+        )
+    for rung in ladders.get("batch_size", ()):
+        try:
+            bench.corpus.check(rung.batch_size, settings.raw["train"]["seq_len"])
+        except BadInput as error:
+            raise BadInput(f"transfer.batches: {error}") from error
+
+
+def validate(
+    bench: Bench, found: Conclusion, target: int, folder: Path, output: Output
+) -> tuple[list[Verdict], Trend | None]:
+    """Train the ladders and judge them; also the trend over width, at the width `target`."""
+    settings, rule, start = bench.settings, bench.settings.transfer, time.time()
+    ladders = rule.ladders(settings.rung)
+    rungs = sorted({rung for ladder in ladders.values() for rung in ladder})
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
+        planned = len(rungs) * rule.points_per_line() * rule.seeds
+        with progress(settings, output, "validate", planned) as monitor:
+            sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger)
+            curves = {c.size: c for c in sweep.ladder(found.best, rungs)}
+        output.notes([*study.notices, *failures(study.results())])
+        output.tell_speed(study.results(), since=start)
+    eta, by_axis = found.best["eta"], {a: [curves[r] for r in s] for a, s in ladders.items()}
+    verdicts = [judge(axis, part, eta, settings.rung, rule) for axis, part in by_axis.items()]
+    moved = trend(by_axis.get("width", ()), eta, target)
+    record = _record(eta, verdicts, list(curves.values()), moved)
+    write_json(folder / "validation.json", record)
+    for verdict in verdicts:
+        picture = folder / f"curves-{verdict.axis}"
+        save(learning_rate_figure(encode(record), verdict.axis), picture)
+        show.verdict(output.people, verdict)
+        output.say(f"Curves: {picture}.png")
+    return verdicts, moved
+
+
+def measured_trend(bench: Bench, study: Study, found: Conclusion, target: int) -> Trend | None:
+    """The trend over width when the study has measured its whole ladder already, else None."""
+
+    def lookup(key: str) -> Result | None:
+        result = study.get(key)  # what was stopped early or failed is no measurement
+        return result if result and result.status in ("complete", "diverged") else None
+
+    settings = bench.settings
+    rungs: Sequence[Size] = settings.transfer.ladders(settings.rung).get("width", ())
+    curves, _, missing = replay_ladder(bench, found.best, rungs, lookup)
+    return None if missing else trend(curves, found.best["eta"], target)
+
+
+def _record(
+    eta: float, verdicts: Sequence[Verdict], curves: Sequence[SizeCurve], moved: Trend | None
+) -> dict[str, Any]:
+    """The content of `validation.json`."""
+    return {
+        "transferred_log2_eta": eta,
+        "axes": [verdict.to_json() for verdict in verdicts],
+        "trend": moved and moved.to_json(),
+        "curves": [
+            {
+                **asdict(curve.size),
+                "points": [
+                    {"log2_eta": value, "losses": list(losses)}
+                    for value, losses in sorted(curve.losses.items())
+                ],
+            }
+            for curve in curves
+        ],
+    }

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.transfer import curve as module
+from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.transfer.trend import Trend, trend
+
+from .curves import Basin
+
+WIDTHS = (32, 64, 128, 256)
+
+
+@pytest.fixture(autouse=True)
+def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DRAWS", 400)
+
+
+def curves(optima: Sequence[float], noise: float = 0.0, number: int = 0) -> list[SizeCurve]:
+    return [
+        Basin(optimum=at, noise=noise, number=10 * number + i).curve(Size(width=w, depth=2))
+        for i, (w, at) in enumerate(zip(WIDTHS, optima, strict=False))
+    ]
+
+
+def of(optima: Sequence[float], target: int = 1024, **changes: float) -> Trend:
+    found = trend(curves(optima, noise=changes.get("noise", 0.0)), changes.get("eta", 0.0), target)
+    assert found is not None
+    return found
+
+
+@settings(max_examples=15)
+@given(st.floats(-0.6, 0.6), st.floats(-0.2, 0.2))
+def test_a_power_law_is_found_exactly(slope: float, start: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "DRAWS", 100)
+        found = of([start + slope * i for i in range(4)])
+    assert found.widths == WIDTHS and found.target == 1024
+    assert found.slope.value == pytest.approx(slope, abs=1e-6)
+    assert found.predicted.value == pytest.approx(start + 5 * slope, abs=1e-5)
+    assert found.predicted.low < found.predicted.value < found.predicted.high
+
+
+def test_what_a_correction_saves_is_read_off_the_widest_curve() -> None:
+    found = of([0.0, -0.2, -0.4, -0.6])
+    assert found.warranted and "moves with the width" in found.reason
+    assert found.gain.value == pytest.approx(0.05 * 1.0**2, abs=0.003)  # 2^-1 where 2^0 is planned
+
+
+def test_no_correction_where_the_optimum_stays_or_nothing_is_sure() -> None:
+    assert "not depend on the width" in of([0.1, 0.1, 0.1, 0.1]).reason
+    assert not of([0.1, -0.05, 0.1, 0.0]).warranted
+    assert not of([0.0, -0.2, -0.4, -0.6], noise=0.06).warranted
+    sure = of([0.5, 0.2, -0.1, -0.4], eta=-1.0)  # the plan has what the trend predicts
+    assert not sure.warranted and "no surer than the transferred" in sure.reason
+
+
+def test_optima_that_scatter_widen_the_interval() -> None:
+    straight, bent = of([0.0, -0.2, -0.4, -0.6]), of([0.0, -0.6, 0.0, -0.6])
+    assert bent.predicted.high - bent.predicted.low > 2 * (
+        straight.predicted.high - straight.predicted.low
+    )
+
+
+def test_a_further_target_is_less_sure() -> None:
+    near, far = (of([0.0, -0.2, -0.4, -0.6], target) for target in (512, 8192))
+    assert far.predicted.high - far.predicted.low > near.predicted.high - near.predicted.low
+
+
+def test_two_widths_cannot_show_a_trend_and_one_has_none() -> None:
+    found = of([0.0, -1.0])
+    assert not found.warranted and found.reason == "2 widths cannot show a trend; it takes 3"
+    assert trend(curves([0.0]), 0.0, 64) is None and trend([], 0.0, 64) is None
+
+
+def test_bounds_and_curves_without_noise_are_left_out() -> None:
+    ladder = curves([0.0, -0.2, -0.4, 9.0])
+    found = trend(ladder, 0.0, 1024)
+    assert found is not None and found.widths == (32, 64, 128)
+    dead = SizeCurve(size=Size(width=256, depth=2), losses={0.0: (math.inf, math.inf)})
+    assert trend([*ladder[:3], dead], 0.0, 1024) == found
+    single = [
+        SizeCurve(size=c.size, losses={e: v[:1] for e, v in c.losses.items()}) for c in ladder
+    ]
+    assert trend(single, 0.0, 1024) is None
+
+
+def test_it_is_strict_json() -> None:
+    record = json.loads(json.dumps(of([0.0, -0.2, -0.4]).to_json(), allow_nan=False))
+    assert record["widths"] == [32, 64, 128] and record["predicted"]["value"] < 0
+
+
+def test_intervals_hold_the_target() -> None:
+    held = 0
+    for number in range(40):
+        found = trend(curves([0.0, -0.15, -0.3, -0.45], 0.01, number), 0.0, 1024)
+        assert found is not None
+        held += found.predicted.low <= -0.75 <= found.predicted.high
+    assert held >= 36
