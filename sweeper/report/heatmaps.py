@@ -14,7 +14,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from sweeper.report.plots import FAINT, INK, LOSS, STRIP, STYLE, WIDTH, Document, number
+from sweeper.report.documents import Document, number
+from sweeper.report.plots import FAINT, INK, LOSS, STRIP, STYLE, WIDTH
 from sweeper.search.coupling import optima
 
 Losses = list[list[float]]

@@ -17,17 +17,9 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from sweeper.files import private_folder, read_json, write_atomically
+from sweeper.report.documents import Document, ladder, number
 from sweeper.report.heatmaps import pairs_figure
-from sweeper.report.plots import (
-    Document,
-    cost_figure,
-    ladder,
-    learning_rate_figure,
-    lines_figure,
-    number,
-    save,
-    svg,
-)
+from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.study import Study
 from sweeper.trial import Status
 

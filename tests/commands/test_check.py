@@ -75,11 +75,10 @@ class TestCoordinates:
     def test_over_the_depth_too(self, sweeper: Run, workplace: Path) -> None:
         words = [*QUICK, "transfer.widths=[16]", "transfer.depths=[1,2]", "check.seeds=2"]
         axes = sweeper("check", *words, "--json").document["check"]["axes"]
-        assert [(axis["axis"], axis["sizes"]) for axis in axes] == [
-            ("width", [16]),
-            ("depth", [1, 2]),
-        ]
-        assert axes[0]["answer"] == "cannot say"  # one size has no slope
+        assert [(axis["axis"], axis["sizes"]) for axis in axes] == [("depth", [1, 2])]
+
+    def test_without_a_ladder_it_says_what_to_give(self, sweeper: Run) -> None:
+        assert_refused(sweeper("check", *QUICK, "transfer.widths=[16]"), "transfer.widths=[32,64")
 
     def test_of_a_study_with_its_optimum(self, sweeper: Run, study: Path) -> None:
         words = ["check", "--study", "a", "check.seeds=2", "check.steps=1", "--json"]

@@ -9,15 +9,8 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib as mpl
 import pytest
 
-from sweeper.report.plots import (
-    cost_figure,
-    ladder,
-    learning_rate_figure,
-    lines_figure,
-    number,
-    save,
-    svg,
-)
+from sweeper.report.documents import ladder, number
+from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.trial import encode
 
 from . import samples

@@ -1,0 +1,39 @@
+"""Reading the JSON documents of a study's folder: what is missing or odd never stops a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.transfer.ladder import AXES
+
+Document = Mapping[str, Any]
+"""A JSON object as a study's folder holds it."""
+
+
+def number(value: object) -> float:
+    """A JSON number as a float; "inf", "-inf" and "nan" are read, anything else is NaN."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def ladder(validation: Document, axis: str) -> list[Document]:
+    """The curves that belong to `axis`, ascending: all else of their size is the base's."""
+    curves = list(validation.get("curves") or ())
+
+    def others(size: Document) -> tuple[object, ...]:
+        return tuple(size.get(key) for key in AXES if key != axis)
+
+    judged = [others(size["size"]) for size in verdict(validation, axis).get("sizes") or ()]
+    shared = judged or [others(curve) for curve in curves]
+    fixed = max(shared, key=shared.count, default=None)
+    return sorted((c for c in curves if others(c) == fixed), key=lambda c: float(c[axis]))
+
+
+def verdict(validation: Document, axis: str) -> Document:
+    """The verdict over `axis`, empty when there is none."""
+    found = [v for v in validation.get("axes") or () if v.get("axis") == axis]
+    return found[0] if found else {}
