@@ -11,6 +11,7 @@ from typing import BinaryIO
 import pytest
 
 from tests.faults.bench import (
+    INLINE_QUICK,
     LAUNCHERS,
     SLOW,
     WORDS,
@@ -56,7 +57,7 @@ def fill(disk: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(
     bench: Bench, disk: Path, expected: Outcomes, launcher: str
 ) -> None:

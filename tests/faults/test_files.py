@@ -9,6 +9,7 @@ import pytest
 
 from tests.commands.driver import rewrite_results
 from tests.faults.bench import (
+    INLINE_QUICK,
     LAUNCHERS,
     SLOW,
     WORDS,
@@ -30,7 +31,7 @@ def stopped_within_a_pack(bench: Bench, launcher: str) -> list[Path]:
     return list(bench.study.glob("checkpoints/*.checkpoint"))
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_damaged_files_cost_their_trials_time_alone(
     bench: Bench, expected: Outcomes, launcher: str
 ) -> None:

@@ -33,7 +33,7 @@ def test_not_a_number_at_step_0_is_a_diverged_trial(bench: Bench, launcher: str)
     assert len(found[0]) == len(found[1]) == 3
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_a_trial_that_exits_fails_alone_and_is_tried_again(
     bench: Bench, expected: Outcomes, launcher: str
 ) -> None:
