@@ -80,7 +80,7 @@ def no_jobs(bench: Bench) -> Iterator[None]:
     assert not left
 
 
-def finish(bench: Bench, packed: Outcomes) -> None:
+def assert_finished(bench: Bench, packed: Outcomes) -> None:
     answer = bench.run(*words(WORDS))
     assert answer.code == 0 and "Traceback" not in answer.err, answer
     assert_whole(bench, packed)
@@ -93,7 +93,7 @@ def test_a_second_driver_is_refused_and_the_first_killed(bench: Bench, packed: O
     if driver.lives():
         assert_refused(refused, "study a already has a driver: ", f"process {driver.pid} on")
     driver.kill()
-    finish(bench, packed)
+    assert_finished(bench, packed)
     assert len(jobs(bench)) == JOBS, "no job was submitted twice"
 
 
@@ -104,7 +104,7 @@ def test_the_driver_is_killed_again_and_again(bench: Bench, packed: Outcomes, se
         driver = bench.start(*words(WORDS))
         driver.lives(generator.choice([generator.uniform(0.3, 2.5), generator.uniform(0.3, 15)]))
         driver.kill()
-    finish(bench, packed)
+    assert_finished(bench, packed)
     assert len(jobs(bench)) == JOBS, "no job was submitted twice"
 
 
@@ -120,7 +120,7 @@ def test_jobs_are_killed_at_random(bench: Bench, packed: Outcomes, seed: int) ->
                 os.kill(generator.choice(found), signal.SIGKILL)
             kills += 1
     assert driver.wait().code == 0 and kills
-    finish(bench, packed)
+    assert_finished(bench, packed)
 
 
 @pytest.mark.faults
@@ -133,7 +133,7 @@ def test_damaged_files_of_jobs_cost_time_alone(bench: Bench, packed: Outcomes) -
         path.write_bytes(path.read_bytes()[:1000])
     (second / "job.json").write_text("{")
     assert bench.run(*words(WORDS)).code == 0
-    finish(bench, packed)  # the log of a job that died stays until the next run
+    assert_finished(bench, packed)  # the log of a job that died stays until the next run
 
 
 @pytest.mark.faults
@@ -164,7 +164,7 @@ def test_a_clock_that_jumps_submits_nothing_twice(bench: Bench, packed: Outcomes
     driver.kill()
     answer = bench.run(*words(SLOW), env=clock(bench, (0.0, -9 * HOUR), (3.0, HOUR)))
     assert answer.code == 0, answer
-    finish(bench, packed)
+    assert_finished(bench, packed)
     assert len(jobs(bench)) == JOBS
 
 

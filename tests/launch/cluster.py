@@ -181,9 +181,10 @@ def started(desk: Desk, restart: int = 0, submission: int = 0) -> dict[str, Any]
     return try_json(until(lambda: desk.find(name), 90)[0])
 
 
-def goes_on(desk: Desk, before: int, restart: int = 1, submission: int = 0) -> None:
+def assert_goes_on(desk: Desk, before: int, restart: int = 1, submission: int = 0) -> None:
     """The next run begins where the one before was saved last."""
     started(desk, restart, submission)
     seen = [saved_step(desk)]
     until(lambda: seen.append(saved_step(desk)) or seen[-1] > seen[0] or desk.results)
-    assert all(step >= before for step in seen if step)
+    saved = [step for step in seen if step]
+    assert saved and min(saved) >= before, (before, seen)

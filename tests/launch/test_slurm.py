@@ -19,7 +19,7 @@ from tests.launch.cluster import (
     SMALL,
     Desk,
     Driver,
-    goes_on,
+    assert_goes_on,
     in_a_process,
     inline,
     saved_step,
@@ -205,7 +205,7 @@ def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
     slurm("scancel", "--signal=USR2", entry.id)
     (left,) = until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
     assert saved_step(desk) == round(LONG["steps"] * arrays.try_json(left)["share"]) < LONG["steps"]
-    goes_on(desk, saved_step(desk))
+    assert_goes_on(desk, saved_step(desk))
     driver.join()
     (tmp_path / "here").mkdir()
     assert desk.objectives() == inline(tmp_path / "here", trials, pack=1)

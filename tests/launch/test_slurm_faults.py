@@ -21,7 +21,7 @@ from tests.launch.cluster import (
     Cluster,
     Desk,
     Driver,
-    goes_on,
+    assert_goes_on,
     saved_step,
     slurm,
     started,
@@ -35,7 +35,7 @@ SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}
 LONG = {"steps": 2000, "batch_size": 1}
 
 
-def finish(desk: Desk, driver: Driver) -> None:
+def assert_finished(desk: Desk, driver: Driver) -> None:
     """Every trial is complete, and was recorded once."""
     driver.join(180)
     assert desk.times_recorded == len(desk.trials) and not desk.errors(), desk.told
@@ -62,7 +62,7 @@ def test_time_limit(tmp_path: Path) -> None:
     started(desk, restart=1)
     (left,) = desk.find("jobs/*/submission-0/left-0.json")
     assert 0 < arrays.try_json(left)["share"] < 1
-    finish(desk, driver)
+    assert_finished(desk, driver)
     assert len(desk.queue()) == 1
 
 
@@ -70,8 +70,8 @@ def test_preemption_with_grace(tmp_path: Path) -> None:
     desk, driver = long_run(tmp_path)
     intrude(3)
     until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
-    goes_on(desk, saved_step(desk))
-    finish(desk, driver)
+    assert_goes_on(desk, saved_step(desk))
+    assert_finished(desk, driver)
 
 
 def test_usr2_and_term_at_once(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_usr2_and_term_at_once(tmp_path: Path) -> None:
     (entry,) = [entry for entry in desk.queue() if entry.active]
     for name in ("USR2", "TERM"):
         slurm("scancel", f"--signal={name}", entry.id)
-    goes_on(desk, saved_step(desk))
-    finish(desk, driver)
+    assert_goes_on(desk, saved_step(desk))
+    assert_finished(desk, driver)
 
 
 def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +94,8 @@ def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (entry,) = [entry for entry in desk.queue() if entry.active]
     slurm("scancel", "--signal=USR2", entry.id)
     until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
-    goes_on(desk, saved_step(desk), restart=0, submission=1)
-    finish(desk, driver)
+    assert_goes_on(desk, saved_step(desk), restart=0, submission=1)
+    assert_finished(desk, driver)
     assert len(desk.queue()) == 2
 
 
@@ -116,17 +116,17 @@ def test_requeued_from_outside(tmp_path: Path) -> None:
     before = saved_step(desk)
     (entry,) = [entry for entry in desk.queue() if entry.active]
     slurm("scontrol", "requeue", entry.id)
-    goes_on(desk, before)
-    finish(desk, driver)
+    assert_goes_on(desk, before)
+    assert_finished(desk, driver)
 
 
 def test_node_lost(cluster: Cluster, tmp_path: Path) -> None:
     desk, driver = long_run(tmp_path)
     before, node = saved_step(desk), started(desk)["node"]
     cluster("kill-node", node)
-    goes_on(desk, before)
+    assert_goes_on(desk, before)
     assert started(desk, restart=1)["node"] != node
-    finish(desk, driver)
+    assert_finished(desk, driver)
     cluster("start-node", node)
     until(lambda: "idle" in slurm("sinfo", "-h", "-N", "-n", node, "-o", "%T"), 30)
 
@@ -144,7 +144,7 @@ def test_a_silent_node_makes_two_copies_and_one_result(cluster: Cluster, tmp_pat
         os.kill(pid, signal.SIGSTOP)
     try:
         started(desk, restart=1)
-        finish(desk, driver)
+        assert_finished(desk, driver)
     finally:
         for pid in silent:
             os.kill(pid, signal.SIGCONT)
@@ -158,7 +158,7 @@ def test_controller_down_while_jobs_run_and_end(cluster: Cluster, tmp_path: Path
     until(lambda: any("could be submitted" in told for told in desk.told), 90)
     assert desk.times_recorded == 1  # collected without the controller
     cluster("start-ctld")
-    finish(desk, driver)
+    assert_finished(desk, driver)
     assert len(desk.queue()) == 2
 
 
@@ -204,5 +204,5 @@ def test_preemption_without_grace(graceless: Cluster, tmp_path: Path) -> None:
     desk, driver = long_run(tmp_path)
     before = saved_step(desk)
     intrude(3)
-    goes_on(desk, before)
-    finish(desk, driver)
+    assert_goes_on(desk, before)
+    assert_finished(desk, driver)

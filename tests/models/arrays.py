@@ -48,7 +48,7 @@ def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) 
     return [Trial(setup=setup, hps=h, seed=i % 2) for i, h in enumerate([hps, hps, *changed])]
 
 
-def check_unit_scale(build: Build, low: float, high: float) -> None:
+def assert_unit_scale(build: Build, low: float, high: float) -> None:
     """Under u-muP activations and gradients of weights start near 1, at any width.
 
     Gradients lie from `low` to `high`; the head's output has RMS width^-1/2.
@@ -90,7 +90,7 @@ def rms(x: torch.Tensor) -> float:
     return float(x.detach().pow(2).mean().sqrt())
 
 
-def check_packed_equals_alone(scheme: str, model: dict[str, Any], folder: Path) -> None:
+def assert_packed_equals_alone(scheme: str, model: dict[str, Any], folder: Path) -> None:
     """Every trial of a pack ends as it does alone, to 1e-10."""
     data = images(folder)
     made = trials(scheme, model, data)
@@ -103,7 +103,7 @@ def check_packed_equals_alone(scheme: str, model: dict[str, Any], folder: Path) 
     assert len({result.objective for result in together}) > 2
 
 
-def check_it_learns(scheme: str, model: dict[str, Any], folder: Path) -> None:
+def assert_it_learns(scheme: str, model: dict[str, Any], folder: Path) -> None:
     """Four classes of bright quarters are told apart on held-out images, in 150 steps."""
     data = images(folder)
     one = trials(scheme, model, data, steps=150, batch_size=32, precision="float32")[0]

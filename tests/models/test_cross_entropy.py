@@ -52,28 +52,24 @@ def draw(dtype: torch.dtype) -> tuple[Tensors, Tensors, tuple[Tensor, Tensor]]:
     return params, buffers, (x, torch.randint(V, (TRIALS, 2, 5)))
 
 
-def close(one: tuple[Tensor, Tensors], other: tuple[Tensor, Tensors], **tolerance: float) -> None:
-    torch.testing.assert_close(one, other, **tolerance)
-
-
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize(("compiled", "packed"), WAYS)
 def test_loss_and_gradients_are_the_plain_ones(unit: bool, compiled: bool, packed: bool) -> None:
-    check(unit=unit, readout=True, compiled=compiled, packed=packed)
+    assert_as_plain(unit=unit, readout=True, compiled=compiled, packed=packed)
 
 
 def test_a_head_without_a_backward_multiplier() -> None:
-    check(unit=True, readout=False, compiled=False, packed=True)
+    assert_as_plain(unit=True, readout=False, compiled=False, packed=True)
 
 
-def check(*, unit: bool, readout: bool, compiled: bool, packed: bool) -> None:
+def assert_as_plain(*, unit: bool, readout: bool, compiled: bool, packed: bool) -> None:
     params, buffers, inputs = draw(torch.float64)
     known = dict(Head(unit=unit, readout=readout).named_buffers())
     buffers = {name: value for name, value in buffers.items() if name in known}
     plain, chunked = (Head(unit=unit, readout=readout, plain=p).double() for p in (True, False))
     expected = run(plain, params, buffers, inputs, compiled=False, packed=False)
     found = run(chunked, params, buffers, inputs, compiled=compiled, packed=packed)
-    close(found, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("compiled", "packed"), WAYS)
@@ -134,7 +130,9 @@ def test_a_diverged_trial_does_not_touch_its_neighbours() -> None:
     losses, gradients = run(model, params, buffers, inputs, compiled=False, packed=True)
     assert not torch.isfinite(losses[1])
     rest = {name: g[[0, 2]] for name, g in gradients.items()}
-    close((losses[[0, 2]], rest), (sound[0][[0, 2]], {n: g[[0, 2]] for n, g in sound[1].items()}))
+    torch.testing.assert_close(
+        (losses[[0, 2]], rest), (sound[0][[0, 2]], {n: g[[0, 2]] for n, g in sound[1].items()})
+    )
 
 
 def llama(width: int = 8, depth: int = 1, **more: Any) -> Llama:

@@ -10,7 +10,7 @@ import torch
 from sweeper.errors import ConfigError
 from sweeper.models.classify import specs_between
 from sweeper.models.mlp import MLP
-from tests.models.arrays import check_it_learns, check_packed_equals_alone, check_unit_scale
+from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 from tests.training.helpers import SCHEMES
 
 MODEL = {"_target_": "sweeper.models.mlp.MLP"}
@@ -22,16 +22,16 @@ def made(width: int, depth: int) -> MLP:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
-    check_packed_equals_alone(scheme, MODEL, tmp_path)
+    assert_packed_equals_alone(scheme, MODEL, tmp_path)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_learns(scheme: str, tmp_path: Path) -> None:
-    check_it_learns(scheme, MODEL, tmp_path)
+    assert_it_learns(scheme, MODEL, tmp_path)
 
 
 def test_unit_scale() -> None:
-    check_unit_scale(
+    assert_unit_scale(
         lambda w, d: MLP(width=w, depth=d, classes=10, input_shape=(16, 16), unit=True), 0.7, 1.3
     )
 

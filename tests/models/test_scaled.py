@@ -36,7 +36,7 @@ def fill(module: nn.Module, **values: float) -> None:
         module.get_buffer(name).fill_(value)
 
 
-def check(mine: Tensor, oracle: Tensor, inputs: list[tuple[Tensor, Tensor]]) -> None:
+def assert_same(mine: Tensor, oracle: Tensor, inputs: list[tuple[Tensor, Tensor]]) -> None:
     """Same output, and same gradient of every (mine, oracle) pair of inputs."""
     torch.testing.assert_close(mine, oracle)
     upstream = torch.randn(mine.shape, generator=torch.Generator().manual_seed(9)).double()
@@ -57,7 +57,7 @@ def test_hidden_linear(n_in: int, n_out: int) -> None:
     fill(layer, multiplier=n_in**-0.5)
     (w, w2), (x, x2) = twin(n_out, n_in), twin(3, 5, n_in)
     layer.weight = nn.Parameter(w)
-    check(layer(x), U.linear(x2, w2, None), [(x, x2), (layer.weight, w2)])
+    assert_same(layer(x), U.linear(x2, w2, None), [(x, x2), (layer.weight, w2)])
 
 
 @pytest.mark.parametrize(("n_in", "n_out"), [(8, 20), (32, 20)])
@@ -66,7 +66,7 @@ def test_readout_linear(n_in: int, n_out: int) -> None:
     fill(layer, multiplier=1 / n_in, backward_multiplier=n_out**-0.5)
     (w, w2), (x, x2) = twin(n_out, n_in), twin(3, 5, n_in)
     layer.weight = nn.Parameter(w)
-    check(layer(x), U.linear_readout(x2, w2, None), [(x, x2), (layer.weight, w2)])
+    assert_same(layer(x), U.linear_readout(x2, w2, None), [(x, x2), (layer.weight, w2)])
 
 
 def test_embedding() -> None:
@@ -74,7 +74,7 @@ def test_embedding() -> None:
     fill(layer)
     w, w2 = twin(20, 8)
     layer.weight = nn.Parameter(w)
-    check(layer(tokens), U.embedding(tokens, w2), [(layer.weight, w2)])
+    assert_same(layer(tokens), U.embedding(tokens, w2), [(layer.weight, w2)])
 
 
 @pytest.mark.parametrize("alpha", [0.25, 1.0, 4.0])
@@ -86,7 +86,7 @@ def test_attention(alpha: float, causal: bool) -> None:
     pairs = [twin(2, 3, s, d, seed=i) for i in range(3)]
     mine, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
     oracle = U.scaled_dot_product_attention(*theirs, is_causal=causal, mult=alpha)
-    check(core(*mine), oracle, pairs)
+    assert_same(core(*mine), oracle, pairs)
 
 
 @pytest.mark.parametrize("alpha", [0.25, 1.0, 4.0])
@@ -94,7 +94,7 @@ def test_gated_silu(alpha: float) -> None:
     block = GatedSiLU(unit=True)
     fill(block, alpha=alpha, output=gated_silu_scale(alpha))
     (x, x2), (g, g2) = twin(4, 6, seed=1), twin(4, 6, seed=2)
-    check(block(x, g), U.silu_glu(x2, g2, mult=alpha), [(x, x2), (g, g2)])
+    assert_same(block(x, g), U.silu_glu(x2, g2, mult=alpha), [(x, x2), (g, g2)])
 
 
 @pytest.mark.parametrize("tau", [0.1, 1.0, 3.0])
@@ -103,7 +103,7 @@ def test_residual(tau: float) -> None:
     fill(block, branch=tau / sqrt(1 + tau**2), skip=1 / sqrt(1 + tau**2))
     x, x2 = twin(4, 6)
     mine = block.add(torch.tanh(block.split(x)), x)
-    check(mine, U.residual_apply(torch.tanh, x2, tau), [(x, x2)])
+    assert_same(mine, U.residual_apply(torch.tanh, x2, tau), [(x, x2)])
 
 
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
@@ -123,7 +123,7 @@ def test_without_unit_the_blocks_are_the_ordinary_ones() -> None:
     (x, x2), (w, w2) = twin(3, 8), twin(5, 8)
     layer = Linear(8, 5).double()
     layer.weight = nn.Parameter(w)
-    check(layer(x), x2 @ w2.T, [(x, x2), (layer.weight, w2)])
+    assert_same(layer(x), x2 @ w2.T, [(x, x2), (layer.weight, w2)])
     loss, targets = CrossEntropy(8).double(), torch.tensor([1, 2, 3])
     torch.testing.assert_close(loss(x, targets), nn.functional.cross_entropy(x, targets))
     q, k, v = (draw(1, 2, 6, 4, seed=i) for i in range(3))

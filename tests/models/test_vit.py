@@ -11,7 +11,7 @@ import torch
 from sweeper.errors import ConfigError
 from sweeper.models.classify import sites, specs_between
 from sweeper.models.vit import ViT, normalized, patches
-from tests.models.arrays import check_it_learns, check_packed_equals_alone, check_unit_scale
+from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 from tests.training.helpers import SCHEMES
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
@@ -32,12 +32,12 @@ def drawn(**more: Any) -> ViT:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
-    check_packed_equals_alone(scheme, MODEL, tmp_path)
+    assert_packed_equals_alone(scheme, MODEL, tmp_path)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_learns(scheme: str, tmp_path: Path) -> None:
-    check_it_learns(scheme, MODEL, tmp_path)
+    assert_it_learns(scheme, MODEL, tmp_path)
 
 
 def test_the_paper_s_model_has_86_million_parameters() -> None:
@@ -74,7 +74,7 @@ def test_patches_see_each_other_in_both_directions_and_positions_matter() -> Non
 
 def test_unit_scale() -> None:
     """Within the reach of the paper's rules, which take tokens to be independent."""
-    check_unit_scale(lambda w, d: made(w, d, input_shape=(16, 16), unit=True), 0.2, 2.0)
+    assert_unit_scale(lambda w, d: made(w, d, input_shape=(16, 16), unit=True), 0.2, 2.0)
 
 
 def test_roles_and_sites() -> None:

@@ -84,7 +84,7 @@ def story(history: History) -> list[tuple[str, str, float]]:
     return [(r.key, r.trial.phase, r.objective) for r in history.results]
 
 
-def check(found: Conclusion, space: Space, history: History) -> None:
+def assert_sound(found: Conclusion, space: Space, history: History) -> None:
     """What holds of every conclusion."""
     assert set(found.best) == set(space)
     assert all(math.isfinite(value) for value in found.best.values())
@@ -116,7 +116,7 @@ def test_ends_within_its_plan_naming_every_point_once(
             assert all(math.isfinite(value) for value in point.hps.values())
         assert len(history.results) <= 3 * sum(phases.values()), "it does not seem to end"
     found = strategy.conclude(space, history)
-    check(found, space, history)
+    assert_sound(found, space, history)
     walks = hasattr(strategy, "extend")  # from point to point, by as many as it takes
     if not any(line.extended for line in found.lines) and not walks:
         assert len(history.results) <= sum(phases.values())
@@ -164,9 +164,9 @@ def test_concludes_from_the_first_result_on(strategy: Strategy) -> None:
     ends = [*range(1, 12), *range(12, len(whole.results), 37), len(whole.results)]
     for end in ends:
         part = History(whole.results[:end])
-        check(strategy.conclude(space, part), space, part)
+        assert_sound(strategy.conclude(space, part), space, part)
     for one in whole.results[:10]:
-        check(strategy.conclude(space, History([one])), space, History([one]))
+        assert_sound(strategy.conclude(space, History([one])), space, History([one]))
 
 
 @pytest.mark.parametrize("ranges", SPACES)

@@ -40,12 +40,12 @@ def members(optimizer: Optimizer) -> list[Member]:
     ]
 
 
-def close(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float = 1e-12) -> None:
+def assert_alike(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float = 1e-12) -> None:
     for x, y in zip(a, b, strict=True):
         torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
 
 
-def compare_with_oracle(
+def assert_equals_oracle(
     name: str, optimizer: Optimizer, trials: list[Member], specs: Sequence[ParamSpec] = SPECS
 ) -> None:
     """Five steps of a pack, and of the oracle on every trial."""
@@ -59,7 +59,7 @@ def compare_with_oracle(
         for k, step in enumerate(oracles):
             step([g[k] for g in grads], shares[k])
     for k, params in enumerate(theirs):
-        close([p[k].detach() for p in run.params], params, 1e-10)
+        assert_alike([p[k].detach() for p in run.params], params, 1e-10)
 
 
 def exact(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -78,7 +78,7 @@ def test_equals_what_others_wrote(
 ) -> None:
     exact(monkeypatch, name)
     optimizer = shipped(name, **changed)
-    compare_with_oracle(name, optimizer, members(optimizer))
+    assert_equals_oracle(name, optimizer, members(optimizer))
 
 
 sizes = st.lists(st.integers(1, 6), max_size=3)
@@ -107,7 +107,7 @@ def test_equals_it_on_any_shapes(
     with pytest.MonkeyPatch.context() as monkeypatch:
         exact(monkeypatch, name)
         specs = [spec(role, *shape) for role, shape in layers]
-        compare_with_oracle(name, shipped(name), trials, specs)
+        assert_equals_oracle(name, shipped(name), trials, specs)
 
 
 @variants
@@ -116,7 +116,7 @@ def test_packed_equals_alone(name: str, changed: dict[str, object]) -> None:
     trials = members(optimizer)
     packed = Run(optimizer, trials).train()
     for k, member in enumerate(trials):
-        close([p[k : k + 1] for p in packed], Run(optimizer, [member]).train())
+        assert_alike([p[k : k + 1] for p in packed], Run(optimizer, [member]).train())
 
 
 @variants
@@ -143,7 +143,7 @@ def test_the_order_of_trials_changes_nothing(name: str, changed: dict[str, objec
     trials, order = members(optimizer), [2, 0, 3, 1]
     packed = Run(optimizer, trials).train()
     moved = Run(optimizer, [trials[k] for k in order]).train()
-    close([p[order] for p in packed], moved)
+    assert_alike([p[order] for p in packed], moved)
 
 
 @variants
@@ -158,7 +158,7 @@ def test_trials_that_are_dropped_are_as_if_they_never_were(
     assert all(len(tensors) == len(SPECS) for tensors in run.state.values())
     run.keep(kept)
     alone = Run(optimizer, [trials[k] for k in kept])
-    close(run.train(3), alone.train(6))
+    assert_alike(run.train(3), alone.train(6))
 
 
 @variants
@@ -205,7 +205,7 @@ def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule(
     run = Run(optimizer, trials)
     start = [p.detach().clone() for p in run.params]
     run.step(0.5, [torch.zeros_like(p) for p in run.params])
-    close([p.detach() for p in run.params], [p * 0.95 for p in start])
+    assert_alike([p.detach() for p in run.params], [p * 0.95 for p in start])
 
 
 @variants
@@ -215,7 +215,7 @@ def test_float32_is_float64_rounded(name: str, changed: dict[str, object]) -> No
     trials = [Member(lr=0.01, weight_decay=0.01, seed=k) for k in range(2)]
     exactly = Run(optimizer, trials).train(6)
     rounded = Run(optimizer, trials, dtype=torch.float32)
-    close([p.float() for p in exactly], rounded.train(6), 3e-5)
+    assert_alike([p.float() for p in exactly], rounded.train(6), 3e-5)
     for tensors in (rounded.params, *rounded.state.values()):
         assert {t.dtype for t in tensors} == {torch.float32}
 
@@ -252,7 +252,7 @@ def test_compiled_once_whole_and_to_the_same_weights(
 
     compiled = Run(optimizer, trials, compiler=compiler).train()
     assert counter.frame_count == 1
-    close(Run(optimizer, trials).train(), compiled)
+    assert_alike(Run(optimizer, trials).train(), compiled)
 
 
 @pytest.mark.gpu
@@ -273,7 +273,7 @@ def test_on_a_gpu_no_host_waits_and_the_weights_are_the_same(
                 there.update(there.params, grads, there.state, there.factors, now)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    close([p.detach() for p in here.params], [p.detach().cpu() for p in there.params], 1e-9)
+    assert_alike([p.detach() for p in here.params], [p.detach().cpu() for p in there.params], 1e-9)
 
 
 def test_muon_in_bfloat16_is_torch_s_up_to_its_rounding() -> None:
@@ -287,7 +287,7 @@ def test_muon_in_bfloat16_is_torch_s_up_to_its_rounding() -> None:
     grads = run.grads()
     run.step(1.0, grads)
     step([g[0] for g in grads], 1.0)
-    close([p[0].detach() for p in run.params], theirs, 0.02 * member.lr)
+    assert_alike([p[0].detach() for p in run.params], theirs, 0.02 * member.lr)
     other = Run(shipped("muon"), [member], SPECS[1:3]).train(1)
     assert all(not torch.equal(a, b) for a, b in zip(run.params, other, strict=True))
 
@@ -303,7 +303,7 @@ def test_muon_moves_singular_values_to_1_and_keeps_their_vectors() -> None:
         u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
         seen = u.mT @ (moved * (1 + i)) @ vt.mT
         values = torch.diagonal(seen, dim1=-2, dim2=-1)
-        close([seen], [torch.diag_embed(values)])
+        assert_alike([seen], [torch.diag_embed(values)])
         assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
 
 
