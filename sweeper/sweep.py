@@ -15,7 +15,6 @@ from sweeper.search.prune import Kind, Pruner
 from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.settings import Bench
 from sweeper.study import Study
-from sweeper.training import checkpoint
 from sweeper.training.recipe import prepare
 from sweeper.training.settings import TrainSettings
 from sweeper.transfer.ladder import Size, SizeCurve
@@ -219,7 +218,6 @@ class Sweep:
     def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
         """Train until `ask` finds nothing missing; it is asked whenever the launcher has room."""
         asked: set[str] = set()
-        checkpoint.tidy(self.study.folder / "checkpoints", lambda key: self.lookup(key) is not None)
 
         def pending() -> list[Trial]:
             known, missing = ask()

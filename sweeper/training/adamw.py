@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.training.optimizer import Factors, Now, State, complement
-from sweeper.training.updates import adam, check
+from sweeper.training.optimizer import Factors, Now, State
+from sweeper.training.updates import adam, check, searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +43,7 @@ class AdamW:
 
     def settings(self, values: Mapping[str, float]) -> dict[str, float]:
         """`beta1` and `beta2`."""
-        return {
-            "beta1": complement(self.beta1, values.get("one_minus_beta1", 1.0)),
-            "beta2": complement(self.beta2, values.get("one_minus_beta2", 1.0)),
-        }
+        return searched(self, values)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero moments, `first` and `second`, of the parameters' shapes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sweeper.files import BROKEN, remove_leftovers, sync_folder
+from sweeper.files import BROKEN, sync_folder
 from sweeper.training.pack import PackRun
 from sweeper.trial import Trial, digest
 
@@ -118,7 +118,7 @@ def saved_keys(path: Path) -> list[str]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return [str(key) for key in json.loads(file.metadata()["sweeper"])["keys"]]
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, OSError, *BROKEN) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
 
 
@@ -128,21 +128,8 @@ def forget(folder: Path, trials: Sequence[Trial]) -> None:
         path_of(folder, trials).unlink()
 
 
-def tidy(folder: Path, finished: Callable[[str], bool]) -> None:
-    """Remove from `folder` what no pack will go on from; only the study's driver may do so.
-
-    These are checkpoints with a trial whose key is `finished`, as a driver leaves that is killed
-    between recording results and forgetting their pack, and what was written half-way.
-    """
-    remove_leftovers(folder)
-    for path in folder.glob(f"*{SUFFIX}"):
-        with suppress(OSError, ValueError):
-            if any(map(finished, saved_keys(path))):
-                path.unlink()
-
-
 def started(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:
-    """Packs of `trials` that have a checkpoint in `folder`; others there are of no use any more."""
+    """Packs of `trials` that have a checkpoint in `folder`."""
     known = {trial.key: trial for trial in trials}
     packs = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):

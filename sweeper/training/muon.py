@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Role, Update
-from sweeper.training.optimizer import Factors, Now, State, complement
-from sweeper.training.updates import adam, blend, check, decay, empty, rates, spread
+from sweeper.training.optimizer import Factors, Now, State
+from sweeper.training.updates import adam, blend, check, decay, empty, rates, searched, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +62,7 @@ class Muon:
 
     def settings(self, values: Mapping[str, float]) -> dict[str, float]:
         """`momentum`, `beta1` and `beta2`."""
-        return {
-            name: complement(getattr(self, name), values.get(f"one_minus_{name}", 1.0))
-            for name in ("momentum", "beta1", "beta2")
-        }
+        return searched(self, values)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""

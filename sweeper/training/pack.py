@@ -177,11 +177,12 @@ class PackRun:
 
     def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Losses and gradients, by the fastest way that this module can go."""
-        seeds, failed = self._random_seeds(), dict[str, Exception]()
+        failed = dict[str, Exception]()
         for way in (ways := self._way()):
             kept = {name: self.buffers[name].clone() for name in self._own_state}
             try:
-                found = self.program.gradients(way, self.params, self.buffers, x, y, seeds)
+                tensors = (self.params, self.buffers, x, y)
+                found = self.program.gradients(way, *tensors, self._random_seeds)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:

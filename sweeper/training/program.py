@@ -83,13 +83,19 @@ class Program:
         return {name: value for name, value in self.model.named_buffers() if name in kept}
 
     def gradients(
-        self, way: str, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
+        self,
+        way: str,
+        params: Stacked,
+        buffers: Stacked,
+        x: Tensor,
+        y: Tensor,
+        seeds: Callable[[], list[int]],
     ) -> tuple[Tensor, list[Tensor]]:
         """Losses [K], and gradients [K, ...] of `params` in their order.
 
         `way` is "mapped", "alone" (of one trial) or "looped" (one trial after the other, for
         modules that cannot be mapped), the first two also with "compiled " before it. `seeds`
-        are for what is random in the module, which can not be mapped.
+        gives those of what is random in the module, which can not be mapped.
         """
         if not way.endswith("alone"):
             if self._recomputing:  # what recomputes would find other weights than its own
@@ -102,10 +108,10 @@ class Program:
                 grads = _grads(losses.sum(), list(params.values()))
                 return losses.detach(), grads
             case "alone":
-                return self._alone(way, params, buffers, x, y, seeds[0])
+                return self._alone(way, params, buffers, x, y, seeds()[0])
         rows = [
             self._slice(_at(params, i), _at(buffers, i), x[i], y[i], seed)
-            for i, seed in enumerate(seeds)
+            for i, seed in enumerate(seeds())
         ]
         losses = torch.stack([loss for loss, _ in rows])
         return losses, [torch.stack(grads) for grads in zip(*(g for _, g in rows), strict=True)]

@@ -104,7 +104,7 @@ def _seen(run: PackRun) -> list[OperandScale]:
     x, y = run.feed.batch(run.step_index)
     seed = random_seed(run.seeds[0], run.step_index)
     with watching(run.program.model, tallies), run.precision():
-        run.program.gradients("alone", run.params, run.buffers, x, y, [seed])
+        run.program.gradients("alone", run.params, run.buffers, x, y, lambda: [seed])
     return [
         OperandScale(
             product=product,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.training.optimizer import Factors, Now, State, complement
-from sweeper.training.updates import check, decay, rates, spread
+from sweeper.training.optimizer import Factors, Now, State
+from sweeper.training.updates import check, decay, rates, searched, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class SGD:
 
     def settings(self, values: Mapping[str, float]) -> dict[str, float]:
         """`momentum`."""
-        return {"momentum": complement(self.momentum, values.get("one_minus_momentum", 1.0))}
+        return searched(self, values)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero `momentum` of the parameters' shapes."""

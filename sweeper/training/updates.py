@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import pi
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sweeper.errors import ConfigError
-from sweeper.training.optimizer import Factors, Now, along
+from sweeper.training.optimizer import Factors, Now, along, complement
 
 
 def check(optimizer: Any, *rates: str) -> None:
@@ -20,6 +20,15 @@ def check(optimizer: Any, *rates: str) -> None:
             raise ConfigError(key, getattr(optimizer, key), "at least 0 and below 1")
     if optimizer.eps <= 0:
         raise ConfigError("eps", optimizer.eps, "a positive number")
+
+
+def searched(optimizer: Any, values: Mapping[str, float]) -> dict[str, float]:
+    """Each rate that `optimizer.hyperparameters` names as `one_minus_<rate>`, with its factor."""
+    rates = (name.removeprefix("one_minus_") for name in optimizer.hyperparameters)
+    return {
+        rate: complement(getattr(optimizer, rate), values.get(f"one_minus_{rate}", 1.0))
+        for rate in rates
+    }
 
 
 def spread(values: Tensor, params: Sequence[Tensor]) -> list[Tensor]:

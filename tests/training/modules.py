@@ -68,25 +68,18 @@ class WithStatistics(Base):
         if x.is_meta:
             return x
         if self.training:
-            self.running.mul_(0.9).add_(0.1 * x.detach().mean())
+            self.keep(x.detach().mean())
         return x - self.running
 
+    def keep(self, mean: Tensor) -> None:
+        self.running.mul_(0.9).add_(0.1 * mean)
 
-class WithOwnBuffers(Base):
+
+class WithOwnBuffers(WithStatistics):
     """Puts a new tensor in the place of its running mean, where others write into it."""
 
-    running: Tensor
-
-    def __init__(self, *, width: int, depth: int, classes: int) -> None:
-        super().__init__(width=width, depth=depth, classes=classes)
-        self.register_buffer("running", torch.zeros(()))
-
-    def middle(self, x: Tensor) -> Tensor:
-        if x.is_meta:
-            return x
-        if self.training:
-            self.running = 0.5 * self.running + 0.5 * x.detach().mean()
-        return x - self.running
+    def keep(self, mean: Tensor) -> None:
+        self.running = 0.5 * self.running + 0.5 * mean
 
 
 class Tied(Base):

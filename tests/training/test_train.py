@@ -481,20 +481,3 @@ def test_a_pack_that_goes_on_is_timed_where_it_goes_on(
         packed([long], tmp_path, execution=execution, reporter=leave_at(30))
     packed([long], tmp_path, execution=execution)
     assert asked == [12, 42]
-
-
-def test_what_no_pack_goes_on_from_is_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
-    one, other = trial(), trial(seed=1)
-    for each in (one, other):
-        with pytest.raises(Left):
-            packed([each], tmp_path, execution=Execution(checkpoints=folder), reporter=leave_at(3))
-    (folder / ".0123.tmp").write_bytes(b"half")
-    (folder / f"damaged{checkpoint.SUFFIX}").write_bytes(b"half")
-    checkpoint.tidy(folder, lambda key: key == one.key)
-    assert checkpoint.started(folder, [one, other]) == [(other,)]
-    assert {path.name for path in folder.iterdir()} == {
-        checkpoint.path_of(folder, [other]).name,
-        f"damaged{checkpoint.SUFFIX}",
-    }
-    checkpoint.tidy(tmp_path / "none", lambda key: True)

@@ -1,0 +1,69 @@
+"""What is removed from a study's folder, and what others may still need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.launch.job import Job, write_job
+from sweeper.launch.leftovers import tidy
+from sweeper.training import checkpoint
+from sweeper.training.pack import Pack
+from sweeper.training.train import Execution, Left, Order, Reporter, train
+from sweeper.trial import Trial
+from tests.training.helpers import corpus, trial
+
+ONE, OTHER = trial(), trial(seed=1)
+
+
+def save(folder: Path, one: Trial) -> None:
+    """Leave a checkpoint of `one` after its first step."""
+    pack = Pack(trials=(one,), corpus=corpus(folder))
+    with pytest.raises(Left):
+        train(
+            pack,
+            Execution(checkpoints=folder / "checkpoints"),
+            Reporter(order=lambda: Order.LEAVE),
+        )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two checkpoints, a damaged one, and two files that were written half-way."""
+    for each in (ONE, OTHER):
+        save(tmp_path, each)
+    (tmp_path / "checkpoints/.0123.tmp").write_bytes(b"half")
+    (tmp_path / "checkpoints/.safetensors").write_bytes(b"half")
+    (tmp_path / f"checkpoints/damaged{checkpoint.SUFFIX}").write_bytes(b"half")
+    return tmp_path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "checkpoints").iterdir()}
+
+
+def test_what_no_pack_goes_on_from_is_removed(folder: Path) -> None:
+    tidy(folder, lambda key: key == ONE.key)
+    assert checkpoint.started(folder / "checkpoints", [ONE, OTHER]) == [(OTHER,)]
+    assert names(folder) == {checkpoint.path_of(Path(), [OTHER]).name}
+
+
+def test_a_job_may_still_be_writing(folder: Path) -> None:
+    pack = Pack(trials=(OTHER,), corpus=corpus(folder))
+    own = write_job(folder / "jobs", Job(pack=pack, execution=Execution()))
+    tidy(folder, lambda key: key == ONE.key)
+    assert own.is_dir() and {".0123.tmp", ".safetensors"} <= names(folder)
+    tidy(folder, lambda key: True)
+    assert not own.exists() and not names(folder)
+
+
+def test_a_job_that_was_never_written_is_removed(folder: Path) -> None:
+    (folder / "jobs/empty").mkdir(parents=True)
+    tidy(folder, lambda key: False)
+    assert not list((folder / "jobs").iterdir())
+
+
+def test_a_folder_without_any_is_left_alone(tmp_path: Path) -> None:
+    tidy(tmp_path, lambda key: True)
+    assert not list(tmp_path.iterdir())
