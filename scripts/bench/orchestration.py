@@ -263,8 +263,6 @@ def measured(key: str, side: Side, options: argparse.Namespace, say: Any) -> dic
 
 def left_out(side: Side, options: argparse.Namespace) -> str:
     """Why a side is not measured; empty when it is."""
-    if side.worker and not (ROOT / "conf/launcher/local.yaml").exists():
-        return "there is no launcher=local"
     if side.script and not options.peers and side.script != "optuna_study":
         return "no --peers"
     return ""

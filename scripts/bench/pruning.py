@@ -27,6 +27,7 @@ from sweeper.search.line import LineRule
 from sweeper.search.lr import LearningRateLine
 from sweeper.search.prune import Pruner, Seen, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy, identity
+from sweeper.study import Study
 from sweeper.trial import Axis, Result, Space, Trial, encode
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
@@ -234,9 +235,7 @@ def record(folder: Path, out: Path) -> None:
 
 def _compact(name: str, study: Path) -> dict[str, Any]:
     """A study's results without what the replay does not need; axes never varied are left out."""
-    files = sorted((study / "results").glob("[!.]*.json"))
-    results = [Result.from_json(json.loads(path.read_text())) for path in files]
-    results.sort(key=lambda result: result.finished_at)
+    results = Study.read(study).results()
     train = results[0].trial.setup["train"]
     hps = [result.trial.hps for result in results]
     axes = [axis for axis in hps[0] if len({values[axis] for values in hps}) > 1]

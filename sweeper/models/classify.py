@@ -17,12 +17,12 @@ from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.models.probe import Inputs, Probe, Sizes, built, shapes_of, watch
 from sweeper.models.roles import UNUSED, Undecided, Verdict, fans, judge, settled
 from sweeper.models.scaled import ScaledModule
+from sweeper.scaling.names import NUMBER
 from sweeper.scaling.spec import ParamSpec, Role, Site
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""
 
-_LAYER_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _DEPTH = re.compile(r"depth|layers?($|_)")
 
 
@@ -119,7 +119,7 @@ def _role_named(pattern: str, role: Role | str) -> Role:
 
 def _first_layer(name: str, known: Container[str]) -> str:
     """`name` with one of its numbers replaced by 0, if that is a known name; else `name`."""
-    for match in _LAYER_NUMBER.finditer(name):
+    for match in NUMBER.finditer(name):
         first = f"{name[: match.start()]}0{name[match.end() :]}"
         if first in known:
             return first

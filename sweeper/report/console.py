@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.report.progress import duration
+from sweeper.scaling.names import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.diagnosis import Diagnosis, Finding
 from sweeper.transfer.estimate import Estimate
@@ -190,29 +191,15 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
     """Parameters that differ in a layer's number alone, as one row with its range of layers."""
     rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
     for parameter in parameters:
-        key = (_pattern(parameter.name), parameter.shape, parameter.role, parameter.target)
+        key = (with_layer(parameter.name, "#"), parameter.shape, parameter.role, parameter.target)
         rows.setdefault(key, []).append(parameter)
     found = []
     for members in rows.values():
         name = members[0].name
         if len(members) > 1:
-            layers = f"{_layer(members[0].name)}-{_layer(members[-1].name)}"
-            name = _pattern(name).replace("#", layers, 1)
+            name = with_layer(name, f"{layer_of(name)}-{layer_of(members[-1].name)}")
         found.append((name, members[0]))
     return found
-
-
-def _pattern(name: str) -> str:
-    """The name with "#" for the first number in it."""
-    parts = name.split(".")
-    for index, part in enumerate(parts):
-        if part.isdigit():
-            return ".".join([*parts[:index], "#", *parts[index + 1 :]])
-    return name
-
-
-def _layer(name: str) -> str:
-    return next(part for part in name.split(".") if part.isdigit())
 
 
 def verdict(console: Console, found: Verdict) -> None:

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
+from sweeper.scaling.names import layer_of, with_layer
 from sweeper.training.scales import RANGES, OperandScale
-from sweeper.transfer.coordinates import ANSWERS, CoordinateCheck, ModuleCheck, layer_of
+from sweeper.transfer.coordinates import ANSWERS, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import SPREAD, RuleRow
 
 T = TypeVar("T")
@@ -31,18 +32,13 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     """Values whose names differ in a layer's number alone, under one name with their range."""
     groups: dict[str, list[tuple[str, T]]] = {}
     for name, value in named:
-        layer = layer_of(name)
-        parts = name.split(".")
-        key = name
-        if layer is not None:
-            at = parts.index(layer)
-            key = ".".join([*parts[:at], "#", *parts[at + 1 :]])
-        groups.setdefault(key, []).append((layer or "", value))
+        groups.setdefault(with_layer(name, "#"), []).append((name, value))
     found = {}
-    for key, members in groups.items():
-        numbers = sorted({int(layer) for layer, _ in members if layer})
-        layers = "-".join(map(str, dict.fromkeys((numbers or [0])[i] for i in (0, -1))))
-        found[key.replace("#", layers, 1)] = [value for _, value in members]
+    for members in groups.values():
+        first = members[0][0]
+        numbers = sorted({int(layer_of(name) or 0) for name, _ in members})
+        layers = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+        found[with_layer(first, layers)] = [value for _, value in members]
     return found
 
 

@@ -6,7 +6,6 @@ served; nothing is ever kept on a tensor.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +14,11 @@ from torch import Tensor, nn
 
 from sweeper.errors import BadInput
 from sweeper.scaling.fold import Folded
+from sweeper.scaling.names import with_layer
 from sweeper.training.draw import normal
 
 WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 """Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
-LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
 SHOWN = 20
 """An error lists this many names of a kind at most."""
 
@@ -137,4 +136,4 @@ def param_groups(
 
 def _named(names: list[str]) -> str:
     """Names for people: a layer's number as `*`, what is then alike once."""
-    return ", ".join(dict.fromkeys(re.sub(LAYER, "*", name, count=1) for name in names))
+    return ", ".join(dict.fromkeys(with_layer(name, "*") for name in names))

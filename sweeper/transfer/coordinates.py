@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sweeper.scaling.names import layer_of
 from sweeper.scaling.spec import Role
 from sweeper.training.coordinates import Moved
 from sweeper.transfer.check import CheckRule
@@ -133,11 +134,6 @@ def check(
         answer=_worst(answers),
         origins=tuple(module.name for module in modules if _originates(module)),
     )
-
-
-def layer_of(name: str) -> str | None:
-    """The layer's number in a module's name, None for a module outside of layers."""
-    return next((part for part in name.split(".") if part.isdigit()), None)
 
 
 def _before_hidden(run: Sequence[Moved]) -> set[str]:

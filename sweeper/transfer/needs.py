@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose
 
+from sweeper.scaling.names import with_layer
 from sweeper.scaling.spec import Site
 
 DECAY = (
@@ -79,8 +79,7 @@ def _merged(lines: Iterable[Line]) -> list[str]:
     """`name: what to do`, layers as one line with `*` for their number."""
     groups: dict[tuple[str, str], dict[str, float]] = {}
     for name, text, value in lines:
-        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name, count=1)
-        groups.setdefault((pattern, text), {})[name] = value
+        groups.setdefault((with_layer(name, "*"), text), {})[name] = value
     found = []
     for (pattern, text), members in groups.items():
         low, high = min(members.values()), max(members.values())
