@@ -9,6 +9,9 @@ from pathlib import Path
 
 from sweeper.errors import BadInput
 
+OVERLAYS = ("experiment", "size")
+"""Groups whose options set keys of other groups, and which may be null."""
+
 
 def home() -> Path:
     """The folder `conf/`: inside an installed package, beside it in a checkout."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sweeper.catalog import groups, home
+from sweeper.catalog import OVERLAYS, groups, home
 from sweeper.errors import BadInput
 
 _VARIABLE = "_SWEEPER_COMPLETE"
@@ -47,7 +47,7 @@ def _words(config_dir: Path | None) -> Iterator[str]:
         if folder is not None:
             yield from _keys(_read(folder / "config.yaml"))
             for path in sorted(folder.glob("[!.]*/[!.]*.yaml")):
-                if path.parent.name != "experiment":
+                if path.parent.name not in OVERLAYS:
                     yield from _keys(_read(path), f"{path.parent.name}.")
 
 

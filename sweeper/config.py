@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.catalog import groups, home
+from sweeper.catalog import OVERLAYS, groups, home
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.plugs import arguments, load
 
@@ -104,7 +104,7 @@ def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
             continue
         if override.is_add():
             raise BadInput(f"+{key}: the group is there already; write {key}={choice}")
-        if choice not in known[key] and not (key == "experiment" and choice is None):
+        if choice not in known[key] and not (key in OVERLAYS and choice is None):
             raise ConfigError(key, choice, f"one of {', '.join(known[key])}")
 
 
@@ -183,10 +183,11 @@ def _resolve(config: DictConfig) -> Tree:
         raise BadInput(_message(error)) from error
     if missing:
         raise BadInput(f"{missing[0]} needs a value: add {missing[0]}=... to the command")
-    if tree.pop("experiment", None):
-        raise BadInput(
-            "the experiment sets nothing: its file must begin with the line '# @package _global_'"
-        )
+    for group in OVERLAYS:
+        if tree.pop(group, None):
+            raise BadInput(
+                f"the {group} sets nothing: its file must begin with the line '# @package _global_'"
+            )
     return tree
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.catalog import groups, home
+from sweeper.catalog import OVERLAYS, groups, home
 from sweeper.config import compose_tree, near, parse, plain, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 
@@ -30,7 +30,7 @@ class TestCompose:
         tree = compose_tree([])
         assert tree["parameterization"]["_target_"] == "sweeper.scaling.umup.UMuP"
         assert tree["root"] == "runs" and tree["study"] == {"name": None, "storage": None}
-        assert "experiment" not in tree and "hydra" not in tree
+        assert not tree.keys() & OVERLAYS and "hydra" not in tree
 
     @pytest.mark.parametrize(
         ("group", "option"), [(g, o) for g, options in groups().items() for o in options]
@@ -38,7 +38,7 @@ class TestCompose:
     def test_every_option_composes(self, group: str, option: str) -> None:
         path = ["data.path=x"] * (option in ("text", "tokens", "idx"))
         tree = compose_tree([f"{group}={option}", *path])
-        assert group == "experiment" or tree[group]["_target_"].startswith("sweeper.")
+        assert group in OVERLAYS or tree[group]["_target_"].startswith("sweeper.")
 
     def test_overrides(self) -> None:
         tree = compose_tree(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sweeper.catalog import OVERLAYS
 from sweeper.commands.bench import check_target, open_bench
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.validate import check_ladders, measured_trend, validate
@@ -45,7 +46,7 @@ def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) 
     found = find_study(name, root)
     for override in parse(others):
         key = str(override.key_or_group)
-        if key.split(".")[0] in ("parameterization", "experiment") or key in _NAMES:
+        if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in _NAMES:
             raise BadInput(
                 f"{key} cannot be changed for the study {found!r}: search anew with it, or choose "
                 "another study with --study"

@@ -1,0 +1,196 @@
+"""What the figures share: they run sweeper's own commands, state claims, and draw.
+
+A figure is a script with a config of the same name in `conf/experiment/`. Its arguments are
+overrides that every command of it gets, such as `size=paper launcher=local`. All it makes lies
+in `runs/figures/<name>/`; run it again after any interruption, and it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sweeper.files import write_json
+from sweeper.report.documents import number
+from sweeper.report.plots import MARKERS, STYLE, save
+from sweeper.transfer.estimate import Estimate
+
+Document = Mapping[str, Any]
+Answer = Literal["borne out", "not borne out", "cannot say"]
+ANSWERS: Mapping[str, Answer] = {
+    "holds": "borne out",
+    "fails": "not borne out",
+    "cannot say yet": "cannot say",
+}
+"""What the verdict on a transfer says of the claim that it holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a source says, what was measured with its interval, and whether that bears it out."""
+
+    source: str
+    claim: str
+    measured: str
+    answer: Answer
+
+
+@dataclass(kw_only=True)
+class Lab:
+    """One figure: its name, the overrides of the command line, and what it has found so far."""
+
+    name: str
+    words: Sequence[str]
+    claims: list[Claim] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, name: str) -> Lab:
+        """The figure `name` with the arguments of this process."""
+        return cls(name=name, words=sys.argv[1:])
+
+    @property
+    def folder(self) -> Path:
+        """Where everything goes; each size of the experiment has a folder of its own."""
+        size = [word.partition("=")[2] for word in self.words if word.startswith("size=")]
+        return Path("runs", "figures", "-".join([self.name, *size]))
+
+    def search(self, study: str, *overrides: str) -> Document:
+        """`sweeper search`; the content of the study's `search.json`."""
+        shared = [f"experiment={self.name}", *self.words, *overrides]
+        return self.sweeper("search", *shared, f"study={study}", f"root={self.folder}")
+
+    def transfer(self, study: str, width: int, *overrides: str) -> Document:
+        """`sweeper transfer --validate` of a study; the content of its `validation.json`."""
+        options = ["--study", study, "--to-width", str(width), "--validate"]
+        done = self.sweeper("transfer", *options, f"root={self.folder}", *overrides)
+        target = done["plan"]["target"]
+        name = f"w{target['width']}-d{target['depth']}"
+        path = self.folder / study / "transfer" / name / "validation.json"
+        found: Document = json.loads(path.read_text())
+        return found
+
+    def sweeper(self, *words: str) -> Document:
+        """One command of sweeper; its document. The command is printed, and so is its progress."""
+        print(f"\n$ {shlex.join(['sweeper', *words])}", flush=True)
+        command = [sys.executable, "-m", "sweeper", *words, "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)  # its message is on stderr
+        found: Document = json.loads(done.stdout)
+        return found
+
+    def _size(self) -> str:
+        """What the figure's first study trains, in words."""
+        config = yaml.safe_load(min(self.folder.glob("*/config.yaml")).read_text())
+        model, train = config["model"], config["train"]
+        batch = f"{train['batch_size']} x {train['seq_len']}"
+        return f"width {model['width']}, depth {model['depth']}, {train['steps']} steps of {batch}"
+
+    def claim(self, source: str, claim: str, measured: str, answer: Answer) -> None:
+        """Note a claim and what became of it."""
+        self.claims.append(Claim(source=source, claim=claim, measured=measured, answer=answer))
+
+    def finish(self, figure: Figure) -> None:
+        """Print the claims, and keep them with the figure."""
+        size = self._size()
+        made = Table(box=box.SIMPLE_HEAD, title=f"{self.name}: {size}", title_justify="left")
+        for column in ("claim", "source", "measured", "at this size"):
+            made.add_column(column, overflow="fold")
+        for one in self.claims:
+            made.add_row(one.claim, one.source, one.measured, one.answer)
+        Console(width=None if sys.stdout.isatty() else 120).print(made)
+        claims = [asdict(one) for one in self.claims]
+        command = shlex.join(["python", f"scripts/figures/{self.name}.py", *self.words])
+        record = {"figure": self.name, "size": size, "command": command, "claims": claims}
+        write_json(self.folder / "claims.json", record)
+        picture, _ = save(figure, self.folder / self.name)
+        print(f"Figure: {picture}\nClaims: {self.folder / 'claims.json'}")
+
+
+def estimate(record: Document) -> Estimate:
+    """A number with its 95 % interval, from a document."""
+    return Estimate(**{key: number(record[key]) for key in ("value", "low", "high")})
+
+
+def within(found: Estimate, form: str = "{:+.2f}") -> str:
+    """A value with its 95 % interval: +0.15 [-0.11, +0.40]."""
+    value, low, high = (form.format(one) for one in (found.value, found.low, found.high))
+    return f"{value} [{low}, {high}]"
+
+
+def below(first: Estimate, second: Estimate) -> Answer:
+    """Whether the first lies below the second: their intervals are apart, or nobody can say."""
+    if first.high < second.low:
+        return "borne out"
+    return "not borne out" if first.low > second.high else "cannot say"
+
+
+def verdict(validation: Document, axis: str) -> Document:
+    """The verdict over one ladder."""
+    found: Document = next(one for one in validation["axes"] if one["axis"] == axis)
+    return found
+
+
+def farthest(judged: Document) -> Document:
+    """Of a verdict's sizes the one that is farthest from the base on its ladder."""
+    axis = judged["axis"]
+    base = next(one["size"][axis] for one in judged["sizes"] if one["is_base"])
+    return max(judged["sizes"], key=lambda one: abs(math.log(one["size"][axis] / base)))
+
+
+@rc_context(STYLE)
+def panels(rows: int, columns: int, *, share: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure of equal panels, row by row; `share`: with one axis of losses a row."""
+    figure = Figure(figsize=(2.3 * columns + 0.6, 2.2 * rows + 0.5), layout="constrained")
+    sharing: Any = "row" if share else "none"
+    return figure, list(figure.subplots(rows, columns, sharey=sharing, squeeze=False).flat)
+
+
+@rc_context(STYLE)
+def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
+    """Loss against log2 eta, a curve a rung of the ladder, its optimum a star."""
+    sizes = verdict(validation, axis)["sizes"]
+    rungs = [one["size"] for one in sizes]
+    lows, highs = [], []
+    for index, (rung, judged) in enumerate(zip(rungs, sizes, strict=True)):
+        measured = next(c for c in validation["curves"] if all(c[k] == rung[k] for k in rung))
+        points = [(p["log2_eta"], mean(p["losses"])) for p in measured["points"]]
+        finite = [(eta, loss) for eta, loss in points if math.isfinite(loss)]
+        color = shade(index, len(rungs))
+        marker = MARKERS[index % len(MARKERS)]
+        label = f"{rung[axis]}"
+        ax.plot(*zip(*finite, strict=True), color=color, marker=marker, markersize=3, label=label)
+        best, loss = number(judged["optimum"]["value"]), number(judged["loss"]["value"])
+        ax.plot(best, loss, "*", color=color, markersize=9, markeredgecolor="black", zorder=5)
+        lows.append(min(loss for _, loss in finite))
+        highs.append(sorted(loss for _, loss in finite)[len(finite) // 2])
+    low, high = min(lows), max(highs)
+    ax.set_ylim(low - 0.08 * (high - low), high + 0.6 * (high - low))
+    ax.set_title(title)
+    ax.legend(title=axis.replace("_", " "))
+
+
+def shade(index: int, count: int) -> Any:
+    """A colour for each of `count` rungs, darker as they grow."""
+    return colormaps["viridis"](0.78 * (1 - index / max(1, count - 1)))
+
+
+def mean(losses: Sequence[object]) -> float:
+    """The mean of a point's losses, +inf where one diverged."""
+    values = [number(loss) for loss in losses]
+    return math.fsum(values) / len(values) if values else math.nan

@@ -1,0 +1,96 @@
+"""u-muP paper, Figures 1 (left) and 6: the best learning rate over width, depth, batch and steps.
+
+python scripts/figures/lr_transfer.py [size=paper] [OVERRIDES]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lab import (
+    ANSWERS,
+    Answer,
+    Document,
+    Lab,
+    below,
+    curves,
+    estimate,
+    farthest,
+    panels,
+    verdict,
+    within,
+)
+
+SCHEMES = {"umup": "u-muP", "mup": "muP", "standard": "standard"}
+AXES = {"width": "Fig. 1", "depth": "Fig. 6", "batch_size": "Fig. 6", "steps": "Fig. 6"}
+
+
+def main() -> None:
+    """A search of eta and a validation over four ladders, for each scheme."""
+    lab = Lab.of("lr_transfer")
+    found = {}
+    for scheme in SCHEMES:
+        searched = lab.search(scheme, f"parameterization={scheme}")
+        found[scheme] = lab.transfer(scheme, 8 * searched["base"]["width"])
+    for scheme in ("umup", "mup"):
+        for axis, figure in AXES.items():
+            _stays(lab, scheme, axis, figure, found[scheme])
+    _moves(lab, found["standard"])
+    _better(lab, found)
+    figure, axes = panels(len(SCHEMES), len(AXES), share=True)
+    for index, (scheme, axis) in enumerate((s, a) for s in SCHEMES for a in AXES):
+        title = f"{SCHEMES[scheme]}: {verdict(found[scheme], axis)['answer']}"
+        curves(axes[index], found[scheme], axis, title)
+    figure.supxlabel("learning rate, log2 η")
+    figure.supylabel("training loss (nats)")
+    lab.finish(figure)
+
+
+def _stays(lab: Lab, scheme: str, axis: str, source: str, found: Document) -> None:
+    judged, words = verdict(found, axis), axis.replace("_", " ")
+    far = farthest(judged)
+    most = max(abs(estimate(size["shift"]).value) for size in judged["sizes"])
+    lab.claim(
+        f"u-muP, {source}",
+        f"{SCHEMES[scheme]}: the best η stays over {words}",
+        f"shift {within(estimate(far['shift']))} at {words} {far['size'][axis]}, "
+        f"at most {most:.2f} on the ladder",
+        ANSWERS[judged["answer"]],
+    )
+
+
+def _moves(lab: Lab, found: Document) -> None:
+    """The standard parameterization is the contrast: there eta has to move."""
+    judged = verdict(found, "width")
+    far = farthest(judged)
+    answers: dict[str, Answer] = {"fails": "borne out", "holds": "not borne out"}
+    lab.claim(
+        "u-muP, Fig. 1; muP",
+        "standard: the best η moves with width",
+        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}",
+        answers.get(judged["answer"], "cannot say"),
+    )
+
+
+def _better(lab: Lab, found: Mapping[str, Document]) -> None:
+    """At the far end of the ladder over width, all but eta at their defaults."""
+    umup, mup = (farthest(verdict(found[scheme], "width")) for scheme in ("umup", "mup"))
+    where = f"at width {umup['size']['width']}"
+    ours, theirs = estimate(umup["loss"]), estimate(mup["loss"])
+    lab.claim(
+        "u-muP, Fig. 1",
+        "u-muP's loss at its default hyperparameters is below muP's",
+        f"{within(ours, '{:.3f}')} and {within(theirs, '{:.3f}')} nats {where}",
+        below(ours, theirs),
+    )
+    ours, theirs = estimate(umup["basin"]["width"]), estimate(mup["basin"]["width"])
+    lab.claim(
+        "u-muP, Fig. 1",
+        "u-muP's basin (η within 1 % of the least loss) is wider than muP's",
+        f"{within(ours, '{:.2f}')} and {within(theirs, '{:.2f}')} in log2 {where}",
+        below(theirs, ours),
+    )
+
+
+if __name__ == "__main__":
+    main()
