@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.recipe import Recipe, optional, prepare
 from sweeper.transfer.check import CheckRule
-from sweeper.transfer.ladder import AXES, LadderRule, Rung, Size
+from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, Rung, Size, place
 from sweeper.trial import Axis, Hps, Space, Trial
 
 NUMERICS = 2
@@ -255,8 +255,10 @@ def _check_ladders(settings: Settings) -> None:
             except ConfigError as error:
                 if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
                     raise
+                key = AXES.get(axis, "sizes")
+                value = place(asdict(size), axis) if axis == SEVERAL else getattr(size, axis)
                 allowed = f"sizes that the model can have ({error})"
-                raise ConfigError(f"transfer.{AXES[axis]}", getattr(size, axis), allowed) from error
+                raise ConfigError(f"transfer.{key}", value, allowed) from error
 
 
 def check_size(settings: Settings, size: Size) -> None:

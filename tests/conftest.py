@@ -1,10 +1,15 @@
 """One thread a process: tests run in several, whose threads would wait for each other."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+
+# A shell without job control starts what runs in its background deaf to SIGINT, and so would be
+# every process of a test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

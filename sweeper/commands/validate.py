@@ -19,7 +19,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench
 from sweeper.study import Study
 from sweeper.sweep import Sweep, replay_ladder
-from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.transfer.ladder import SEVERAL, Size, SizeCurve
 from sweeper.transfer.trend import Trend, trend
 from sweeper.transfer.verdict import Verdict, judge
 from sweeper.trial import Result, encode
@@ -31,14 +31,15 @@ def check_ladders(bench: Bench) -> None:
     ladders = settings.transfer.ladders(settings.rung)
     if not ladders:
         raise BadInput(
-            "--validate has no ladder to train: give transfer.widths, depths, batches or steps "
-            "at least one value that is not the base's"
+            "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
+            "or sizes at least one value that is not the base's"
         )
-    for rung in ladders.get("batch_size", ()):
-        try:
-            bench.corpus.check(rung.batch_size, settings.raw["train"]["seq_len"])
-        except BadInput as error:
-            raise BadInput(f"transfer.batches: {error}") from error
+    for axis, key in (("batch_size", "batches"), (SEVERAL, "sizes")):
+        for rung in ladders.get(axis, ()):
+            try:
+                bench.corpus.check(rung.batch_size, settings.raw["train"]["seq_len"])
+            except BadInput as error:
+                raise BadInput(f"transfer.{key}: {error}") from error
 
 
 def validate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from rich import box
 from rich.console import Console
@@ -15,7 +16,7 @@ from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.diagnosis import Diagnosis, Finding
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.explain import Explained
-from sweeper.transfer.ladder import UNSCALED, named
+from sweeper.transfer.ladder import SEVERAL, UNSCALED, named, place
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
@@ -209,7 +210,7 @@ def verdict(console: Console, found: Verdict) -> None:
     shown = table(f"Learning-rate curves over {axis}", columns)
     for size in found.sizes:
         shown.add_row(
-            str(getattr(size.size, found.axis)),
+            place(asdict(size.size), found.axis),
             within(size.optimum),
             within(size.shift, sign="+"),
             _basin(size.basin.width),
@@ -226,6 +227,8 @@ def verdict(console: Console, found: Verdict) -> None:
     )
     if found.axis in UNSCALED:
         legend += f" The rule over {axis}: eta stays as it is."
+    if found.axis == SEVERAL:
+        legend += " w: width, d: depth, b: batch size, s: steps."
     console.print(legend, highlight=False, soft_wrap=True)
     doubts = [size for size in found.sizes if size.answer != "holds"]
     notes = [f"{named(size.size, found.axis)}: {size.reason}" for size in doubts]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.transfer.ladder import AXES
+from sweeper.transfer.ladder import AXES, SEVERAL
 
 Document = Mapping[str, Any]
 """A JSON object as a study's folder holds it."""
@@ -23,14 +23,21 @@ def number(value: object) -> float:
 def ladder(validation: Document, axis: str) -> list[Document]:
     """The curves that belong to `axis`, ascending: all else of their size is the base's."""
     curves = list(validation.get("curves") or ())
+    sizes = [size["size"] for size in verdict(validation, axis).get("sizes") or ()]
+    if axis == SEVERAL:
+        return [curve for size in sizes for curve in curves if is_of(size, curve)]
 
     def others(size: Document) -> tuple[object, ...]:
         return tuple(size.get(key) for key in AXES if key != axis)
 
-    judged = [others(size["size"]) for size in verdict(validation, axis).get("sizes") or ()]
-    shared = judged or [others(curve) for curve in curves]
+    shared = [others(size) for size in sizes] or [others(curve) for curve in curves]
     fixed = max(shared, key=shared.count, default=None)
     return sorted((c for c in curves if others(c) == fixed), key=lambda c: float(c[axis]))
+
+
+def is_of(size: Document, curve: Document) -> bool:
+    """Whether a curve is that of a size."""
+    return all(size.get(key) == curve.get(key) for key in AXES)
 
 
 def verdict(validation: Document, axis: str) -> Document:

@@ -21,6 +21,7 @@ from sweeper.report.documents import Document, ladder, number
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.study import Study
+from sweeper.transfer.ladder import place
 from sweeper.trial import Status
 
 SECTIONS = {
@@ -230,7 +231,7 @@ def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
     loss, is_base = number((size.get("loss") or {}).get("value")), _is_base(size, base)
     shift = _interval(size.get("shift"), "{:+z.2f}")
     return {
-        "size": f"{size['size'][axis]}{' (base)' if is_base else ''}",
+        "size": f"{place(size['size'], axis)}{' (base)' if is_base else ''}",
         "optimum": _interval(size.get("optimum"), "{:z.2f}"),
         "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
         "basin": _interval((size.get("basin") or {}).get("width"), "{:.2f}"),

@@ -18,7 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
-from sweeper.report.documents import Document, ladder, number, verdict
+from sweeper.report.documents import Document, is_of, ladder, number, verdict
+from sweeper.transfer.ladder import place
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""
@@ -79,9 +80,9 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         _seeds(ax, curve, color)
         aside = (index - (len(curves) - 1) / 2) * 0.07
         _curve(ax, points, top, color, marker, aside)
-        _tips(ax, points, top, f"{axis} {curve[axis]}, log2 η", aside=aside)
-        found = _optimum(ax, _judged(judged, axis, curve), color) if judged else ""
-        label = f"{curve[axis]}{':' if judged else ''} {found}"
+        _tips(ax, points, top, f"{axis} {place(curve, axis)}, log2 η", aside=aside)
+        found = _optimum(ax, _judged(judged, curve), color) if judged else ""
+        label = f"{place(curve, axis)}{':' if judged else ''} {found}"
         handles.append(_key(label, color=color, marker=marker, linestyle="-"))
     eta = number(validation.get("transferred_log2_eta"))
     if math.isfinite(eta):
@@ -304,10 +305,10 @@ def _seeds(ax: Axes, curve: Document, color: Any) -> None:
     ax.fill_between([eta for eta, _ in shown], lows, highs, color=color, alpha=0.18, linewidth=0)
 
 
-def _judged(judged: Document, axis: str, curve: Document) -> Document:
+def _judged(judged: Document, curve: Document) -> Document:
     """The verdict on the size of `curve`, empty when there is none."""
     sizes = judged.get("sizes") or ()
-    return next((size for size in sizes if size["size"][axis] == curve[axis]), {})
+    return next((size for size in sizes if is_of(size["size"], curve)), {})
 
 
 def _optimum(ax: Axes, size: Document, color: Any) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from sweeper.errors import ConfigError
 from sweeper.search.line import LineRule, LineState, replay
@@ -47,30 +48,60 @@ class Rung(Size):
 
 AXES = {"width": "widths", "depth": "depths", "batch_size": "batches", "steps": "steps"}
 """What a ladder may climb, and the key of its values in `transfer`."""
+SEVERAL = "size"
+"""The axis of the ladder `transfer.sizes`, on which several of these change at once."""
 UNSCALED = ("batch_size", "steps")
 """Axes that no parameterization has a rule for: the learning rate is transferred as it is."""
 
 
 def named(size: Size, axis: str) -> str:
     """A step in words by its place on the ladder: width 64, batch size 32."""
-    return f"{axis.replace('_', ' ')} {getattr(size, axis)}"
+    return str(size) if axis == SEVERAL else f"{axis.replace('_', ' ')} {getattr(size, axis)}"
+
+
+def place(size: Mapping[str, Any], axis: str) -> str:
+    """The same for a column of that name: 64, or w64 d4 b32 s1000 where several change."""
+    if axis == SEVERAL:
+        return " ".join(f"{key[0]}{size[key]}" for key in AXES)
+    return str(size[axis])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of the ladder `transfer.sizes`: what it sets; the rest is the base's."""
+
+    width: int | None = None
+    depth: int | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no size."""
+        for key, value in self.given().items():
+            if value < 1:
+                raise ConfigError(key, value, "a size of at least 1")
+
+    def given(self) -> Mapping[str, int]:
+        """What it sets."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LadderRule:
     """The ladders to train, how their curves over eta are laid, and the verdict's thresholds.
 
-    `steps` is the ladder over training steps; `span` and `step` are in log2 eta. `max_shift` is
-    the largest move of the optimum from the base's (log2), `max_regret` the largest loss by
-    training at the base's optimum, as a share of the size's best loss. `eta` (log2) replaces the
-    study's, in the plan and as the curves' centre. `correct` lets the plan use the optimum that
-    the trend over width predicts.
+    `steps` is the ladder over training steps, `sizes` one on which several change at once; `span`
+    and `step` are in log2 eta. `max_shift` is the largest move of the optimum from the base's
+    (log2), `max_regret` the largest loss by training at the base's optimum, as a share of the
+    size's best loss. `eta` (log2) replaces the study's, in the plan and as the curves' centre.
+    `correct` lets the plan use the optimum that the trend over width predicts.
     """
 
     widths: tuple[int, ...]
     depths: tuple[int, ...] = ()
     batches: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
+    sizes: tuple[Step, ...] = ()
     seeds: int = 2
     span: float = 2.0
     step: float = 0.5
@@ -82,7 +113,7 @@ class LadderRule:
 
     def __post_init__(self) -> None:
         """Refuse an empty grid and impossible numbers."""
-        if not any(getattr(self, key) for key in AXES.values()):
+        if not self.sizes and not any(getattr(self, key) for key in AXES.values()):
             raise ConfigError("widths", [], "at least one width, as in [64,128,256]")
         for key in AXES.values():
             for value in getattr(self, key):
@@ -107,6 +138,9 @@ class LadderRule:
             rungs = [replace(base, **{axis: value}) for value in {*getattr(self, key), own}]
             if len(rungs) > 1:
                 found[axis] = sorted(rungs)
+        several = {base, *(replace(base, **step.given()) for step in self.sizes)}
+        if len(several) > 1:
+            found[SEVERAL] = sorted(several)
         return found
 
     def points_per_line(self) -> int:

@@ -160,6 +160,18 @@ class TestValidate:
         assert settings == {(2, 4), (2, 9), (4, 4)}
         assert "Validation over batch size" in (study / "report.html").read_text()
 
+    def test_several_change_at_once_on_a_ladder(self, sweeper: Run, study: Path) -> None:
+        words = [*QUICK[1:], "transfer.widths=[]", "transfer.sizes=[{width: 32, steps: 9}]"]
+        answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
+        assert answer.code == 0 and "Learning-rate curves over size" in answer.out
+        assert "w16 d1 b2 s4" in answer.out and "w32 d1 b2 s9" in answer.out
+        folder = study / "transfer/w32-d1"
+        assert (folder / "curves-size.png").exists()
+        record = json.loads((folder / "validation.json").read_text())
+        assert [(c["width"], c["steps"]) for c in record["curves"]] == [(16, 4), (32, 9)]
+        page = (study / "report.html").read_text()
+        assert "Validation over size" in page and "w32 d1 b2 s9" in page
+
     def test_nothing_to_climb_is_refused(self, sweeper: Run, study: Path) -> None:
         before = tree(study)
         words = ["transfer", "--to-width", "32", "--validate", *QUICK]
@@ -167,6 +179,10 @@ class TestValidate:
         assert_refused(answer, "--validate has no ladder to train")
         answer = sweeper(*words, "transfer.batches=[100000000]")
         assert_refused(answer, "transfer.batches: ")
+        answer = sweeper(*words, "transfer.sizes=[{batch_size: 100000000}]")
+        assert_refused(answer, "transfer.sizes: ")
+        answer = sweeper(*words, "transfer.sizes=[{width: 33}]")
+        assert_refused(answer, "transfer.sizes='w33 d1 b2 s4' is refused")
         assert tree(study) == before
 
     def test_seeds_that_would_settle_it_are_the_next_command(

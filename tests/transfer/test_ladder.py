@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
 from sweeper.search.strategy import Point
-from sweeper.transfer.ladder import LadderRule, Rung, Size, named
+from sweeper.transfer.ladder import LadderRule, Rung, Size, Step, named, place
 
 from .curves import Basin
 
@@ -33,6 +33,19 @@ def test_a_ladder_without_a_second_step_is_none() -> None:
         assert list(LadderRule(widths=(32,), depths=depths).ladders(BASE)) == ["width"]
     assert list(LadderRule(widths=(), batches=(8,)).ladders(BASE)) == ["batch_size"]
     assert LadderRule(widths=(64,), steps=(1000,)).ladders(BASE) == {}
+
+
+def test_several_may_change_at_once() -> None:
+    steps = (Step(width=128, depth=8, steps=4000), Step(batch_size=64), Step(width=64))
+    rule = LadderRule(widths=(), sizes=steps)
+    batched = replace(BASE, batch_size=64)
+    large = Rung(width=128, depth=8, batch_size=16, steps=4000)
+    assert rule.ladders(BASE) == {"size": [BASE, batched, large]}
+    assert LadderRule(widths=(), sizes=(Step(width=64),)).ladders(BASE) == {}
+    assert place(asdict(large), "size") == "w128 d8 b16 s4000"
+    assert place(asdict(large), "depth") == "8" and named(large, "size") == str(large)
+    with pytest.raises(ConfigError, match="steps=0 is refused"):
+        Step(steps=0)
 
 
 def test_sizes_in_words() -> None:
