@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 from sweeper.transfer.advice import More, advise
 from sweeper.transfer.basin import UNKNOWN_BASIN, Basin
 from sweeper.transfer.curve import Fit, fit
 from sweeper.transfer.estimate import Estimate
-from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, named
 from sweeper.trial import encode
 
 Answer = Literal["holds", "fails", "cannot say yet"]
@@ -45,7 +46,7 @@ class Verdict:
     """The answer for one axis, from that of its sizes.
 
     `todo` says what would settle a doubt, and `more` how many seeds if it is seeds; `note` warns
-    of an eta that the base itself refutes.
+    of an eta that the base itself refutes, and of larger models that are worse.
     """
 
     axis: str
@@ -86,8 +87,35 @@ def judge(
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
         todo, more = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
-    note = _note(transferred, reference, rule)
-    return Verdict(axis=axis, answer=answer, sizes=tuple(sizes), todo=todo, note=note, more=more)
+    notes = filter(None, (_note(transferred, reference, rule), _worse(axis, sizes)))
+    return Verdict(
+        axis=axis,
+        answer=answer,
+        sizes=tuple(sizes),
+        todo=todo,
+        note=". Also, ".join(notes),
+        more=more,
+    )
+
+
+def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> str:
+    """What to say when a larger model is the worse one: its eta may stay, and its scheme be wrong.
+
+    Under muP wider is better throughout training (Tensor Programs V, section 8).
+    """
+    if axis not in ("width", "depth"):
+        return ""
+    base = next(size for size in sizes if size.is_base)
+    place = attrgetter(f"size.{axis}")
+    larger = [s for s in sizes if s.loss.low > base.loss.high and place(s) > place(base)]
+    if not larger:
+        return ""
+    first = larger[0]
+    return (
+        f"{named(first.size, axis)} is worse than the base by "
+        f"{first.loss.value - base.loss.value:.4f} nats at its own best eta, where a larger model "
+        "should be better: `sweeper check` shows whether a module grows or vanishes"
+    )
 
 
 def _note(transferred: float, reference: Fit | None, rule: LadderRule) -> str:

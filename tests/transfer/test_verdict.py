@@ -85,6 +85,19 @@ def test_fails_by_cost_or_by_shift_alone() -> None:
     assert flat.answer == "fails" and "moved by at least 1.50" in flat.reason
 
 
+def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays() -> None:
+    rule = LadderRule(widths=(32, 256), seeds=3)
+    found = of(Basin(noise=0.001), Basin(floor=3.2, noise=0.001, number=1), rule)
+    assert found.answer == "holds"
+    assert "width 256 is worse than the base by 0.2" in found.note
+    assert "sweeper check" in found.note
+    for floor in (2.8, 3.001):
+        large = Basin(floor=floor, noise=0.001, number=1)
+        assert of(Basin(noise=0.001), large, rule).note == ""
+    smaller = Basin(floor=3.2, noise=0.001, number=1).curve(Size(width=16, depth=2), rule)
+    assert judged(Basin(noise=0.001).curve(BASE, rule), smaller, rule).note == ""
+
+
 def test_an_eta_that_is_off_at_the_base_already_is_noted_not_blamed_on_the_transfer() -> None:
     found = of(Basin(optimum=1.5), Basin(optimum=1.5))
     assert found.answer == "holds"
