@@ -16,6 +16,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.packs import resolve_device
 from sweeper.report import coordinates as show
+from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
@@ -75,6 +76,8 @@ def check(
             found = _coordinates(bench, hps, device, output)
             document["check"] = _record(settings, hps, found)
             _write(folder, found, document["check"], settings.check.threshold, output)
+        if wanted.folder is None and (settings.folder / "config.yaml").is_file():
+            output.say(f"Report: {write_report(settings.folder)}")
     output.document(document)
     passed = all(one.answer == "pass" for one in found)
     return NOT_PROVEN if wanted.strict and not passed else DONE

@@ -14,6 +14,7 @@ from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.lock import StudyLock
 from sweeper.report import console as show
+from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
@@ -63,6 +64,7 @@ def diagnose(
     write_json(folder / f"diagnosis-{axis}.json", found.to_json())
     show.diagnosis(output.people, found)
     output.say(f"Diagnosis: {folder / f'diagnosis-{axis}.json'}")
+    output.say(f"Report: {write_report(settings.folder)}")
     output.document({"study": settings.name, "diagnosis": found.to_json()})
     return DONE
 

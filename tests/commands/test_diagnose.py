@@ -33,6 +33,8 @@ def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace
     assert "Trying rules: muP's rules for all parameters" in answer.err
     kept = json.loads((workplace / "runs/a/transfer/diagnosis-width.json").read_text())
     assert kept == found
+    assert "Report: runs/a/report.html" in answer.err
+    assert "The likeliest cause (rules)" in (workplace / "runs/a/report.html").read_text()
     count = len(list((workplace / "runs/a/results").glob("*.jsonl")))
     again = sweeper(*words)
     assert again.document == answer.document
