@@ -85,7 +85,7 @@ def _check(record: Document, axis: Document, name: str) -> Section:
         "answer": found.answer,
         "todo": show.TODO if found.answer == "cannot say" else "",
         "runs": f"{rule['seeds']} runs a size, each of {rule['steps']} steps on one batch of "
-        f"{rule['batch']}, at {number(rule['share']):g} of log2 η = {eta:g}",
+        f"{rule['batch']}, at {number(rule['share']):g} times η; log2 η is {eta:g}",
         "sizes": ", ".join(map(str, found.sizes)),
         "columns": list(show.columns(found)),
         "rows": show.rows(found),
@@ -95,11 +95,9 @@ def _check(record: Document, axis: Document, name: str) -> Section:
     }
 
 
-def scales(records: Sequence[Document], name: Callable[[], str]) -> Section | None:
-    """The scale report; None without one."""
-    return next(
-        iter(_whole(lambda found: _scales(found, name()), [records] if records else [])), None
-    )
+def scales(records: Sequence[Document], name: Callable[[], str]) -> list[Section]:
+    """The scale report, if there is one."""
+    return _whole(lambda found: _scales(found, name()), filter(None, [records]))
 
 
 def _scales(records: Sequence[Document], name: str) -> Section:

@@ -58,7 +58,8 @@ def test_the_likeliest_cause_is_said_first(full: str) -> None:
 def test_the_check_has_a_row_for_layers_that_are_alike(full: str) -> None:
     text = Page(full).text
     assert "Coordinate check over width ✗ fail 2 runs a size, each of 2 steps" in text
-    assert "layers.0-1.up hidden +0.00 ±0.00 +1.00 ±0.00 +1.00 ±0.00 +1.00 ±0.00 ✗ fail" in text
+    assert "layers.0-1.up ✗ fail : grows hidden +0.00 ±0.00 +1.00 ±0.00 +1.00 ±0.00" in text
+    assert "one batch of 4, at 0.25 times η; log2 η is -4." in text
     assert "Where it begins: layers.1.up" in text
     assert "Coordinate check over width: fail" in text, "the figure's title"
 
