@@ -48,7 +48,12 @@ def test_the_configs_are_inside(wheel: Path) -> None:
     assert names(wheel / "sweeper/conf") == names(ROOT / "conf")
     assert {path.name for path in wheel.iterdir()} == {"sweeper", *metadata(wheel)}
     templates = wheel / "sweeper/report/templates"
-    assert {path.name for path in templates.iterdir()} == {"report.html.j2", "report.js"}
+    assert {path.name for path in templates.iterdir()} == {
+        "checks.html.j2",
+        "diagnosis.html.j2",
+        "report.html.j2",
+        "report.js",
+    }
 
 
 def metadata(wheel: Path) -> list[str]:

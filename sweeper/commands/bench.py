@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sweeper.commands.output import Output
 from sweeper.errors import BadInput, ConfigError
+from sweeper.launch.packs import resolve_device
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Bench, Settings, check_size
 from sweeper.training.recipe import prepare
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Trial
+from sweeper.trial import Hps, Trial
 
 
 def open_bench(settings: Settings, cache: Path | None = None) -> Bench:
@@ -31,6 +34,23 @@ def check_target(settings: Settings, size: Size) -> None:
     except ConfigError as error:
         flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
         raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
+
+
+def check_device(settings: Settings) -> str:
+    """`check.device`; ConfigError for one that is not there."""
+    try:
+        return resolve_device(settings.check.device)
+    except ConfigError as error:
+        raise error.below("check") from error
+
+
+def short_run(bench: Bench, size: Size, hps: Hps, seed: int, changed: Mapping[str, Any]) -> Trial:
+    """A run of `size` in full precision, its training `changed`: no trial of the study."""
+    made = bench.trial(size, hps, seed, "check")
+    train = {**made.setup["train"], **changed}
+    if train["precision"] != "float64":
+        train["precision"] = "float32"
+    return Trial(setup={**made.setup, "train": train}, hps=hps, seed=seed, phase="check")
 
 
 def progress(settings: Settings, output: Output, job: str, planned: int) -> SweepProgress:

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.bench import open_bench
+from sweeper.commands.bench import check_device, open_bench, short_run
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
 from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput
 from sweeper.files import private_folder, write_json
-from sweeper.launch.packs import resolve_device
 from sweeper.report import coordinates as show
+from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
@@ -26,7 +26,7 @@ from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.transfer.coordinates import check as judged
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
-from sweeper.trial import Hps, Trial, encode
+from sweeper.trial import Hps, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,24 +68,18 @@ def check(
     if wanted.scales or wanted.coordinates:
         bench = open_bench(settings)
         hps = _hps(bench, output, of_study=study is not None)
-        device = _device(settings)
+        device = check_device(settings)
         if wanted.scales:
             document["scales"] = _scales(bench, hps, device, folder, output)
         else:
             found = _coordinates(bench, hps, device, output)
             document["check"] = _record(settings, hps, found)
             _write(folder, found, document["check"], settings.check.threshold, output)
+        if wanted.folder is None and (settings.folder / "config.yaml").is_file():
+            output.say(f"Report: {write_report(settings.folder)}")
     output.document(document)
     passed = all(one.answer == "pass" for one in found)
     return NOT_PROVEN if wanted.strict and not passed else DONE
-
-
-def _device(settings: Settings) -> str:
-    """`check.device`; ConfigError for one that is not there."""
-    try:
-        return resolve_device(settings.check.device)
-    except ConfigError as error:
-        raise error.below("check") from error
 
 
 def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
@@ -97,15 +91,6 @@ def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
     if settings.check.eta is not None:
         found["eta"] = settings.check.eta
     return found
-
-
-def _trial(bench: Bench, size: Size, hps: Hps, seed: int, changed: Mapping[str, Any]) -> Trial:
-    """A run of `size` in full precision, its training `changed`."""
-    made = bench.trial(size, hps, seed, "check")
-    train = {**made.setup["train"], **changed}
-    if train["precision"] != "float64":
-        train["precision"] = "float32"
-    return Trial(setup={**made.setup, "train": train}, hps=hps, seed=seed, phase="check")
 
 
 def _coordinates(bench: Bench, hps: Hps, device: str, output: Output) -> list[CoordinateCheck]:
@@ -127,7 +112,7 @@ def _coordinates(bench: Bench, hps: Hps, device: str, output: Output) -> list[Co
     for size in sizes:
         output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
         runs[size] = [_moved(bench, size, hps, seed, device) for seed in range(rule.seeds)]
-    scheme = prepare(_trial(bench, settings.base, hps, 0, {}).setup).scheme
+    scheme = prepare(short_run(bench, settings.base, hps, 0, {}).setup).scheme
     return [
         judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
         for axis, ladder in ladders.items()
@@ -139,7 +124,7 @@ def _moved(bench: Bench, size: Size, hps: Hps, seed: int, device: str) -> list[M
     rule = bench.settings.check
     changed = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
     slower = {**hps, "eta": hps["eta"] + math.log2(rule.share)}
-    return moved(_trial(bench, size, slower, seed, changed), bench.corpus, device)
+    return moved(short_run(bench, size, slower, seed, changed), bench.corpus, device)
 
 
 def _record(settings: Settings, hps: Hps, found: Sequence[CoordinateCheck]) -> dict[str, Any]:
@@ -177,7 +162,7 @@ def _scales(
     """Train one run of the base size; scales.json, its picture, and the table."""
     settings = bench.settings
     changed = {"steps": settings.check.scale_steps}
-    trial = _trial(bench, settings.base, hps, 0, changed)
+    trial = short_run(bench, settings.base, hps, 0, changed)
     output.tell(f"scales: {settings.base}, {settings.check.scale_steps} steps")
     found: list[OperandScale] = scales(trial, bench.corpus, device)
     if not found:

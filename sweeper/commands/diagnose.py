@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sweeper.commands.bench import open_bench, progress
+from sweeper.commands.bench import check_device, open_bench, progress, short_run
 from sweeper.commands.output import DONE, Output, failures
 from sweeper.commands.transfer import check_storage, load_study, optimum
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.lock import StudyLock
 from sweeper.report import console as show
+from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep
 from sweeper.training.recipe import Recipe
-from sweeper.transfer.battery import BATTERY, Experiment, Head, Situation, experiments
+from sweeper.training.underflow import below_eps
+from sweeper.transfer.battery import (
+    BATTERY,
+    Experiment,
+    Head,
+    Situation,
+    experiments,
+    has_eps,
+)
 from sweeper.transfer.diagnosis import Diagnosis, Finding, find, margin, ranked
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size, SizeCurve
@@ -63,6 +73,7 @@ def diagnose(
     write_json(folder / f"diagnosis-{axis}.json", found.to_json())
     show.diagnosis(output.people, found)
     output.say(f"Diagnosis: {folder / f'diagnosis-{axis}.json'}")
+    output.say(f"Report: {write_report(settings.folder)}")
     output.document({"study": settings.name, "diagnosis": found.to_json()})
     return DONE
 
@@ -91,7 +102,10 @@ class Clinic:
         if verdict.answer != "fails":
             return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
         findings = []
-        for experiment in experiments(self._situation(curves), only):
+        eps = (math.nan, math.nan)
+        if has_eps(self.bench.settings.raw) and (not only or "epsilon" in only):
+            eps = (self._below_eps(base, output), self._below_eps(self.large, output))
+        for experiment in experiments(self._situation(curves, eps), only):
             output.tell(f"Trying {experiment.name}: {experiment.change}.")
             findings.append(self._try(experiment, curves[0], self._large(verdict)))
         return Diagnosis(axis=self.axis, answer="fails", findings=ranked(findings))
@@ -137,8 +151,15 @@ class Clinic:
             for eta in (self.best["eta"], self.best["eta"] + 1)
         )
 
-    def _situation(self, curves: Sequence[SizeCurve]) -> Situation:
-        """What is known before any experiment."""
+    def _below_eps(self, size: Size, output: Output) -> float:
+        """The share of entries that eps holds back at `size`, after a short run."""
+        settings, steps = self.bench.settings, self.bench.settings.check.scale_steps
+        output.tell(f"Second moments at {size}: {steps} steps")
+        trial = short_run(self.bench, size, self.best, 0, {"steps": steps})
+        return below_eps(trial, self.bench.corpus, check_device(settings))
+
+    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, float]) -> Situation:
+        """What is known before any experiment; `eps` are the shares of `below_eps`."""
         settings, base, large = self.bench.settings, self.bench.settings.base, self.large
         hps = {name: 2.0**value for name, value in self.best.items()}
         recipe = self.bench.recipe(large)
@@ -157,6 +178,7 @@ class Clinic:
             rows=rows,
             heads=(heads[0], heads[1]) if heads[0] and heads[1] else None,
             margins=(margin(curves[0]), margin(curves[1])),
+            below_eps=eps,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from matplotlib import rc_context
@@ -17,7 +18,7 @@ from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
 from sweeper.scaling.names import layer_of, with_layer
 from sweeper.training.scales import RANGES, OperandScale
-from sweeper.transfer.coordinates import ANSWERS, CoordinateCheck, ModuleCheck
+from sweeper.transfer.coordinates import ANSWERS, Answer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import SPREAD, RuleRow
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ COLORS = {"pass": "green", "fail": "red", "cannot say": "yellow"}
 RED, AMBER = "#b2182b", "#a06000"
 INKS = {"pass": INK, "fail": RED, "cannot say": AMBER}
 OPERANDS = ("input", "weight", "gradient")
+TODO = "To settle it, raise check.seeds or check.batch."
 
 
 def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
@@ -44,31 +46,57 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
 
 def coordinates(console: Console, found: CoordinateCheck, threshold: float) -> None:
     """The table of slopes, a row for modules that differ in their layer alone, and the answer."""
-    last = found.steps
-    columns = [("output", 0), *(("change", step) for step in sorted({1, last})), ("own", last)]
-    heads = ["at init", *(f"change, step {step}" for of, step in columns if of == "change")]
     title = f"Slopes of log RMS over log {found.axis} {', '.join(map(str, found.sizes))}"
-    shown = table(title, ["module", "role", *heads, f"own, step {last}", "answer"], left=2)
-    for name, members in collapsed((m.name, m) for m in found.modules).items():
-        cells = [_cell(members, of, step) for of, step in columns]
-        worst = _worst(members)
-        answer = f"[{COLORS[worst.answer]}]{worst.answer}[/]"
-        reason = worst.worst.reason if worst.answer != "pass" else ""
-        shown.add_row(
-            name, str(worst.role or ""), *cells, ": ".join(filter(None, [answer, reason]))
-        )
+    shown = table(title, ["module", "role", *columns(found), "answer"], left=2)
+    for row in rows(found):
+        answer = f"[{COLORS[row.answer]}]{row.answer}[/]"
+        shown.add_row(row.name, row.role, *row.cells, ": ".join(filter(None, [answer, row.reason])))
     console.print(shown)
-    for line in _legend(found, threshold):
+    for line in legend(found, threshold):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     style = COLORS[found.answer]
-    todo = " To settle it, raise check.seeds or check.batch." * (found.answer == "cannot say")
+    todo = f" {TODO}" * (found.answer == "cannot say")
     console.print(
         f"[bold {style}]Coordinate check over {found.axis}: {found.answer}.[/]{todo}",
         highlight=False,
     )
 
 
-def _legend(found: CoordinateCheck, threshold: float) -> list[str]:
+def columns(found: CoordinateCheck) -> dict[str, tuple[str, int]]:
+    """The kinds of slope in the table, and their steps, by the columns' heads."""
+    changes = {f"change, step {s}": ("change", s) for s in sorted({1, found.steps})}
+    return {"at init": ("output", 0), **changes, f"own, step {found.steps}": ("own", found.steps)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRow:
+    """Modules that differ in their layer alone, in words: the worst of their slopes and answers."""
+
+    name: str
+    role: str
+    cells: Sequence[str]
+    answer: Answer
+    reason: str
+
+
+def rows(found: CoordinateCheck) -> list[ModuleRow]:
+    """The table of slopes, a cell for each of `columns`."""
+    made = []
+    for name, members in collapsed((m.name, m) for m in found.modules).items():
+        worst = _worst(members)
+        made.append(
+            ModuleRow(
+                name=name,
+                role=str(worst.role or ""),
+                cells=[_cell(members, of, step) for of, step in columns(found).values()],
+                answer=worst.answer,
+                reason=worst.worst.reason if worst.answer != "pass" else "",
+            )
+        )
+    return made
+
+
+def legend(found: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
     slopes = [slope for module in found.modules for slope in module.slopes]
     lines = [
@@ -120,7 +148,7 @@ def coordinate_figure(found: CoordinateCheck) -> Figure:
     for ax in panels[max(0, len(groups) - COLUMNS) : len(groups)]:
         ax.tick_params(labelbottom=True)
     figure.supxlabel(found.axis, fontsize=9)
-    figure.supylabel("log2 RMS over all entries", fontsize=9)
+    figure.supylabel(f"log2 RMS{' over all entries' * (rows > 1)}", fontsize=9)
     looks = {"output at initialization": _look("output", 0, found)}
     looks |= {f"change, step {s}": _look("change", s, found) for s in sorted({1, found.steps})}
     looks[f"own part, step {found.steps}"] = _look("own", found.steps, found)
@@ -161,24 +189,35 @@ def _look(of: str, step: int, found: CoordinateCheck) -> dict[str, Any]:
 
 def scales(console: Console, found: Sequence[OperandScale]) -> None:
     """RMS of every operand at the start and the end, and what FP8 would lose of it at the end."""
+    columns, rows = scale_table(found)
+    shown = table("Operands of the matrix products", columns, left=2)
+    for product, operand, *cells in rows:
+        if operand == OPERANDS[0]:
+            shown.add_section()
+        shown.add_row(product, operand, *cells)
+    shown.columns[0].no_wrap = True
+    console.print(shown)
+    console.print(SHARES, highlight=False, soft_wrap=True)
+
+
+SHARES = (
+    "Shares of entries that the format would make 0, and that are beyond its largest number, "
+    "at the last step; of several layers the largest, and the range of the RMS."
+)
+
+
+def scale_table(found: Sequence[OperandScale]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the table of scales, a row an operand of products alike."""
     last = max(scale.step for scale in found)
     columns = ["product", "operand", "RMS at init", f"RMS, step {last}"]
     columns += ["E4M3 to 0", "E4M3 over", "E5M2 to 0", "E5M2 over"]
-    shown = table("Operands of the matrix products", columns, left=2)
+    rows = []
     for product, members in collapsed((s.product, s) for s in found).items():
         for operand in OPERANDS:
             own = [s for s in members if s.operand == operand]
             if own:
-                shown.add_row(product, operand, *_operand(own, last))
-        shown.add_section()
-    shown.columns[0].no_wrap = True
-    console.print(shown)
-    console.print(
-        "Shares of entries that the format would make 0, and that are beyond its largest number, "
-        f"at step {last}; of several layers the largest, and the range of the RMS.",
-        highlight=False,
-        soft_wrap=True,
-    )
+                rows.append([product, operand, *_operand(own, last)])
+    return columns, rows
 
 
 def _operand(members: Sequence[OperandScale], last: int) -> list[str]:
@@ -247,13 +286,13 @@ def _dot(face: str) -> dict[str, Any]:
     return {**look, "markerfacecolor": face}
 
 
-def rules(console: Console, rows: Sequence[RuleRow]) -> None:
+def rules(console: Console, found: Sequence[RuleRow]) -> None:
     """The RMS by which a step at eta = 1 moves a layer, by rule and shape."""
-    shapes = list(rows[0].changes)
+    shapes = list(found[0].changes)
     heads = [f"{out}x{into}" for out, into in shapes]
     columns = ["rule", "updates", *heads, "spread", "constant"]
     shown = table("RMS of the change by rule and shape (out x in)", columns, left=2)
-    for row in rows:
+    for row in found:
         cells = [f"{row.changes[shape]:.3g}" for shape in shapes]
         answer = "[green]yes[/]" if row.keeps else "[red]no[/]"
         shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)

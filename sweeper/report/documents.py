@@ -20,6 +20,14 @@ def number(value: object) -> float:
         return math.nan
 
 
+def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[str, str] | None:
+    """An estimate times `scale` as text, and its interval; None when it is not known."""
+    value, low, high = (scale * number((estimate or {}).get(k)) for k in ("value", "low", "high"))
+    if not math.isfinite(value):
+        return None
+    return {"value": form.format(value), "range": f"{form.format(low)} to {form.format(high)}"}
+
+
 def ladder(validation: Document, axis: str) -> list[Document]:
     """The curves that belong to `axis`, ascending: all else of their size is the base's."""
     curves = list(validation.get("curves") or ())

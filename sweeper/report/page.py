@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -17,19 +17,15 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from sweeper.files import private_folder, read_json, write_atomically
-from sweeper.report.documents import Document, ladder, number
+from sweeper.report import sections
+from sweeper.report.documents import Document, interval, ladder, number
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.study import Study
 from sweeper.transfer.ladder import place
 from sweeper.trial import Status
 
-SECTIONS = {
-    "check.json": "Coordinate check",
-    "diagnosis.json": "Diagnosis",
-    "pairs.json": "Pairs of hyperparameters",
-}
-"""Records of other commands that the page shows when they are there; see `_section`."""
+DIAGNOSED = ("width", "depth")
 STATUSES = get_args(Status)
 UNKNOWN = "cannot say yet"
 HEADLINES = {
@@ -62,7 +58,9 @@ class Documents:
     search: Document
     targets: tuple[Target, ...]
     config: str
-    sections: Mapping[str, Document] = field(default_factory=dict)
+    diagnoses: tuple[Document, ...] = ()
+    check: Document = field(default_factory=dict)
+    scales: Sequence[Document] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -74,7 +72,9 @@ class Documents:
             search=search,
             targets=tuple(_targets(folder / "transfer")),
             config=_text(folder / "config.yaml"),
-            sections={n: found for n in SECTIONS if (found := _document(folder / n))},
+            diagnoses=tuple(_document(folder / f"transfer/diagnosis-{a}.json") for a in DIAGNOSED),
+            check=_document(folder / "check/check.json"),
+            scales=_records(folder / "check/scales.json"),
             counts=Counter(result.status for result in Study.read(folder).results()),
         )
 
@@ -113,35 +113,13 @@ def render(folder: Path) -> str:
         lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
         pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
         commands=_commands(found),
-        sections=[_section(name, record, folder) for name, record in found.sections.items()],
+        diagnoses=sections.diagnoses(found.diagnoses),
+        checks=sections.checks(found.check, names.next),
+        scales=sections.scales(found.scales, names.next),
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         trials=[(found.counts.get(status, 0), status) for status in STATUSES],
     )
-
-
-def _section(name: str, record: Document, folder: Path) -> dict[str, Any]:
-    """Another command's record as the template shows it.
-
-    Of its keys, `answer` becomes a badge, `summary` a paragraph, `notes` a list and `rows`, a list
-    of records of one shape, a table. Its drawing is the file of the same name that ends in .svg.
-    """
-    rows = [row for row in record.get("rows") or () if isinstance(row, dict)]
-    drawing = folder / f"{Path(name).stem}.svg"
-    return {
-        "title": SECTIONS[name],
-        "answer": record.get("answer"),
-        "summary": record.get("summary"),
-        "notes": record.get("notes") or (),
-        "columns": list(dict.fromkeys(key for row in rows for key in row)),
-        "rows": [{key: _cell(value) for key, value in row.items()} for row in rows],
-        "drawing": base64.b64encode(drawing.read_bytes()).decode() if drawing.is_file() else "",
-    }
-
-
-def _cell(value: object) -> str:
-    """A value of a record in a table."""
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 class _Names:
@@ -157,11 +135,21 @@ class _Names:
 
 def _document(path: Path) -> dict[str, Any]:
     """The JSON object at `path`; empty when there is none that can be read."""
-    try:
-        value = read_json(path)
-    except (OSError, ValueError):
-        return {}
+    value = _read(path)
     return value if isinstance(value, dict) else {}
+
+
+def _records(path: Path) -> list[Any]:
+    """The JSON list at `path`; empty when there is none that can be read."""
+    value = _read(path)
+    return value if isinstance(value, list) else []
+
+
+def _read(path: Path) -> object:
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return None
 
 
 def _text(path: Path) -> str:
@@ -229,15 +217,15 @@ def _axis(validation: Document, verdict: Document, base: Document, names: _Names
 def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
     """One row of the verdict's table."""
     loss, is_base = number((size.get("loss") or {}).get("value")), _is_base(size, base)
-    shift = _interval(size.get("shift"), "{:+z.2f}")
+    shift = interval(size.get("shift"), "{:+z.2f}")
     return {
         "size": f"{place(size['size'], axis)}{' (base)' if is_base else ''}",
-        "optimum": _interval(size.get("optimum"), "{:z.2f}"),
+        "optimum": interval(size.get("optimum"), "{:z.2f}"),
         "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
-        "basin": _interval((size.get("basin") or {}).get("width"), "{:.2f}"),
-        "loss": _interval(size.get("loss"), "{:.4f}"),
-        "regret": _interval(size.get("regret"), "{:.4f}"),
-        "share": _interval(size.get("cost"), "{:.2f}", scale=100 / loss if loss else math.nan),
+        "basin": interval((size.get("basin") or {}).get("width"), "{:.2f}"),
+        "loss": interval(size.get("loss"), "{:.4f}"),
+        "regret": interval(size.get("regret"), "{:.4f}"),
+        "share": interval(size.get("cost"), "{:.2f}", scale=100 / loss if loss else math.nan),
         "answer": size.get("answer", UNKNOWN),
         "reason": size.get("reason", ""),
     }
@@ -246,14 +234,6 @@ def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
 def _is_base(size: Document, base: Document) -> bool:
     """Whether a row is the base's; a record that does not say so has its width and depth."""
     return bool(size.get("is_base", size["size"] == base))
-
-
-def _interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[str, str] | None:
-    """An estimate times `scale` as text, and its interval; None when it is not known."""
-    value, low, high = (scale * number((estimate or {}).get(k)) for k in ("value", "low", "high"))
-    if not math.isfinite(value):
-        return None
-    return {"value": form.format(value), "range": f"{form.format(low)} to {form.format(high)}"}
 
 
 def _best(search: Document) -> list[dict[str, str]]:

@@ -62,6 +62,11 @@ class Adafactor:
             "full": [empty(p) if _factored(p) else torch.zeros_like(p) for p in params],
         }
 
+    def roots(self, state: State, factors: Factors, step: int) -> list[Tensor]:
+        """sqrt(v) before it is held at eps; see `Optimizer`."""
+        means = zip(state["row"], state["column"], state["full"], strict=True)
+        return [_root(*mean, eps) for mean, eps in zip(means, factors.eps, strict=True)]
+
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
     ) -> None:
@@ -71,8 +76,9 @@ class Adafactor:
         decay(params, factors, now)
         for i, (p, g) in enumerate(zip(params, grads, strict=True)):
             newest = now.step.to(p.dtype) ** self.beta2_decay
-            means = [state[name][i] for name in ("row", "column", "full")]
-            u = g / torch.maximum(_root(means, g, factors.eps[i], newest), factors.eps[i])
+            row, column, full = (state[name][i] for name in ("row", "column", "full"))
+            _take_in(row, column, full, g, newest)
+            u = g / torch.maximum(_root(row, column, full, factors.eps[i]), factors.eps[i])
             p.sub_(u.mul_(lr[i] * scale[i] / (_rms(u) / self.clip).clamp(min=1.0)))
 
 
@@ -86,14 +92,19 @@ def _rms(values: Tensor) -> Tensor:
     return along(values.reshape(len(values), -1).square().mean(1).sqrt(), values)
 
 
-def _root(means: list[Tensor], g: Tensor, eps: Tensor, newest: Tensor) -> Tensor:
-    """sqrt(v) of g's shape, after `means` (row, column, full) took g^2 in with weight `newest`."""
-    row, column, full = means
+def _take_in(row: Tensor, column: Tensor, full: Tensor, g: Tensor, newest: Tensor) -> None:
+    """Let the means that there are take g^2 in, with weight `newest`."""
     squares = g.square()
     if not _factored(g):
         full.lerp_(squares, newest)
-        return full.sqrt()
+        return
     row.lerp_(squares.mean(-1, keepdim=True), newest)
     column.lerp_(squares.mean(-2, keepdim=True), newest)
+
+
+def _root(row: Tensor, column: Tensor, full: Tensor, eps: Tensor) -> Tensor:
+    """sqrt(v) of the parameter's shape."""
+    if full.numel():
+        return full.sqrt()
     norm = torch.maximum(row.mean(-2, keepdim=True), eps)
     return (row / norm * column).sqrt_()

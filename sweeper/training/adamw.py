@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.training.optimizer import Factors, Now, State
-from sweeper.training.updates import adam, check, searched
+from sweeper.training.updates import adam, adam_roots, check, searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,10 @@ class AdamW:
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero moments, `first` and `second`, of the parameters' shapes."""
         return {name: [torch.zeros_like(p) for p in params] for name in ("first", "second")}
+
+    def roots(self, state: State, factors: Factors, step: int) -> list[Tensor]:
+        """What Adam divides by before eps is added; see `Optimizer`."""
+        return adam_roots(state["second"], factors, step)
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now

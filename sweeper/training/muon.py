@@ -12,7 +12,17 @@ from torch import Tensor
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.training.optimizer import Factors, Now, State
-from sweeper.training.updates import adam, blend, check, decay, empty, rates, searched, spread
+from sweeper.training.updates import (
+    adam,
+    adam_roots,
+    blend,
+    check,
+    decay,
+    empty,
+    rates,
+    searched,
+    spread,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +83,10 @@ class Muon:
                 for p, kind in zip(params, kinds, strict=True)
             ],
         }
+
+    def roots(self, state: State, factors: Factors, step: int) -> list[Tensor]:
+        """What Adam divides by before eps is added; see `Optimizer`."""
+        return adam_roots(state["second"], factors, step)
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now

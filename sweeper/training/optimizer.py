@@ -45,7 +45,9 @@ class Optimizer(Protocol):
     """Init and update over stacked parameters: lists of tensors [K, ...], one slice a trial.
 
     `eps` and `weight_decay` are the trials' own before a scheme's and a trial's factors.
-    `hyperparameters` names settings of its own that a space may hold.
+    `hyperparameters` names settings of its own that a space may hold. One that divides by the
+    root of a second moment may have `roots(state, factors, step)`, which gives these roots after
+    `step` steps, as eps meets them: a tensor a parameter, [K, ...] or [K, 0] where there is none.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]]

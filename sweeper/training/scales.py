@@ -5,7 +5,7 @@ As Figure 3 of the u-muP paper: input, weight and gradient of the output of ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +54,16 @@ class OperandScale:
     rms: float
     e4m3: Share
     e5m2: Share
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> OperandScale:
+        """From its fields as JSON; one of `files.BROKEN` when they are others."""
+        shares: dict[str, Share] = {
+            name: Share(**{key: float(value) for key, value in record[name].items()})
+            for name in FORMATS
+        }
+        numbers = {"step": int(record["step"]), "rms": float(record["rms"])}
+        return cls(**{**record, **numbers, **shares})
 
 
 class Tally:

@@ -57,6 +57,17 @@ def blend(averages: list[Tensor], values: list[Tensor], beta: Tensor) -> None:
     torch._foreach_lerp_(averages, values, spread(1 - beta, averages))
 
 
+def adam_roots(second: list[Tensor], factors: Factors, step: Tensor | int) -> list[Tensor]:
+    """Roots of the bias-corrected second moments after `step` steps, of their shapes.
+
+    `1 - beta^t` is `-expm1(t log beta)`: a power near 1 would lose its digits in float32.
+    """
+    bias = -torch.expm1(torch.log(factors.own["beta2"]) * step)
+    roots = list(torch._foreach_sqrt(second))
+    torch._foreach_mul_(roots, spread(bias.rsqrt(), second))
+    return roots
+
+
 def adam(
     params: list[Tensor],
     grads: list[Tensor],
@@ -69,19 +80,17 @@ def adam(
 ) -> None:
     """Adam's step with a decay of its own, in place; see `AdamW` for what it computes.
 
-    `factors.own` holds beta1 and beta2. `1 - beta^t` is `-expm1(t log beta)`: a power near 1
-    would lose its digits in float32.
+    `factors.own` holds beta1 and beta2.
     """
     beta1, beta2 = factors.own["beta1"], factors.own["beta2"]
-    bias1, bias2 = (-torch.expm1(torch.log(beta) * now.step) for beta in (beta1, beta2))
+    bias1 = -torch.expm1(torch.log(beta1) * now.step)
     blend(first, grads, beta1)
     torch._foreach_mul_(second, spread(beta2, params))
     weighted = torch._foreach_mul(grads, spread(1 - beta2, params))
     torch._foreach_addcmul_(second, weighted, grads)
     del weighted
     decay(params, factors, now)
-    root = torch._foreach_sqrt(second)
-    torch._foreach_mul_(root, spread(bias2.rsqrt(), params))
+    root = adam_roots(second, factors, now.step)
     lr = rates(params, factors, now)
     if atan2:
         step = torch._foreach_div(first, spread(bias1, params))

@@ -19,6 +19,8 @@ from sweeper.trial import Hps
 ADJUSTED = "sweeper.scaling.adjusted.Adjusted"
 DEVIATES = 0.1
 """Exponents that differ by less from muP's are taken as equal."""
+MATTERS = 0.01
+"""From this share of entries below eps on, eps is taken to hold training back."""
 NEAR_EDGE = 1.0
 """An optimum within this, in log2, of a rate that diverges is at the edge of stability."""
 ROLES = {
@@ -45,7 +47,8 @@ class Situation:
     parameters with their exponents, read between `base` and `large`; empty when these are
     equally wide. `heads` is the attention at both sizes, None without any. `margins`, at base
     and large, say how far in log2 the optimum lies below the first rate that diverged; +inf
-    where none did.
+    where none did. `below_eps`, likewise, is the share of entries whose root of the second
+    moment is below the optimizer's eps; NaN where it was not measured.
     """
 
     tree: Mapping[str, Any]
@@ -56,6 +59,7 @@ class Situation:
     rows: Sequence[Explained] = ()
     heads: tuple[Head, Head] | None = None
     margins: tuple[float, float] = (math.inf, math.inf)
+    below_eps: tuple[float, float] = (math.nan, math.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,12 +201,21 @@ def _decay(s: Situation) -> Experiment | None:
     )
 
 
+def has_eps(tree: Mapping[str, Any]) -> bool:
+    """Whether a configuration's optimizer has an eps that plays a part."""
+    optimizer = tree["optimizer"]
+    return bool(optimizer.get("eps")) and not optimizer.get("atan2")
+
+
 def _epsilon(s: Situation) -> Experiment | None:
-    optimizer, rule = s.tree["optimizer"], s.tree["parameterization"].get("epsilon")
-    eps = optimizer.get("eps")
-    if not eps or optimizer.get("atan2"):
+    if not has_eps(s.tree):
         return None
-    seen = "eps is the same at all sizes while gradients shrink" if rule == "fixed" else ""
+    optimizer, rule = s.tree["optimizer"], s.tree["parameterization"].get("epsilon")
+    eps, seen = optimizer["eps"], []
+    if rule == "fixed":
+        seen.append("eps is the same at all sizes while gradients shrink")
+    if seen or max(s.below_eps) >= MATTERS:
+        seen += _held_back(s)
     change, overrides = f"eps 2^-10 of {eps:g}", {"optimizer.eps": eps * 2.0**-10}
     if "atan2" in optimizer:
         change, overrides = "steps by atan2, which need no eps", {"optimizer.atan2": True}
@@ -211,8 +224,19 @@ def _epsilon(s: Situation) -> Experiment | None:
         change=change,
         cause="gradients shrink below the optimizer's eps as the model grows",
         overrides=overrides,
-        seen=seen,
+        seen="; ".join(seen),
     )
+
+
+def _held_back(s: Situation) -> list[str]:
+    """What was measured of eps, if it was."""
+    if any(map(math.isnan, s.below_eps)):
+        return []
+    shares = (
+        f"{100 * share:.3g} % of entries at {size}"
+        for size, share in zip((s.base, s.large), s.below_eps, strict=True)
+    )
+    return [f"eps exceeds the root of the second moment for {' and '.join(shares)}"]
 
 
 def _attention(s: Situation) -> Experiment | None:
@@ -254,19 +278,36 @@ def _warmup(s: Situation) -> Experiment | None:
     longer = min(0.5, max(0.25, 2 * share))
     if longer <= share:
         return None
-    where = [
-        f"{size}: {margin:.2g}"
-        for size, margin in zip((s.base, s.large), s.margins, strict=True)
-        if margin <= NEAR_EDGE
-    ]
-    told = f"the optimum is close, in log2, to a rate that diverges ({'; '.join(where)})"
     return Experiment(
         name="warmup",
         change=f"a warm-up over {longer:g} of the steps",
         cause="the optimum is held down by the edge of stability: the warm-up is too short",
         overrides={"train.warmup": longer},
-        seen=told if where else "",
+        seen=_edge(s),
     )
+
+
+def _stability(s: Situation) -> Experiment | None:
+    if s.tree["train"].get("clip") is not None:
+        return None
+    return Experiment(
+        name="stability",
+        change="gradients clipped to norm 1",
+        cause="the optimum is held down by the edge of stability: large gradients throw runs off",
+        overrides={"train.clip": 1.0},
+        seen=_edge(s),
+    )
+
+
+def _edge(s: Situation) -> str:
+    """How close the optimum is to rates that diverge, where it is close at either size."""
+    if min(s.margins) > NEAR_EDGE:
+        return ""
+    told = (
+        f"by {margin:.2g} at {size}" if math.isfinite(margin) else f"none diverges at {size}"
+        for size, margin in zip((s.base, s.large), s.margins, strict=True)
+    )
+    return f"the optimum lies below the first rate that diverges, in log2: {', '.join(told)}"
 
 
 def _horizon(s: Situation) -> Experiment:
@@ -307,6 +348,7 @@ BATTERY: Mapping[str, Callable[[Situation], Experiment | None]] = {
         "tied", "tie", "embedding and readout are one", "embedding and readout are tied"
     ),
     "warmup": _warmup,
+    "stability": _stability,
     "horizon": _horizon,
     "batch": _batch,
 }

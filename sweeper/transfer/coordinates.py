@@ -88,6 +88,38 @@ class CoordinateCheck:
         found: dict[str, Any] = encode(asdict(self))
         return found
 
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> CoordinateCheck:
+        """Inverse of `to_json`; one of `files.BROKEN` when the record is none."""
+        sizes = tuple(map(int, record["sizes"]))
+        modules = tuple(_read_module(module, len(sizes)) for module in record["modules"])
+        origins = tuple(map(str, record["origins"]))
+        own = {"sizes": sizes, "modules": modules, "origins": origins}
+        if not sizes or not modules or record["answer"] not in ANSWERS:
+            raise ValueError("no coordinate check")
+        return cls(**{**record, **own, "steps": int(record["steps"])})
+
+
+def _read_module(record: Mapping[str, Any], sizes: int) -> ModuleCheck:
+    """A module from JSON; it has slopes over as many sizes as the check."""
+    slopes = tuple(_read_slope(slope) for slope in record["slopes"])
+    if record["answer"] not in ANSWERS or {len(slope.values) for slope in slopes} != {sizes}:
+        raise ValueError("no module of a coordinate check")
+    role = record["role"] and Role(record["role"])
+    return ModuleCheck(**{**record, "role": role, "slopes": slopes})
+
+
+def _read_slope(record: Mapping[str, Any]) -> Slope:
+    """A slope from JSON."""
+    own: dict[str, Any] = {
+        "values": tuple(map(float, record["values"])),
+        "slope": Estimate(**{key: float(value) for key, value in record["slope"].items()}),
+        "expected": float(record["expected"]),
+    }
+    if record["answer"] not in ANSWERS:
+        raise ValueError("no answer of a coordinate check")
+    return Slope(**{**record, **own, "step": int(record["step"])})
+
 
 def check(
     axis: str, runs: Runs, rule: CheckRule, intended: Mapping[Role, float] | None = None

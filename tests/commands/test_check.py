@@ -86,6 +86,7 @@ class TestCoordinates:
         assert (study / "check/check.json").is_file()
         hps = json.loads((study / "search.json").read_text())["best"]
         assert {k: 2.0**v for k, v in record["log2_hps"].items()} == pytest.approx(hps)
+        assert "Coordinate check over width" in (study / "report.html").read_text()
         changed = sweeper(*words, "check.eta=-3").document["check"]
         assert changed["log2_hps"] == {**record["log2_hps"], "eta": -3}
 
@@ -99,6 +100,18 @@ def test_scales(sweeper: Run, workplace: Path) -> None:
     assert {one["step"] for one in record} == {0, 2}
     assert {"product", "operand", "rms", "e4m3", "e5m2", "step"} == set(record[0])
     assert {one["operand"] for one in record} == {"input", "weight", "gradient"}
+
+
+def test_the_report_of_a_study_is_written_anew(sweeper: Run, study: Path) -> None:
+    """It is of what lies in the study's folder, and of studies alone."""
+    words = ["check", "--scales", "--study", "a", "check.scale_steps=1"]
+    before = (study / "report.html").read_text()
+    assert "Report" not in sweeper(*words, "--folder", "elsewhere").out
+    assert (study / "report.html").read_text() == before
+    assert sweeper(*words).out.splitlines()[-1] == "Report: runs/a/report.html"
+    assert "Scales of the matrix products" in (study / "report.html").read_text()
+    assert "Report" not in sweeper("check", "--scales", *QUICK, "study=b").out
+    assert not (study.parent / "b/report.html").exists()
 
 
 def test_rules(sweeper: Run, workplace: Path) -> None:

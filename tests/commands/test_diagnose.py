@@ -33,6 +33,8 @@ def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace
     assert "Trying rules: muP's rules for all parameters" in answer.err
     kept = json.loads((workplace / "runs/a/transfer/diagnosis-width.json").read_text())
     assert kept == found
+    assert "Report: runs/a/report.html" in answer.err
+    assert "The likeliest cause (rules)" in (workplace / "runs/a/report.html").read_text()
     count = len(list((workplace / "runs/a/results").glob("*.jsonl")))
     again = sweeper(*words)
     assert again.document == answer.document
@@ -54,6 +56,7 @@ def test_what_does_not_fail_is_not_diagnosed(sweeper: Run, study) -> None:
         (["transfer.widths=[16]"], "transfer.widths must name a size beyond the base"),
         (["--only", "batsh"], "--only batsh: there is no such experiment; did you mean batch"),
         (["--study", "nope"], "there is no study 'nope'"),
+        (["train.warmup=0.3"], "no finished trial of this configuration"),
     ],
 )
 def test_bad_input(sweeper: Run, study, words: list[str], said: str) -> None:

@@ -79,6 +79,7 @@ class TestPlan:
         (["--to-width", "32", "experiment=demo"], "experiment cannot be changed"),
         (["--to-width", "32", "study=b"], "study cannot be changed"),
         (["--to-width", "32", "train.steps=5"], "no finished trial of this configuration"),
+        (["--to-width", "32", "train.warmup=0.3"], "no finished trial of this configuration"),
         (["--to-width", "32", "train.stepz=5"], "did you mean train.steps"),
         (["--to-width", "32", "train=null"], "train=None is refused"),
         (["--to-width", "32", "~transfer.widths"], "cannot be taken away"),

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.report.page import write_report
 
-from . import samples
+from . import records, samples
 from .chromium import FOUND, Browser
 
 pytestmark = pytest.mark.skipif(not FOUND, reason="no Chromium is installed")
@@ -68,7 +68,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         w1024=samples.validation("fails"),
         w64=None,
     )
-    return write_report(folder)
+    return write_report(records.add(folder))
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -98,7 +98,7 @@ def test_every_plot_is_drawn(browser: Browser, page: Path) -> None:
         "const box = one.getBoundingClientRect();"
         "return [box.width, box.height, one.querySelectorAll('path').length]})"
     )
-    assert len(boxes) == 5
+    assert len(boxes) == 7
     assert all(width > 600 and height > 200 and paths > 20 for width, height, paths in boxes)
 
 

@@ -222,20 +222,6 @@ def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_pat
     assert "alpha_residual" in (folder / "figures/lines.svg").read_text()
 
 
-def test_a_record_of_another_command_is_a_section_of_its_own(tmp_path):
-    folder = samples.study(tmp_path / "demo", samples.search())
-    record = {"answer": "holds", "summary": "All <b> is well.", "notes": ["one note"]}
-    record["rows"] = [{"parameter": "head", "slope": 0.0123456}, {"parameter": "x", "more": None}]
-    samples.write(folder / "check.json", record)
-    (folder / "check.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    text = render(folder)
-    page = Page(text)
-    assert "Coordinate check" in page.headings and "Diagnosis" not in page.headings
-    assert "✓ holds All <b> is well." in page.text and "one note" in page.text
-    assert "parameter slope more head 0.012346 x None" in page.text
-    assert page.tags.count("img") == 1 and "data:image/svg+xml;base64," in text
-
-
 def test_validation_without_a_plan(tmp_path):
     folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
     (folder / "transfer" / "w256-d2" / "plan.json").unlink()

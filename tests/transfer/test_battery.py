@@ -95,7 +95,7 @@ def test_every_experiment_is_a_configuration_of_its_own(words: list[str]) -> Non
 def test_what_applies_to_mup() -> None:
     """No rule deviates: only the embedding's is tried, the u-muP paper's way."""
     names = set(found(situation("parameterization=mup")))
-    assert names == {"embedding", "decay", "epsilon", "warmup", "horizon", "batch"}
+    assert names == {"embedding", "decay", "epsilon", "warmup", "stability", "horizon", "batch"}
 
 
 def test_what_is_seen_comes_first() -> None:
@@ -108,8 +108,22 @@ def test_what_is_seen_comes_first() -> None:
         "readout",
         "gains",
         "warmup",
+        "stability",
     }
-    assert "width 64, depth 1: 0.5" in found(s)["warmup"].seen
+
+
+def test_the_edge_of_stability_speaks_for_a_warm_up_and_for_clipping() -> None:
+    s = situation("parameterization=mup", margins=(3.0, 0.5))
+    told = found(s)
+    said = "the optimum lies below the first rate that diverges, in log2: "
+    both = "by 3 at width 16, depth 1, by 0.5 at width 64, depth 1"
+    assert told["warmup"].seen == told["stability"].seen == said + both
+    assert told["stability"].overrides == {"train.clip": 1.0}
+    one = found(situation("parameterization=mup", margins=(math.inf, 1.0)))["stability"]
+    assert one.seen.endswith("none diverges at width 16, depth 1, by 1 at width 64, depth 1")
+    far = found(situation("parameterization=mup", margins=(1.5, math.inf)))["stability"]
+    assert far.seen == ""
+    assert "stability" not in found(situation("parameterization=mup", "train.clip=5"))
 
 
 def test_coupled_decay_is_kept_at_the_base_s_strength() -> None:
@@ -154,6 +168,23 @@ def test_eps_without_atan2_is_made_smaller() -> None:
     assert "epsilon" not in found(situation("parameterization=mup", "optimizer.atan2=true"))
     fixed = situation("parameterization=mup", "parameterization.epsilon=fixed")
     assert "gradients shrink" in found(fixed)["epsilon"].seen
+
+
+@pytest.mark.parametrize("rule", ["fixed", "scaled"])
+def test_eps_that_was_measured_to_matter_speaks_for_itself(rule: str) -> None:
+    words = ["parameterization=mup", f"parameterization.epsilon={rule}"]
+
+    def seen(*shares: float) -> str:
+        return found(situation(*words, below_eps=shares))["epsilon"].seen
+
+    measured = (
+        "eps exceeds the root of the second moment for 3 % of entries at width 16, depth 1 and "
+        "41 % of entries at width 64, depth 1"
+    )
+    assert measured in seen(0.03, 0.41)
+    assert ("eps is the same at all sizes" in seen(0.03, 0.41)) == (rule == "fixed")
+    assert bool(seen(0.0, 0.001)) == bool(seen(math.nan, math.nan)) == (rule == "fixed")
+    assert "root" not in seen(math.nan, 0.5)
 
 
 def test_tied_embeddings_of_a_model_that_has_them() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sweeper.commands.output import Output
 from sweeper.transfer.battery import Experiment
@@ -22,6 +25,7 @@ from sweeper.transfer.diagnosis import (
 )
 from sweeper.transfer.ladder import LadderRule
 from sweeper.transfer.verdict import SizeVerdict, judge
+from tests.training.helpers import corpus
 
 from .curves import BASE, LARGE, Basin, table
 from .world import clinic
@@ -155,6 +159,26 @@ def test_a_planted_failure_is_named(planted: str) -> None:
     assert innocent and all(shares[name] < 0.5 for name in innocent)
     assert found.sentence.startswith("The likeliest cause (")
     assert len(world.trained) == len(set(world.trained))
+
+
+def test_eps_is_measured_at_both_sizes(tmp_path: Path) -> None:
+    """By real runs, where its experiment is wanted; here eps is above all second moments."""
+    words = [*PLANTED["readout"], "parameterization.epsilon=fixed", "optimizer.eps=1e4"]
+    words += ["check.scale_steps=1", "train.seq_len=8", "train.batch_size=2"]
+    doctor, _ = clinic(*words)
+    doctor = replace(doctor, bench=replace(doctor.bench, corpus=corpus(tmp_path, classes=256)))
+    text = StringIO()
+    told = Output(people=Console(file=text), watchers=Console(file=text, width=200))
+    (finding,) = doctor.diagnose(["epsilon"], told).findings
+    both = "100 % of entries at width 16, depth 1 and 100 % of entries at width 64, depth 1"
+    assert finding.experiment.seen.endswith(f"root of the second moment for {both}")
+    assert text.getvalue().splitlines()[:2] == [
+        "Second moments at width 16, depth 1: 1 steps",
+        "Second moments at width 64, depth 1: 1 steps",
+    ]
+    text.truncate(0)
+    doctor.diagnose(["decay"], told)
+    assert "Second moments" not in text.getvalue()
 
 
 def test_a_transfer_that_holds_needs_no_experiment() -> None:

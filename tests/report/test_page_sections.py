@@ -1,0 +1,132 @@
+"""What the page shows of diagnoses, coordinate checks and scales, damaged ones too."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sweeper.report import sections
+from sweeper.report.page import render
+from sweeper.training.scales import OperandScale
+from sweeper.transfer.coordinates import CoordinateCheck
+from sweeper.trial import encode
+
+from . import records, samples, test_coordinates
+from .records import RECORDS
+from .test_page import Page
+
+SECTIONS = [
+    "Diagnosis over width",
+    "Coordinate check over width",
+    "Scales of the matrix products",
+]
+
+
+def study(folder: Path) -> Path:
+    return records.add(samples.study(folder, samples.search(), w256=samples.validation("fails")))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return render(study(tmp_path_factory.mktemp("runs") / "demo"))
+
+
+def test_they_are_sections_of_the_page(full: str) -> None:
+    page = Page(full)
+    assert [heading for heading in page.headings if heading in SECTIONS] == SECTIONS
+    assert page.tags.count("svg") == 5 and len(page.ids) == len(set(page.ids))
+
+
+def test_the_likeliest_cause_is_said_first(full: str) -> None:
+    text = Page(full).text
+    assert "Diagnosis over width: The likeliest cause (decay): it is <decay>." in text
+    first, second, third = (text.index(f"{name} : with no") for name in ("decay", "batch", "depth"))
+    assert first < second < third, "the record's order is another"
+    assert "with no decay: so it is. Seen before: it shrinks." in text
+    assert "decay 97 % 94 to 100 -0.02" in text and "width: 97%" in full
+    assert "as it is -1.42 -1.56 to -1.28" in text
+    assert "depth not tried" in text
+
+
+def test_the_check_has_a_row_for_layers_that_are_alike(full: str) -> None:
+    text = Page(full).text
+    assert "Coordinate check over width ✗ fail 2 runs a size, each of 2 steps" in text
+    assert "layers.0-1.up ✗ fail : grows hidden +0.00 ±0.00 +1.00 ±0.00 +1.00 ±0.00" in text
+    assert "one batch of 4, at 0.25 times η; log2 η is -4." in text
+    assert "Where it begins: layers.1.up" in text
+    assert "Coordinate check over width: fail" in text, "the figure's title"
+
+
+def test_the_scales_are_drawn_and_listed(full: str) -> None:
+    text = Page(full).text
+    assert "layers.0-1.up gradient 1 8 25.00 % 0 25.00 % 0" in text
+    assert "range of E4M3" in text
+
+
+def test_records_are_read_back_as_they_were() -> None:
+    made = test_coordinates.sample()
+    assert CoordinateCheck.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert [OperandScale.from_json(one) for one in records.scales()] == test_coordinates.SCALES
+
+
+def test_names_from_records_are_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert('$&$')</script>"
+    folder, found, made = study(tmp_path / "demo"), records.check(), records.diagnosis()
+    found["axes"][0]["modules"][0]["name"] = evil
+    made["findings"][0]["experiment"]["name"] = made["conclusion"] = evil
+    samples.write(folder / "check/check.json", found)
+    samples.write(folder / "transfer/diagnosis-width.json", made)
+    page = Page(render(folder))
+    assert page.tags.count("script") == 1 and page.text.count(evil) >= 5
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value within a record."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*path, key))
+
+
+GONE = object()
+WRONG = st.sampled_from([GONE, None, "", "x", "nan", [], {}, [1], -1, 1.5, True, 10**30])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), name=st.sampled_from(sorted(RECORDS)), wrong=WRONG)
+def test_a_damaged_record_never_stops_the_page(data: Any, name: str, wrong: Any) -> None:
+    """Anything in the place of any value: the section is there or it is not."""
+    record = copy.deepcopy(RECORDS[name]())
+    *path, last = data.draw(st.sampled_from(list(places(encode(record)))))
+    inner: Any = record
+    for key in path:
+        inner = inner[key]
+    if wrong is GONE:
+        del inner[last]
+    else:
+        inner[last] = wrong
+    record = encode(record)
+    match name:
+        case "check/check.json":
+            sections.checks(record, lambda: "f")
+        case "check/scales.json":
+            sections.scales(record, lambda: "f")
+        case _:
+            sections.diagnoses([record])
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "[1]", '"text"', "\x00\xff", "null"])
+def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> None:
+    folder = study(tmp_path / "demo")
+    for name in RECORDS:
+        (folder / name).write_text(content)
+    headings = Page(render(folder)).headings
+    assert not set(headings) & set(SECTIONS) and "Provenance" in headings
