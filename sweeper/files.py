@@ -90,6 +90,15 @@ def read_json(path: Path) -> Any:
     return parse_json(path.read_bytes())
 
 
+def try_json(path: Path) -> dict[str, Any]:
+    """The JSON object at `path`; an empty one when it is not there or damaged."""
+    try:
+        found = read_json(path)
+    except (OSError, *BROKEN):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def parse_json(text: bytes) -> Any:
     """The JSON value that `text` is; ValueError when it is none."""
     try:

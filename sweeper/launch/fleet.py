@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, read_json
+from sweeper.files import BROKEN, read_json, try_json
 from sweeper.launch import scheduler
 from sweeper.launch.arrays import (
     Array,
@@ -22,7 +22,6 @@ from sweeper.launch.arrays import (
     plan,
     queued,
     submissions,
-    try_json,
 )
 from sweeper.launch.code import changed, code_of
 from sweeper.launch.epitaph import Death, death_of, strikes

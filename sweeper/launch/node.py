@@ -15,8 +15,8 @@ from types import FrameType
 import torch
 
 from sweeper.errors import SweeperError
-from sweeper.files import write_json
-from sweeper.launch.arrays import RESTARTS, Submission, check_private, try_json
+from sweeper.files import try_json, write_json
+from sweeper.launch.arrays import RESTARTS, Submission, check_private
 from sweeper.launch.code import changed, code_of
 from sweeper.launch.job import describe, outcome_of, read_job, run_job
 from sweeper.training.train import Left, Order, Reporter
