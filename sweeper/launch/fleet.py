@@ -27,10 +27,9 @@ from sweeper.launch.code import changed, code_of
 from sweeper.launch.epitaph import Death, death_of, strikes
 from sweeper.launch.job import Job, Outcome, describe, outcome_of, write_job
 from sweeper.launch.launcher import Work
-from sweeper.launch.packs import PackQueue, fail_all
+from sweeper.launch.packs import PackQueue, fail_all, halves
 from sweeper.launch.scheduler import Entry, SchedulerError, largest_array
 from sweeper.training import checkpoint
-from sweeper.training.packing import split
 from sweeper.training.train import Execution
 from sweeper.trial import Result, Trial
 
@@ -347,8 +346,7 @@ class Fleet:
             self.outbox[live.own] = live.trials
         elif death.by_training and len(live.trials) > 1:
             self.work.tell(f"a pack was halved: {death}")
-            half = -(-len(live.trials) // 2)
-            self.queue.put_back([live.trials[part] for part in split(live.trials, half)])
+            self.queue.put_back(halves(live.trials))
             self._tell(live, 0.0)
             yield from self._done(live, [], keep_log=True)
         else:

@@ -15,13 +15,12 @@ from sweeper.launch.drain import drained
 from sweeper.launch.job import Job, describe, outcome_of, write_job
 from sweeper.launch.launcher import Work
 from sweeper.launch.layout import Layout, SharedQueue
-from sweeper.launch.packs import estimate, fail_all, resolve_device
+from sweeper.launch.packs import estimate, fail_all, halves, resolve_device
 from sweeper.launch.pool import Pool, Worker
 from sweeper.launch.seats import on_gpus
 from sweeper.launch.worker import Message
 from sweeper.training import checkpoint
 from sweeper.training.pack import Compile, Pack
-from sweeper.training.packing import split
 from sweeper.training.train import Execution
 from sweeper.trial import Result, Trial
 
@@ -229,7 +228,7 @@ class _Run:
             said = f":\n{tail}" if tail else ""
             return task, fail_all(trials, f"its worker process {fate}{times}{said}")
         self._forget(task)
-        self._again(task, [trials[part] for part in split(trials, -(-len(trials) // 2))])
+        self._again(task, halves(trials))
         return None
 
     def _again(self, task: Task, packs: Sequence[tuple[Trial, ...]]) -> None:
