@@ -109,7 +109,7 @@ class Layout:
         """
         key = self._key(pool, trials[0])
         known = _MEASURED.get(key)
-        if known is None or (known.open and len(trials) >= 2 * known.size):
+        if known is None or not known.serves(len(trials)):
             worker = pool.free()
             assert worker is not None
             [answer] = pool.ask({worker: self._question(trials)})

@@ -62,7 +62,7 @@ def estimate(
         return size, step_seconds(part, device) / len(part.trials)
     key = f"{digest(trials[0].setup)} {device}"
     measured = _MEASURED.get(key)
-    if measured is None or (measured.open and len(trials) >= 2 * measured.size):
+    if measured is None or not measured.serves(len(trials)):
         measured = _MEASURED[key] = measure(pack, device)
     return measured.size, measured.seconds
 
