@@ -57,7 +57,7 @@ class Outcome:
         return cls(
             attempt=int(record["attempt"]),
             results=tuple(Result.from_json(result) for result in record["results"]),
-            back=tuple(tuple(Trial(**trial) for trial in part) for part in record["back"]),
+            back=tuple(map(_trials, record["back"])),
             notices=tuple(map(str, record["notices"])),
         )
 
@@ -90,10 +90,9 @@ class Job:
         execution = dict(record["execution"])
         if execution["checkpoints"] is not None:
             execution["checkpoints"] = Path(execution["checkpoints"])
-        trials = tuple(Trial(**trial) for trial in record["trials"])
         pruner = record["pruner"]
         return cls(
-            pack=Pack(trials=trials, corpus=build(record["corpus"])),
+            pack=Pack(trials=_trials(record["trials"]), corpus=build(record["corpus"])),
             execution=Execution(**execution),
             pruner=None if pruner is None else Pruner.from_json(pruner),
         )
@@ -143,6 +142,22 @@ def read_job(own: Path) -> Job:
         return Job.from_json(read_json(own / "job.json"))
     except (OSError, *BROKEN) as error:
         raise SweeperError(f"there is no job in {own}: {error}") from error
+
+
+def trials_of(own: Path) -> tuple[Trial, ...]:
+    """The trials of the job in the folder `own`; none when it cannot be read: nobody can train it.
+
+    Its corpus is not built.
+    """
+    try:
+        found = _trials(read_json(own / "job.json")["trials"])
+        return found if all(trial.key for trial in found) else ()  # damaged values have no key
+    except (OSError, *BROKEN):
+        return ()
+
+
+def _trials(records: Any) -> tuple[Trial, ...]:
+    return tuple(Trial(**record) for record in records)
 
 
 def run_job(
