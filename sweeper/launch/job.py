@@ -12,16 +12,14 @@ ever unpickled.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, private_folder, read_json, write_json
+from sweeper.files import BROKEN, private_folder, read_json, replacing, write_json
 from sweeper.launch.packs import run_pack
 from sweeper.plugs import build
 from sweeper.search.prune import Pruner
@@ -131,9 +129,8 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
     if sync:
         write_json(path, record)
         return
-    temporary = path.with_name(f".{uuid4().hex}.tmp")
-    temporary.write_text(json.dumps(encode(record), allow_nan=False))
-    os.replace(temporary, path)
+    with replacing(path, sync=False) as file:
+        file.write(json.dumps(encode(record), allow_nan=False).encode())
 
 
 def read_job(own: Path) -> Job:
