@@ -163,7 +163,7 @@ def run_job(
     reporter: Callable[[Callable[[str], None]], Reporter] = lambda tell: Reporter(tell=tell),
     *,
     sync: bool = True,
-) -> Outcome:
+) -> None:
     """Train the job in `own` and write what came of it; `train.Left` when it was told to leave.
 
     `reporter` gets a function that keeps a sentence for the user; `sync` as in `write_job`.
@@ -174,7 +174,6 @@ def run_job(
         attempt=attempt, results=tuple(results), back=tuple(back), notices=tuple(notices)
     )
     _write(own / f"result-{attempt}.json", outcome.to_json(), sync)
-    return outcome
 
 
 def outcome_of(own: Path) -> Outcome | None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -89,8 +90,7 @@ class Run:
                 "again to train these trials with the code as it is now"
             )
 
-    def _reporter(self, tell: object) -> Reporter:
-        assert callable(tell)
+    def _reporter(self, tell: Callable[[str], None]) -> Reporter:
         return Reporter(tell=tell, progress=self._progress, order=self._order)
 
     def _progress(self, share: float) -> None:
