@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sweeper.catalog import studies
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import (
     BROKEN,
@@ -202,15 +203,15 @@ def check_name(name: str) -> str:
 
 
 def latest(root: Path) -> str | None:
-    """Name of the study in `root` last worked on, or None; a study has a `config.yaml`."""
+    """Name of the study in `root` last worked on, or None."""
     ages = []
-    for config in root.glob("[!.]*/config.yaml"):
+    for name in studies(root):
         with suppress(FileNotFoundError):
-            touched = [config.stat().st_mtime_ns]
-            for path in config.parent.glob("results/*.jsonl"):
+            touched = [(root / name / "config.yaml").stat().st_mtime_ns]
+            for path in (root / name).glob("results/*.jsonl"):
                 with suppress(FileNotFoundError):
                     touched.append(path.stat().st_mtime_ns)
-            ages.append((max(touched), config.parent.name))
+            ages.append((max(touched), name))
     return max(ages)[1] if ages else None
 
 

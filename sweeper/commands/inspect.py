@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from sweeper.catalog import studies
 from sweeper.commands.jobs import jobs_state, show_jobs
-from sweeper.commands.output import DONE, Output, failures, find_study, studies
+from sweeper.commands.output import DONE, Output, failures, find_study
 from sweeper.files import try_json
 from sweeper.lock import holder
 from sweeper.report.progress import duration
