@@ -82,11 +82,11 @@ class Local:
             describe(work.corpus)
         except TypeError as error:
             raise SweeperError(f"{error}; use launcher=inline") from error
-        folder, device = work.folder.absolute(), self._device()
-        layout = Layout(work=work, folder=folder / "jobs", device=device, hang=self.hang)
+        folder = work.folder.absolute()
+        layout = Layout(work=work, folder=folder / "jobs", device=self._device(), hang=self.hang)
         pool = layout.pool(self.workers, trials)
         execution = Execution(
-            device="cuda" if device.startswith("cuda") else device,
+            device=layout.seen,
             compile=self.compile,
             checkpoints=folder / "checkpoints",
             save_every=self.save_every,
