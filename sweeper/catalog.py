@@ -1,4 +1,4 @@
-"""Which configs there are: the groups and their options, read off the folders alone.
+"""Which configs and studies there are: groups, options, names, read off the folders alone.
 
 Shell completion and error messages ask here; nothing heavy is imported.
 """
@@ -37,3 +37,8 @@ def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
             if root != config_dir or path.parent.name in found:
                 found.setdefault(path.parent.name, set()).add(path.stem)
     return {name: sorted(options) for name, options in sorted(found.items())}
+
+
+def studies(root: Path) -> list[str]:
+    """Names of all studies in `root`: a study has a `config.yaml`."""
+    return sorted(path.parent.name for path in root.glob("[!.]*/config.yaml"))

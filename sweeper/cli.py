@@ -77,6 +77,14 @@ Study = Annotated[
         show_default=False,
     ),
 ]
+OfStudy = Annotated[
+    str | None,
+    typer.Option("--study", help="The study; the latest if not given.", autocompletion=_studies),
+]
+ToWidth = Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")]
+ToDepth = Annotated[
+    int | None, typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given.")
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
 ]
@@ -180,18 +188,10 @@ def search(
 
 @app.command()
 def transfer(
-    to_width: Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")],
+    to_width: ToWidth,
     overrides: Changes = None,
-    to_depth: Annotated[
-        int | None,
-        typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given."),
-    ] = None,
-    study: Annotated[
-        str | None,
-        typer.Option(
-            "--study", help="The study; the latest if not given.", autocompletion=_studies
-        ),
-    ] = None,
+    to_depth: ToDepth = None,
+    study: OfStudy = None,
     validate: Annotated[
         bool,
         typer.Option(
@@ -224,12 +224,7 @@ def transfer(
 @app.command()
 def diagnose(
     overrides: Changes = None,
-    study: Annotated[
-        str | None,
-        typer.Option(
-            "--study", help="The study; the latest if not given.", autocompletion=_studies
-        ),
-    ] = None,
+    study: OfStudy = None,
     over: Annotated[str, typer.Option("--over", help="The ladder: width or depth.")] = "width",
     only: Annotated[
         list[str] | None, typer.Option("--only", help="An experiment to run; may be repeated.")
@@ -254,12 +249,9 @@ def diagnose(
 
 @app.command()
 def explain(
-    to_width: Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")],
+    to_width: ToWidth,
     overrides: Overrides = None,
-    to_depth: Annotated[
-        int | None,
-        typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given."),
-    ] = None,
+    to_depth: ToDepth = None,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sweeper.catalog import OVERLAYS, groups, home
+from sweeper.catalog import OVERLAYS, groups, home, studies
 from sweeper.errors import BadInput
 
 _VARIABLE = "_SWEEPER_COMPLETE"
@@ -34,8 +34,7 @@ def complete_override(incomplete: str, config_dir: Path | None = None) -> list[s
 
 def complete_study(incomplete: str, root: Path = Path("runs")) -> list[str]:
     """Names of studies in `root`."""
-    names = sorted(path.parent.name for path in root.glob("[!.]*/config.yaml"))
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in studies(root) if name.startswith(incomplete)]
 
 
 def _words(config_dir: Path | None) -> Iterator[str]:

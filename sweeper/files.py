@@ -21,24 +21,27 @@ BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A binary file to write that takes the name `path` once it is complete and on the disk.
 
     It is readable by its owner only. A kill or a crash at any moment leaves the old file or the
     new one, never a part. OSError when it cannot be written: the old file is then untouched.
+    Without `sync` nobody waits for the disk, and what a crash of the machine leaves is not known.
     """
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
             yield f
-            f.flush()
-            os.fsync(f.fileno())
+            if sync:
+                f.flush()
+                os.fsync(f.fileno())
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    if sync:
+        sync_folder(path.parent)
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
@@ -88,6 +91,15 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> Any:
     """The JSON value in the file at `path`; OSError when unreadable, ValueError when not JSON."""
     return parse_json(path.read_bytes())
+
+
+def try_json(path: Path) -> dict[str, Any]:
+    """The JSON object at `path`; an empty one when it is not there or damaged."""
+    try:
+        found = read_json(path)
+    except (OSError, *BROKEN):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def parse_json(text: bytes) -> Any:

@@ -100,12 +100,11 @@ class Mirror:
         self,
         folder: Path,
         storage: str | None,
-        bounds: Bounds,
         results: Mapping[str, Result],
         notices: list[str],
     ) -> None:
         self._folder, self._url = folder, storage
-        self._bounds = dict(bounds)
+        self._bounds: dict[str, tuple[float, float]] = {}
         self._results, self._notices = results, notices
         self._storage: Any = None
         self._study = 0

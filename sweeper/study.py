@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sweeper.catalog import studies
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import (
     BROKEN,
@@ -45,12 +46,12 @@ class Study:
         self._mirror = mirror
 
     @classmethod
-    def open(cls, folder: Path, storage: str | None = None, bounds: Bounds | None = None) -> Study:
+    def open(cls, folder: Path, storage: str | None = None) -> Study:
         """Open the study in `folder` for its driver: create, clean up and mirror what is missing.
 
-        `storage` is any Optuna RDB URL, by default the SQLite file `study.db` in the folder, and
-        `bounds` the ranges the mirror shows until `record` gets others. BadInput when the folder
-        or an external storage cannot be used; a damaged `study.db` is set aside and rebuilt.
+        `storage` is any Optuna RDB URL, by default the SQLite file `study.db` in the folder.
+        BadInput when the folder or an external storage cannot be used; a damaged `study.db` is
+        set aside and rebuilt.
         """
         folder = folder.absolute()
         check_name(folder.name)
@@ -62,7 +63,7 @@ class Study:
             study._load(repair=True)
         except OSError as error:
             raise BadInput(f"no study can be kept in {folder}: {error}") from error
-        study._mirror = Mirror(folder, storage, bounds or {}, study._results, study.notices)
+        study._mirror = Mirror(folder, storage, study._results, study.notices)
         study._mirror.start()
         return study
 
@@ -121,7 +122,8 @@ class Study:
         """Keep `results`: when this returns, they are on the disk and no crash can lose them.
 
         One result is kept for each trial: a failure gives way to any newer result, and a pruned
-        trial to one that was trained to its end. Trouble with the mirror becomes a notice.
+        trial to one that was trained to its end. Trouble with the mirror, which shows
+        `space_bounds` from here on, becomes a notice.
         SweeperError when they cannot be written and ValueError for a result that could not be
         read back; then nothing was recorded.
         """
@@ -202,15 +204,15 @@ def check_name(name: str) -> str:
 
 
 def latest(root: Path) -> str | None:
-    """Name of the study in `root` last worked on, or None; a study has a `config.yaml`."""
+    """Name of the study in `root` last worked on, or None."""
     ages = []
-    for config in root.glob("[!.]*/config.yaml"):
+    for name in studies(root):
         with suppress(FileNotFoundError):
-            touched = [config.stat().st_mtime_ns]
-            for path in config.parent.glob("results/*.jsonl"):
+            touched = [(root / name / "config.yaml").stat().st_mtime_ns]
+            for path in (root / name).glob("results/*.jsonl"):
                 with suppress(FileNotFoundError):
                     touched.append(path.stat().st_mtime_ns)
-            ages.append((max(touched), config.parent.name))
+            ages.append((max(touched), name))
     return max(ages)[1] if ages else None
 
 

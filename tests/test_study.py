@@ -149,8 +149,8 @@ def test_recording_twice_keeps_one_and_a_failure_gives_way(folder: Path) -> None
 
 
 def test_what_the_mirror_shows(folder: Path) -> None:
-    with Study.open(folder, bounds={"eta": (-3.0, 1.0), "alpha_attn": (-2.0, 2.0)}) as study:
-        study.record([make(4)])
+    with Study.open(folder) as study:
+        study.record([make(4)], {"eta": (-3.0, 1.0), "alpha_attn": (-2.0, 2.0)})
         study.record([make(40, "diverged")])
         study.record([make(5, "failed", error="no memory")], {"eta": (-8.0, 8.0)})
         study.record([make(6, heldout=math.nan)])

@@ -14,6 +14,7 @@ from sweeper.training.recipe import Recipe, prepare
 from sweeper.transfer.explain import explain as explained
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
+from sweeper.trial import defaults
 
 
 def explain(
@@ -24,7 +25,7 @@ def explain(
     base = settings.base
     target = Size(width=width, depth=depth or base.depth)
     check_target(settings, target)
-    hps = {name: 2.0**axis.default for name, axis in settings.space.items()}
+    hps = {name: 2.0**value for name, value in defaults(settings.space).items()}
     source = {"hyperparameters": "defaults of the parameterization"}
     plan = make_plan(_recipe(settings, target), base, target, hps, source)
     narrow = _recipe(settings, Size(width=base.width, depth=target.depth))

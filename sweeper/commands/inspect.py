@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from sweeper.catalog import studies
 from sweeper.commands.jobs import jobs_state, show_jobs
-from sweeper.commands.output import DONE, Output, failures, find_study, studies
-from sweeper.errors import BadInput
-from sweeper.files import read_json
+from sweeper.commands.output import DONE, Output, failures, find_study
+from sweeper.files import try_json
 from sweeper.lock import holder
 from sweeper.report.progress import duration
 from sweeper.study import Study
@@ -40,7 +40,7 @@ def study_state(folder: Path) -> dict[str, Any]:
     """Trials by status, the live driver, and the last progress, of one study."""
     study, driver = Study.read(folder), holder(folder)
     results = study.results()
-    progress = _try_json(folder / "progress.json") or {}
+    progress = try_json(folder / "progress.json")
     # Trials of a transfer's ladder are of other sizes: their losses say nothing of the search.
     losses = [r.objective for r in results if r.trial.phase != "validate"]
     return {
@@ -53,17 +53,8 @@ def study_state(folder: Path) -> dict[str, Any]:
         # What an earlier driver left is not this one's progress.
         "progress": progress if driver and progress.get("updated", 0) >= driver.started else None,
         **jobs_state(folder),
-        "search_finished": bool((_try_json(folder / "search.json") or {}).get("finished")),
+        "search_finished": bool(try_json(folder / "search.json").get("finished")),
     }
-
-
-def _try_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object that may not be there yet."""
-    try:
-        found = read_json(path)
-    except (OSError, ValueError, BadInput):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _show_state(name: str, state: dict[str, Any], output: Output) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from sweeper.commands.output import DONE, Output, find_study
 from sweeper.errors import SweeperError
 from sweeper.launch import arrays
+from sweeper.launch.scheduler import ACTIVE, WAITING
 from sweeper.lock import holder
 
 
@@ -27,10 +28,12 @@ def jobs_state(folder: Path) -> dict[str, Any]:
 
 def _word(state: str) -> str:
     """What a job's trials do, in one word."""
-    word = state.split(" ")[0]
-    if word in ("pending", "configuring", "requeued"):
+    word = state.split(" ")[0].upper()
+    if word == "FINISHED":
+        return "finished"
+    if word in WAITING:
         return "queued"
-    return word if word in ("running", "finished") else "ended"
+    return "running" if word in ACTIVE else "ended"
 
 
 def show_jobs(state: dict[str, Any], output: Output) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sweeper.catalog import studies
 from sweeper.errors import BadInput, suggest
 from sweeper.study import check_name, latest
 from sweeper.trial import Result, encode
@@ -63,11 +64,6 @@ def failures(results: Iterable[Result]) -> list[str]:
         f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {reason}"
         for reason, count in reasons.most_common()
     ]
-
-
-def studies(root: Path) -> list[str]:
-    """Names of all studies in `root`."""
-    return sorted(path.parent.name for path in root.glob("[!.]*/config.yaml"))
 
 
 def find_study(name: str | None, root: Path) -> str:

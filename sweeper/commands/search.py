@@ -28,7 +28,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep, replay_search
-from sweeper.trial import encode
+from sweeper.trial import defaults, encode
 
 
 def search(
@@ -150,7 +150,7 @@ def _dry_run(settings: Settings, output: Output) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         bench = open_bench(settings, Path(temporary))
         recipe, phases = bench.recipe(settings.base), settings.search.plan(settings.space)
-        hps = {name: axis.default for name, axis in settings.space.items()}
+        hps = defaults(settings.space)
         trials = tuple(bench.trial(settings.base, hps, seed, "dry run") for seed in range(16))
         pack, seconds = settings.launcher.estimate(trials, bench.corpus)
         known = _finished(settings, bench)

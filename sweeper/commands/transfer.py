@@ -181,7 +181,10 @@ def optimum(bench: Bench, study: Study, output: Output) -> Conclusion:
         )
     found = settings.search.conclude(settings.space, history)
     if not math.isfinite(found.objective):
-        raise SweeperError(f"every trial of {settings.name!r} diverged: there is no optimum")
+        raise SweeperError(
+            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
+            "anew, with lower values of parameterization.space.eta where they diverged"
+        )
     return found
 
 

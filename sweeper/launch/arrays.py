@@ -32,7 +32,7 @@ from typing import Any
 from uuid import uuid4
 
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, private_folder, read_json, write_json
+from sweeper.files import BROKEN, private_folder, read_json, try_json, write_json
 from sweeper.launch import scheduler
 from sweeper.launch.scheduler import Entry
 
@@ -48,15 +48,6 @@ def check_private(folder: Path) -> None:
             f"{folder} must be a folder of yours that nobody else can enter: "
             "what lies there is run (chmod 700)"
         )
-
-
-def try_json(path: Path) -> dict[str, Any]:
-    """The JSON object at `path`; an empty one when it is not there or damaged."""
-    try:
-        found = read_json(path)
-    except (OSError, *BROKEN):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, kw_only=True)

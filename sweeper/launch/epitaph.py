@@ -11,6 +11,8 @@ from sweeper.launch.scheduler import Entry
 
 TAIL = 4000
 """So much of a log's end is looked at, in bytes."""
+LINES = 3
+"""Lines of it that a message quotes."""
 FURTHER = 0.01
 """A job has come further when it has done this share of its work more."""
 NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
@@ -74,12 +76,12 @@ def strikes(own: Path) -> int:
     return count
 
 
-def last_lines(array: Array, index: int, count: int = 3) -> str:
+def last_lines(array: Array, index: int) -> str:
     """The end of a job's log, in one line, with the log's name."""
     for path in logs(array, index):
         lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
         telling = [line for line in lines if not any(noise in line for noise in NOISE)]
-        if found := (telling or lines)[-count:]:
+        if found := (telling or lines)[-LINES:]:
             return f"{' | '.join(found)} (the log is {path})"
     return ""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, read_json
+from sweeper.files import try_json
 from sweeper.launch import scheduler
 from sweeper.launch.arrays import (
     Array,
@@ -22,16 +22,14 @@ from sweeper.launch.arrays import (
     plan,
     queued,
     submissions,
-    try_json,
 )
 from sweeper.launch.code import changed, code_of
 from sweeper.launch.epitaph import Death, death_of, strikes
-from sweeper.launch.job import Job, Outcome, describe, outcome_of, write_job
+from sweeper.launch.job import Job, Outcome, describe, outcome_of, trials_of, write_job
 from sweeper.launch.launcher import Work
-from sweeper.launch.packs import PackQueue, fail_all
+from sweeper.launch.packs import PackQueue, fail_all, halves
 from sweeper.launch.scheduler import Entry, SchedulerError, largest_array
 from sweeper.training import checkpoint
-from sweeper.training.packing import split
 from sweeper.training.train import Execution
 from sweeper.trial import Result, Trial
 
@@ -152,7 +150,7 @@ class Fleet:
     def _outdated(self, live: Live) -> bool:
         """Take a job that has not begun out of the queue, when the code is no more the same."""
         submitted = try_json(live.member.folder / "submission.json").get("code", {})
-        now = code_of(live.trials[0].setup, describe(self.work.corpus))
+        now = self._code(live.trials)
         if live.member.runs() or outcome_of(live.own) or not changed(submitted, now):
             return False
         try:
@@ -172,12 +170,9 @@ class Fleet:
     def _known(self, array: Array, index: int) -> Live | None:
         """A member that was not submitted again, with its trials."""
         member = array.members[index]
-        try:
-            record = read_json(member.own / "job.json")
-            trials = tuple(Trial(**trial) for trial in record["trials"])
-        except (OSError, *BROKEN):
+        if not member.newest() or not (trials := trials_of(member.own)):
             return None
-        return Live(array=array, index=index, trials=trials) if member.newest() else None
+        return Live(array=array, index=index, trials=trials)
 
     def _settle_doubts(self, entries: dict[tuple[str, int], Entry]) -> None:
         """See whether arrays arrived of which it is not known; forget those that did not."""
@@ -230,7 +225,7 @@ class Fleet:
                 self._wait(error)
                 return
             owns = list(self.outbox)[: int(min(self.largest, self.chunk))]
-            array = plan(self.study, owns, [self._code(own) for own in owns])
+            array = plan(self.study, owns, [self._code(self.outbox[own]) for own in owns])
             try:
                 array.accepted(self.submitter.submit(array))
             except SchedulerError as error:
@@ -242,9 +237,9 @@ class Fleet:
                 for index, own in enumerate(owns)
             ]
 
-    def _code(self, own: Path) -> dict[str, str]:
-        corpus = self.work.corpus
-        return code_of(self.outbox[own][0].setup, describe(corpus))
+    def _code(self, trials: Sequence[Trial]) -> dict[str, str]:
+        """Digests of the code that trains a pack of these trials."""
+        return code_of(trials[0].setup, describe(self.work.corpus))
 
     def _refused(self, array: Array, error: SchedulerError) -> None:
         """Try again later, and fewer, where that can help; else the error goes on."""
@@ -348,8 +343,7 @@ class Fleet:
             self.outbox[live.own] = live.trials
         elif death.by_training and len(live.trials) > 1:
             self.work.tell(f"a pack was halved: {death}")
-            half = -(-len(live.trials) // 2)
-            self.queue.put_back([live.trials[part] for part in split(live.trials, half)])
+            self.queue.put_back(halves(live.trials))
             self._tell(live, 0.0)
             yield from self._done(live, [], keep_log=True)
         else:

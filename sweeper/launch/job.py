@@ -12,16 +12,14 @@ ever unpickled.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, private_folder, read_json, write_json
+from sweeper.files import BROKEN, private_folder, read_json, replacing, write_json
 from sweeper.launch.packs import run_pack
 from sweeper.plugs import build
 from sweeper.search.prune import Pruner
@@ -57,7 +55,7 @@ class Outcome:
         return cls(
             attempt=int(record["attempt"]),
             results=tuple(Result.from_json(result) for result in record["results"]),
-            back=tuple(tuple(Trial(**trial) for trial in part) for part in record["back"]),
+            back=tuple(map(_trials, record["back"])),
             notices=tuple(map(str, record["notices"])),
         )
 
@@ -90,10 +88,9 @@ class Job:
         execution = dict(record["execution"])
         if execution["checkpoints"] is not None:
             execution["checkpoints"] = Path(execution["checkpoints"])
-        trials = tuple(Trial(**trial) for trial in record["trials"])
         pruner = record["pruner"]
         return cls(
-            pack=Pack(trials=trials, corpus=build(record["corpus"])),
+            pack=Pack(trials=_trials(record["trials"]), corpus=build(record["corpus"])),
             execution=Execution(**execution),
             pruner=None if pruner is None else Pruner.from_json(pruner),
         )
@@ -132,9 +129,8 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
     if sync:
         write_json(path, record)
         return
-    temporary = path.with_name(f".{uuid4().hex}.tmp")
-    temporary.write_text(json.dumps(encode(record), allow_nan=False))
-    os.replace(temporary, path)
+    with replacing(path, sync=False) as file:
+        file.write(json.dumps(encode(record), allow_nan=False).encode())
 
 
 def read_job(own: Path) -> Job:
@@ -145,13 +141,29 @@ def read_job(own: Path) -> Job:
         raise SweeperError(f"there is no job in {own}: {error}") from error
 
 
+def trials_of(own: Path) -> tuple[Trial, ...]:
+    """The trials of the job in the folder `own`; none when it cannot be read: nobody can train it.
+
+    Its corpus is not built.
+    """
+    try:
+        found = _trials(read_json(own / "job.json")["trials"])
+        return found if all(trial.key for trial in found) else ()  # damaged values have no key
+    except (OSError, *BROKEN):
+        return ()
+
+
+def _trials(records: Any) -> tuple[Trial, ...]:
+    return tuple(Trial(**record) for record in records)
+
+
 def run_job(
     own: Path,
     attempt: int,
     reporter: Callable[[Callable[[str], None]], Reporter] = lambda tell: Reporter(tell=tell),
     *,
     sync: bool = True,
-) -> Outcome:
+) -> None:
     """Train the job in `own` and write what came of it; `train.Left` when it was told to leave.
 
     `reporter` gets a function that keeps a sentence for the user; `sync` as in `write_job`.
@@ -162,7 +174,6 @@ def run_job(
         attempt=attempt, results=tuple(results), back=tuple(back), notices=tuple(notices)
     )
     _write(own / f"result-{attempt}.json", outcome.to_json(), sync)
-    return outcome
 
 
 def outcome_of(own: Path) -> Outcome | None:

@@ -38,6 +38,11 @@ class Layout:
     device: str
     hang: float | None
 
+    @property
+    def seen(self) -> str:
+        """The device as a worker sees it: of GPUs it has its own alone."""
+        return "cuda" if self.device.startswith("cuda") else self.device
+
     def pool(self, workers: int | Literal["auto"], trials: Sequence[Trial]) -> Pool:
         """`workers` of them; "auto" is one a GPU, or on a CPU what is faster for `trials`."""
         for log in self.folder.glob("worker-*.log"):
@@ -109,7 +114,7 @@ class Layout:
         """
         key = self._key(pool, trials[0])
         known = _MEASURED.get(key)
-        if known is None or (known.open and len(trials) >= 2 * known.size):
+        if known is None or not known.serves(len(trials)):
             worker = pool.free()
             assert worker is not None
             [answer] = pool.ask({worker: self._question(trials)})
@@ -126,7 +131,7 @@ class Layout:
             "measure": {
                 "trials": [asdict(trial) for trial in trials],
                 "corpus": describe(self.work.corpus),
-                "device": "cuda" if self.device.startswith("cuda") else self.device,
+                "device": self.seen,
             }
         }
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sweeper.files import BROKEN, read_json, remove_leftovers
+from sweeper.files import remove_leftovers
 from sweeper.launch.arrays import arrays
+from sweeper.launch.job import trials_of
 from sweeper.training.checkpoint import SUFFIX, saved_keys
-from sweeper.trial import Trial
 
 
 def tidy(folder: Path, known: Callable[[str], bool]) -> None:
@@ -24,7 +24,7 @@ def tidy(folder: Path, known: Callable[[str], bool]) -> None:
             with suppress(OSError):
                 path.unlink()
     for own in list((folder / "jobs").glob("*/")):
-        if all(known(key) for key in _wanted(own)):
+        if all(known(trial.key) for trial in trials_of(own)):
             shutil.rmtree(own, ignore_errors=True)
             _forget_arrays(folder, own)
     if not list((folder / "jobs").glob("*/")):
@@ -39,14 +39,6 @@ def _checkpointed(path: Path) -> list[str]:
     try:
         return saved_keys(path)
     except ValueError:
-        return []
-
-
-def _wanted(own: Path) -> Iterable[str]:
-    """Keys of the trials of a job; none when its file is damaged: then nobody can train it."""
-    try:
-        return [Trial(**trial).key for trial in read_json(own / "job.json")["trials"]]
-    except (OSError, *BROKEN):
         return []
 
 

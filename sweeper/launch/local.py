@@ -15,13 +15,12 @@ from sweeper.launch.drain import drained
 from sweeper.launch.job import Job, describe, outcome_of, write_job
 from sweeper.launch.launcher import Work
 from sweeper.launch.layout import Layout, SharedQueue
-from sweeper.launch.packs import estimate, fail_all, resolve_device
+from sweeper.launch.packs import estimate, fail_all, halves, resolve_device
 from sweeper.launch.pool import Pool, Worker
 from sweeper.launch.seats import on_gpus
 from sweeper.launch.worker import Message
 from sweeper.training import checkpoint
 from sweeper.training.pack import Compile, Pack
-from sweeper.training.packing import split
 from sweeper.training.train import Execution
 from sweeper.trial import Result, Trial
 
@@ -83,11 +82,11 @@ class Local:
             describe(work.corpus)
         except TypeError as error:
             raise SweeperError(f"{error}; use launcher=inline") from error
-        folder, device = work.folder.absolute(), self._device()
-        layout = Layout(work=work, folder=folder / "jobs", device=device, hang=self.hang)
+        folder = work.folder.absolute()
+        layout = Layout(work=work, folder=folder / "jobs", device=self._device(), hang=self.hang)
         pool = layout.pool(self.workers, trials)
         execution = Execution(
-            device="cuda" if device.startswith("cuda") else device,
+            device=layout.seen,
             compile=self.compile,
             checkpoints=folder / "checkpoints",
             save_every=self.save_every,
@@ -229,7 +228,7 @@ class _Run:
             said = f":\n{tail}" if tail else ""
             return task, fail_all(trials, f"its worker process {fate}{times}{said}")
         self._forget(task)
-        self._again(task, [trials[part] for part in split(trials, -(-len(trials) // 2))])
+        self._again(task, halves(trials))
         return None
 
     def _again(self, task: Task, packs: Sequence[tuple[Trial, ...]]) -> None:

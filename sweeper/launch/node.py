@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -15,8 +16,8 @@ from types import FrameType
 import torch
 
 from sweeper.errors import SweeperError
-from sweeper.files import write_json
-from sweeper.launch.arrays import RESTARTS, Submission, check_private, try_json
+from sweeper.files import try_json, write_json
+from sweeper.launch.arrays import RESTARTS, Submission, check_private
 from sweeper.launch.code import changed, code_of
 from sweeper.launch.job import describe, outcome_of, read_job, run_job
 from sweeper.training.train import Left, Order, Reporter
@@ -89,8 +90,7 @@ class Run:
                 "again to train these trials with the code as it is now"
             )
 
-    def _reporter(self, tell: object) -> Reporter:
-        assert callable(tell)
+    def _reporter(self, tell: Callable[[str], None]) -> Reporter:
         return Reporter(tell=tell, progress=self._progress, order=self._order)
 
     def _progress(self, share: float) -> None:

@@ -62,7 +62,7 @@ def estimate(
         return size, step_seconds(part, device) / len(part.trials)
     key = f"{digest(trials[0].setup)} {device}"
     measured = _MEASURED.get(key)
-    if measured is None or (measured.open and len(trials) >= 2 * measured.size):
+    if measured is None or not measured.serves(len(trials)):
         measured = _MEASURED[key] = measure(pack, device)
     return measured.size, measured.seconds
 
@@ -142,13 +142,18 @@ def run_pack(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     if len(pack.trials) > 1:
-        return [], [pack.trials[part] for part in split(pack.trials, -(-len(pack.trials) // 2))]
+        return [], halves(pack.trials)
     if isinstance(problem, torch.OutOfMemoryError):
         program = for_setup(pack.trials[0].setup, execution.device)
         if program.recompute():
             reporter.tell("a trial does not fit the device: its activations are recomputed")
             return run_pack(pack, execution, reporter, pruner)
     return [failed(pack.trials[0], f"{type(problem).__name__}: {problem}")], []
+
+
+def halves(trials: tuple[Trial, ...]) -> list[tuple[Trial, ...]]:
+    """The trials of a pack as two packs, as equal in size as they can be."""
+    return [trials[part] for part in split(trials, -(-len(trials) // 2))]
 
 
 def failed(trial: Trial, reason: str) -> Result:

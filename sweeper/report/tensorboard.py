@@ -35,15 +35,15 @@ class TensorBoard:
 
     def log(self, folder: Path, result: Result) -> None:
         """The trial's curve over steps, its outcome at the last step, its hyperparameters."""
-        trial, points = result.trial, steps_of(result)
-        hps = trial.values() | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
-        scalars = [(step, {"loss": loss}) for step, loss in points]
-        last = {"objective": result.objective, "heldout": result.heldout, "seconds": result.seconds}
-        scalars.append((result.steps, last))
         home = own_folder(folder, "tensorboard")
         ledger = self._ledgers.at(home / "logged")
         if (line := outcome(result)) in ledger:
             return
+        trial = result.trial
+        hps = trial.values() | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
+        scalars = [(step, {"loss": loss}) for step, loss in steps_of(result)]
+        last = {"objective": result.objective, "heldout": result.heldout, "seconds": result.seconds}
+        scalars.append((result.steps, last))
         for old in home.glob(f"*/{trial.key}"):
             shutil.rmtree(old)
         texts = {"status": result.status, **({"error": result.error} if result.error else {})}

@@ -76,14 +76,14 @@ def save(run: PackRun, ledger: Ledger, path: Path) -> None:
             temporary.unlink()
 
 
-def load(run: PackRun, ledger: Ledger, path: Path) -> bool:
-    """Bring a fresh `run` and its `ledger` to where `path` was saved; False if there is none.
+def load(run: PackRun, ledger: Ledger, path: Path) -> None:
+    """Bring a fresh `run` and its `ledger` to where `path` was saved, if there is such a file.
 
     ValueError for a file that is damaged, or of other trials: then nothing has changed.
     """
     try:
         if not path.exists():
-            return False
+            return
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads(file.metadata()["sweeper"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -96,7 +96,6 @@ def load(run: PackRun, ledger: Ledger, path: Path) -> bool:
     run.load(tensors, header["slots"], header["step"])
     ledger.losses[: len(losses)] = losses
     ledger.left, ledger.steps, ledger.seconds = left, steps, seconds
-    return True
 
 
 def _check(header: dict[str, Any], tensors: dict[str, torch.Tensor], run: PackRun) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
-from sweeper.scaling.spec import ParamSpec
+from sweeper.scaling.spec import ParamScale, ParamSpec
 from sweeper.training.draw import normal
 from sweeper.training.feed import AHEAD, Feed
 from sweeper.training.optimizer import Factors, Now, along
@@ -78,7 +78,7 @@ class PackRun:
         self.rows = self._there([self.seeds.index(trial.seed) for trial in trials])
         self.params = self._drawn([{n: s.init_std for n, s in row.items()} for row in scales])
         self.buffers = self._buffers(trials)
-        self.factors = self._factors(trials)
+        self.factors = self._factors(trials, scales)
         self.state = self.recipe.optimizer.init(list(self.params.values()), self.factors.kinds)
         self._shares, self._first = torch.empty(0), 0
 
@@ -144,12 +144,11 @@ class PackRun:
             name: self._there([row.get(name, 1.0) for row in rows], self.dtype) for name in names
         } | {name: torch.stack([own[name]] * len(rows)) for name in self._own_state}
 
-    def _factors(self, trials: Sequence[Trial]) -> Factors:
+    def _factors(self, trials: Sequence[Trial], scales: Sequence[dict[str, ParamScale]]) -> Factors:
         optimizer, rows, own = self.recipe.optimizer, [], []
-        for trial in trials:
-            values = trial.values()
-            scales = self.recipe.scales(values).values()
-            rows.append([(values["eta"] * s.lr, s.eps, s.weight_decay) for s in scales])
+        for trial, prescribed in zip(trials, scales, strict=True):
+            values, each = trial.values(), prescribed.values()
+            rows.append([(values["eta"] * s.lr, s.eps, s.weight_decay) for s in each])
             own.append(optimizer.settings(values))
         lists: list[list[Tensor]] = []
         for index, scale in enumerate((1.0, optimizer.eps, optimizer.weight_decay)):

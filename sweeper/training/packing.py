@@ -43,6 +43,10 @@ class Measured:
     seconds: float
     open: bool
 
+    def serves(self, trials: int) -> bool:
+        """Whether measuring with so many trials would try no larger pack."""
+        return not self.open or trials < 2 * self.size
+
 
 def measure(pack: Pack, device: str) -> Measured:
     """The pack size with the least time per trial, sizes doubling from 1 as long as it pays.

@@ -30,10 +30,10 @@ COMPILATIONS = 256
 class Program:
     """The module of a setup on a device, and its mapped and compiled forms."""
 
-    def __init__(self, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
         """The module's own weights take no memory: they are replaced at every use."""
         with device:
-            self.model: nn.Module = recipe.model().to(device, dtype)
+            self.model: nn.Module = recipe.model().to(device, weights_dtype(recipe))
         self._leaves = dict(self.model.named_parameters())
         self._buffers = {name: value.data for name, value in self.model.named_buffers()}
         self._state, self._places = tuple(self.state()), _places(self.model)
@@ -256,13 +256,9 @@ def _at(stacked: Stacked, index: int) -> Stacked:
 
 
 @lru_cache(maxsize=16)
-def _program(recipe: Recipe, device: str, dtype: torch.dtype) -> Program:
-    return Program(recipe, torch.device(device), dtype)
-
-
 def program(recipe: Recipe, device: torch.device) -> Program:
     """The program of a setup: the same object for every pack of it in this process."""
-    return _program(recipe, str(device), weights_dtype(recipe))
+    return Program(recipe, device)
 
 
 def for_setup(setup: Mapping[str, Any], device: str) -> Program:

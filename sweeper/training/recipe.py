@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ class Recipe:
 
     def parameters(self) -> int:
         """Number of weights of one trial."""
-        return sum(_product(spec.shape) for spec in self.specs)
+        return sum(prod(spec.shape) for spec in self.specs)
 
     def tokens(self) -> int:
         """Tokens that one trial trains on; an array is as many as its model's attention sees."""
@@ -82,7 +83,7 @@ class Recipe:
         Per token 6 for every weight of a matrix product, and 12 x width x sequence for the
         attention of a layer.
         """
-        weights = sum(_product(s.shape) for s in self.specs if s.role != "embedding")
+        weights = sum(prod(s.shape) for s in self.specs if s.role != "embedding")
         size = self.setup["model"]
         attention = 12 * size["width"] * self._length() * size["depth"] if self._seen() else 0
         return float(self.tokens() * (6 * weights + attention))
@@ -95,13 +96,6 @@ class Recipe:
         """Tokens of an example."""
         arrays = "input_shape" in self.setup["data"]
         return max(self._seen(), default=1) if arrays else self.train.seq_len
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def build_model(setup: Mapping[str, Any], unit: bool, width: int, depth: int) -> nn.Module:
@@ -160,20 +154,34 @@ def _prepare(text: str) -> Recipe:
     except ConfigError as error:
         raise error.below("train") from error
     scheme: Parameterization = parts["parameterization"]
-    base = (setup["base"]["width"], setup["base"]["depth"])
+    architecture = json.dumps(_architecture(setup), sort_keys=True)
+    specs, found = _classified(architecture, scheme.unit_scaled)
+    _check_update(scheme, parts["optimizer"], specs)
+    return Recipe(setup, scheme, parts["optimizer"], train, specs, found)
+
+
+def _architecture(setup: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `setup` the model is built from: trials that differ elsewhere share its classes."""
+    data = {key: setup["data"][key] for key in ("classes", "input_shape") if key in setup["data"]}
+    parts = {key: setup[key] for key in ("model", "base", "fp8") if key in setup}
+    return {**parts, "data": data, "train": {"seq_len": setup["train"]["seq_len"]}}
+
+
+@lru_cache(maxsize=64)
+def _classified(text: str, unit: bool) -> tuple[tuple[ParamSpec, ...], tuple[Site, ...]]:
+    """Parameters and sites of an `_architecture`: its model runs three times to tell them."""
+    setup = json.loads(text)
     target = (setup["model"]["width"], setup["model"]["depth"])
     specs = specs_between(
-        lambda width, depth: build_model(setup, scheme.unit_scaled, width, depth),
-        base=base,
+        lambda width, depth: build_model(setup, unit, width, depth),
+        base=(setup["base"]["width"], setup["base"]["depth"]),
         target=target,
         inputs=lambda sizes: _example(setup),
     )
-    _check_update(scheme, parts["optimizer"], specs)
     with torch.device("meta"):
-        model = build_model(setup, scheme.unit_scaled, *target)
-    found = sites(model)
+        model = build_model(setup, unit, *target)
     _check_trained(setup, model)
-    return Recipe(setup, scheme, parts["optimizer"], train, tuple(specs), tuple(found))
+    return tuple(specs), tuple(sites(model))
 
 
 def _example(setup: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:

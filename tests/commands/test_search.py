@@ -161,7 +161,8 @@ class TestTrouble:
         assert last.startswith("Next: sweeper search ")
         assert last.endswith("parameterization.space.eta.default=47")
         assert sweeper("transfer", "--to-width", "32").err == (
-            "Error: every trial of 'a' diverged: there is no optimum\n"
+            "Error: every trial of 'a' diverged or failed: there is no optimum. Search anew, with "
+            "lower values of parameterization.space.eta where they diverged\n"
         )
 
     def test_failed_trials_are_told_with_the_reason_and_tried_again(

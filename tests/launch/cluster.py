@@ -16,7 +16,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from sweeper.launch.arrays import prefix, try_json
+from sweeper.files import try_json
+from sweeper.launch.arrays import prefix
 from sweeper.launch.inline import Inline
 from sweeper.launch.launcher import Launcher, Work
 from sweeper.launch.scheduler import Entry, queue

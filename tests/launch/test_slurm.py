@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import ConfigError, SweeperError
+from sweeper.files import try_json
 from sweeper.launch import arrays
 from sweeper.launch.slurm import Slurm
 from sweeper.trial import Trial
@@ -204,7 +205,7 @@ def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
     (entry,) = [entry for entry in desk.queue() if entry.active]
     slurm("scancel", "--signal=USR2", entry.id)
     (left,) = until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
-    assert saved_step(desk) == round(LONG["steps"] * arrays.try_json(left)["share"]) < LONG["steps"]
+    assert saved_step(desk) == round(LONG["steps"] * try_json(left)["share"]) < LONG["steps"]
     assert_goes_on(desk, saved_step(desk))
     driver.join()
     (tmp_path / "here").mkdir()

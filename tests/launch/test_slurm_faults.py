@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.launch import arrays
+from sweeper.files import try_json
 from sweeper.launch.code import module_digest
 from sweeper.launch.slurm import Slurm
 from tests.launch.cluster import (
@@ -61,7 +61,7 @@ def test_time_limit(tmp_path: Path) -> None:
     driver = Driver(desk, pack=1, time=1, warn=30)
     started(desk, restart=1)
     (left,) = desk.find("jobs/*/submission-0/left-0.json")
-    assert 0 < arrays.try_json(left)["share"] < 1
+    assert 0 < try_json(left)["share"] < 1
     assert_finished(desk, driver)
     assert len(desk.queue()) == 1
 

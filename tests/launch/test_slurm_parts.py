@@ -304,12 +304,12 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
 
 
 def test_trials_in_jobs_are_counted_by_what_becomes_of_them(commands: Path, tmp_path: Path) -> None:
-    array = planned(tmp_path, ["a", "b", "c", "d"])
+    array = planned(tmp_path, list("abcdef"))
     array.accepted("5")
-    states = ("RUNNING", "PENDING", "CONFIGURING", "TIMEOUT")
+    states = ("RUNNING", "PENDING", "CONFIGURING", "TIMEOUT", "REQUEUE_HOLD", "COMPLETING")
     rows = [f"{array.name}|5_{i}|{state}||T1|T0|None" for i, state in enumerate(states)]
     stand_in(commands, "squeue", "\n".join(f"echo '{row}'" for row in rows))
-    assert jobs_state(tmp_path)["job_trials"] == {"running": 2, "queued": 4, "ended": 2}
+    assert jobs_state(tmp_path)["job_trials"] == {"running": 4, "queued": 6, "ended": 2}
     text = StringIO()
     show_jobs(jobs_state(tmp_path), Output(people=Console(file=text, width=120)))
     assert "5_1 pending (None) since T0: 2 trials" in text.getvalue()
