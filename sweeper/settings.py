@@ -20,7 +20,7 @@ from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.recipe import Recipe, optional, prepare
 from sweeper.transfer.check import CheckRule
-from sweeper.transfer.ladder import AXES, SEVERAL, UNSCALED, LadderRule, Rung, Size, place
+from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, Rung, Size, place
 from sweeper.trial import Axis, Hps, Space, Trial
 
 NUMERICS = 2
@@ -249,7 +249,7 @@ def _check_ladders(settings: Settings) -> None:
     """Check the base size, and the sizes of the ladders."""
     check_size(settings, settings.base)
     for axis, sizes in settings.transfer.ladders(settings.rung).items():
-        for size in sizes if axis not in UNSCALED else ():  # their models are the base's
+        for size in sizes:
             try:
                 check_size(settings, size)
             except ConfigError as error:
