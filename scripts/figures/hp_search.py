@@ -103,8 +103,8 @@ def _independent(lab: Lab) -> list[str]:
 
 def _embedding(lab: Lab) -> Document:
     """Curves of muP along eta_emb over width, around the base's optimum, eta held at its own."""
-    words = [*_options(lab, "mup"), *_independent(lab), "search.axes=[eta_emb]"]
-    found = lab.search("mup-embedding", *words)
+    line = ["search.axes=[eta_emb]", "search.runs=9", "search.seeds=1"]
+    found = lab.search("mup-embedding", *_options(lab, "mup"), *line)
     return lab.transfer("mup-embedding", 4 * found["base"]["width"], along="eta_emb")
 
 
@@ -114,7 +114,8 @@ def _rules(lab: Lab) -> dict[bool, Document]:
     for rule in (True, False):
         name = f"umup-embedding-{'with' if rule else 'without'}"
         switch = f"parameterization.scaled_embedding_lr={str(rule).lower()}"
-        found = lab.search(name, *_options(lab, "umup"), switch, "search=lr")
+        words = [*_options(lab, "umup"), switch, "search=lr", "search.line.points=5"]
+        found = lab.search(name, *words)
         validated[rule] = lab.transfer(name, 4 * found["base"]["width"])
     return validated
 
