@@ -93,19 +93,19 @@ def main() -> None:
 def _options(lab: Lab, scheme: str) -> list[str]:
     """What a study of `scheme` is given; at the paper's size the ranges are the paper's."""
     words = [f"parameterization={scheme}"]
-    small = "size=paper" not in lab.words
-    return words + [f"parameterization.space.eta={RANGES[scheme]}"] * small
+    return words + [f"parameterization.space.eta={RANGES[scheme]}"] * _small(lab)
 
 
-def _independent(lab: Lab) -> list[str]:
-    return [] if "size=paper" in lab.words else SMALL
+def _small(lab: Lab) -> bool:
+    return "size=paper" not in lab.words
 
 
 def _embedding(lab: Lab) -> Document:
     """Curves of muP along eta_emb over width, around the base's optimum, eta held at its own."""
     line = ["search.axes=[eta_emb]", "search.runs=9", "search.seeds=1"]
     found = lab.search("mup-embedding", *_options(lab, "mup"), *line)
-    return lab.transfer("mup-embedding", 4 * found["base"]["width"], along="eta_emb")
+    more = ["transfer.seeds=8"] * _small(lab)  # the basin is flat, and its place as noisy
+    return lab.transfer("mup-embedding", 4 * found["base"]["width"], *more, along="eta_emb")
 
 
 def _rules(lab: Lab) -> dict[bool, Document]:
@@ -165,7 +165,7 @@ def _is(found: Estimate, value: float) -> Answer:
 def _searched(lab: Lab, scheme: str) -> Searched:
     """Both searches with as many runs, and fresh runs of what each of them found."""
     words = _options(lab, scheme)
-    independent = lab.search(f"{scheme}-independent", *words, *_independent(lab))
+    independent = lab.search(f"{scheme}-independent", *words, *SMALL * _small(lab))
     runs = f"search.runs={independent['runs']}"
     random = lab.search(f"{scheme}-random", *words, "search=random", runs)
     found = Searched(independent=independent, random=random)
