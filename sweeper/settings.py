@@ -15,7 +15,7 @@ from sweeper.models.fp8 import Fp8
 from sweeper.plugs import build, call, foreign
 from sweeper.report.log import Logger
 from sweeper.scaling.spec import Parameterization
-from sweeper.search.strategy import Strategy
+from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.recipe import Recipe, optional, prepare
@@ -246,8 +246,9 @@ def _check_counts(settings: Settings) -> None:
 
 
 def _check_ladders(settings: Settings) -> None:
-    """Check the base size, and the sizes of the ladders."""
+    """Check the base size, the sizes of the ladders, and what their curves are along."""
     check_size(settings, settings.base)
+    chosen_axes(settings.space, [settings.transfer.along], key="transfer.along")
     for axis, sizes in settings.transfer.ladders(settings.rung).items():
         for size in sizes:
             try:

@@ -28,6 +28,7 @@ from rich.table import Table
 from sweeper.files import write_json
 from sweeper.report.documents import number
 from sweeper.report.plots import MARKERS, STYLE, save
+from sweeper.transfer.coordinates import student as quantile
 from sweeper.transfer.estimate import Estimate
 
 Document = Mapping[str, Any]
@@ -74,13 +75,18 @@ class Lab:
         shared = [f"experiment={self.name}", *self.words, *overrides]
         return self.sweeper("search", *shared, f"study={study}", f"root={self.folder}")
 
-    def transfer(self, study: str, width: int, *overrides: str) -> Document:
-        """`sweeper transfer --validate` of a study; the content of its `validation.json`."""
+    def transfer(self, study: str, width: int, *overrides: str, along: str = "eta") -> Document:
+        """`sweeper transfer --validate` of a study; the content of its `validation.json`.
+
+        `along` another hyperparameter than eta the curves lie in a file named after it.
+        """
         options = ["--study", study, "--to-width", str(width), "--validate"]
-        done = self.sweeper("transfer", *options, f"root={self.folder}", *overrides)
+        other = [] if along == "eta" else [f"transfer.along={along}"]
+        done = self.sweeper("transfer", *options, f"root={self.folder}", *other, *overrides)
         target = done["plan"]["target"]
         name = f"w{target['width']}-d{target['depth']}"
-        path = self.folder / study / "transfer" / name / "validation.json"
+        file = "-".join(["validation", along][: 1 + len(other)])
+        path = self.folder / study / "transfer" / name / f"{file}.json"
         found: Document = json.loads(path.read_text())
         return found
 
@@ -169,7 +175,8 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
     lows, highs = [], []
     for index, (rung, judged) in enumerate(zip(rungs, sizes, strict=True)):
         measured = next(c for c in validation["curves"] if all(c[k] == rung[k] for k in rung))
-        points = [(p["log2_eta"], mean(p["losses"])) for p in measured["points"]]
+        key = f"log2_{validation.get('along', 'eta')}"
+        points = [(p[key], mean(p["losses"])) for p in measured["points"]]
         finite = [(eta, loss) for eta, loss in points if math.isfinite(loss)]
         color = shade(index, len(rungs))
         marker = MARKERS[index % len(MARKERS)]
@@ -194,3 +201,44 @@ def mean(losses: Sequence[object]) -> float:
     """The mean of a point's losses, +inf where one diverged."""
     values = [number(loss) for loss in losses]
     return math.fsum(values) / len(values) if values else math.nan
+
+
+NOTHING = Estimate(value=0.0, low=0.0, high=0.0)
+"""Zero, to hold a difference against."""
+
+
+def student(values: Sequence[float]) -> Estimate:
+    """The mean of a few seeds' values with Student's 95 % interval; unbounded for one seed."""
+    middle, count = math.fsum(values) / len(values), len(values)
+    if count < 2 or not math.isfinite(middle):
+        return Estimate(value=middle, low=-math.inf, high=math.inf)
+    spread = math.sqrt(math.fsum((one - middle) ** 2 for one in values) / (count - 1))
+    half = quantile(count - 1) * spread / math.sqrt(count)
+    return Estimate(value=middle, low=middle - half, high=middle + half)
+
+
+def points(validation: Document, size: Document) -> dict[float, list[float]]:
+    """Of one curve the losses, one a seed, by log2 eta; `size` as a verdict has it."""
+    found = next(c for c in validation["curves"] if all(c[key] == size[key] for key in size))
+    return {p["log2_eta"]: [number(loss) for loss in p["losses"]] for p in found["points"]}
+
+
+def least(validation: Document, size: Document) -> list[float]:
+    """The losses, one a seed, where the mean of a curve is least."""
+    return min(points(validation, size).values(), key=mean)
+
+
+def transferred(validation: Document, size: Document) -> list[float]:
+    """The losses, one a seed, at the learning rate that was transferred."""
+    return points(validation, size)[validation["transferred_log2_eta"]]
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """First less second, seed by seed: they share the draws of weights and batches."""
+    return student([one - other for one, other in zip(first, second, strict=True)])
+
+
+def apart(found: Estimate) -> Estimate:
+    """How far from zero a number is, whichever its sign."""
+    low = max(0.0, found.low, -found.high)
+    return Estimate(value=abs(found.value), low=low, high=max(-found.low, found.high))

@@ -51,6 +51,8 @@ def diagnose(
         if name not in BATTERY:
             raise BadInput(f"--only {name}: there is no such experiment; {suggest(name, BATTERY)}")
     settings = load_study(study_name, words, config_dir)
+    if settings.transfer.along != "eta":
+        raise ConfigError("transfer.along", settings.transfer.along, "eta, when it is diagnosed")
     # Sizes, not rungs: an experiment may change the batch size and the steps.
     rungs = settings.transfer.ladders(settings.rung).get(axis, [])
     ladder = [Size(width=rung.width, depth=rung.depth) for rung in rungs]

@@ -45,7 +45,7 @@ def check_ladders(bench: Bench) -> None:
 def validate(
     bench: Bench, found: Conclusion, target: int, folder: Path, output: Output
 ) -> tuple[list[Verdict], Trend | None]:
-    """Train the ladders and judge them; also the trend over width, at the width `target`."""
+    """Train the ladders and judge them; also eta's trend over width, at the width `target`."""
     settings, rule, start = bench.settings, bench.settings.transfer, time.time()
     ladders = rule.ladders(settings.rung)
     rungs = sorted({rung for ladder in ladders.values() for rung in ladder})
@@ -56,17 +56,19 @@ def validate(
             curves = {c.size: c for c in sweep.ladder(found.best, rungs)}
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
-    eta, by_axis = found.best["eta"], {a: [curves[r] for r in s] for a, s in ladders.items()}
-    verdicts = [judge(axis, part, eta, settings.rung, rule) for axis, part in by_axis.items()]
-    moved = trend(by_axis.get("width", ()), eta, target)
-    record = _record(eta, verdicts, list(curves.values()), moved)
-    write_json(folder / "validation.json", record)
+    centre = found.best[rule.along]
+    by_axis = {a: [curves[r] for r in s] for a, s in ladders.items()}
+    verdicts = [judge(axis, part, centre, settings.rung, rule) for axis, part in by_axis.items()]
+    moved = trend(by_axis.get("width", ()), centre, target)
+    record = _record(rule.along, centre, verdicts, list(curves.values()), moved)
+    name = "" if rule.along == "eta" else f"-{rule.along}"
+    write_json(folder / f"validation{name}.json", record)
     for verdict in verdicts:
-        picture = folder / f"curves-{verdict.axis}"
+        picture = folder / f"curves{name}-{verdict.axis}"
         save(learning_rate_figure(encode(record), verdict.axis), picture)
-        show.verdict(output.people, verdict)
+        show.verdict(output.people, verdict, rule.along)
         output.say(f"Curves: {picture}.png")
-    return verdicts, moved
+    return verdicts, moved if rule.along == "eta" else None
 
 
 def measured_trend(bench: Bench, study: Study, found: Conclusion, target: int) -> Trend | None:
@@ -77,24 +79,31 @@ def measured_trend(bench: Bench, study: Study, found: Conclusion, target: int) -
         return result if result and result.status in ("complete", "diverged") else None
 
     settings = bench.settings
+    if settings.transfer.along != "eta":
+        return None
     rungs: Sequence[Size] = settings.transfer.ladders(settings.rung).get("width", ())
     curves, _, missing = replay_ladder(bench, found.best, rungs, lookup)
     return None if missing else trend(curves, found.best["eta"], target)
 
 
 def _record(
-    eta: float, verdicts: Sequence[Verdict], curves: Sequence[SizeCurve], moved: Trend | None
+    along: str,
+    centre: float,
+    verdicts: Sequence[Verdict],
+    curves: Sequence[SizeCurve],
+    moved: Trend | None,
 ) -> dict[str, Any]:
-    """The content of `validation.json`."""
+    """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
     return {
-        "transferred_log2_eta": eta,
+        "along": along,
+        f"transferred_log2_{along}": centre,
         "axes": [verdict.to_json() for verdict in verdicts],
         "trend": moved and moved.to_json(),
         "curves": [
             {
                 **asdict(curve.size),
                 "points": [
-                    {"log2_eta": value, "losses": list(losses)}
+                    {f"log2_{along}": value, "losses": list(losses)}
                     for value, losses in sorted(curve.losses.items())
                 ],
             }

@@ -203,11 +203,11 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
     return found
 
 
-def verdict(console: Console, found: Verdict) -> None:
-    """One axis: the table of its sizes, and the answer."""
-    axis = found.axis.replace("_", " ")
-    columns = [axis, "optimum log2 eta", "shift", "basin", "loss", "regret", "cost", "answer"]
-    shown = table(f"Learning-rate curves over {axis}", columns)
+def verdict(console: Console, found: Verdict, along: str = "eta") -> None:
+    """One axis: the table of its sizes, and the answer; `along`: what the curves are along."""
+    axis, curves = found.axis.replace("_", " "), "Learning-rate curves"
+    columns = [axis, f"optimum log2 {along}", "shift", "basin", "loss", "regret", "cost", "answer"]
+    shown = table(f"{curves if along == 'eta' else f'Curves of {along}'} over {axis}", columns)
     for size in found.sizes:
         shown.add_row(
             place(asdict(size.size), found.axis),
@@ -221,7 +221,8 @@ def verdict(console: Console, found: Verdict) -> None:
         )
     console.print(shown)
     legend = (
-        "Regret: loss in nats of training at the transferred eta. Cost: at the base's own optimum. "
+        f"Regret: loss in nats of training at the transferred {along}. "
+        "Cost: at the base's own optimum. "
         "Shift: log2, from the base's optimum. Basin: log2 width within 1 % of the least loss. "
         "±: 95 % interval."
     )

@@ -38,11 +38,15 @@ HEADLINES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One folder of `transfer/`: the plan for a size, and its validation; empty when missing."""
+    """One folder of `transfer/`: the plan for a size, and its validation; empty when missing.
+
+    `others` are validations along other hyperparameters than eta, which the headline leaves out.
+    """
 
     name: str
     plan: Document
     validation: Document
+    others: tuple[Document, ...] = ()
 
     @property
     def answers(self) -> list[str]:
@@ -163,8 +167,9 @@ def _targets(folder: Path) -> Iterable[Target]:
     """The targets in `transfer/` by size; a folder without any readable document is no target."""
     for path in sorted(folder.glob("*"), key=lambda path: _numbers(path.name)):
         plan, validation = _document(path / "plan.json"), _document(path / "validation.json")
-        if plan or validation:
-            yield Target(name=path.name, plan=plan, validation=validation)
+        others = tuple(filter(None, map(_document, sorted(path.glob("validation-*.json")))))
+        if plan or validation or others:
+            yield Target(name=path.name, plan=plan, validation=validation, others=others)
 
 
 def _numbers(name: str) -> tuple[list[int], str]:
@@ -187,8 +192,9 @@ def _transfer(target: Target, names: _Names) -> dict[str, Any]:
         "label": label,
         "answers": target.answers,
         "axes": [
-            _axis(target.validation, verdict, base, names)
-            for verdict in target.validation.get("axes") or ()
+            _axis(validation, verdict, base, names)
+            for validation in (target.validation, *target.others)
+            for verdict in validation.get("axes") or ()
         ],
         "parameters": [_parameter(p) for p in target.plan.get("parameters") or ()],
         "operations": {
@@ -201,11 +207,12 @@ def _transfer(target: Target, names: _Names) -> dict[str, Any]:
 
 def _axis(validation: Document, verdict: Document, base: Document, names: _Names) -> dict[str, Any]:
     """One axis of a validation: the answer, a row a size, the drawing."""
-    axis = str(verdict["axis"])
+    axis, along = str(verdict["axis"]), str(validation.get("along", "eta"))
     has_curves = bool(ladder(validation, axis))
     drawing = svg(learning_rate_figure(validation, axis), names.next()) if has_curves else ""
     return {
         "axis": axis,
+        "along": along if along != "eta" else "",
         "answer": verdict.get("answer", UNKNOWN),
         "todo": verdict.get("todo", ""),
         "note": verdict.get("note", ""),

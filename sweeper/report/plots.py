@@ -70,32 +70,35 @@ BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 def learning_rate_figure(validation: Document, axis: str) -> Figure:
     """Loss against log2 eta, a curve a size, with the optima and the transferred eta."""
     judged, curves = verdict(validation, axis), ladder(validation, axis)
+    along = str(validation.get("along", "eta"))
+    letter = "η" if along == "eta" else along
     figure, (ax,) = _panels(1, 1, 3.5)
-    means = [_means(curve) for curve in curves]
+    means = [_means(curve, along) for curve in curves]
     top = _scale(ax, means, median)
     _strip(ax, top)
     handles = []
     for index, (curve, points) in enumerate(zip(curves, means, strict=True)):
         color, marker = _look(index, len(curves))
-        _seeds(ax, curve, color)
+        _seeds(ax, curve, color, along)
         aside = (index - (len(curves) - 1) / 2) * 0.07
         _curve(ax, points, top, color, marker, aside)
-        _tips(ax, points, top, f"{axis} {place(curve, axis)}, log2 η", aside=aside)
+        _tips(ax, points, top, f"{axis} {place(curve, axis)}, log2 {letter}", aside=aside)
         found = _optimum(ax, _judged(judged, curve), color) if judged else ""
         label = f"{place(curve, axis)}{':' if judged else ''} {found}"
         handles.append(_key(label, color=color, marker=marker, linestyle="-"))
-    eta = number(validation.get("transferred_log2_eta"))
-    if math.isfinite(eta):
-        ax.axvline(eta, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
-        handles.append(_key(f"transferred: {eta:.2f}", color=INK, linestyle=DASHED))
-    ax.set(xlabel="learning rate log2 η", ylabel=LOSS)
+    centre = number(validation.get(f"transferred_log2_{along}"))
+    if math.isfinite(centre):
+        ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
+        handles.append(_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
+    ax.set_xlabel("learning rate log2 η" if along == "eta" else f"log2 {along}", parse_math=False)
+    ax.set_ylabel(LOSS)
     answer = judged.get("answer", "no verdict yet")
     words = axis.replace("_", " ")
     ax.set_title(f"Transfer over {words}: {answer}", parse_math=False)
     handles += [_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
     handles += _off_scale(means, top)
     if handles:
-        title = f"{words}: optimum log2 η" if judged else words
+        title = f"{words}: optimum log2 {letter}" if judged else words
         figure.legend(handles=handles, title=title, **BESIDE)
     return figure
 
@@ -200,10 +203,10 @@ def _losses(point: Document) -> list[float]:
     return [math.inf if math.isnan(value) else value for value in values]
 
 
-def _means(curve: Document) -> Points:
-    """(log2 eta, mean over the seeds) of a curve, ascending."""
+def _means(curve: Document, along: str) -> Points:
+    """(log2 value of `along`, mean over the seeds) of a curve, ascending."""
     points = curve.get("points") or ()
-    return sorted((number(p["log2_eta"]), fmean(_losses(p))) for p in points if _losses(p))
+    return sorted((number(p[f"log2_{along}"]), fmean(_losses(p))) for p in points if _losses(p))
 
 
 def _limits(
@@ -297,9 +300,9 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [_drawn(y) for _, y in points]
 
 
-def _seeds(ax: Axes, curve: Document, color: Any) -> None:
+def _seeds(ax: Axes, curve: Document, color: Any, along: str) -> None:
     """The range of the seeds, as a band."""
-    points = sorted((number(p["log2_eta"]), _losses(p)) for p in curve.get("points") or ())
+    points = sorted((number(p[f"log2_{along}"]), _losses(p)) for p in curve.get("points") or ())
     shown = [(eta, losses) for eta, losses in points if losses and math.isfinite(max(losses))]
     lows, highs = [min(losses) for _, losses in shown], [max(losses) for _, losses in shown]
     ax.fill_between([eta for eta, _ in shown], lows, highs, color=color, alpha=0.18, linewidth=0)

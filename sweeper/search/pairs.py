@@ -36,15 +36,16 @@ class Pairs:
 
     First a line over eta, all else at its default; without it (`eta` None) eta stays at its
     default too. Then the grids around that point: on either axis `points` values, `step` apart
-    in log2, within the range. `pairs` are all those of `axes` (None: of every hyperparameter with
-    a range), those with eta alone, or the pairs listed. Every point has `seeds` runs. One that
-    was stopped early counts as diverged, which makes the transfer errors coarser.
+    in log2, within the range; without a `step` (None) evenly over all of it. `pairs` are all
+    those of `axes` (None: of every hyperparameter with a range), those with eta alone, or the
+    pairs listed. Every point has `seeds` runs. One that was stopped early counts as diverged,
+    which makes the transfer errors coarser.
     """
 
     pairs: Literal["all", "eta"] | tuple[tuple[str, ...], ...] = "all"
     axes: tuple[str, ...] | None = None
     points: int = 5
-    step: float = 1.0
+    step: float | None = 1.0
     seeds: int = 1
     eta: LineRule | None = field(default_factory=LineRule)
     prune: Kind = "none"
@@ -55,7 +56,8 @@ class Pairs:
             raise ConfigError("points", self.points, "at least 2")
         if self.seeds < 1:
             raise ConfigError("seeds", self.seeds, "at least 1")
-        LineRule(step=self.step)
+        if self.step is not None:
+            LineRule(step=self.step)
         if isinstance(self.pairs, str):
             return
         if not self.pairs or any(len(set(p)) != 2 or len(p) != 2 for p in self.pairs):
@@ -114,8 +116,12 @@ class Pairs:
         """
         axis = space[name]
         if name == "eta" and self.eta is not None:
-            reach = self.points // 2 * self.step
+            half = (axis.high - axis.low) / 2
+            reach = half if self.step is None else self.points // 2 * self.step
             axis = Axis(low=max(-60.0, eta - reach), high=min(60.0, eta + reach), default=eta)
+        if self.step is None:
+            spacing = (axis.high - axis.low) / (self.points - 1)
+            return sorted({axis.low + i * spacing for i in range(self.points)})
         return _around(axis, self.step, self.points)
 
     def _cells(self, space: Space, pair: Names, eta: float | None = None) -> list[Hps]:

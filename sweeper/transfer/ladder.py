@@ -91,7 +91,8 @@ class LadderRule:
     """The ladders to train, how their curves over eta are laid, and the verdict's thresholds.
 
     `steps` is the ladder over training steps, `sizes` one on which several change at once; `span`
-    and `step` are in log2 eta. `max_shift` is the largest move of the optimum from the base's
+    and `step` are in log2 eta. `along` names another hyperparameter to lay the curves along, eta
+    held at the transferred one. `max_shift` is the largest move of the optimum from the base's
     (log2), `max_regret` the largest loss by training at the base's optimum, as a share of the
     size's best loss. `eta` (log2) replaces the study's, in the plan and as the curves' centre.
     `correct` lets the plan use the optimum that the trend over width predicts.
@@ -102,6 +103,7 @@ class LadderRule:
     batches: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
     sizes: tuple[Step, ...] = ()
+    along: str = "eta"
     seeds: int = 2
     span: float = 2.0
     step: float = 0.5
@@ -129,6 +131,8 @@ class LadderRule:
             raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
         if self.eta is not None and not abs(self.eta) <= 60:
             raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
+        if self.correct and self.along != "eta":
+            raise ConfigError("correct", True, "false where along is not eta: there is no trend")
 
     def ladders(self, base: Rung) -> Mapping[str, list[Rung]]:
         """Rungs by axis, ascending, the base among them; an axis without a second one is none."""
@@ -148,34 +152,34 @@ class LadderRule:
         return 2 * int(self.span / self.step + 1e-9) + 1
 
     def line(self, best: Hps, value: Value) -> LineState:
-        """One size's curve around the transferred eta, extended while its optimum is at an end."""
+        """One size's curve around the middle, extended while its optimum is at its end."""
         reach = int(self.span / self.step + 1e-9) * self.step
-        centre = best["eta"]
+        centre = best[self.along]
         axis = Axis(low=centre - reach, high=centre + reach, default=centre)
         rule = LineRule(step=self.step, points=self.points_per_line(), extend=self.extend)
 
-        def evaluate(eta: float) -> float | None:
-            values = [value(point) for point in self.seeded(best, eta)]
+        def evaluate(place: float) -> float | None:
+            values = [value(point) for point in self.seeded(best, place)]
             known = [v for v in values if v is not None]
             return sum(known) / len(known) if len(known) == len(values) else None
 
         return replay(rule, axis, evaluate)
 
-    def seeded(self, best: Hps, eta: float) -> list[Point]:
+    def seeded(self, best: Hps, place: float) -> list[Point]:
         """The runs of one point of a curve."""
-        hps = {**best, "eta": eta}
+        hps = {**best, self.along: place}
         return [Point(hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
 
     def missing(self, best: Hps, value: Value) -> list[Point]:
         """Runs that one size's curve still needs."""
-        etas = self.line(best, value).missing
-        points = [point for eta in etas for point in self.seeded(best, eta)]
+        places = self.line(best, value).missing
+        points = [point for place in places for point in self.seeded(best, place)]
         return [point for point in points if value(point) is None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeCurve:
-    """A measured curve: losses by log2 eta, one a seed (+inf where a run diverged)."""
+    """A measured curve: losses by log2 eta (or the rule's `along`), one a seed, +inf: diverged."""
 
     size: Size
     losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)

@@ -119,16 +119,16 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> str:
 
 
 def _note(transferred: float, reference: Fit | None, rule: LadderRule) -> str:
-    """What to say when the transferred eta is not the optimum of the base's own curve."""
+    """What to say when the transferred value is not the optimum of the base's own curve."""
     if reference is None or reference.regret.low <= 0:
         return ""
     if reference.regret.value <= rule.max_regret * reference.loss.value:
         return ""
     better = reference.optimum.value
     return (
-        f"at the base itself eta=2^{transferred:g} costs {reference.regret.value:.4f} nats against "
-        f"2^{better:.2f}: the other hyperparameters moved the optimum. transfer.eta={better:.2f} "
-        "plans with it"
+        f"at the base itself {rule.along}=2^{transferred:g} costs {reference.regret.value:.4f} "
+        f"nats against 2^{better:.2f}: the other hyperparameters moved the optimum"
+        + (f". transfer.eta={better:.2f} plans with it" if rule.along == "eta" else "")
     )
 
 

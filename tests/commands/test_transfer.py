@@ -75,6 +75,11 @@ class TestPlan:
         (["--to-width", "32", "--study", "nope"], "there is no study 'nope' in runs; known: a"),
         (["--to-width", "32", "--study", "../a"], "study.name='../a' is refused"),
         (["--to-width", "32", "parameterization=mup"], "parameterization cannot be changed"),
+        (["--to-width", "32", "transfer.along=alpha"], "transfer.along='alpha' is refused"),
+        (
+            ["--to-width", "32", "transfer.along=alpha_attn", "transfer.correct=true"],
+            "false where along is not eta",
+        ),
         (["--to-width", "32", "parameterization.space.eta.low=0"], "cannot be changed for"),
         (["--to-width", "32", "experiment=demo"], "experiment cannot be changed"),
         (["--to-width", "32", "study=b"], "study cannot be changed"),
@@ -172,6 +177,26 @@ class TestValidate:
         assert [(c["width"], c["steps"]) for c in record["curves"]] == [(16, 4), (32, 9)]
         page = (study / "report.html").read_text()
         assert "Validation over size" in page and "w32 d1 b2 s9" in page
+
+    def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
+        words = ["transfer", "--to-width", "32", "--validate", *QUICK, "transfer.along=alpha_attn"]
+        answer = sweeper(*words)
+        assert answer.code == 0 and "Trend over" not in answer.out
+        assert "Curves of alpha_attn over width" in answer.out and "log2 alpha_attn" in answer.out
+        folder, best = study / "transfer/w32-d1", json.loads((study / "search.json").read_text())
+        names = {"plan.json", "curves-alpha_attn-width.png", "curves-alpha_attn-width.svg"}
+        assert {path.name for path in folder.iterdir()} == {*names, "validation-alpha_attn.json"}
+        record = json.loads((folder / "validation-alpha_attn.json").read_text())
+        centre = best["best_log2"]["alpha_attn"]
+        places = [point["log2_alpha_attn"] for point in record["curves"][0]["points"]]
+        assert record["along"] == "alpha_attn"
+        assert places == [centre - 0.5, centre, centre + 0.5]
+        trained = [r.trial.hps for r in Study.read(study).results() if r.trial.phase == "validate"]
+        assert {hps["eta"] for hps in trained} == {best["best_log2"]["eta"]}
+        assert {hps["alpha_attn"] for hps in trained} == set(places)
+        page = (study / "report.html").read_text()
+        assert "Validation of alpha_attn over width" in page
+        assert "optimum, log2 alpha_attn" in page and "has not been validated yet" in page
 
     def test_nothing_to_climb_is_refused(self, sweeper: Run, study: Path) -> None:
         before = tree(study)

@@ -56,6 +56,18 @@ def test_every_pair_around_the_eta_found() -> None:
     assert found.best == {"alpha": 0, "eta": -3, "beta": 2, "fixed": 0} and found.objective == 3
 
 
+def test_without_a_step_the_grids_span_the_ranges() -> None:
+    """That of eta is moved to its optimum, which is -3: half of 8 to either side."""
+    found = conclude(Pairs(step=None))
+    assert [grid.values for grid in found.pairs] == [
+        ((-7, -5, -3, -1, 1), (-2, -1, 0, 1, 2)),
+        ((-7, -5, -3, -1, 1), (-1, 0.25, 1.5, 2.75, 4)),
+        ((-2, -1, 0, 1, 2), (-1, 0.25, 1.5, 2.75, 4)),
+    ]
+    held = conclude(Pairs(step=None, points=3, pairs=(("eta", "fixed"),), eta=None)).pairs[0]
+    assert held.values == ((-8, -4, 0), (0,))
+
+
 def test_a_grid_holds_the_losses_of_its_cells() -> None:
     """Independent of the search: the objective itself, cell by cell, in its own orientation."""
     grid = conclude(Pairs(pairs=(("alpha", "beta"),), eta=None, seeds=2)).pairs[0]

@@ -1,0 +1,193 @@
+"""u-muP paper, Figures 10 and 11: are u-muP's hyperparameters less coupled than muP's?
+
+python scripts/figures/coupling.py [size=paper] [OVERRIDES]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from lab import NOTHING, Answer, Document, Lab, below, panels, within
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.report.documents import number
+from sweeper.report.plots import INK, LOSS, STRIP, STYLE
+from sweeper.search.coupling import optima
+from sweeper.transfer.estimate import Estimate
+
+SCHEMES = {"mup": "muP", "umup": "u-muP"}
+PRINTED = {"mup": 0.08, "umup": 0.03}
+NAMED = (("eta_emb", "sigma_init"), ("eta", "alpha_attn"))
+"""The pairs of muP that the caption of Figure 10 calls strongly coupled."""
+SHOWN = 4
+DRAWS = 10_000
+
+
+def main() -> None:
+    """Grids over all pairs of both schemes, around the best learning rate of each."""
+    lab = Lab.of("coupling")
+    found = {s: lab.search(s, f"parameterization={s}") for s in SCHEMES}
+    errors = {s: _errors(found[s]) for s in SCHEMES}
+    cut = {
+        s: {tuple(g["names"]) for g in found[s]["pairs"] if cut_off(g["losses"])} for s in SCHEMES
+    }
+    _less_coupled(lab, errors, {scheme: len(pairs) for scheme, pairs in cut.items()})
+    for pair in NAMED:
+        _stands_out(lab, pair, errors["mup"], cut=pair in cut["mup"])
+    lab.finish(_figure(found, errors))
+
+
+def _errors(found: Document) -> dict[tuple[str, ...], float]:
+    """Transfer error (nats) by pair; without pairs of which nothing can be told."""
+    every = {tuple(grid["names"]): number(grid["transfer_error"]) for grid in found["pairs"]}
+    return {pair: error for pair, error in every.items() if math.isfinite(error)}
+
+
+def cut_off(losses: Sequence[Sequence[object]]) -> bool:
+    """Whether most optima of a grid's rows, or of its columns, lie at an end.
+
+    Then the grid does not reach the optimum, and how that moves cannot be seen on it.
+    """
+    rows = [[number(loss) for loss in row] for row in losses]
+    for lines in (rows, [list(column) for column in zip(*rows, strict=True)]):
+        last = len(lines[0]) - 1
+        found = [place for place in optima(range(last + 1), lines) if place is not None]
+        if 2 * sum(place in (0, last) for place in found) > len(found):
+            return True
+    return False
+
+
+def resampled(values: Sequence[float], seed: int) -> Any:
+    """Means of `values` [DRAWS], each drawn with replacement."""
+    generator = np.random.default_rng(seed)
+    return generator.choice(values, (DRAWS, len(values))).mean(axis=1)
+
+
+def over_pairs(values: Sequence[float]) -> Estimate:
+    """The mean over pairs, its interval by drawing the pairs anew."""
+    return Estimate.of(math.fsum(values) / len(values), resampled(values, 0))
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """The mean of the first less that of the second; the two have other pairs."""
+    value = over_pairs(first).value - over_pairs(second).value
+    return Estimate.of(value, resampled(first, 0) - resampled(second, 1))
+
+
+def _less_coupled(
+    lab: Lab, errors: Mapping[str, Mapping[tuple[str, ...], float]], cut: Mapping[str, int]
+) -> None:
+    """The mean transfer error of u-muP against that of muP."""
+    values = {scheme: list(errors[scheme].values()) for scheme in SCHEMES}
+    less = difference(values["umup"], values["mup"])
+    means = {scheme: within(over_pairs(values[scheme]), "{:.3f}") for scheme in SCHEMES}
+    lab.claim(
+        "u-muP, Fig. 10 and 11",
+        "taking an optimum from where another hyperparameter has another value costs less under "
+        f"u-muP ({PRINTED['umup']} nats in the paper) than under muP ({PRINTED['mup']})",
+        f"{means['umup']} and {means['mup']} nats over {len(values['umup'])} and "
+        f"{len(values['mup'])} pairs; difference {within(less, '{:+.3f}')}. Grids that do not "
+        f"reach the optimum: {cut['umup']} and {cut['mup']}",
+        below(less, NOTHING),
+    )
+
+
+def _stands_out(
+    lab: Lab, pair: tuple[str, ...], errors: Mapping[tuple[str, ...], float], *, cut: bool
+) -> None:
+    """Whether a pair of muP is more coupled than the rest are on average; not told if `cut` off."""
+    mine = errors.get(pair, math.nan)
+    rest = over_pairs([error for other, error in errors.items() if other != pair])
+    rank = 1 + sum(error > mine for error in errors.values())
+    itself = Estimate(value=mine, low=mine, high=mine)
+    told = math.isfinite(mine) and not cut
+    answer: Answer = below(rest, itself) if told else "cannot say"
+    lab.claim(
+        "u-muP, Fig. 10",
+        f"muP: {pair[0]} and {pair[1]} are strongly coupled",
+        f"{mine:.3f} nats, number {rank} of {len(errors)}; the others "
+        f"{within(rest, '{:.3f}')} on average" + "; its grid does not reach the optimum" * cut,
+        answer,
+    )
+
+
+@rc_context(STYLE)
+def _figure(
+    found: Mapping[str, Document], errors: Mapping[str, Mapping[tuple[str, ...], float]]
+) -> Figure:
+    """Of each scheme the most coupled pairs as heat maps, and all transfer errors as bars."""
+    figure, axes = panels(len(SCHEMES), SHOWN + 1)
+    largest = max(max(mine.values()) for mine in errors.values())
+    for row, scheme in enumerate(SCHEMES):
+        first, *maps = axes[row * (SHOWN + 1) : (row + 1) * (SHOWN + 1)]
+        _bars(first, errors[scheme], largest)
+        first.set_title(
+            f"{SCHEMES[scheme]}: mean {over_pairs([*errors[scheme].values()]).value:.3f}"
+        )
+        for ax, pair in zip(maps, _telling(scheme, errors[scheme]), strict=False):
+            grid = next(one for one in found[scheme]["pairs"] if tuple(one["names"]) == pair)
+            drawn = _map(ax, grid)
+            ax.set_title(f"{errors[scheme][pair]:.3f} nats", fontsize=8)
+        figure.colorbar(drawn, ax=maps, label=f"{LOSS}, above the least", extend="max")
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width + 1.2, height + 0.4)
+    return figure
+
+
+def _telling(scheme: str, errors: Mapping[tuple[str, ...], float]) -> list[tuple[str, ...]]:
+    """The pairs that the paper names, then the most coupled ones."""
+    ranked = sorted(errors, key=lambda pair: -errors[pair])
+    named = [pair for pair in NAMED if scheme == "mup" and pair in errors]
+    return list(dict.fromkeys([*named, *ranked]))[:SHOWN]
+
+
+def _bars(ax: Axes, errors: Mapping[tuple[str, ...], float], largest: float) -> None:
+    """Every pair's transfer error, the largest on top."""
+    ranked = sorted(errors, key=lambda pair: errors[pair])
+    mean = over_pairs([*errors.values()])
+    ax.axvspan(mean.low, mean.high, color="#dddddd", zorder=0)
+    ax.axvline(mean.value, color=INK, linewidth=1)
+    ax.barh(range(len(ranked)), [errors[pair] for pair in ranked], color="#31688e", height=0.7)
+    names = [", ".join(_short(name) for name in pair) for pair in ranked]
+    ax.set_yticks(range(len(ranked)), names, fontsize=5.5)
+    ax.set_xlim(0, 1.05 * largest)
+    ax.set_xlabel("transfer error (nats)")
+
+
+def _map(ax: Axes, grid: Document) -> Any:
+    """One pair's losses above their least, each row's optimum a ring, each column's a cross."""
+    losses = np.array([[number(loss) for loss in row] for row in grid["losses"]])
+    losses[~np.isfinite(losses)] = np.nan
+    ax.set_facecolor(STRIP)
+    ax.grid(visible=False)
+    drawn = ax.pcolormesh(losses - np.nanmin(losses), cmap="viridis_r", vmin=0, vmax=0.3)
+    rows = np.where(np.isnan(losses), math.inf, losses)
+    places = range(rows.shape[1]), range(rows.shape[0])
+    for row, best in enumerate(optima(places[0], rows.tolist())):
+        if best is not None:
+            ax.plot(best + 0.5, row + 0.5, "o", color="white", markeredgecolor=INK, markersize=6)
+    for column, best in enumerate(optima(places[1], rows.T.tolist())):
+        if best is not None:
+            ax.plot(column + 0.5, best + 0.5, "x", color="#e6550d", markersize=4)
+    for axis, values, name in zip((ax.yaxis, ax.xaxis), grid["values"], grid["names"], strict=True):
+        axis.set_ticks(np.arange(len(values)) + 0.5, [f"{number(v):.3g}" for v in values])
+        axis.set_label_text(_short(name))
+    return drawn
+
+
+def _short(name: str) -> str:
+    """A hyperparameter's name in the paper's letters."""
+    letters = {"eta": "η", "alpha": "\N{GREEK SMALL LETTER ALPHA}"}
+    letters["sigma"] = "\N{GREEK SMALL LETTER SIGMA}"
+    head, _, tail = name.partition("_")
+    tail = {"residual_attn_ratio": "ratio", "loss_softmax": "loss"}.get(tail, tail)
+    return f"{letters[head]} {tail.replace('_', ' ')}".strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""u-muP paper, Figures 2, 4 and 5: the embedding's rate over width, and two ways to search.
+
+python scripts/figures/hp_search.py [size=paper] [OVERRIDES]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab import (
+    NOTHING,
+    Answer,
+    Document,
+    Lab,
+    apart,
+    below,
+    curves,
+    estimate,
+    farthest,
+    least,
+    paired,
+    panels,
+    student,
+    verdict,
+    within,
+)
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.report.documents import number
+from sweeper.report.plots import INK, STYLE
+from sweeper.study import Study
+from sweeper.transfer.estimate import Estimate
+
+SCHEMES = {"mup": "muP", "umup": "u-muP"}
+SMALL = ["search.runs=35", "search.seeds=1", "search.eta.points=7", "search.combine_seeds=4"]
+"""The independent search where it has minutes; its defaults are the paper's."""
+RANGES = {"mup": "{low:-8,high:-4,default:-6}", "umup": "{low:-3,high:1,default:-1}"}
+"""Of eta at small sizes: as wide as the paper's (Table 6), around where its optimum is there."""
+CONFIRMED = {
+    "line": "after the line over η",
+    "random": "random search",
+    "single": "independent, best single",
+    "combined": "independent, all combined",
+}
+FRESH = range(1, 6)
+"""Seeds of training on which what the searches found is compared: none was selected on."""
+COLORS = {"random": "#777777", "independent": "#31688e"}
+
+
+@dataclass(kw_only=True)
+class Searched:
+    """Both searches of a scheme, and the losses by fresh seed of what they found."""
+
+    independent: Document
+    random: Document
+    losses: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def start(self) -> float:
+        """The expected loss of one random configuration (nats)."""
+        return number(self.random["cost_curve"][0][1])
+
+    @property
+    def best(self) -> str:
+        """Where the least loss was found."""
+        return min(self.losses, key=lambda name: math.fsum(self.losses[name]))
+
+    def share(self) -> Estimate:
+        """What the line over eta gains from a random configuration, over all that is gained."""
+        whole = zip(self.losses["line"], self.losses[self.best], strict=True)
+        return student([(self.start - one) / (self.start - best) for one, best in whole])
+
+    def less(self, first: str, second: str) -> Estimate:
+        """The first's loss less the second's (nats), paired by seed."""
+        return paired(self.losses[first], self.losses[second])
+
+
+def main() -> None:
+    """The embedding's rate over width, then both searches of both schemes."""
+    lab = Lab.of("hp_search")
+    along, rules = _embedding(lab), _rules(lab)
+    _embedding_claims(lab, along, rules)
+    searched = {scheme: _searched(lab, scheme) for scheme in SCHEMES}
+    _search_claims(lab, searched)
+    lab.finish(_figure(along, rules, searched))
+
+
+def _options(lab: Lab, scheme: str) -> list[str]:
+    """What a study of `scheme` is given; at the paper's size the ranges are the paper's."""
+    words = [f"parameterization={scheme}"]
+    return words + [f"parameterization.space.eta={RANGES[scheme]}"] * _small(lab)
+
+
+def _small(lab: Lab) -> bool:
+    return "size=paper" not in lab.words
+
+
+def _embedding(lab: Lab) -> Document:
+    """Curves of muP along eta_emb over width, around the base's optimum, eta held at its own."""
+    line = ["search.axes=[eta_emb]", "search.runs=9", "search.seeds=1"]
+    found = lab.search("mup-embedding", *_options(lab, "mup"), *line)
+    more = ["transfer.seeds=8"] * _small(lab)  # the basin is flat, and its place as noisy
+    return lab.transfer("mup-embedding", 4 * found["base"]["width"], *more, along="eta_emb")
+
+
+def _rules(lab: Lab) -> dict[bool, Document]:
+    """u-muP's learning-rate curves over width with its rule for the embedding, and without."""
+    validated = {}
+    for rule in (True, False):
+        name = f"umup-embedding-{'with' if rule else 'without'}"
+        switch = f"parameterization.scaled_embedding_lr={str(rule).lower()}"
+        words = [*_options(lab, "umup"), switch, "search=lr", "search.line.points=5"]
+        found = lab.search(name, *words)
+        validated[rule] = lab.transfer(name, 4 * found["base"]["width"])
+    return validated
+
+
+def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document]) -> None:
+    trend = along["trend"]
+    slope = estimate(trend["slope"]) if trend else Estimate(value=0.0, low=-1e9, high=1e9)
+    far = farthest(verdict(along, "width"))
+    lab.claim(
+        "u-muP, Fig. 2 (left)",
+        "muP: the best η_emb falls as the width grows",
+        f"as width^{within(slope)}; shift {within(estimate(far['shift']))} "
+        f"at width {far['size']['width']}",
+        below(slope, NOTHING),
+    )
+    lab.claim(
+        "u-muP, A.3 and Fig. 4",
+        "it falls as width^-1/2, which is u-muP's rule",
+        f"as width^{within(slope)}",
+        _is(slope, -0.5),
+    )
+    ours, theirs = (farthest(verdict(rules[rule], "width")) for rule in (True, False))
+    width = ours["size"]["width"]
+    gain = paired(least(rules[True], ours["size"]), least(rules[False], theirs["size"]))
+    lab.claim(
+        "u-muP, Fig. 5",
+        "u-muP: with the rule the loss at large width is lower than without",
+        f"by {within(gain, '{:+.4f}')} nats at width {width}, each at its best η",
+        below(gain, NOTHING),
+    )
+    moved, other = estimate(ours["shift"]), estimate(theirs["shift"])
+    lab.claim(
+        "u-muP, Fig. 5",
+        "u-muP: with the rule the best η itself stays better",
+        f"shift {within(moved)} with, {within(other)} without, at width {width}",
+        below(apart(moved), apart(other)),
+    )
+
+
+def _is(found: Estimate, value: float) -> Answer:
+    """Whether a number is `value` and not 0, of which its interval must hold one alone."""
+    if not found.low <= value <= found.high:
+        return "not borne out"
+    return "cannot say" if found.low <= 0 <= found.high else "borne out"
+
+
+def _searched(lab: Lab, scheme: str) -> Searched:
+    """Both searches with as many runs, and fresh runs of what each of them found."""
+    words = _options(lab, scheme)
+    independent = lab.search(f"{scheme}-independent", *words, *SMALL * _small(lab))
+    runs = f"search.runs={independent['runs']}"
+    random = lab.search(f"{scheme}-random", *words, "search=random", runs)
+    found = Searched(independent=independent, random=random)
+    eta = next(line["optimum"] for line in independent["lines"] if line["name"] == "eta")
+    combination = independent["combination"]
+    hps = {
+        "line": {name: axis["default"] for name, axis in independent["space"].items()}
+        | {"eta": eta},
+        "random": random["best_log2"],
+        "single": combination["single"],
+        "combined": combination["combined"],
+    }
+    for name in CONFIRMED:
+        found.losses[name] = _confirm(lab, scheme, hps[name])
+    return found
+
+
+def _confirm(lab: Lab, scheme: str, hps: Mapping[str, float]) -> list[float]:
+    """The losses of one configuration on the fresh seeds: a line of one point, with seeds."""
+    study, space = f"{scheme}-confirm", "parameterization.space"
+    words = [f"{space}.{name}.default={value}" for name, value in hps.items() if name != "eta"]
+    words.append(f"{space}.eta={{low:{hps['eta']},high:{hps['eta']},default:{hps['eta']}}}")
+    line = ["search=lr", "search.line.points=1", "search.line.extend=0"]
+    lab.search(study, f"parameterization={scheme}", *words, *line, f"search.seeds={FRESH.stop}")
+    known = Study.read(lab.folder / study).results()
+    mine = {r.trial.seed: r.objective for r in known if r.trial.hps == hps}
+    return [mine[seed] for seed in FRESH]
+
+
+def _search_claims(lab: Lab, searched: Mapping[str, Searched]) -> None:
+    mup, umup = searched["mup"], searched["umup"]
+    gaps = {s: within(found.less("line", found.best), "{:+.3f}") for s, found in searched.items()}
+    shares = {scheme: within(found.share(), "{:.0%}") for scheme, found in searched.items()}
+    lab.claim(
+        "u-muP, Fig. 2 (right)",
+        "the line over η alone brings u-muP nearer to the best that is found than muP",
+        f"{shares['umup']} of the gain over a random configuration, {gaps['umup']} nats left; "
+        f"muP {shares['mup']}, {gaps['mup']} left",
+        below(mup.share(), umup.share()),
+    )
+    for scheme, found in searched.items():
+        runs, first, second = found.independent["runs"], "single", "random"
+        better = found.less(first, second)
+        other = scheme == "mup"
+        lab.claim(
+            "u-muP, Fig. 2 (right)",
+            f"{SCHEMES[scheme]}: the independent search "
+            + ("is no match for a random one" if other else "beats a random one of as many runs"),
+            f"{within(better, '{:+.3f}')} nats against the random one, {runs} runs each",
+            below(NOTHING, better) if other else below(better, NOTHING),
+        )
+    harm = {scheme: _harm(found.independent["combination"]) for scheme, found in searched.items()}
+    lab.claim(
+        "u-muP, Fig. 2 (right)",
+        "muP: combining the optima of the lines harms",
+        f"{within(harm['mup'], '{:+.3f}')} nats against the best single change",
+        below(NOTHING, harm["mup"]),
+    )
+    lab.claim(
+        "u-muP, Fig. 2 (right)",
+        "u-muP: combining harms less than under muP",
+        f"{within(harm['umup'], '{:+.3f}')} nats",
+        below(harm["umup"], harm["mup"]),
+    )
+
+
+def _harm(combination: Document) -> Estimate:
+    """What combining costs (nats; below 0: gains), paired over the search's own fresh seeds."""
+    names = ("combined_objectives", "single_objectives")
+    combined, single = ([number(loss) for loss in combination[name]] for name in names)
+    return paired(combined, single)
+
+
+@rc_context(STYLE)
+def _figure(
+    along: Document, rules: Mapping[bool, Document], searched: Mapping[str, Searched]
+) -> Figure:
+    """Above the embedding over width, below the two searches and what they found."""
+    figure, axes = panels(2, 3)
+    curves(axes[0], along, "width", "muP")
+    axes[0].set_xlabel("η_emb, log2")
+    axes[0].set_ylabel("training loss (nats)")
+    for ax, rule in zip(axes[1:3], (True, False), strict=True):
+        curves(ax, rules[rule], "width", f"u-muP {'with' if rule else 'without'} the rule")
+        ax.set_xlabel("learning rate, log2 η")
+    limits = [ax.get_ylim() for ax in axes[1:3]]
+    for ax in axes[1:3]:
+        ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    for ax, (scheme, found) in zip(axes[3:5], searched.items(), strict=True):
+        _costs(ax, found, SCHEMES[scheme])
+    axes[3].set_ylabel("best training loss (nats)")
+    _found(axes[5], searched)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width + 1.5, height + 0.5)
+    return figure
+
+
+def _costs(ax: Axes, found: Searched, title: str) -> None:
+    """Best loss against runs: of the random search the expectation over its order."""
+    ends: list[float] = []
+    for name, search in (("random", found.random), ("independent", found.independent)):
+        points = [(number(run), number(loss)) for run, loss in search["cost_curve"]]
+        shown = [(run, loss) for run, loss in points if math.isfinite(loss)]
+        ax.step(*zip(*shown, strict=True), where="post", color=COLORS[name], label=name)
+        ends.append(shown[-1][1])
+    phases = found.independent["phase_ends"]
+    for name, run in phases.items():
+        ax.axvline(run, color=COLORS["independent"], linewidth=0.7, linestyle=":")
+        ax.text(run, 0.98, f"{name} ", transform=ax.get_xaxis_transform(), ha="right", va="top",
+                rotation=90, fontsize=7)  # fmt: skip
+    low = min(ends)
+    ax.set_ylim(low - 0.05 * (found.start - low), low + 0.7 * (found.start - low))
+    ax.set_xlabel("runs")
+    ax.set_title(title)
+    ax.legend(loc="upper center")
+
+
+def _found(ax: Axes, searched: Mapping[str, Searched]) -> None:
+    """Losses on fresh seeds of what was found, above the scheme's best, with intervals."""
+    ticks: list[str] = []
+    for scheme, found in searched.items():
+        for name, words in CONFIRMED.items():
+            _bar(ax, len(ticks), found.less(name, found.best), scheme)
+            ticks.append(f"{SCHEMES[scheme]}, {words}")
+    ax.set_yticks(range(len(ticks)), ticks, fontsize=7)
+    ax.invert_yaxis()
+    ax.axvline(0, color=INK, linewidth=0.8)
+    ax.set_xlabel("loss above the scheme's best (nats)")
+
+
+def _bar(ax: Axes, place: int, found: Estimate, scheme: str) -> None:
+    reach: Sequence[Any] = [[found.value - found.low], [found.high - found.value]]
+    look: dict[str, Any] = {"color": {"mup": "#b5651d", "umup": "#31688e"}[scheme], "capsize": 3}
+    ax.errorbar(found.value, place, xerr=reach, fmt="o", markersize=4, **look)
+
+
+if __name__ == "__main__":
+    main()
