@@ -28,6 +28,7 @@ from rich.table import Table
 from sweeper.files import write_json
 from sweeper.report.documents import number
 from sweeper.report.plots import MARKERS, STYLE, save
+from sweeper.transfer.coordinates import student as quantile
 from sweeper.transfer.estimate import Estimate
 
 Document = Mapping[str, Any]
@@ -194,3 +195,22 @@ def mean(losses: Sequence[object]) -> float:
     """The mean of a point's losses, +inf where one diverged."""
     values = [number(loss) for loss in losses]
     return math.fsum(values) / len(values) if values else math.nan
+
+
+NOTHING = Estimate(value=0.0, low=0.0, high=0.0)
+"""Zero, to hold a difference against."""
+
+
+def student(values: Sequence[float]) -> Estimate:
+    """The mean of a few seeds' values with Student's 95 % interval; unbounded for one seed."""
+    middle, count = math.fsum(values) / len(values), len(values)
+    if count < 2 or not math.isfinite(middle):
+        return Estimate(value=middle, low=-math.inf, high=math.inf)
+    spread = math.sqrt(math.fsum((one - middle) ** 2 for one in values) / (count - 1))
+    half = quantile(count - 1) * spread / math.sqrt(count)
+    return Estimate(value=middle, low=middle - half, high=middle + half)
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """First less second, seed by seed: they share the draws of weights and batches."""
+    return student([one - other for one, other in zip(first, second, strict=True)])

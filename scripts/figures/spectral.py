@@ -10,17 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from lab import ANSWERS, Document, Lab, below, curves, estimate, farthest, verdict, within
+from lab import (
+    ANSWERS,
+    NOTHING,
+    Document,
+    Lab,
+    below,
+    curves,
+    estimate,
+    farthest,
+    verdict,
+    within,
+)
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.plots import MARKERS, STYLE
-from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.rules import SPREAD
-
-NOTHING = Estimate(value=0.0, low=0.0, high=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +142,12 @@ def _figure(rows: Sequence[Document], found: Mapping[str, Document]) -> Figure:
     figure = Figure(figsize=(2.5 * len(found) + 0.6, 5.4), layout="constrained")
     upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.1))
     _changes(upper.subplots(), rows)
-    axes = lower.subplots(1, len(found), sharey=True)
+    axes, limits = lower.subplots(1, len(found), sharey=True), []
     for ax, (rule, validation) in zip(axes, found.items(), strict=True):
         answer = verdict(validation, "width")["answer"]
         curves(ax, validation, "width", f"Muon, {MUON[rule].formula}\n{answer}")
+        limits += ax.get_ylim()
+    axes[0].set_ylim(min(limits), max(limits))
     lower.supxlabel("learning rate, log2 η", fontsize=9)
     lower.supylabel("training loss (nats)", fontsize=9)
     return figure
@@ -148,7 +159,7 @@ def _changes(ax: Axes, rows: Sequence[Document]) -> None:
         printed = PRINTED[row["rule"], row["update"]]
         shapes, changes = list(row["changes"]), list(row["changes"].values())
         label = f"{printed.optimizer}: {printed.formula}"
-        right = {"linestyle": "-" if row["keeps"] else (0, (4, 2)), "markersize": 4}
+        right: dict[str, Any] = {"linestyle": "-" if row["keeps"] else (0, (4, 2)), "markersize": 4}
         relative = [change / changes[0] for change in changes]
         names = [shape.replace("x", " x ") for shape in shapes]
         ax.plot(names, relative, marker=MARKERS[index], label=label, **right)
