@@ -272,7 +272,8 @@ def _depends(lab: Lab, name: str, effects: Effects) -> None:
 def _figure(found: Mapping[str, Runs], effects: Mapping[tuple[str, str], Effects]) -> Figure:
     """Above the RMS of all operands, below what the largest depend on."""
     figure = Figure(figsize=(8.0, 6.4), layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1.25, 1))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1.25, 1))
+    upper, lower = parts
     for ax, scheme in zip(upper.subplots(1, 2, sharex=True, sharey=True), found, strict=True):
         _sizes(ax, found[scheme], SCHEMES[scheme])
     upper.axes[0].invert_yaxis()
