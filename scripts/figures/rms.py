@@ -278,7 +278,10 @@ def _figure(found: Mapping[str, Runs], effects: Mapping[tuple[str, str], Effects
         _sizes(ax, found[scheme], SCHEMES[scheme])
     upper.axes[0].invert_yaxis()
     upper.axes[0].legend(loc="lower left", bbox_to_anchor=(-0.3, 1.08), ncols=3)
-    upper.supxlabel("log2 RMS, at initialization (hollow) and at the end (full)", fontsize=9)
+    words = (
+        "log2 RMS, at initialization (hollow) and at the end (full); shaded: E4M3's normal range"
+    )
+    upper.supxlabel(words, fontsize=9)
     for ax, tensor in zip(lower.subplots(1, 3, sharex=True, sharey=True), effects, strict=True):
         rows = list(effects[tensor])
         for row, name in enumerate(rows):
