@@ -108,10 +108,11 @@ def _coordinates(bench: Bench, hps: Hps, device: str, output: Output) -> list[Co
             "not the base's, as in transfer.widths=[32,64,128]"
         )
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
+    seeds = range(rule.seed, rule.seed + rule.seeds)
     runs = {}
     for size in sizes:
         output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
-        runs[size] = [_moved(bench, size, hps, seed, device) for seed in range(rule.seeds)]
+        runs[size] = [_moved(bench, size, hps, seed, device) for seed in seeds]
     scheme = prepare(short_run(bench, settings.base, hps, 0, {}).setup).scheme
     return [
         judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
@@ -162,7 +163,7 @@ def _scales(
     """Train one run of the base size; scales.json, its picture, and the table."""
     settings = bench.settings
     changed = {"steps": settings.check.scale_steps}
-    trial = short_run(bench, settings.base, hps, 0, changed)
+    trial = short_run(bench, settings.base, hps, settings.check.seed, changed)
     output.tell(f"scales: {settings.base}, {settings.check.scale_steps} steps")
     found: list[OperandScale] = scales(trial, bench.corpus, device)
     if not found:

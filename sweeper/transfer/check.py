@@ -15,11 +15,12 @@ class CheckRule:
     Every run trains `steps` steps on one batch, at `share` of eta: real runs, too, begin with a
     warm-up. `eta` (log2) replaces the study's or the space's default. `threshold` bounds slopes:
     theory's are multiples of 1/2, of which 1/4 is half. `scale_steps` is the length of the run of
-    the scale report, at all of eta.
+    the scale report, at all of eta. `seed` is the first of the runs', and that of this one run.
     """
 
     steps: int = 4
     seeds: int = 8
+    seed: int = 0
     batch: int = 4
     share: float = 0.25
     eta: float | None = None
@@ -32,6 +33,8 @@ class CheckRule:
         for key in ("steps", "seeds", "batch", "scale_steps"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, getattr(self, key), "at least 1")
+        if self.seed < 0:
+            raise ConfigError("seed", self.seed, "0 or more")
         if not 0 < self.share <= 1:
             raise ConfigError("share", self.share, "above 0, at most 1")
         if not 0 < self.threshold < math.inf:

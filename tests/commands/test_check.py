@@ -100,6 +100,9 @@ def test_scales(sweeper: Run, workplace: Path) -> None:
     assert {one["step"] for one in record} == {0, 2}
     assert {"product", "operand", "rms", "e4m3", "e5m2", "step"} == set(record[0])
     assert {one["operand"] for one in record} == {"input", "weight", "gradient"}
+    words = ["check", "--scales", *QUICK, "study=a", "--json"]
+    same, other = (sweeper(*words, f"check.seed={seed}").document["scales"] for seed in (0, 1))
+    assert same == record and other != record
 
 
 def test_the_report_of_a_study_is_written_anew(sweeper: Run, study: Path) -> None:

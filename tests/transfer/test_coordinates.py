@@ -281,6 +281,7 @@ def test_json_is_plain() -> None:
         ("seeds", 0),
         ("batch", -1),
         ("scale_steps", 0),
+        ("seed", -1),
         ("share", 0.0),
         ("share", 1.5),
         ("threshold", 0.0),

@@ -1,0 +1,181 @@
+"""u-muP paper, Figure 7: training with operands cast to FP8, without any scale beside the model's.
+
+python scripts/figures/fp8.py [size=paper] [OVERRIDES]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from lab import NOTHING, Lab, below, mean, panels, student, within
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.report.plots import LOSS, MARKERS, STYLE
+from sweeper.study import Study
+from sweeper.transfer.estimate import Estimate
+from sweeper.trial import Result
+
+SCHEMES = {"umup": "u-muP", "mup": "muP"}
+CASTS = {"none": "no cast", "printed": "as printed", "later": "later version"}
+SOURCES = {"printed": "u-muP, Fig. 7", "later": "u-muP, later version"}
+FORM = "{:+.4f}"
+LOOKS: dict[str, dict[str, Any]] = {
+    "none": {"color": "#bbbbbb", "linewidth": 3.0, "linestyle": "-"},
+    "printed": {"color": "#c44e52", "linewidth": 1.2, "linestyle": "-"},
+    "later": {"color": "#31688e", "linewidth": 1.2, "linestyle": (0, (4, 2))},
+}
+"""Where the casts agree, all three can be seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A search over eta: its best log2 eta, and all results by log2 eta, one a seed."""
+
+    best: float
+    results: Mapping[float, Sequence[Result]]
+
+    @property
+    def losses(self) -> list[float]:
+        """At the best eta, one a seed."""
+        return [result.objective for result in self.results[self.best]]
+
+
+Found = Mapping[tuple[str, str], Line]
+
+
+def main() -> None:
+    """A search of eta for each scheme and cast; every cast at its own best eta."""
+    lab = Lab.of("fp8")
+    found = {(scheme, cast): _line(lab, scheme, cast) for scheme in SCHEMES for cast in CASTS}
+    share = _config(lab)["transfer"]["max_regret"]
+    for cast, source in SOURCES.items():
+        _close(lab, source, cast, found, share)
+    _fails(lab, found, share)
+    for cast, source in SOURCES.items():
+        _less(lab, source, cast, found)
+    lab.finish(_figure(found))
+
+
+def _line(lab: Lab, scheme: str, cast: str) -> Line:
+    study = f"{scheme}-{cast}"
+    searched = lab.search(study, f"parameterization={scheme}", f"fp8={cast}")
+    results: dict[float, list[Result]] = {}
+    for result in sorted(Study.read(lab.folder / study).results(), key=lambda r: r.trial.seed):
+        results.setdefault(result.trial.hps["eta"], []).append(result)
+    return Line(best=searched["best_log2"]["eta"], results=results)
+
+
+def _config(lab: Lab) -> Mapping[str, Mapping[str, float]]:
+    """What the studies were made with; they differ in scheme and cast alone."""
+    path = lab.folder / "umup-none" / "config.yaml"
+    config: Mapping[str, Mapping[str, float]] = yaml.safe_load(path.read_text())
+    return config
+
+
+def costs(found: Found, scheme: str, cast: str) -> list[float]:
+    """What the cast costs in nats, one a seed: these share weights and batches."""
+    pairs = zip(found[scheme, cast].losses, found[scheme, "none"].losses, strict=True)
+    return [loss - plain for loss, plain in pairs]
+
+
+def overall(values: Sequence[float]) -> Estimate:
+    """The mean with its interval; infinite where every run diverged."""
+    if all(value == math.inf for value in values):
+        return Estimate(value=math.inf, low=math.inf, high=math.inf)
+    return student(values)
+
+
+def at(value: float) -> Estimate:
+    """A threshold, to hold an estimate against."""
+    return Estimate(value=value, low=value, high=value)
+
+
+def _close(lab: Lab, source: str, cast: str, found: Found, share: float) -> None:
+    """Close is what the verdict on a transfer lets a learning rate cost."""
+    plain, cost = mean(found["umup", "none"].losses), overall(costs(found, "umup", cast))
+    lab.claim(
+        source,
+        f"u-muP in FP8 ({CASTS[cast]}) trains close to the baseline: within {share:.0%} of it",
+        f"{within(cost, FORM)} nats on {plain:.3f}, may be {share * plain:.4f}",
+        below(cost, at(share * plain)),
+    )
+
+
+def _fails(lab: Lab, found: Found, share: float) -> None:
+    """It fails to train when less than half of what the baseline learns is learnt."""
+    plain, cost = found["mup", "none"], overall(costs(found, "mup", "printed"))
+    start = math.log(plain.results[plain.best][0].trial.setup["data"]["classes"])
+    learnt, most = start - mean(plain.losses), share * mean(plain.losses)
+    lab.claim(
+        "u-muP, Fig. 7",
+        f"muP under the plain cast (as printed) does not: it is not within {share:.0%} of it",
+        f"{within(cost, FORM)} nats on {mean(plain.losses):.3f}, may be {most:.4f}",
+        below(at(most), cost),
+    )
+    lab.claim(
+        "u-muP, Fig. 7",
+        "muP under the plain cast (as printed) fails to train: it loses more than half of what "
+        "the baseline gains on a uniform guess",
+        f"{within(cost, FORM)} nats of {learnt:.3f} gained, {cost.value / learnt:.1%}",
+        below(at(learnt / 2), cost),
+    )
+
+
+def _less(lab: Lab, source: str, cast: str, found: Found) -> None:
+    """The cost of the cast under muP above that under u-muP, seed by seed."""
+    ours, theirs = costs(found, "umup", cast), costs(found, "mup", cast)
+    more = [their - our for our, their in zip(ours, theirs, strict=True)]
+    lab.claim(
+        source,
+        f"the cast ({CASTS[cast]}) costs u-muP less than muP",
+        f"{within(overall(ours), FORM)} and {within(overall(theirs), FORM)} nats",
+        below(NOTHING, overall(more)),
+    )
+
+
+@rc_context(STYLE)
+def _figure(found: Found) -> Figure:
+    """Above the best loss over eta, below the training at each one's best eta."""
+    figure, axes = panels(2, len(SCHEMES), share=True)
+    figure.set_size_inches(7.0, 5.6)
+    for column, (scheme, name) in enumerate(SCHEMES.items()):
+        upper, lower = axes[column], axes[len(SCHEMES) + column]
+        for index, cast in enumerate(CASTS):
+            _rates(upper, found[scheme, cast], cast, MARKERS[index])
+            _training(lower, found[scheme, cast], cast)
+        upper.set(title=name, xlabel="learning rate, log2 η")
+        lower.set(xlabel="step")
+        upper.legend(), lower.legend(title="best η of each")
+    lines = list(found.values())
+    least = min(mean(line.losses) for line in lines)
+    most = max(loss for line in lines if math.isfinite(loss := mean(line.losses)))
+    axes[0].set_ylim(least - 0.1, max(most, least + 1.0) + 0.6)
+    axes[0].set_ylabel(LOSS), axes[len(SCHEMES)].set_ylabel(LOSS)
+    return figure
+
+
+def _rates(ax: Axes, line: Line, cast: str, marker: str) -> None:
+    points = [(eta, mean([r.objective for r in rs])) for eta, rs in sorted(line.results.items())]
+    look = {**LOOKS[cast], "marker": marker, "markersize": 3.5}
+    shown = [(eta, loss if math.isfinite(loss) else math.nan) for eta, loss in points]
+    ax.plot(*zip(*shown, strict=True), label=CASTS[cast], **look)
+
+
+def _training(ax: Axes, line: Line, cast: str) -> None:
+    """The mean over the seeds; a result's curve has equal stretches of the run."""
+    runs = line.results[line.best]
+    values = [mean(losses) for losses in zip(*(run.curve for run in runs), strict=True)]
+    stretch = runs[0].steps / max(1, len(values))
+    steps = [(index + 0.5) * stretch for index in range(len(values))]
+    label = f"{CASTS[cast]}, 2^{line.best:g}"
+    ax.plot(steps, values, label=label, **LOOKS[cast])
+
+
+if __name__ == "__main__":
+    main()
