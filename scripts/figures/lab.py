@@ -28,6 +28,7 @@ from rich.table import Table
 from sweeper.files import write_json
 from sweeper.report.documents import number
 from sweeper.report.plots import MARKERS, STYLE, save
+from sweeper.transfer.coordinates import student as quantile
 from sweeper.transfer.estimate import Estimate
 
 Document = Mapping[str, Any]
@@ -194,3 +195,67 @@ def mean(losses: Sequence[object]) -> float:
     """The mean of a point's losses, +inf where one diverged."""
     values = [number(loss) for loss in losses]
     return math.fsum(values) / len(values) if values else math.nan
+
+
+NOTHING = Estimate(value=0.0, low=0.0, high=0.0)
+"""Zero, to hold a difference against."""
+
+
+def student(values: Sequence[float]) -> Estimate:
+    """The mean of a few seeds' values with Student's 95 % interval; unbounded for one seed."""
+    middle, count = math.fsum(values) / len(values), len(values)
+    if count < 2 or not math.isfinite(middle):
+        return Estimate(value=middle, low=-math.inf, high=math.inf)
+    spread = math.sqrt(math.fsum((one - middle) ** 2 for one in values) / (count - 1))
+    half = quantile(count - 1) * spread / math.sqrt(count)
+    return Estimate(value=middle, low=middle - half, high=middle + half)
+
+
+def points(validation: Document, size: Document) -> dict[float, list[float]]:
+    """Of one curve the losses, one a seed, by log2 eta; `size` as a verdict has it."""
+    found = next(c for c in validation["curves"] if all(c[key] == size[key] for key in size))
+    return {p["log2_eta"]: [number(loss) for loss in p["losses"]] for p in found["points"]}
+
+
+def least(validation: Document, size: Document) -> list[float]:
+    """The losses, one a seed, where the mean of a curve is least."""
+    return min(points(validation, size).values(), key=mean)
+
+
+def transferred(validation: Document, size: Document) -> list[float]:
+    """The losses, one a seed, at the learning rate that was transferred."""
+    return points(validation, size)[validation["transferred_log2_eta"]]
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """First less second, seed by seed: they share the draws of weights and batches."""
+    return student([one - other for one, other in zip(first, second, strict=True)])
+
+
+def apart(found: Estimate) -> Estimate:
+    """How far from zero a number is, whichever its sign."""
+    low = max(0.0, found.low, -found.high)
+    return Estimate(value=abs(found.value), low=low, high=max(-found.low, found.high))
+
+
+@rc_context(STYLE)
+def shifts(ax: Axes, judged: Mapping[str, Document], axis: str, title: str = "") -> None:
+    """How the best learning rate moves over a ladder, a line for each of the verdicts by name."""
+    for index, (name, one) in enumerate(judged.items()):
+        color, marker = colormaps["tab10"](index), MARKERS[index % len(MARKERS)]
+        moved = [estimate(size["shift"]) for size in one["sizes"]]
+        aside = 1 + 0.03 * (index - (len(judged) - 1) / 2)
+        places = [size["size"][axis] * aside for size in one["sizes"]]
+        values = [found.value for found in moved]
+        bars = [[min(9.0, found.value - found.low) for found in moved]]
+        bars.append([min(9.0, found.high - found.value) for found in moved])
+        look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "capsize": 2}
+        ax.errorbar(places, values, yerr=bars, label=name, linewidth=1.2, **look)
+    rungs = [size["size"][axis] for size in next(iter(judged.values()))["sizes"]]
+    ax.axhline(0, color="#777777", linewidth=0.8, zorder=1)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(rungs, [str(rung) for rung in rungs])
+    ax.set_xlabel(axis.replace("_", " "))
+    ax.set_ylabel("shift of the best η (log2)")
+    ax.set_title(title)
+    ax.legend()
