@@ -7,7 +7,8 @@ python scripts/figures/depth.py [size=paper] [OVERRIDES]
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lab import (
     ANSWERS,
@@ -18,13 +19,18 @@ from lab import (
     curves,
     estimate,
     farthest,
+    least,
     paired,
     panels,
     shifts,
-    transferred,
     verdict,
     within,
 )
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.report.plots import STYLE
 
 RULES = {"none": "no rule", "depth_mup": "depth-muP", "completep": "CompleteP"}
 """The decay of CompleteP is `scaled`; the other two keep the scheme's."""
@@ -41,6 +47,12 @@ def main() -> None:
         words += ["parameterization.decay=scaled"] if rule == "completep" else []
         searched = lab.search(rule, *words)
         found[rule] = lab.transfer(rule, searched["base"]["width"])
+    judge(lab, found)
+    lab.finish(draw(found))
+
+
+def judge(lab: Lab, found: Mapping[str, Document]) -> None:
+    """All claims."""
     _falls(lab, "CompleteP, Fig. 1", "none", found)
     _stays(lab, "u-muP, Fig. 6", "depth_mup", found)
     _falls(lab, "CompleteP, Fig. 1", "depth_mup", found)
@@ -48,6 +60,11 @@ def main() -> None:
     for other in ("none", "depth_mup"):
         _cheaper(lab, other, found)
         _better(lab, other, found)
+
+
+@rc_context(STYLE)
+def draw(found: Mapping[str, Document]) -> Figure:
+    """A panel of curves for each rule, and one of the shifts."""
     judged = {name: verdict(found[rule], "depth") for rule, name in RULES.items()}
     figure, axes = panels(2, 2)
     for ax, (rule, name) in zip(axes, RULES.items(), strict=False):
@@ -56,7 +73,7 @@ def main() -> None:
         ax.set_ylabel("training loss (nats)")
     _share(axes[: len(RULES)])
     shifts(axes[-1], judged, "depth", "best η against the base's")
-    lab.finish(figure)
+    return figure
 
 
 def _far(found: Document) -> tuple[Document, int]:
@@ -99,24 +116,25 @@ def _cheaper(lab: Lab, other: str, found: Mapping[str, Document]) -> None:
 
 
 def _better(lab: Lab, other: str, found: Mapping[str, Document]) -> None:
-    """The loss at the transferred eta, paired by seed."""
+    """The losses at the best eta of each, paired by seed."""
     size = _far(found["completep"])[0]["size"]
-    losses = {rule: transferred(found[rule], size) for rule in ("completep", other)}
-    less = paired(losses["completep"], losses[other])
+    less = paired(least(found["completep"], size), least(found[other], size))
     lab.claim(
         "CompleteP, Fig. 1",
-        f"at the transferred η CompleteP's loss is below {RULES[other]}'s",
+        f"at the best η of each CompleteP's loss is below {RULES[other]}'s",
         f"{within(less, '{:+.4f}')} nats at depth {size['depth']}, paired by seed",
         below(less, NOTHING),
     )
 
 
-def _share(axes: list) -> None:
-    """One axis of losses for panels that are to be compared."""
+def _share(axes: Sequence[Axes]) -> None:
+    """One axis of losses for panels that are to be compared, with room for the keys below."""
     low = min(ax.get_ylim()[0] for ax in axes)
     high = max(ax.get_ylim()[1] for ax in axes)
     for ax in axes:
-        ax.set_ylim(low, high)
+        ax.set_ylim(low - 0.25 * (high - low), high)
+        rows: Any = {"ncols": 4, "columnspacing": 1, "handlelength": 1.2}
+        ax.legend(title="depth", loc="lower center", **rows)
 
 
 if __name__ == "__main__":

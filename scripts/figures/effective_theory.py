@@ -34,8 +34,10 @@ from lab import (
     verdict,
     within,
 )
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from sweeper.report.plots import STYLE
 from sweeper.study import Study
 from sweeper.trial import Result
 
@@ -43,8 +45,9 @@ ONE_RATE, TANGENT, HYBRID, MAXIMAL = "standard", "neural-tangent", "hybrid", "ma
 CENTRES = {ONE_RATE: -7, TANGENT: 0, HYBRID: -1, MAXIMAL: -2}
 """log2 eta in the middle of each grid: hidden weights then have about 2^-7 at width 32."""
 FAMILY = {TANGENT: 0.0, HYBRID: 0.5, MAXIMAL: 1.0}
-DECAY = -8
-"""log2 of lr x wd, the share of a weight that a step removes, in the middle of every grid."""
+DECAY, UNIT = -8, -1
+"""log2 of lr x wd, the share of a weight that a step removes, in the middle of every grid; and of
+the config's `optimizer.weight_decay`, of which the space's is a multiple."""
 ALONE = ("transfer.depths=[]", "transfer.batches=[]", "transfer.steps=[]")
 STRETCH, RISE = 0.05, 0.1
 """A spike is a stretch of this share of a run whose mean loss is so many nats above the least
@@ -122,7 +125,7 @@ def _words(name: str) -> list[str]:
     words = ["parameterization=standard", "parameterization.decay=scaled"]
     if name in FAMILY:
         words, decay = [f"parameterization.s={FAMILY[name]}"], decay[1:]
-    ranges = {"parameterization.space.eta": eta, decay: DECAY - eta}
+    ranges = {"parameterization.space.eta": eta, decay: DECAY - UNIT - eta}
     return words + [
         f"{key}={{low: {middle - 2}, high: {middle + 2}, default: {middle}}}"
         for key, middle in ranges.items()
@@ -186,7 +189,7 @@ def _calmer(lab: Lab, counts: Mapping[str, Sequence[float]], name: str) -> None:
 def _product(lab: Lab, found: Mapping[str, Strategy]) -> None:
     """The product of the two accepted points; the neighbour test knows them to a factor of 2."""
     best = {name: found[name].searched["best_log2"] for name in (ONE_RATE, TANGENT)}
-    products = [one["eta"] + one["weight_decay"] for one in best.values()]
+    products = [one["eta"] + one["weight_decay"] + UNIT for one in best.values()]
     notes = [note for name in best for note in found[name].searched["notes"]]
     accepted = sum(note.startswith("accepted") for note in notes) == len(best)
     answer: Answer = "borne out" if abs(products[0] - products[1]) <= 1 else "not borne out"
@@ -231,6 +234,7 @@ def _stays(lab: Lab, one: Strategy) -> None:
     )
 
 
+@rc_context(STYLE)
 def draw(found: Mapping[str, Strategy]) -> Figure:
     """Above loss against eta, below the largest size in training; a column a strategy."""
     figure, axes = panels(2, len(found), share=True)

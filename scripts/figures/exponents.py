@@ -31,8 +31,11 @@ from lab import (
     verdict,
     within,
 )
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from sweeper.report.plots import STYLE
 
 Found = dict[str, Document]
 
@@ -98,6 +101,7 @@ def main() -> None:
     lab.finish(draw(found))
 
 
+@rc_context(STYLE)
 def draw(found: Found) -> Figure:
     """Four panels of curves, the shifts of all settings, the differences at the largest width."""
     figure, axes = panels(2, 3)

@@ -99,7 +99,8 @@ class Lab:
         """What the figure's first study trains, in words."""
         config = yaml.safe_load(min(self.folder.glob("*/config.yaml")).read_text())
         model, train = config["model"], config["train"]
-        batch = f"{train['batch_size']} x {train['seq_len']}"
+        images = config["data"]["_target_"].endswith(("Digits", "Idx"))
+        batch = f"{train['batch_size']} " + ("images" if images else f"x {train['seq_len']}")
         return f"width {model['width']}, depth {model['depth']}, {train['steps']} steps of {batch}"
 
     def claim(self, source: str, claim: str, measured: str, answer: Answer) -> None:
@@ -222,11 +223,6 @@ def least(validation: Document, size: Document) -> list[float]:
     return min(points(validation, size).values(), key=mean)
 
 
-def transferred(validation: Document, size: Document) -> list[float]:
-    """The losses, one a seed, at the learning rate that was transferred."""
-    return points(validation, size)[validation["transferred_log2_eta"]]
-
-
 def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """First less second, seed by seed: they share the draws of weights and batches."""
     return student([one - other for one, other in zip(first, second, strict=True)])
@@ -258,4 +254,6 @@ def shifts(ax: Axes, judged: Mapping[str, Document], axis: str, title: str = "")
     ax.set_xlabel(axis.replace("_", " "))
     ax.set_ylabel("shift of the best η (log2)")
     ax.set_title(title)
-    ax.legend()
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.15 * (high - low) * (len(judged) + 1) / 2)
+    ax.legend(loc="upper left", ncols=2, columnspacing=1, handlelength=1.5)
