@@ -23,13 +23,13 @@ from lab import (
     Estimate,
     Lab,
     below,
+    by_eta,
     curves,
     estimate,
     farthest,
     mean,
     paired,
     panels,
-    points,
     shade,
     verdict,
     within,
@@ -79,14 +79,14 @@ class Strategy:
 
     def heldout(self, *, base: bool) -> list[float]:
         """Held-out losses, one a seed, at the eta of the least training loss."""
-        curve = points(self.found, self.size(base=base))
+        curve = by_eta(self.found, self.size(base=base))
         best = min(curve, key=lambda eta: mean(curve[eta]))
         return [run.heldout for run in self.runs(best, base=base)]
 
     def spikes(self) -> list[float]:
         """Spikes a run, one number a seed: the largest size, eta at most a factor of 2 off."""
         tuned = self.found["transferred_log2_eta"]
-        etas = [eta for eta in points(self.found, self.size(base=False)) if abs(eta - tuned) <= 1]
+        etas = [eta for eta in by_eta(self.found, self.size(base=False)) if abs(eta - tuned) <= 1]
         counts = [[spikes(r.curve) for r in self.runs(eta, base=False)] for eta in etas]
         return [fmean(seed) for seed in zip(*counts, strict=True)]
 

@@ -8,7 +8,6 @@ Any `size=` also trains what `MORE` lists.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from itertools import chain
 
 from lab import (
@@ -20,14 +19,14 @@ from lab import (
     Lab,
     apart,
     below,
+    by_eta,
     curves,
     estimate,
     farthest,
+    forest,
     least,
     paired,
     panels,
-    points,
-    shifts,
     verdict,
     within,
 )
@@ -80,8 +79,10 @@ EPSILONS = {
 
 DRAWN = {ONE_RATE: "", NONE: "", "standard": "NTK", "muP": "mean-field"}
 """What has a panel of whole curves, and what should train alike."""
-GAMMAS = [f"parameterization.space.gamma_{role}" for role in ("embedding", "hidden", "readout")]
 TUNED = "tuned constants"
+AGAINST = {"standard": "muP", TUNED: "standard", FIXED: SMALL, SCALED: SMALL, ATAN2: SMALL}
+"""Whose losses are compared with whose, at the largest width."""
+GAMMAS = [f"parameterization.space.gamma_{role}" for role in ("embedding", "hidden", "readout")]
 ROUNDING = 1e-6
 """Nats: what rounding in float64 may grow to in a run."""
 ALIKE = 0.01
@@ -103,18 +104,24 @@ def main() -> None:
 
 @rc_context(STYLE)
 def draw(found: Found) -> Figure:
-    """Four panels of curves, the shifts of all settings, the differences at the largest width."""
+    """Four panels of curves; at the largest width all shifts, and differences in loss."""
     figure, axes = panels(2, 3)
-    for ax, (name, twin) in zip(axes, DRAWN.items(), strict=False):
-        title = f"{name} (rings: {twin})" if twin else name
-        curves(ax, found[name], "width", title)
+    figure.set_figwidth(9.5)
+    shifted, differing = axes.pop(2), axes.pop(4)
+    for ax, (name, twin) in zip(axes, DRAWN.items(), strict=True):
+        curves(ax, found[name], "width", f"{name} (rings: {twin})" if twin else name)
         ax.set_xlabel("learning rate, log2 η")
         ax.set_ylabel("training loss (nats)")
         if twin:
             _rings(ax, found[twin])
-    shown = {name: verdict(found[name], "width") for name in SETTINGS}
-    shifts(axes[4], shown, "width", "best η against the base's")
-    _differences(axes[5], found)
+    far = {name: farthest(verdict(found[name], "width")) for name in SETTINGS}
+    width = far[ONE_RATE]["size"]["width"]
+    moved = {name: estimate(one["shift"]) for name, one in far.items()}
+    forest(shifted, moved, f"shift of the best η, width {width}")
+    shifted.set_xlabel("log2")
+    gaps = {f"{a}\nless {b}": _gap(a, b, found)[0] for a, b in AGAINST.items()}
+    forest(differing, gaps, f"loss, width {width}, by seed")
+    differing.set_xlabel("nats")
     return figure
 
 
@@ -143,9 +150,13 @@ def judge(lab: Lab, found: Found, more: list[str]) -> None:
     _steadier(lab, found)
     _same(lab, "standard", "NTK", found)
     _same(lab, "muP", "mean-field", found)
-    _less(lab, "Everett et al.", "standard", "muP", found)
-    _less(lab, "Everett et al., constants", TUNED, "standard", found)
-    _less(lab, "Everett et al., epsilon", SMALL, FIXED, found)
+    _less(lab, "Everett et al.", found, ("standard", "muP"), "standard (full) does better than muP")
+    tuned = "constants of the layer types tuned at the base pay off at large width (standard, full)"
+    _less(lab, "Everett et al., constants", found, (TUNED, "standard"), tuned)
+    fixed = (
+        "a fixed eps that is too large (1e-3) costs loss at large width (mean-field; against 1e-8)"
+    )
+    _less(lab, "Everett et al., epsilon", found, (SMALL, FIXED), fixed)
     for name in (SCALED, ATAN2):
         _alike(lab, name, found)
 
@@ -191,7 +202,7 @@ def _gaps(first: Document, second: Document) -> list[float]:
     sizes = [one["size"] for one in verdict(first, "width")["sizes"]]
     gaps = []
     for size in sizes:
-        ours, theirs = points(first, size), points(second, size)
+        ours, theirs = by_eta(first, size), by_eta(second, size)
         pairs = (zip(ours[eta], theirs[eta], strict=True) for eta in ours if eta in theirs)
         gaps += [one - other for one, other in chain(*pairs) if math.isfinite(one)]
     return gaps
@@ -217,12 +228,13 @@ def _gap(first: str, second: str, found: Found) -> tuple[Estimate, Document]:
     return paired(least(found[first], size), least(found[second], size)), size
 
 
-def _less(lab: Lab, source: str, first: str, second: str, found: Found) -> None:
-    gap, size = _gap(first, second, found)
+def _less(lab: Lab, source: str, found: Found, pair: tuple[str, str], claim: str) -> None:
+    """Whether the first of two trains to the lower loss."""
+    gap, size = _gap(*pair, found)
     lab.claim(
         source,
-        f"loss under {first} is below that under {second}",
-        f"{within(gap, '{:+.4f}')} nats at width {size['width']}, paired by seed",
+        claim,
+        f"loss {within(gap, '{:+.4f}')} nats at width {size['width']}, paired by seed",
         below(gap, NOTHING),
     )
 
@@ -235,8 +247,8 @@ def _alike(lab: Lab, name: str, found: Found) -> None:
     outside = gap.low > room or gap.high < -room
     lab.claim(
         "Everett et al., epsilon",
-        f"loss under {name} is as under {SMALL}'s own eps, 1e-8 (within 1 %)",
-        f"{within(gap, '{:+.4f}')} nats at width {size['width']}, paired by seed",
+        f"{name} does as well as an eps of 1e-8 (mean-field; within 1 %)",
+        f"loss {within(gap, '{:+.4f}')} nats at width {size['width']}, paired by seed",
         "borne out" if inside else "not borne out" if outside else "cannot say",
     )
 
@@ -244,23 +256,10 @@ def _alike(lab: Lab, name: str, found: Found) -> None:
 def _rings(ax: Axes, found: Document) -> None:
     """The curves of the scheme that should train alike."""
     for judged in verdict(found, "width")["sizes"]:
-        curve = points(found, judged["size"])
+        curve = by_eta(found, judged["size"])
         means = [math.fsum(losses) / len(losses) for losses in curve.values()]
         look = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.8}
         ax.plot(list(curve), means, "o", color="#222222", linestyle="none", zorder=4, **look)
-
-
-def _differences(ax: Axes, found: Mapping[str, Document]) -> None:
-    """Losses at the largest width less those of a reference."""
-    against = {FIXED: SMALL, SCALED: SMALL, ATAN2: SMALL, TUNED: "standard", "standard": "muP"}
-    for row, (name, other) in enumerate(against.items()):
-        gap, size = _gap(name, other, dict(found))
-        bars = [[gap.value - gap.low], [gap.high - gap.value]]
-        ax.errorbar(gap.value, row, xerr=bars, fmt="o", color="#31688e", capsize=3)
-        ax.set_title(f"loss at width {size['width']}, by seed")
-    ax.axvline(0, color="#777777", linewidth=0.8)
-    ax.set_yticks(range(len(against)), [f"{a}\n less {b}" for a, b in against.items()])
-    ax.set_xlabel("difference (nats)")
 
 
 if __name__ == "__main__":

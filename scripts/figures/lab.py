@@ -27,7 +27,7 @@ from rich.table import Table
 
 from sweeper.files import write_json
 from sweeper.report.documents import number
-from sweeper.report.plots import MARKERS, STYLE, save
+from sweeper.report.plots import FAINT, LINE, MARKERS, STYLE, save
 from sweeper.transfer.coordinates import student as quantile
 from sweeper.transfer.estimate import Estimate
 
@@ -179,7 +179,7 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
         ax.plot(*zip(*finite, strict=True), color=color, marker=marker, markersize=3, label=label)
         best, loss = number(judged["optimum"]["value"]), number(judged["loss"]["value"])
         ax.plot(best, loss, "*", color=color, markersize=9, markeredgecolor="black", zorder=5)
-        lows.append(min(loss for _, loss in finite))
+        lows.append(min(loss, *(one for _, one in finite)))
         highs.append(sorted(loss for _, loss in finite)[len(finite) // 2])
     low, high = min(lows), max(highs)
     ax.set_ylim(low - 0.08 * (high - low), high + 0.6 * (high - low))
@@ -212,7 +212,7 @@ def student(values: Sequence[float]) -> Estimate:
     return Estimate(value=middle, low=middle - half, high=middle + half)
 
 
-def points(validation: Document, size: Document) -> dict[float, list[float]]:
+def by_eta(validation: Document, size: Document) -> dict[float, list[float]]:
     """Of one curve the losses, one a seed, by log2 eta; `size` as a verdict has it."""
     found = next(c for c in validation["curves"] if all(c[key] == size[key] for key in size))
     return {p["log2_eta"]: [number(loss) for loss in p["losses"]] for p in found["points"]}
@@ -220,7 +220,7 @@ def points(validation: Document, size: Document) -> dict[float, list[float]]:
 
 def least(validation: Document, size: Document) -> list[float]:
     """The losses, one a seed, where the mean of a curve is least."""
-    return min(points(validation, size).values(), key=mean)
+    return min(by_eta(validation, size).values(), key=mean)
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
@@ -248,7 +248,7 @@ def shifts(ax: Axes, judged: Mapping[str, Document], axis: str, title: str = "")
         look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "capsize": 2}
         ax.errorbar(places, values, yerr=bars, label=name, linewidth=1.2, **look)
     rungs = [size["size"][axis] for size in next(iter(judged.values()))["sizes"]]
-    ax.axhline(0, color="#777777", linewidth=0.8, zorder=1)
+    ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
     ax.set_xscale("log", base=2)
     ax.set_xticks(rungs, [str(rung) for rung in rungs])
     ax.set_xlabel(axis.replace("_", " "))
@@ -257,3 +257,14 @@ def shifts(ax: Axes, judged: Mapping[str, Document], axis: str, title: str = "")
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + 0.15 * (high - low) * (len(judged) + 1) / 2)
     ax.legend(loc="upper left", ncols=2, columnspacing=1, handlelength=1.5)
+
+
+def forest(ax: Axes, found: Mapping[str, Estimate], title: str = "") -> None:
+    """A row for each number, with its interval, against zero."""
+    for row, one in enumerate(found.values()):
+        bars = [[min(9.0, one.value - one.low)], [min(9.0, one.high - one.value)]]
+        ax.errorbar(one.value, row, xerr=bars, fmt="o", color=LINE, markersize=4, capsize=3)
+    ax.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
+    ax.set_yticks(range(len(found)), list(found))
+    ax.set_ylim(len(found) - 0.5, -0.5)
+    ax.set_title(title)
