@@ -20,7 +20,6 @@ from lab import (
     NOTHING,
     Answer,
     Document,
-    Estimate,
     Lab,
     below,
     by_eta,
@@ -39,6 +38,7 @@ from matplotlib.figure import Figure
 
 from sweeper.report.plots import STYLE
 from sweeper.study import Study
+from sweeper.transfer.estimate import Estimate
 from sweeper.trial import Result
 
 ONE_RATE, TANGENT, HYBRID, MAXIMAL = "standard", "neural-tangent", "hybrid", "maximal-update"

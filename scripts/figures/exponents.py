@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from itertools import chain
+from typing import Any
 
 from lab import (
     ANSWERS,
     NOTHING,
     Answer,
     Document,
-    Estimate,
     Lab,
     apart,
     below,
@@ -35,6 +35,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.plots import STYLE
+from sweeper.transfer.estimate import Estimate
 
 Found = dict[str, Document]
 
@@ -258,7 +259,7 @@ def _rings(ax: Axes, found: Document) -> None:
     for judged in verdict(found, "width")["sizes"]:
         curve = by_eta(found, judged["size"])
         means = [math.fsum(losses) / len(losses) for losses in curve.values()]
-        look = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.8}
+        look: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.8}
         ax.plot(list(curve), means, "o", color="#222222", linestyle="none", zorder=4, **look)
 
 
