@@ -27,7 +27,7 @@ from rich.table import Table
 
 from sweeper.files import write_json
 from sweeper.report.documents import number
-from sweeper.report.plots import MARKERS, STYLE, save
+from sweeper.report.plots import FAINT, LINE, MARKERS, STYLE, save
 from sweeper.transfer.coordinates import student as quantile
 from sweeper.transfer.estimate import Estimate
 
@@ -104,7 +104,8 @@ class Lab:
         """What the figure's first study trains, in words."""
         config = yaml.safe_load(min(self.folder.glob("*/config.yaml")).read_text())
         model, train = config["model"], config["train"]
-        batch = f"{train['batch_size']} x {train['seq_len']}"
+        images = config["data"]["_target_"].endswith(("Digits", "Idx"))
+        batch = f"{train['batch_size']} " + ("images" if images else f"x {train['seq_len']}")
         return f"width {model['width']}, depth {model['depth']}, {train['steps']} steps of {batch}"
 
     def claim(self, source: str, claim: str, measured: str, answer: Answer) -> None:
@@ -184,7 +185,7 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
         ax.plot(*zip(*finite, strict=True), color=color, marker=marker, markersize=3, label=label)
         best, loss = number(judged["optimum"]["value"]), number(judged["loss"]["value"])
         ax.plot(best, loss, "*", color=color, markersize=9, markeredgecolor="black", zorder=5)
-        lows.append(min(loss for _, loss in finite))
+        lows.append(min(loss, *(one for _, one in finite)))
         highs.append(sorted(loss for _, loss in finite)[len(finite) // 2])
     low, high = min(lows), max(highs)
     ax.set_ylim(low - 0.08 * (high - low), high + 0.6 * (high - low))
@@ -217,7 +218,7 @@ def student(values: Sequence[float]) -> Estimate:
     return Estimate(value=middle, low=middle - half, high=middle + half)
 
 
-def points(validation: Document, size: Document) -> dict[float, list[float]]:
+def by_eta(validation: Document, size: Document) -> dict[float, list[float]]:
     """Of one curve the losses, one a seed, by log2 eta; `size` as a verdict has it."""
     found = next(c for c in validation["curves"] if all(c[key] == size[key] for key in size))
     return {p["log2_eta"]: [number(loss) for loss in p["losses"]] for p in found["points"]}
@@ -225,12 +226,12 @@ def points(validation: Document, size: Document) -> dict[float, list[float]]:
 
 def least(validation: Document, size: Document) -> list[float]:
     """The losses, one a seed, where the mean of a curve is least."""
-    return min(points(validation, size).values(), key=mean)
+    return min(by_eta(validation, size).values(), key=mean)
 
 
 def transferred(validation: Document, size: Document) -> list[float]:
     """The losses, one a seed, at the learning rate that was transferred."""
-    return points(validation, size)[validation["transferred_log2_eta"]]
+    return by_eta(validation, size)[validation["transferred_log2_eta"]]
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
@@ -242,3 +243,39 @@ def apart(found: Estimate) -> Estimate:
     """How far from zero a number is, whichever its sign."""
     low = max(0.0, found.low, -found.high)
     return Estimate(value=abs(found.value), low=low, high=max(-found.low, found.high))
+
+
+@rc_context(STYLE)
+def shifts(ax: Axes, judged: Mapping[str, Document], axis: str, title: str = "") -> None:
+    """How the best learning rate moves over a ladder, a line for each of the verdicts by name."""
+    for index, (name, one) in enumerate(judged.items()):
+        color, marker = colormaps["tab10"](index), MARKERS[index % len(MARKERS)]
+        moved = [estimate(size["shift"]) for size in one["sizes"]]
+        aside = 1 + 0.03 * (index - (len(judged) - 1) / 2)
+        places = [size["size"][axis] * aside for size in one["sizes"]]
+        values = [found.value for found in moved]
+        bars = [[min(9.0, found.value - found.low) for found in moved]]
+        bars.append([min(9.0, found.high - found.value) for found in moved])
+        look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "capsize": 2}
+        ax.errorbar(places, values, yerr=bars, label=name, linewidth=1.2, **look)
+    rungs = [size["size"][axis] for size in next(iter(judged.values()))["sizes"]]
+    ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(rungs, [str(rung) for rung in rungs])
+    ax.set_xlabel(axis.replace("_", " "))
+    ax.set_ylabel("shift of the best η (log2)")
+    ax.set_title(title)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.15 * (high - low) * (len(judged) + 1) / 2)
+    ax.legend(loc="upper left", ncols=2, columnspacing=1, handlelength=1.5)
+
+
+def forest(ax: Axes, found: Mapping[str, Estimate], title: str = "") -> None:
+    """A row for each number, with its interval, against zero."""
+    for row, one in enumerate(found.values()):
+        bars = [[min(9.0, one.value - one.low)], [min(9.0, one.high - one.value)]]
+        ax.errorbar(one.value, row, xerr=bars, fmt="o", color=LINE, markersize=4, capsize=3)
+    ax.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
+    ax.set_yticks(range(len(found)), list(found))
+    ax.set_ylim(len(found) - 0.5, -0.5)
+    ax.set_title(title)
