@@ -30,6 +30,7 @@ from lab import (
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.documents import number
 from sweeper.report.plots import INK, STYLE
@@ -251,6 +252,8 @@ def _figure(
     for ax, rule in zip(axes[1:3], (True, False), strict=True):
         curves(ax, rules[rule], "width", f"u-muP {'with' if rule else 'without'} the rule")
         ax.set_xlabel("learning rate, log2 η")
+    for ax in axes[:3]:
+        ax.xaxis.set_major_locator(MultipleLocator(1))
     limits = [ax.get_ylim() for ax in axes[1:3]]
     for ax in axes[1:3]:
         ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
