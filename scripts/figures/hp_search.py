@@ -30,6 +30,7 @@ from lab import (
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.documents import number
 from sweeper.report.plots import INK, STYLE
@@ -42,10 +43,10 @@ SMALL = ["search.runs=35", "search.seeds=1", "search.eta.points=7", "search.comb
 RANGES = {"mup": "{low:-8,high:-4,default:-6}", "umup": "{low:-3,high:1,default:-1}"}
 """Of eta at small sizes: as wide as the paper's (Table 6), around where its optimum is there."""
 CONFIRMED = {
-    "line": "after the line over η",
-    "random": "random search",
-    "single": "independent, best single",
-    "combined": "independent, all combined",
+    "line": "η line alone",
+    "random": "random",
+    "single": "best single",
+    "combined": "combined",
 }
 FRESH = range(1, 6)
 """Seeds of training on which what the searches found is compared: none was selected on."""
@@ -251,36 +252,46 @@ def _figure(
     for ax, rule in zip(axes[1:3], (True, False), strict=True):
         curves(ax, rules[rule], "width", f"u-muP {'with' if rule else 'without'} the rule")
         ax.set_xlabel("learning rate, log2 η")
+    for ax in axes[:3]:
+        ax.xaxis.set_major_locator(MultipleLocator(1))
     limits = [ax.get_ylim() for ax in axes[1:3]]
     for ax in axes[1:3]:
         ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+        if legend := ax.get_legend():
+            legend.remove()
+    axes[0].set_ylim(top=axes[0].get_ylim()[1] + 0.3 * (limits[0][1] - limits[0][0]))
+    axes[0].legend(title="width", ncols=2, loc="upper right")
     for ax, (scheme, found) in zip(axes[3:5], searched.items(), strict=True):
         _costs(ax, found, SCHEMES[scheme])
     axes[3].set_ylabel("best training loss (nats)")
     _found(axes[5], searched)
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width + 1.5, height + 0.5)
+    figure.set_size_inches(width + 2.0, height + 0.5)
     return figure
 
 
 def _costs(ax: Axes, found: Searched, title: str) -> None:
-    """Best loss against runs: of the random search the expectation over its order."""
-    ends: list[float] = []
+    """Best loss against runs: of the random search the expectation over its order.
+
+    The runs that compare the combination have other seeds, whose losses are others: left out.
+    """
+    phases = {n: run for n, run in found.independent["phase_ends"].items() if n != "combine"}
+    last, tops = max(phases.values()), [0.0]
     for name, search in (("random", found.random), ("independent", found.independent)):
         points = [(number(run), number(loss)) for run, loss in search["cost_curve"]]
-        shown = [(run, loss) for run, loss in points if math.isfinite(loss)]
+        shown = [(run, loss) for run, loss in points if math.isfinite(loss) and run <= last]
         ax.step(*zip(*shown, strict=True), where="post", color=COLORS[name], label=name)
-        ends.append(shown[-1][1])
-    phases = found.independent["phase_ends"]
+        tops.append(shown[-1][1])
+        tops += [loss for run, loss in shown if run == phases["eta"]]
+    low, high = min(tops[1:]), max(tops)
+    ax.set_ylim(low - 0.1 * (high - low), high + 0.5 * (high - low))
     for name, run in phases.items():
         ax.axvline(run, color=COLORS["independent"], linewidth=0.7, linestyle=":")
         ax.text(run, 0.98, f"{name} ", transform=ax.get_xaxis_transform(), ha="right", va="top",
                 rotation=90, fontsize=7)  # fmt: skip
-    low = min(ends)
-    ax.set_ylim(low - 0.05 * (found.start - low), low + 0.7 * (found.start - low))
     ax.set_xlabel("runs")
     ax.set_title(title)
-    ax.legend(loc="upper center")
+    ax.legend(loc="upper right", bbox_to_anchor=(0.9, 1.0))
 
 
 def _found(ax: Axes, searched: Mapping[str, Searched]) -> None:
@@ -289,11 +300,12 @@ def _found(ax: Axes, searched: Mapping[str, Searched]) -> None:
     for scheme, found in searched.items():
         for name, words in CONFIRMED.items():
             _bar(ax, len(ticks), found.less(name, found.best), scheme)
-            ticks.append(f"{SCHEMES[scheme]}, {words}")
+            ticks.append(f"{SCHEMES[scheme]}: {words}")
     ax.set_yticks(range(len(ticks)), ticks, fontsize=7)
     ax.invert_yaxis()
     ax.axvline(0, color=INK, linewidth=0.8)
-    ax.set_xlabel("loss above the scheme's best (nats)")
+    ax.set_xlabel("above the best (nats)")
+    ax.set_title("on fresh seeds")
 
 
 def _bar(ax: Axes, place: int, found: Estimate, scheme: str) -> None:
