@@ -188,9 +188,14 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
         lows.append(min(loss, *(one for _, one in finite)))
         highs.append(sorted(loss for _, loss in finite)[len(finite) // 2])
     low, high = min(lows), max(highs)
-    ax.set_ylim(low - 0.08 * (high - low), high + 0.6 * (high - low))
+    limits = [low - 0.08 * (high - low), high + 0.55 * (high - low)]
+    for other in ax.get_shared_y_axes().get_siblings(ax):
+        limits += other.get_ylim() if other is not ax and other.lines else ()
+    ax.set_ylim(min(limits), max(limits))
     ax.set_title(title)
-    ax.legend(title=axis.replace("_", " "))
+    spacing: dict[str, Any] = {"columnspacing": 0.7, "handlelength": 1.0, "handletextpad": 0.3}
+    words = axis.replace("_", " ")
+    ax.legend(title=words, loc="upper center", ncols=len(rungs), fontsize=7, **spacing)
 
 
 def shade(index: int, count: int) -> Any:
@@ -227,11 +232,6 @@ def by_eta(validation: Document, size: Document) -> dict[float, list[float]]:
 def least(validation: Document, size: Document) -> list[float]:
     """The losses, one a seed, where the mean of a curve is least."""
     return min(by_eta(validation, size).values(), key=mean)
-
-
-def transferred(validation: Document, size: Document) -> list[float]:
-    """The losses, one a seed, at the learning rate that was transferred."""
-    return by_eta(validation, size)[validation["transferred_log2_eta"]]
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:

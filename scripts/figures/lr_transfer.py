@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from lab import (
     ANSWERS,
+    NOTHING,
     Answer,
     Document,
     Lab,
@@ -16,6 +17,9 @@ from lab import (
     curves,
     estimate,
     farthest,
+    least,
+    mean,
+    paired,
     panels,
     verdict,
     within,
@@ -76,12 +80,14 @@ def _better(lab: Lab, found: Mapping[str, Document]) -> None:
     """At the far end of the ladder over width, all but eta at their defaults."""
     umup, mup = (farthest(verdict(found[scheme], "width")) for scheme in ("umup", "mup"))
     where = f"at width {umup['size']['width']}"
-    ours, theirs = estimate(umup["loss"]), estimate(mup["loss"])
+    losses = [least(found[name], far["size"]) for name, far in (("umup", umup), ("mup", mup))]
+    less = paired(*losses)
     lab.claim(
         "u-muP, Fig. 1",
         "u-muP's loss at its default hyperparameters is below muP's",
-        f"{within(ours, '{:.3f}')} and {within(theirs, '{:.3f}')} nats {where}",
-        below(ours, theirs),
+        f"{mean(losses[0]):.3f} and {mean(losses[1]):.3f} nats {where}, "
+        f"seed by seed {within(less, '{:+.3f}')}",
+        below(less, NOTHING),
     )
     ours, theirs = estimate(umup["basin"]["width"]), estimate(mup["basin"]["width"])
     lab.claim(
