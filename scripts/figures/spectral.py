@@ -162,13 +162,11 @@ def _figure(rows: Sequence[Document], found: Mapping[str, Document]) -> Figure:
     parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.1))
     upper, lower = parts
     _changes(upper.subplots(), rows)
-    axes, limits = lower.subplots(1, len(found), sharey=True), []
+    axes = lower.subplots(1, len(found), sharey=True)
     for ax, (rule, validation) in zip(axes, found.items(), strict=True):
         answer = verdict(validation, "width")["answer"]
         curves(ax, validation, "width", f"Muon, {MUON[rule].formula}\ntransfer: {answer}")
-        limits += ax.get_ylim()
         ax.get_legend().remove()
-    axes[0].set_ylim(min(limits), max(limits))
     lower.legend(*axes[0].get_legend_handles_labels(), title="width", loc="outside right center")
     lower.supxlabel("learning rate, log2 η", fontsize=9)
     lower.supylabel("training loss (nats)", fontsize=9)
