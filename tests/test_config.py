@@ -81,7 +81,7 @@ class TestCompose:
             ),
             (["model=null"], "model=None is refused: one of llama"),
             (["model=[llama]"], r"model=\['llama'\] is refused"),
-            (["experiment=nope"], "experiment='nope' is refused: one of demo"),
+            (["experiment=nope"], "experiment='nope' is refused: one of coupling, demo"),
             (["parametrization=mup"], "no such key; did you mean parameterization"),
             (["modle.width=32"], "modle.width=32 is refused: .*did you mean model.width"),
             (["train.stepz=3"], r"did you mean train\.steps"),
