@@ -227,7 +227,7 @@ def _load(path: Path) -> DictConfig:
         config = OmegaConf.load(path)
     except _UNREADABLE as error:
         raise BadInput(f"{path} cannot be read: {_message(error)}") from error
-    if not isinstance(config, DictConfig):
+    if not isinstance(config, DictConfig) or not config:
         raise BadInput(f"{path} cannot be read: it holds no settings")
     return config
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from sweeper.commands.bench import check_device, open_bench, short_run
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
 from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder, write_json
+from sweeper.launch.packs import UNTRAINABLE
 from sweeper.report import coordinates as show
 from sweeper.report.page import write_report
 from sweeper.report.plots import save
@@ -58,21 +60,21 @@ def check(
         settings = load_study(study, words, config_dir)
     else:
         settings = resolve(compose_tree(words, config_dir))
-    if wanted.folder is None:
-        private_folder(settings.folder)
-    folder = wanted.folder or settings.folder / "check"
     document: dict[str, Any] = {}
     found: list[CoordinateCheck] = []
+    ladders = _ladders(settings) if wanted.coordinates else {}
     if wanted.rules:
-        document["rules"] = _rules(folder, output)
+        document["rules"] = _rules(_made(settings, wanted), output)
     if wanted.scales or wanted.coordinates:
         bench = open_bench(settings)
         hps = _hps(bench, output, of_study=study is not None)
         device = check_device(settings)
         if wanted.scales:
-            document["scales"] = _scales(bench, hps, device, folder, output)
+            document["scales"] = _scales(bench, hps, device, _made(settings, wanted), output)
         else:
-            found = _coordinates(bench, hps, device, output)
+            _check_batch(bench)
+            folder = _made(settings, wanted)
+            found = _coordinates(bench, hps, ladders, device, output)
             document["check"] = _record(settings, hps, found)
             _write(folder, found, document["check"], settings.check.threshold, output)
         if wanted.folder is None and (settings.folder / "config.yaml").is_file():
@@ -80,6 +82,27 @@ def check(
     output.document(document)
     passed = all(one.answer == "pass" for one in found)
     return NOT_PROVEN if wanted.strict and not passed else DONE
+
+
+def _made(settings: Settings, wanted: Wanted) -> Path:
+    """The folder to write to, made before anything is trained; BadInput when it cannot be."""
+    folder = wanted.folder or settings.folder / "check"
+    try:
+        if wanted.folder is None:
+            private_folder(settings.folder)
+        private_folder(folder)
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"{folder} cannot be made ({reason}): give another --folder") from error
+    return folder
+
+
+def _check_batch(bench: Bench) -> None:
+    """BadInput when the data cannot fill the check's batch."""
+    try:
+        bench.corpus.check(bench.settings.check.batch, bench.settings.raw["train"]["seq_len"])
+    except BadInput as error:
+        raise BadInput(f"check.batch: {error}") from error
 
 
 def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
@@ -93,9 +116,8 @@ def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
     return found
 
 
-def _coordinates(bench: Bench, hps: Hps, device: str, output: Output) -> list[CoordinateCheck]:
-    """Train the runs of every ladder, and judge them."""
-    settings, rule = bench.settings, bench.settings.check
+def _ladders(settings: Settings) -> dict[str, list[Size]]:
+    """The sizes to check by axis; BadInput without any beside the base."""
     climbed = settings.transfer.ladders(settings.rung)
     ladders = {
         axis: [Size(width=rung.width, depth=rung.depth) for rung in climbed[axis]]
@@ -107,12 +129,29 @@ def _coordinates(bench: Bench, hps: Hps, device: str, output: Output) -> list[Co
             "there is no ladder to check: give transfer.widths or transfer.depths a value that is "
             "not the base's, as in transfer.widths=[32,64,128]"
         )
+    return ladders
+
+
+def _coordinates(
+    bench: Bench,
+    hps: Hps,
+    ladders: Mapping[str, Sequence[Size]],
+    device: str,
+    output: Output,
+) -> list[CoordinateCheck]:
+    """Train the runs of every ladder, and judge them."""
+    settings, rule = bench.settings, bench.settings.check
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     seeds = range(rule.seed, rule.seed + rule.seeds)
     runs = {}
     for size in sizes:
         output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
         runs[size] = [_moved(bench, size, hps, seed, device) for seed in seeds]
+        if not runs[size][0]:
+            raise BadInput(
+                "no module's output was seen: the check reads what the modules within the model "
+                "return, so put its parameters into modules of their own"
+            )
     scheme = prepare(short_run(bench, settings.base, hps, 0, {}).setup).scheme
     return [
         judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
@@ -125,7 +164,20 @@ def _moved(bench: Bench, size: Size, hps: Hps, seed: int, device: str) -> list[M
     rule = bench.settings.check
     changed = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
     slower = {**hps, "eta": hps["eta"] + math.log2(rule.share)}
-    return moved(short_run(bench, size, slower, seed, changed), bench.corpus, device)
+    trial = short_run(bench, size, slower, seed, changed)
+    with _trainable(size):
+        return moved(trial, bench.corpus, device)
+
+
+@contextmanager
+def _trainable(size: Size) -> Iterator[None]:
+    """SweeperError for what a model raises while it trains, as a search has a failed trial."""
+    try:
+        yield
+    except UNTRAINABLE as error:
+        raise SweeperError(
+            f"the model cannot be trained at {size}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _record(settings: Settings, hps: Hps, found: Sequence[CoordinateCheck]) -> dict[str, Any]:
@@ -148,7 +200,6 @@ def _write(
     output: Output,
 ) -> None:
     """check.json, the pictures, and the tables."""
-    private_folder(folder)
     write_json(folder / "check.json", record)
     for one in found:
         show.coordinates(output.people, one, threshold)
@@ -165,11 +216,11 @@ def _scales(
     changed = {"steps": settings.check.scale_steps}
     trial = short_run(bench, settings.base, hps, settings.check.seed, changed)
     output.tell(f"scales: {settings.base}, {settings.check.scale_steps} steps")
-    found: list[OperandScale] = scales(trial, bench.corpus, device)
+    with _trainable(settings.base):
+        found: list[OperandScale] = scales(trial, bench.corpus, device)
     if not found:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     record: list[dict[str, Any]] = encode([asdict(scale) for scale in found])
-    private_folder(folder)
     write_json(folder / "scales.json", record)
     show.scales(output.people, found)
     picture, _ = save(show.scale_figure(found), folder / "scales")
@@ -182,7 +233,6 @@ def _rules(folder: Path, output: Output) -> list[dict[str, Any]]:
     """rules.json, and the table."""
     rows = rule_table()
     record = [row.to_json() for row in rows]
-    private_folder(folder)
     write_json(folder / "rules.json", record)
     show.rules(output.people, rows)
     output.say(f"Rules: {folder / 'rules.json'}")

@@ -63,6 +63,8 @@ def diagnose(
     best = dict(optimum(bench, Study.read(settings.folder), output).best)
     if settings.transfer.eta is not None:
         best["eta"] = settings.transfer.eta
+    folder = settings.folder / "transfer"
+    private_folder(folder)  # before hours of work, not after
     start = time.time()
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         with progress(settings, output, "diagnose", _planned(settings)) as monitor:
@@ -70,8 +72,6 @@ def diagnose(
             found = clinic.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
-    folder = settings.folder / "transfer"
-    private_folder(folder)
     write_json(folder / f"diagnosis-{axis}.json", found.to_json())
     show.diagnosis(output.people, found)
     output.say(f"Diagnosis: {folder / f'diagnosis-{axis}.json'}")

@@ -25,7 +25,9 @@ def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[s
     value, low, high = (scale * number((estimate or {}).get(k)) for k in ("value", "low", "high"))
     if not math.isfinite(value):
         return None
-    return {"value": form.format(value), "range": f"{form.format(low)} to {form.format(high)}"}
+    known = math.isfinite(low) or math.isfinite(high)
+    span = f"{form.format(low)} to {form.format(high)}" if known else "no interval"
+    return {"value": form.format(value), "range": span}
 
 
 def ladder(validation: Document, axis: str) -> list[Document]:

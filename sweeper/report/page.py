@@ -9,14 +9,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, UndefinedError
 from markupsafe import Markup
 
-from sweeper.files import private_folder, read_json, write_atomically
+from sweeper.files import BROKEN, private_folder, read_json, write_atomically
 from sweeper.report import sections
 from sweeper.report.documents import Document, interval, ladder, number
 from sweeper.report.heatmaps import pairs_figure
@@ -25,6 +25,8 @@ from sweeper.study import Study
 from sweeper.transfer.ladder import place
 from sweeper.trial import Status
 
+ODD = (*BROKEN, LookupError, ArithmeticError, UndefinedError)
+"""What a document of another shape raises."""
 DIAGNOSED = ("width", "depth")
 STATUSES = get_args(Status)
 UNKNOWN = "cannot say yet"
@@ -66,6 +68,8 @@ class Documents:
     check: Document = field(default_factory=dict)
     scales: Sequence[Document] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
+    """Names of the documents that are there and cannot be shown."""
 
     @classmethod
     def read(cls, folder: Path) -> Documents:
@@ -80,7 +84,25 @@ class Documents:
             check=_document(folder / "check/check.json"),
             scales=_records(folder / "check/scales.json"),
             counts=Counter(result.status for result in Study.read(folder).results()),
+            damaged=tuple(_damaged(folder)),
         )
+
+    def sound(self) -> Documents:
+        """Without the documents that are of another shape than their command writes."""
+        empty = Documents(name=self.name, search={}, targets=(), config="")
+        damaged, targets = list(self.damaged), []
+        search = self.search if _shows(replace(empty, search=self.search)) else {}
+        damaged += ["search.json"] * (search != self.search)
+        for target in self.targets:
+            plan, validation = replace(target, validation={}), replace(target, plan={})
+            if not _shows(replace(empty, targets=(plan,))):
+                damaged.append(f"transfer/{target.name}/plan.json")
+                plan = replace(plan, plan={})
+            if not _shows(replace(empty, targets=(validation,))):
+                damaged.append(f"transfer/{target.name}/validation.json")
+                validation = replace(validation, validation={})
+            targets.append(replace(plan, validation=validation.validation))
+        return replace(self, search=search, targets=tuple(targets), damaged=tuple(damaged))
 
 
 def write_report(folder: Path) -> Path:
@@ -90,8 +112,9 @@ def write_report(folder: Path) -> Path:
     written; an older report is then untouched.
     """
     path = folder / "report.html"
-    write_atomically(path, render(folder))
-    search = _document(folder / "search.json")
+    found, page = _rendered(folder)
+    write_atomically(path, page)
+    search = found.search
     for name, figure in (("cost", cost_figure), ("lines", lines_figure)):
         if search.get("cost_curve" if name == "cost" else name):
             private_folder(folder / "figures")
@@ -101,7 +124,30 @@ def write_report(folder: Path) -> Path:
 
 def render(folder: Path) -> str:
     """The report of the study in `folder` as HTML."""
+    return _rendered(folder)[1]
+
+
+def _rendered(folder: Path) -> tuple[Documents, str]:
+    """The page, and the documents that are on it."""
     found = Documents.read(folder)
+    try:
+        return found, _page(found)
+    except ODD:
+        found = found.sound()
+        return found, _page(found)
+
+
+def _shows(found: Documents) -> bool:
+    """Whether a page can be made."""
+    try:
+        _page(found)
+    except ODD:
+        return False
+    return True
+
+
+def _page(found: Documents) -> str:
+    """The page of these documents."""
     search, names = found.search, _Names()
     environment = _environment()
     script = environment.get_template("report.js").render()
@@ -154,6 +200,15 @@ def _read(path: Path) -> object:
         return read_json(path)
     except (OSError, ValueError):
         return None
+
+
+def _damaged(folder: Path) -> Iterable[str]:
+    """Documents that are there and are no JSON of the right kind."""
+    for pattern in ("search.json", "transfer/*.json", "transfer/*/*.json", "check/*.json"):
+        for path in sorted(folder.glob(pattern)):
+            kind = list if path.name in ("rules.json", "scales.json") else dict
+            if not isinstance(_read(path), kind):
+                yield str(path.relative_to(folder))
 
 
 def _text(path: Path) -> str:

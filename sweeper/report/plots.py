@@ -321,8 +321,11 @@ def _optimum(ax: Axes, size: Document, color: Any) -> str:
     loss = number((size.get("loss") or {}).get("value"))
     if not (math.isfinite(value) and math.isfinite(loss)):
         return "none"
-    bar = [[max(0.0, value - low)], [max(0.0, high - value)]]
+    known = math.isfinite(low) and math.isfinite(high)
+    bar = [[max(0.0, value - low)], [max(0.0, high - value)]] if known else None
     ax.errorbar(value, loss, xerr=bar, color=color, ecolor=INK, capsize=3.5, zorder=5, **STAR)
+    if not known:
+        return f"{value:.2f}"
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 

@@ -66,7 +66,9 @@ class Pairs:
 
     def plan(self, space: Space) -> list[Phase]:
         """The line, and the grids; points that grids share are trained once."""
-        grids = {identity(hps) for pair in self._pairs(space) for hps in self._cells(space, pair)}
+        grids = {
+            identity(hps) for pair in self._some_pairs(space) for hps in self._cells(space, pair)
+        }
         phases = [Phase(name="grids", runs=len(grids) * self.seeds)]
         if self.eta is not None:
             phases.insert(0, Phase(name="eta", runs=self.eta.points * self.seeds))
@@ -108,6 +110,17 @@ class Pairs:
         ranged = [name for name in names if space[name].low < space[name].high]
         every = list(combinations(ranged, 2))
         return every if self.pairs == "all" else [pair for pair in every if "eta" in pair]
+
+    def _some_pairs(self, space: Space) -> list[Names]:
+        """The pairs to sweep; ConfigError when there is none."""
+        found = self._pairs(space)
+        if not found:
+            allowed = "names of two hyperparameters or more that have a range"
+            if self.pairs == "eta":
+                allowed += ", eta among them"
+            axes = None if self.axes is None else list(self.axes)
+            raise ConfigError("axes", axes, allowed)
+        return found
 
     def _values(self, space: Space, name: str, eta: float) -> list[float]:
         """One axis of a grid, ascending.

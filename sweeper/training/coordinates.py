@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sweeper.data.corpus import Batch, Corpus
+from sweeper.errors import BadInput
 from sweeper.scaling.spec import Role
 from sweeper.training.pack import Pack, PackRun, quiet_attention
 from sweeper.trial import Trial
@@ -92,6 +93,12 @@ def _differences(
 
 
 def _change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
+    """RMS of the difference; BadInput where a module was not called the same way again."""
+    if [x.shape for x in after] != [x0.shape for x0 in before]:
+        raise BadInput(
+            "a module's outputs are not as many or as large each time that the same batch is "
+            "evaluated: the check needs a forward pass that does the same at every step"
+        )
     return rms([x.double() - x0.double() for x, x0 in zip(after, before, strict=True)])
 
 

@@ -137,7 +137,10 @@ class PackRun:
         rows = [values[trial.key] for trial in trials]
         names = sorted(set().union(*rows))
         if absent := [name for name in names if name not in known]:
-            raise SweeperError(f"the model cannot apply these scales: {', '.join(absent)}")
+            raise SweeperError(
+                f"the model cannot apply these scales: {', '.join(absent)}; give it modules that "
+                "have them (sweeper.models.scaled), or take a scheme without, such as spectral"
+            )
         self._own_state = [name for name in self.program.state() if name not in names]
         own = self.program.state()
         return {

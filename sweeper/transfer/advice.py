@@ -31,7 +31,7 @@ def advise(
     """What to run next for the open `sizes`, in words, and as numbers where it is seeds.
 
     `points` counts those of all curves of the ladder: seeds are trained on each. A size without
-    an interval is asked for a second seed.
+    an interval is asked for a second seed; with two, for finite points.
     """
     ends = [named(size.size, axis) for size in sizes if size.at_end]
     if ends:
@@ -40,6 +40,9 @@ def advise(
         needed = {named(size.size, axis): 2 for size in sizes}
         more = More(seeds=2, sizes=needed, runs=points)
         return f"train at least two seeds a point, {points} more runs: transfer.seeds=2", more
+    few = [named(size.size, axis) for size in sizes if math.isinf(size.loss.high)]
+    if few:
+        return f"measure more rates that are finite at {'; '.join(few)}: lower transfer.step", None
     gaps = [named(size.size, axis) for size in sizes if math.isinf(size.cost.high)]
     if gaps:
         return (
@@ -60,7 +63,7 @@ def _seeds(size: SizeVerdict, rule: LadderRule) -> int:
     An interval of half-width h around a value that is d off its threshold clears it with
     (h / d)^2 times the seeds. One estimate beyond its threshold suffices to fail.
     """
-    pairs = ((size.shift, rule.max_shift), (size.cost, rule.max_regret * size.loss.value))
+    pairs = ((size.shift, rule.max_shift), (size.cost, rule.allowed(size.loss.value)))
     within, beyond = list[float](), list[float]()
     for estimate, limit in pairs:
         room = limit - abs(estimate.value)

@@ -33,8 +33,9 @@ class Fit:
     `regret` is the loss in nats by training at the transferred eta instead of the optimum.
     `at_end` tells that the lowest point is the first or last of the curve, so that the optimum
     is only a bound; `noise` is the standard deviation of a run in nats, NaN where there are too
-    few seeds or finite points to tell. `optimum_draws` keep off a point that diverged, as a plan
-    must; `place_draws` say where the optimum may be, up to that point.
+    few seeds or finite points to tell: all intervals but the basin's are then infinite.
+    `optimum_draws` keep off a point that diverged, as a plan must; `place_draws` say where the
+    optimum may be, up to that point.
     """
 
     curve: SizeCurve
@@ -57,7 +58,13 @@ class Fit:
         where = np.full(len(self.optimum_draws), eta) if draws is None else draws
         lows, highs = self.parabolas.above(np.append(eta, where))
         low, high = (Estimate.of(float(side[0]), side[1:]) for side in (lows, highs))
-        return Estimate(value=low.value, low=low.low, high=high.high)
+        found = Estimate(value=low.value, low=low.low, high=high.high)
+        return found.unsure(0.0) if self.unsure and math.isfinite(low.value) else found
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the noise is unknown, so that there are no intervals."""
+        return math.isnan(self.noise)
 
 
 def fit(curve: SizeCurve, transferred: float) -> Fit | None:
@@ -93,6 +100,8 @@ def fit(curve: SizeCurve, transferred: float) -> Fit | None:
         place_draws=free[1:],
         parabolas=parabolas,
     )
+    if found.unsure:
+        found = replace(found, optimum=found.optimum.unsure(), loss=found.loss.unsure())
     return replace(found, regret=found.cost(transferred))
 
 

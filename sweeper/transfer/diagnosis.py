@@ -93,7 +93,8 @@ class Diagnosis:
 
 def failure(shift: float, cost: float, loss: float, rule: LadderRule) -> float:
     """How many times its threshold the worse of shift (log2) and cost (nats) is; at most WORST."""
-    shares = (abs(shift) / rule.max_shift, cost / (rule.max_regret * loss))
+    allowed = rule.allowed(loss)
+    shares = (abs(shift) / rule.max_shift, cost / allowed if allowed else WORST * (cost > 0))
     return min(WORST, max(WORST if math.isnan(share) else share for share in shares))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,3 +23,7 @@ class Estimate:
         # The nearest draw, not between two: one of them may be infinite.
         low, high = np.percentile(draws, [2.5, 97.5], method="nearest")
         return cls(value=value, low=min(float(low), value), high=max(float(high), value))
+
+    def unsure(self, least: float = -math.inf) -> Estimate:
+        """The value alone, where its noise is unknown: anything from `least` on may be true."""
+        return Estimate(value=self.value, low=least, high=math.inf)

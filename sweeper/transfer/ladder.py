@@ -147,6 +147,10 @@ class LadderRule:
             found[SEVERAL] = sorted(several)
         return found
 
+    def allowed(self, loss: float) -> float:
+        """The largest cost in nats that is none, at a size whose best loss is `loss`."""
+        return self.max_regret * abs(loss)
+
     def points_per_line(self) -> int:
         """Values of eta of one size's curve before any extension."""
         return 2 * int(self.span / self.step + 1e-9) + 1

@@ -73,7 +73,7 @@ def trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> Trend
 
 
 def _usable(found: Fit) -> bool:
-    return not found.at_end and not math.isnan(found.noise)
+    return not found.at_end and not found.unsure
 
 
 def _line(fits: dict[int, Fit], target: int) -> tuple[Array, Array]:

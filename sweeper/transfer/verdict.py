@@ -122,7 +122,7 @@ def _note(transferred: float, reference: Fit | None, rule: LadderRule) -> str:
     """What to say when the transferred value is not the optimum of the base's own curve."""
     if reference is None or reference.regret.low <= 0:
         return ""
-    if reference.regret.value <= rule.max_regret * reference.loss.value:
+    if reference.regret.value <= rule.allowed(reference.loss.value):
         return ""
     better = reference.optimum.value
     return (
@@ -158,9 +158,12 @@ def _judge_size(
         moved = found.place_draws - reference.place_draws
         shift = Estimate.of(found.optimum.value - reference.optimum.value, moved)
         cost = found.cost(reference.optimum.value, reference.optimum_draws)
+        if found.unsure or reference.unsure:
+            shift = shift.unsure()
+            cost = cost if math.isinf(cost.low) else cost.unsure(0.0)
     if math.isinf(cost.low):
         answer, reason = "fails", "the base's optimum diverges here"
-    elif math.isnan(found.noise) or math.isnan(reference.noise):
+    elif found.unsure or reference.unsure:
         answer, reason = "cannot say yet", "too few seeds or finite runs to tell the noise"
     else:
         answer, reason = _answer(found, shift, cost, rule)
@@ -181,7 +184,7 @@ def _judge_size(
 
 def _answer(fit: Fit, shift: Estimate, cost: Estimate, rule: LadderRule) -> tuple[Answer, str]:
     """The answer for one size and the finding behind it."""
-    allowed = rule.max_regret * fit.loss.value
+    allowed = rule.allowed(fit.loss.value)
     least = max(0.0, shift.low, -shift.high)
     if cost.low > allowed:
         return "fails", f"the base's optimum costs at least {cost.low:.4f} nats here"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.driver import SIZES, Run, assert_refused, tree
+from tests.commands.driver import SIZES, Run, assert_refused
 
 QUICK = [
     "data=text",
@@ -133,6 +133,9 @@ def test_rules(sweeper: Run, workplace: Path) -> None:
         (["check.stepz=1"], "check.steps"),
         (["check.device=moon"], "check.device='moon' is refused"),
         (["transfer.widths=[20]"], "transfer.widths=20 is refused"),
+        (["check.batch=99999999"], "check.batch: "),
+        (["--folder", "/dev/null/there"], "/dev/null/there cannot be made"),
+        (["--rules", "--folder", "/dev/null"], "/dev/null cannot be made"),
         (["--strict", "--rules"], "--strict judges the coordinate check"),
         (["--study", "nope"], "there is no study in runs yet"),
     ],
@@ -142,4 +145,75 @@ def test_bad_input_is_one_message(
 ) -> None:
     given = QUICK if words[0] != "--study" else []
     assert_refused(sweeper("check", *given, *words), said)
-    assert not any("check.json" in name for name in tree(workplace))
+    assert not {path.name for path in workplace.glob("runs/*")} - {".cache"}
+
+
+ODD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Plain(nn.Module):
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
+        super().__init__()
+        self.tokens, self.body = nn.Embedding(classes, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, classes, bias=False)
+        self.times = 0
+
+    def repeats(self):
+        return 1
+
+    def forward(self, x, y):
+        h = self.tokens(x)
+        for _ in range(self.repeats()):
+            h = h + self.body(h)
+        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
+
+class Calls(Plain):
+    def repeats(self):
+        self.times += 1
+        return 1 + self.times % 3
+
+class Pair(Plain):
+    def forward(self, x, y):
+        return super().forward(x, y), x
+
+class Bare(nn.Module):
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.empty(classes, width))
+        self.head = nn.Parameter(torch.empty(classes, width))
+
+    def forward(self, x, y):
+        return F.cross_entropy((self.tokens[x] @ self.head.T).flatten(0, -2), y.flatten())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("Calls", 2, "a forward pass that does the same"),
+        ("Pair", 1, "must return the loss, a scalar tensor: not tuple"),
+        ("Bare", 2, "no module's output was seen"),
+        ("Plain", 1, "sweeper.models.scaled"),
+    ],
+)
+def test_an_odd_model_is_one_message(
+    sweeper: Run,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    code: int,
+    said: str,
+) -> None:
+    (workplace / "odd_nets.py").write_text(ODD)
+    monkeypatch.syspath_prepend(str(workplace))
+    scheme = "mup" if name == "Plain" else "spectral"
+    words = [word for word in QUICK if "head_size" not in word]
+    answer = sweeper(
+        *["check", f"parameterization={scheme}", f"model._target_=odd_nets.{name}", *words],
+        *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
+    )
+    assert answer.code == code and "Traceback" not in answer.err, answer
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("Error: ") and said in last

@@ -301,3 +301,13 @@ def test_root_is_told_from_other_overrides(monkeypatch: pytest.MonkeyPatch) -> N
     words = ["a.b=1", "root=${oc.env:WHERE}/runs", "c=2"]
     assert split_root(words) == (Path("/data/runs"), ["a.b=1", "c=2"])
     assert split_root(['root="~/x"'])[0] == Path.home() / "x"
+
+
+def test_a_study_whose_configuration_is_empty_is_one_message(sweeper: Run, study: Path) -> None:
+    kept = (study / "config.yaml").read_text()
+    try:
+        (study / "config.yaml").write_text("")
+        answer = sweeper("transfer", "--to-width", "32", "transfer.widths=[16,32]")
+    finally:
+        (study / "config.yaml").write_text(kept)
+    assert_refused(answer, "config.yaml cannot be read: it holds no settings")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -58,17 +59,20 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    """The page of a study with three targets."""
-    folder = samples.study(
-        tmp_path_factory.mktemp("runs") / "demo",
+def three_targets(folder):
+    return samples.study(
+        folder / "demo",
         samples.search(),
         w256=samples.validation(depth=True),
         w1024=samples.validation("fails"),
         w64=None,
     )
-    return render(folder)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """The page of a study with three targets."""
+    return render(three_targets(tmp_path_factory.mktemp("runs")))
 
 
 def test_the_page_is_whole_and_needs_nothing_else(full):
@@ -245,3 +249,40 @@ def test_everything_from_files_is_escaped(tmp_path):
     assert page.tags.count("script") == 1  # the page's own, which its policy names by its digest
     assert page.headings[0] == evil
     assert page.text.count(evil) >= 8
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("search.json", lambda found: found | {"lines": 1.5}),
+        ("search.json", lambda found: found | {"cost_curve": [{}]}),
+        ("search.json", lambda found: found | {"space": {"eta": True}}),
+        ("search.json", lambda found: found | {"notes": 3.5}),
+        ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
+        ("transfer/w256-d2/plan.json", lambda found: found | {"parameters": [[1]]}),
+        ("transfer/w256-d2/plan.json", lambda found: found | {"source": 2.5}),
+        ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
+        ("transfer/w256-d2/validation.json", lambda found: found | {"axes": 1}),
+        (
+            "transfer/w256-d2/validation.json",
+            lambda found: found | {"curves": [c | {"points": 1} for c in found["curves"]]},
+        ),
+        ("transfer/w256-d2/validation.json", lambda found: []),
+    ],
+)
+def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(tmp_path, name, wrong):
+    folder = three_targets(tmp_path)
+    path = folder / name
+    path.write_text(json.dumps(wrong(json.loads(path.read_text()))))
+    text = Page(write_report(folder).read_text()).text
+    assert f"Damaged, and not shown: {name}." in text
+    assert "Provenance" in text and "To width 64, depth 2: a plan" in text
+    assert ("Best loss" in text) == (name != "search.json")
+
+
+def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path):
+    folder = three_targets(tmp_path)
+    path = folder / "transfer/w1024-d2/validation.json"
+    path.write_text(path.read_text()[:-40])
+    text = Page(render(folder)).text
+    assert "Damaged, and not shown: transfer/w1024-d2/validation.json." in text

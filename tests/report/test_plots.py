@@ -207,3 +207,11 @@ def test_no_global_state_is_changed():
     assert dict(mpl.rcParams) == before
     code = "import sweeper.report.page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_optimum_without_an_interval_is_marked_and_has_none():
+    record = samples.validation(seeds=1)
+    for size in record["axes"][0]["sizes"]:
+        size["optimum"] |= {"low": "-inf", "high": "inf"}
+    found = svg(learning_rate_figure(record, "width"))
+    assert "inf" not in found and "nan" not in found

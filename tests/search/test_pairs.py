@@ -147,3 +147,12 @@ def test_the_config_is_the_class_s_own() -> None:
 def test_a_list_of_pairs_is_read_from_a_config() -> None:
     config = {"_target_": "sweeper.search.pairs.Pairs", "pairs": [["eta", "alpha"]]}
     assert build(config) == Pairs(pairs=(("eta", "alpha"),))
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Pairs(axes=("eta",)), Pairs(axes=("alpha",)), Pairs(pairs="eta", axes=("alpha", "beta"))],
+)
+def test_a_choice_without_any_pair_is_refused(strategy: Pairs) -> None:
+    with pytest.raises(ConfigError, match="two hyperparameters or more that have a range"):
+        strategy.plan(SPACE)

@@ -85,6 +85,17 @@ def test_fails_by_cost_or_by_shift_alone() -> None:
     assert flat.answer == "fails" and "moved by at least 1.50" in flat.reason
 
 
+@pytest.mark.parametrize("shift", [0.2, 1.5])
+def test_losses_below_zero_are_judged_as_those_above(shift: float) -> None:
+    """A log density's loss may be negative: the threshold is a share of its size."""
+    answers = {
+        floor: of(Basin(floor=floor, noise=0.001), Basin(floor=floor, optimum=shift, noise=0.001))
+        for floor in (2.0, -2.0)
+    }
+    assert answers[2.0].answer == ("holds" if shift < 1 else "fails")
+    assert [size.reason for size in answers[2.0].sizes] == [s.reason for s in answers[-2.0].sizes]
+
+
 def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays() -> None:
     rule = LadderRule(widths=(32, 256), seeds=3)
     found = of(Basin(noise=0.001), Basin(floor=3.2, noise=0.001, number=1), rule)
@@ -143,6 +154,26 @@ def test_one_seed_a_point_settles_nothing(shift: float) -> None:
     rule = LadderRule(widths=(32, 256), seeds=1)
     found = of(Basin(noise=0.01), Basin(optimum=shift, noise=0.01, number=1), rule)
     assert found.answer == "cannot say yet" and "transfer.seeds=2" in found.todo
+    large = found.sizes[1]
+    for estimate in (large.optimum, large.shift, large.loss):
+        assert math.isfinite(estimate.value)
+        assert (estimate.low, estimate.high) == (-math.inf, math.inf)
+    for estimate in (large.cost, large.regret):
+        assert (estimate.low, estimate.high) == (0.0, math.inf)
+
+
+def test_one_seed_does_not_tell_that_a_larger_model_is_worse() -> None:
+    rule = LadderRule(widths=(32, 256), seeds=1)
+    found = of(Basin(noise=0.01), Basin(floor=3.01, noise=0.01, number=1), rule)
+    assert found.note == ""
+
+
+def test_without_an_interval_at_the_base_there_is_none_for_what_is_measured_from_it() -> None:
+    base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
+    large = judged(base, Basin(optimum=0.1, noise=0.001).curve(LARGE)).sizes[1]
+    assert (large.shift.low, large.shift.high) == (-math.inf, math.inf)
+    assert (large.cost.low, large.cost.high) == (0.0, math.inf)
+    assert math.isfinite(large.loss.low) and math.isfinite(large.optimum.high)
 
 
 def test_too_few_finite_points_settle_nothing() -> None:
@@ -150,6 +181,8 @@ def test_too_few_finite_points_settle_nothing() -> None:
     found = judged(Basin(noise=0.001).curve(), lonely)
     assert found.sizes[1].answer == "cannot say yet"
     assert "too few seeds or finite runs" in found.sizes[1].reason
+    # More seeds would never tell: the noise is read off points near each other.
+    assert "finite at width 256: lower transfer.step" in found.todo and found.more is None
     base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
     found = judged(base, Basin(optimum=1.9).curve(LARGE))
     assert [size.answer for size in found.sizes] == ["cannot say yet"] * 2
