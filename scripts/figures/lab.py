@@ -122,7 +122,9 @@ class Lab:
             made.add_row(one.claim, one.source, one.measured, one.answer)
         Console(width=None if sys.stdout.isatty() else 120).print(made)
         claims = [asdict(one) for one in self.claims]
-        command = shlex.join(["python", f"scripts/figures/{self.name}.py", *self.words])
+        # Where trials are trained changes nothing.
+        words = [word for word in self.words if not word.startswith("launcher")]
+        command = shlex.join(["python", f"scripts/figures/{self.name}.py", *words])
         record = {"figure": self.name, "size": size, "command": command, "claims": claims}
         write_json(self.folder / "claims.json", record)
         picture, _ = save(figure, self.folder / self.name)
