@@ -13,8 +13,8 @@ from typing import Any
 
 from sweeper.commands.bench import open_bench, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
-from sweeper.config import Tree, compose_tree, to_yaml
-from sweeper.errors import ConfigError
+from sweeper.config import Tree, compose_tree, read_tree, to_yaml
+from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
 from sweeper.launch.launcher import Scheduled
 from sweeper.lock import StudyLock
@@ -29,6 +29,9 @@ from sweeper.settings import Bench, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep, replay_search
 from sweeper.trial import defaults, encode
+
+SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
+"""The groups that a search's conclusion depends on."""
 
 
 def search(
@@ -59,6 +62,7 @@ def search(
         if lock.previous is not None:
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
+            _note_changes(settings, study)
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             try:
                 found = _run_search(bench, study, output, wait=not detach)
@@ -88,6 +92,25 @@ def _detached(
     known = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(known)
     return DONE
+
+
+def _note_changes(settings: Settings, study: Study) -> None:
+    """Say which keys a study's earlier search had otherwise: its conclusion stands no more."""
+    try:
+        earlier = read_tree(settings.folder / "config.yaml", ())
+    except BadInput:  # there is none, or it cannot be read
+        return
+    changed = []
+    for group in SEARCHED:
+        old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
+        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        changed += [f"{group}.{key}" for key in keys]
+    if changed:
+        (settings.folder / "search.json").unlink(missing_ok=True)
+        study.notices.append(
+            f"the study was searched with other values of {', '.join(changed)} before: those "
+            "trials are kept, and count where they are the same"
+        )
 
 
 def _kept_config(settings: Settings) -> str:

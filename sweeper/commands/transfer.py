@@ -23,7 +23,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench, Settings, read_root, resolve
 from sweeper.study import Study
 from sweeper.sweep import replay_search
-from sweeper.transfer.ladder import Size
+from sweeper.transfer.ladder import AXES, SEVERAL, Size
 from sweeper.transfer.plan import TransferPlan, make_plan
 from sweeper.transfer.trend import FEWEST, Trend
 from sweeper.transfer.verdict import Verdict
@@ -116,6 +116,8 @@ def transfer(
     write_report(settings.folder)
     output.say(f"Plan: {folder / 'plan.json'}")
     output.say(f"Report: {settings.folder / 'report.html'}")
+    gaps = _gaps(settings, size, [verdict.axis for verdict in verdicts]) if target.validate else []
+    output.notes(gaps)
     _next(settings, target, verdicts, words, output)
     document = {
         "study": settings.name,
@@ -124,7 +126,7 @@ def transfer(
         "trend": moved and moved.to_json(),
     }
     output.document(document)
-    proven = all(verdict.answer == "holds" for verdict in verdicts)
+    proven = not gaps and all(verdict.answer == "holds" for verdict in verdicts)
     return NOT_PROVEN if target.strict and not proven else DONE
 
 
@@ -145,6 +147,20 @@ def _next(
     kept = [word for word in words if not (seeds and word.startswith("transfer.seeds="))]
     kept += [f"transfer.seeds={seeds}"] * bool(seeds)
     output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *kept])}")
+
+
+def _gaps(settings: Settings, target: Size, climbed: Sequence[str]) -> list[str]:
+    """Where the target differs from the base and no ladder that was judged does."""
+    ladders, found = settings.transfer.ladders(settings.rung), []
+    for axis in ("width", "depth"):
+        own, asked = getattr(settings.base, axis), getattr(target, axis)
+        rungs = [rung for name in (axis, SEVERAL) if name in climbed for rung in ladders[name]]
+        if asked != own and all(getattr(rung, axis) == own for rung in rungs):
+            found.append(
+                f"the target's {axis}, {asked}, is not proven: no ladder climbs it from the base's "
+                f"{own}; add transfer.{AXES[axis]}=[{own},{2 * own},{4 * own}]"
+            )
+    return found
 
 
 def _check_correction(settings: Settings, moved: Trend | None) -> None:

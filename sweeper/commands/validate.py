@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.commands.bench import progress
 from sweeper.commands.output import Output, failures
 from sweeper.errors import BadInput
-from sweeper.files import write_json
+from sweeper.files import try_json, write_json
 from sweeper.lock import StudyLock
 from sweeper.report import console as show
 from sweeper.report.plots import learning_rate_figure, save
@@ -19,10 +19,10 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Bench
 from sweeper.study import Study
 from sweeper.sweep import Sweep, replay_ladder
-from sweeper.transfer.ladder import SEVERAL, Size, SizeCurve
+from sweeper.transfer.ladder import AXES, SEVERAL, Size, SizeCurve
 from sweeper.transfer.trend import Trend, trend
 from sweeper.transfer.verdict import Verdict, judge
-from sweeper.trial import Result, encode
+from sweeper.trial import Hps, Result, encode
 
 
 def check_ladders(bench: Bench) -> None:
@@ -60,9 +60,10 @@ def validate(
     by_axis = {a: [curves[r] for r in s] for a, s in ladders.items()}
     verdicts = [judge(axis, part, centre, settings.rung, rule) for axis, part in by_axis.items()]
     moved = trend(by_axis.get("width", ()), centre, target)
-    record = _record(rule.along, centre, verdicts, list(curves.values()), moved)
+    record = _record(rule.along, found.best, verdicts, list(curves.values()), moved)
     name = "" if rule.along == "eta" else f"-{rule.along}"
-    write_json(folder / f"validation{name}.json", record)
+    path = folder / f"validation{name}.json"
+    write_json(path, _with_earlier(record, try_json(path)))
     for verdict in verdicts:
         picture = folder / f"curves{name}-{verdict.axis}"
         save(learning_rate_figure(encode(record), verdict.axis), picture)
@@ -88,7 +89,7 @@ def measured_trend(bench: Bench, study: Study, found: Conclusion, target: int) -
 
 def _record(
     along: str,
-    centre: float,
+    best: Hps,
     verdicts: Sequence[Verdict],
     curves: Sequence[SizeCurve],
     moved: Trend | None,
@@ -96,7 +97,8 @@ def _record(
     """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
     return {
         "along": along,
-        f"transferred_log2_{along}": centre,
+        f"transferred_log2_{along}": best[along],
+        "log2_hps": dict(best),
         "axes": [verdict.to_json() for verdict in verdicts],
         "trend": moved and moved.to_json(),
         "curves": [
@@ -110,3 +112,20 @@ def _record(
             for curve in curves
         ],
     }
+
+
+def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """The record, with what an earlier one says of the same hyperparameters on other ladders."""
+    if any(earlier.get(key) != record[key] for key in ("along", "log2_hps")):
+        return record
+    try:
+        axes = {axis["axis"]: axis for axis in (*earlier["axes"], *record["axes"])}
+        curves = {_size_of(curve): curve for curve in (*earlier["curves"], *record["curves"])}
+    except (TypeError, KeyError):  # of another shape than is written here
+        return record
+    trend = record["trend"] or earlier.get("trend")
+    return {**record, "axes": list(axes.values()), "curves": list(curves.values()), "trend": trend}
+
+
+def _size_of(curve: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(curve[key] for key in AXES)

@@ -224,7 +224,7 @@ def verdict(console: Console, found: Verdict, along: str = "eta") -> None:
         f"Regret: loss in nats of training at the transferred {along}. "
         "Cost: at the base's own optimum. "
         "Shift: log2, from the base's optimum. Basin: log2 width within 1 % of the least loss. "
-        "±: 95 % interval."
+        f"±: 95 % interval. Holds: {found.limits}."
     )
     if found.axis in UNSCALED:
         legend += f" The rule over {axis}: eta stays as it is."
@@ -236,9 +236,10 @@ def verdict(console: Console, found: Verdict, along: str = "eta") -> None:
     for line in [*notes, *([f"Note: {found.note}."] if found.note else [])]:
         console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)
     style = {"holds": "green", "fails": "red"}.get(found.answer, "yellow")
+    subject = "" if along == "eta" else f"of {along} "
     todo = f" To settle it, {found.todo}." if found.todo else ""
     console.print(
-        f"[bold {style}]The transfer over {axis} {_sentence(found)}.[/]{todo}",
+        f"[bold {style}]The transfer {subject}over {axis} {_sentence(found)}.[/]{todo}",
         highlight=False,
         soft_wrap=True,
     )
@@ -260,12 +261,15 @@ def trend(console: Console, found: Trend | None, *, applied: bool) -> None:
         f"Trend over {len(found.widths)} widths: eta* goes as width^({within(found.slope)}). "
         f"At width {found.target} it predicts eta {short(2.0**found.predicted.value)} "
         f"({short(low)} to {short(high)}) where the plan's transferred one is "
-        f"{short(2.0**found.transferred)}; going over would save {found.gain.value:.4f} nats. "
+        f"{short(2.0**found.transferred)}. "
     )
+    saved = f"going over saves {found.gain.value:.4f} nats"
     if applied:
-        text += "The plan uses the prediction (transfer.correct)."
+        text += f"The plan uses the prediction (transfer.correct): {saved}."
     elif found.warranted:
-        text += f"A correction is warranted: {found.reason}. transfer.correct=true applies it."
+        text += (
+            f"A correction is warranted: {found.reason}; {saved}. transfer.correct=true applies it."
+        )
     else:
         text += f"No correction is warranted: {found.reason}."
     console.print(text, highlight=False, markup=False, soft_wrap=True)

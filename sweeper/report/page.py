@@ -94,14 +94,20 @@ class Documents:
         search = self.search if _shows(replace(empty, search=self.search)) else {}
         damaged += ["search.json"] * (search != self.search)
         for target in self.targets:
-            plan, validation = replace(target, validation={}), replace(target, plan={})
+            bare = replace(target, plan={}, validation={}, others=())
+            plan = replace(bare, plan=target.plan)
+            validation = replace(bare, validation=target.validation)
             if not _shows(replace(empty, targets=(plan,))):
                 damaged.append(f"transfer/{target.name}/plan.json")
                 plan = replace(plan, plan={})
             if not _shows(replace(empty, targets=(validation,))):
                 damaged.append(f"transfer/{target.name}/validation.json")
                 validation = replace(validation, validation={})
-            targets.append(replace(plan, validation=validation.validation))
+            each = [replace(bare, validation=other) for other in target.others]
+            others = tuple(o.validation for o in each if _shows(replace(empty, targets=(o,))))
+            if len(others) < len(each):
+                damaged.append(f"transfer/{target.name}/validation-*.json")
+            targets.append(replace(plan, validation=validation.validation, others=others))
         return replace(self, search=search, targets=tuple(targets), damaged=tuple(damaged))
 
 
@@ -148,14 +154,15 @@ def _shows(found: Documents) -> bool:
 
 def _page(found: Documents) -> str:
     """The page of these documents."""
-    search, names = found.search, _Names()
+    search, names, diagnoses = found.search, _Names(), sections.diagnoses(found.diagnoses)
+    failed = any(one["answer"] == "fails" for one in diagnoses)
     environment = _environment()
     script = environment.get_template("report.js").render()
     has_cost, has_lines = bool(search.get("cost_curve")), bool(search.get("lines"))
     return environment.get_template("report.html.j2").render(
         found=found,
         search=search,
-        answer=_overall(found.targets),
+        answer=_overall(found.targets) or "fails" * failed,
         headlines=HEADLINES,
         transfers=[_transfer(target, names) for target in found.targets],
         best=_best(search),
@@ -163,7 +170,7 @@ def _page(found: Documents) -> str:
         lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
         pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
         commands=_commands(found),
-        diagnoses=sections.diagnoses(found.diagnoses),
+        diagnoses=diagnoses,
         checks=sections.checks(found.check, names.next),
         scales=sections.scales(found.scales, names.next),
         script=Markup(script),
@@ -271,6 +278,7 @@ def _axis(validation: Document, verdict: Document, base: Document, names: _Names
         "answer": verdict.get("answer", UNKNOWN),
         "todo": verdict.get("todo", ""),
         "note": verdict.get("note", ""),
+        "limits": verdict.get("limits", ""),
         "sizes": [_size(size, axis, base) for size in verdict.get("sizes") or ()],
         "figure": Markup(drawing),
     }

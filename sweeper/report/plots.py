@@ -94,7 +94,8 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
     ax.set_ylabel(LOSS)
     answer = judged.get("answer", "no verdict yet")
     words = axis.replace("_", " ")
-    ax.set_title(f"Transfer over {words}: {answer}", parse_math=False)
+    subject = "" if along == "eta" else f"of {along} "
+    ax.set_title(f"Transfer {subject}over {words}: {answer}", parse_math=False)
     handles += [_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
     handles += _off_scale(means, top)
     if handles:

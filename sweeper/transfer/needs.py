@@ -83,9 +83,9 @@ def _merged(lines: Iterable[Line]) -> list[str]:
     found = []
     for (pattern, text), members in groups.items():
         low, high = min(members.values()), max(members.values())
-        words = f"{low:.6g}"
-        if not isclose(low, high):
-            words = f"{low:.4g} to {high:.4g} (by layer: see `operations`)"
+        words, ends = f"{low:.6g}", [f"{low:.4g}", f"{high:.4g}"]
+        if ends[0] != ends[1]:
+            words = f"{' to '.join(ends)} (by layer: see `operations`)"
         name = pattern if len(members) > 1 else next(iter(members))
         found.append(f"{name}: {text.format(words)}")
     return found

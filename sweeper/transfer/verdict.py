@@ -46,7 +46,8 @@ class Verdict:
     """The answer for one axis, from that of its sizes.
 
     `todo` says what would settle a doubt, and `more` how many seeds if it is seeds; `note` warns
-    of an eta that the base itself refutes, and of larger models that are worse.
+    of an eta that the base itself refutes, and of larger models that are worse. `limits` are the
+    thresholds in words.
     """
 
     axis: str
@@ -54,6 +55,7 @@ class Verdict:
     sizes: tuple[SizeVerdict, ...]
     todo: str = ""
     note: str = ""
+    limits: str = ""
     more: More | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def judge(
         sizes=tuple(sizes),
         todo=todo,
         note=". Also, ".join(notes),
+        limits=f"shift within {rule.max_shift:g}, cost within {100 * rule.max_regret:g} % of loss",
         more=more,
     )
 

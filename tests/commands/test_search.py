@@ -48,6 +48,17 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class TestSearch:
+    def test_a_changed_configuration_is_told_and_its_conclusion_withdrawn(
+        self, sweeper: Run, workplace: Path
+    ) -> None:
+        sweeper("search", *TINY, "study=a")
+        again = sweeper("search", *TINY, "study=a", "launcher.pack=2")
+        assert "other values" not in again.out
+        changed = sweeper("search", *TINY, "study=a", "train.warmup=0.3", HUGE)
+        said = "was searched with other values of parameterization.space, train.warmup before"
+        assert said in " ".join(changed.out.split())
+        assert json.loads((workplace / "runs/a/search.json").read_text())["objective"] == "inf"
+
     def test_ends_with_what_was_found_and_the_next_command(
         self, sweeper: Run, workplace: Path
     ) -> None:

@@ -10,9 +10,11 @@ import pytest
 from sweeper.commands import validate
 from sweeper.commands.transfer import split_root
 from sweeper.lock import StudyLock
+from sweeper.settings import Bench
 from sweeper.study import Study
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.trend import Trend
+from sweeper.transfer.verdict import Verdict
 from tests.commands.driver import Run, assert_refused, rewrite_results, tree
 
 QUICK = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.span=0.5", "transfer.extend=0"]
@@ -147,6 +149,49 @@ class TestValidate:
         answer = sweeper("transfer", "--validate", *QUICK, *words, "--json")
         assert [verdict["axis"] for verdict in answer.document["verdicts"]] == ["depth"]
 
+    def test_a_depth_that_no_ladder_climbs_is_not_proven(
+        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def holding(bench: Bench, *_: object) -> tuple[list[Verdict], None]:
+            climbed = bench.settings.transfer.ladders(bench.settings.rung)
+            return [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed], None
+
+        monkeypatch.setattr("sweeper.commands.transfer.validate", holding)
+        words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]
+        answer = sweeper(*words, *QUICK)
+        said = "the target's depth, 2, is not proven: no ladder climbs it from the base's 1; add "
+        assert answer.code == 3 and f"{said}transfer.depths=[1,2,4]" in answer.out
+        for climbed in ("transfer.depths=[2]", "transfer.sizes=[{width: 32, depth: 2}]"):
+            answer = sweeper(*words, *QUICK, climbed)
+            assert answer.code == 0 and "is not proven" not in answer.out
+        assert sweeper(*words, *QUICK, "transfer.sizes=[{width: 32}]").code == 3
+
+    def test_the_thresholds_are_told(self, sweeper: Run, study: Path) -> None:
+        words = ["transfer", "--to-width", "32", "--validate", *QUICK, "transfer.max_shift=60"]
+        said = "shift within 60, cost within 1 % of loss"
+        assert said in sweeper(*words).out
+        assert f"The transfer holds with {said}." in (study / "report.html").read_text()
+
+    def test_what_other_ladders_showed_stays(self, sweeper: Run, study: Path) -> None:
+        words = ["transfer", "--to-width", "32", "--validate", *QUICK]
+        sweeper(*words)
+        path = study / "transfer/w32-d1/validation.json"
+        first = json.loads(path.read_text())
+        sweeper(*words, "transfer.widths=[]", "transfer.batches=[4]")
+        record = json.loads(path.read_text())
+        assert [axis["axis"] for axis in record["axes"]] == ["width", "batch_size"]
+        assert record["axes"][0] == first["axes"][0] and record["trend"] == first["trend"]
+        trained = [(c["width"], c["batch_size"]) for c in record["curves"]]
+        assert trained == [(16, 2), (32, 2), (16, 4)]
+        page = (study / "report.html").read_text()
+        assert "Validation over width" in page and "Validation over batch size" in page
+        sweeper(*words, "transfer.widths=[]", "transfer.batches=[4]", "transfer.eta=-1")
+        record = json.loads(path.read_text())
+        assert [axis["axis"] for axis in record["axes"]] == ["batch_size"]
+        path.write_text(json.dumps({**record, "axes": 3}))
+        sweeper(*words, "transfer.eta=-1")
+        assert [one["axis"] for one in json.loads(path.read_text())["axes"]] == ["width"]
+
     def test_batch_size_and_steps_are_ladders_of_their_own(self, sweeper: Run, study: Path) -> None:
         words = [*QUICK[1:], "transfer.widths=[]", "transfer.batches=[4]", "transfer.steps=[9]"]
         answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
@@ -266,7 +311,7 @@ class TestCorrection:
         offered = sweeper(*words)
         assert "Trend over 3 widths: eta* goes as width^(-0.50 ±0.10)." in offered.out
         assert "eta 0.3536 (0.2973 to 0.4204)" in offered.out
-        assert "would save 0.0625 nats" in offered.out
+        assert "going over saves 0.0625 nats" in offered.out
         assert "transfer.correct=true applies it" in offered.out
         source = json.loads((study / "transfer/w256-d1/plan.json").read_text())["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
