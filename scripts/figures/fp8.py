@@ -134,7 +134,7 @@ def _less(lab: Lab, source: str, cast: str, found: Found) -> None:
     lab.claim(
         source,
         f"the cast ({CASTS[cast]}) costs u-muP less than muP",
-        f"{within(overall(ours), FORM)} and {within(overall(theirs), FORM)} nats",
+        f"u-muP {within(overall(ours), FORM)}, muP {within(overall(theirs), FORM)} nats",
         below(NOTHING, overall(more)),
     )
 
