@@ -275,6 +275,8 @@ def draw(found: Mapping[str, Strategy]) -> Figure:
     upper[0].set_yscale("log")
     upper[0].relim()
     upper[0].autoscale(axis="y")
+    low, high = upper[0].get_ylim()
+    upper[0].set_ylim(low, high * (high / low) ** 0.35)  # room for the keys
     upper[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     upper[0].yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
     upper[0].yaxis.set_minor_formatter(NullFormatter())
