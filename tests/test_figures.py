@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -96,3 +100,102 @@ def test_claims_are_kept_with_figure_command_and_size(
     assert (one.folder / "x.png").exists() and (one.folder / "x.svg").exists()
     assert "| it \\| stays | paper, Fig. 1 | +0.1 | **cannot say** |" in claims.section(record)
     assert "| [`x`](#x) |  |  | 1 |" in claims.tally([record])
+    assert claims.tally([record, record]).endswith("| all |  |  | 2 |")
+
+
+def test_every_picture_has_a_caption() -> None:
+    assert set(claims.CAPTIONS) == set(claims.ORDER)
+
+
+def test_a_verdict_gives_the_reason_of_a_size_that_fails_before_one_that_is_open() -> None:
+    answers = ("cannot say yet", "holds", "fails")
+    sizes = [
+        {"size": {"batch_size": 2**i}, "answer": answer, "reason": f"r{i}"}
+        for i, answer in enumerate(answers)
+    ]
+    judged = {"axis": "batch_size", "sizes": sizes}
+    assert lab.why(judged) == "; batch size 4: r2"
+    assert lab.why({**judged, "sizes": sizes[:2]}) == "; batch size 1: r0"
+    assert lab.why({**judged, "sizes": sizes[1:2]}) == ""
+
+
+def test_a_difference_says_which_way_it_goes() -> None:
+    less = Estimate(value=-0.2, low=-0.3, high=0.1)
+    assert lab.compared(less) == "0.200 [-0.100, 0.300] nats lower"
+    more = Estimate(value=0.2, low=-0.1, high=0.3)
+    assert lab.compared(more, "{:.1f}") == "0.2 [-0.1, 0.3] nats higher"
+
+
+def test_a_root_of_one_s_own_is_where_the_figure_lies_and_is_not_passed_on() -> None:
+    one = lab.Lab(name="x", words=["root=there", "size=middle"])
+    assert one.folder == Path("there/x-middle") and one.passed == ["size=middle"]
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_is_printed_and_nothing_is_run(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        lab.arguments(["size=paper", word], "what it is")
+    assert ended.value.code == 0 and capsys.readouterr().out == "what it is\n"
+
+
+def test_an_option_is_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        lab.arguments(["--dry-run"], "what it is")
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and not said.out
+    assert "--dry-run" in said.err and said.err.count("\n") == 1
+
+
+def test_the_page_quotes_a_claim_only_while_its_answer_is_the_same() -> None:
+    claim = {"claim": "it stays over width", "measured": "+0.1", "answer": "borne out"}
+    record = {"figure": "x", "claims": [claim]}
+    assert claims.quote("so {x: borne out: it\n  stays}.", [record]) == "so +0.1."
+    for words in ("{x: not borne out: it stays}", "{x: borne out: it goes}"):
+        with pytest.raises(SystemExit, match="it is now"):
+            claims.quote(words, [record])
+
+
+def test_finished_figures_are_copied_beside_the_page(tmp_path: Path) -> None:
+    made, docs = tmp_path / "made", tmp_path / "docs"
+    docs.mkdir()
+    with pytest.raises(SystemExit, match="no figure"):
+        claims.collect(made, docs)
+    (made / "depth").mkdir(parents=True)
+    (made / "depth/claims.json").write_text("{}")
+    (made / "depth/depth.png").write_bytes(b"picture")
+    claims.collect(made, docs)
+    assert sorted(path.name for path in docs.iterdir()) == ["depth.json", "depth.png"]
+
+
+SLOW = """#!/bin/sh
+trap 'sleep 0.5; touch stopped; exit 130' INT
+touch started
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_ctrl_c_lets_sweeper_stop_by_itself(tmp_path: Path, whole_group: bool) -> None:
+    """A terminal sends it to the whole group, a kill to the script alone."""
+    fake = tmp_path / "slow"
+    fake.write_text(SLOW)
+    fake.chmod(0o755)
+    code = (
+        f"import lab, sys; sys.executable = {str(fake)!r}; lab.Lab(name='x', words=[]).search('s')"
+    )
+    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])])
+    script = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "started").exists() and script.poll() is None:
+        time.sleep(0.05)
+    os.killpg(script.pid, signal.SIGINT) if whole_group else script.send_signal(signal.SIGINT)
+    _, said = script.communicate(timeout=60)
+    assert script.returncode == 130 and not said
+    assert (tmp_path / "stopped").exists()

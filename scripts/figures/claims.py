@@ -1,14 +1,22 @@
 """Write docs/claims.md from the records that the figures left in docs/figures/.
 
-python scripts/figures/claims.py
+python scripts/figures/claims.py [FOLDER]
+
+With a FOLDER, such as runs/figures, the record and the picture of every figure that is there are
+copied to docs/figures/ first. The page's words are in docs/figures/claims.md.in.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from lab import arguments
 
 DOCS = Path(__file__).parents[2] / "docs"
 # In the order of the sources: the u-muP paper's figures first.
@@ -23,38 +31,107 @@ ORDER = (
     "spectral",
     "depth",
 )
+CURVES = (
+    "A line is a size of the ladder, darker the larger it is; a point is the mean over the seeds, "
+    "a star the optimum that is fitted to a line."
+)
+CAPTIONS = {
+    "lr_transfer": f"{CURVES} Panels of a row have one axis of losses; a title has the verdict.",
+    "hp_search": f"Above: {CURVES} Below, left and middle: the least loss after so many runs, of "
+    "the random search its expectation over the order of its runs; dotted lines: where the phases "
+    "of the independent search end. Below, right: fresh seeds, the mean with its 95 % interval.",
+    "rms": "Above: hollow circles are the RMS at initialization, full ones at the end, the mean "
+    "over the seeds; the band is E4M3's normal range. Below: the mean with its 95 % interval, "
+    "where one thing is made larger by the factor that is named.",
+    "fp8": "Above: the mean loss over the seeds; points that diverged are left out. Below: the "
+    "mean over the seeds in training, each cast at its own best η. Grey: no cast; red: as printed; "
+    "blue, dashed: later version. Where the three agree, they lie on each other.",
+    "coupling": "Left: the transfer error of every pair; black line and grey band: their mean with "
+    "its 95 % interval. Maps: the loss over a pair, above the pair's least, both axes in log2; "
+    "circles: the best of each row; crosses: the best of each column; grey cells diverged; the "
+    "darkest colour is 0.3 nats or more. Without coupling the circles stand in a column and the "
+    "crosses in a row.",
+    "exponents": f"{CURVES} Rings: the parameterization that should train alike. Right: the "
+    "difference with its 95 % interval; grey line: none.",
+    "effective_theory": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
+    "the η that is transferred; means over a twentieth of a run.",
+    "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
+    f"that keep it, dashed: rules that do not. Below: {CURVES}",
+    "depth": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
+}
+"""What the marks of every picture are."""
+QUOTED = re.compile(r"\{(\w+): (borne out|not borne out|cannot say): ([^}]+)\}")
+"""In the page's words: a claim, by how it begins, with the answer that the words rest on."""
 
 
 def main() -> None:
     """All claims in one table, and a section with its picture for each figure."""
+    words = arguments(sys.argv[1:], str(__doc__))
+    if len(words) > 1:
+        sys.exit("Error: one folder at most; --help says what is taken")
+    for folder in words:
+        collect(Path(folder))
     records = [json.loads((DOCS / "figures" / f"{name}.json").read_text()) for name in ORDER]
     template = (DOCS / "figures" / "claims.md.in").read_text()
     count = sum(len(record["claims"]) for record in records)
-    text = template.replace("{tally}", tally(records)).replace("{count}", str(count))
+    text = quote(template, records).replace("{tally}", tally(records))
+    text = text.replace("{count}", str(count))
     text = text.replace("{figures}", "\n".join(section(record) for record in records))
     (DOCS / "claims.md").write_text(text)
 
 
-def tally(records: list[Mapping[str, Any]]) -> str:
-    """How many claims of each figure were borne out, were not, and were left open."""
+def collect(folder: Path, into: Path = DOCS / "figures") -> None:
+    """Copy the record and the picture of every finished figure of `folder`."""
+    found = [name for name in ORDER if (folder / name / "claims.json").exists()]
+    if not found:
+        sys.exit(f"Error: no figure's claims.json in {folder}; run one of scripts/figures/ first")
+    for name in found:
+        shutil.copyfile(folder / name / "claims.json", into / f"{name}.json")
+        shutil.copyfile(folder / name / f"{name}.png", into / f"{name}.png")
+    print(f"Copied: {', '.join(found)}")
+
+
+def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """What was measured in place of every claim that is named, if its answer is still the same."""
+    own = {record["figure"]: record["claims"] for record in records}
+
+    def measured(found: re.Match[str]) -> str:
+        figure, answer, words = found[1], found[2], " ".join(found[3].split())
+        claims = [one for one in own[figure] if one["claim"].startswith(words)]
+        if [one["answer"] for one in claims] != [answer]:
+            now = [f"{one['claim']}: {one['answer']}" for one in claims]
+            sys.exit(f"Error: claims.md.in takes {figure}: {words}: for {answer}; it is now {now}")
+        return str(claims[0]["measured"])
+
+    return QUOTED.sub(measured, template)
+
+
+def tally(records: Sequence[Mapping[str, Any]]) -> str:
+    """How many claims of each figure were borne out, were not, and were left open; and of all."""
     rows = ["| figure | borne out | not borne out | cannot say |", "|---|---|---|---|"]
+    every: list[str] = []
     for record in records:
         answers = [claim["answer"] for claim in record["claims"]]
-        cells = [answers.count(key) for key in ("borne out", "not borne out", "cannot say")]
+        every += answers
         name = record["figure"]
-        rows.append(f"| [`{name}`](#{name}) | {' | '.join(str(cell or '') for cell in cells)} |")
-    return "\n".join(rows)
+        rows.append(f"| [`{name}`](#{name}) | {_counts(answers)} |")
+    return "\n".join([*rows, f"| all | {_counts(every)} |"])
+
+
+def _counts(answers: Sequence[str]) -> str:
+    cells = [answers.count(key) for key in ("borne out", "not borne out", "cannot say")]
+    return " | ".join(str(cell or "") for cell in cells)
 
 
 def section(record: Mapping[str, Any]) -> str:
-    """A figure: what it trained, the table of its claims, the picture."""
+    """A figure: what it trained, the table of its claims, the picture and what its marks are."""
     name = record["figure"]
     lines = [f"## {name}", "", f"`{record['command']}`; {record['size']}.", ""]
     lines += ["| claim | source | measured | at this size |", "|---|---|---|---|"]
     for claim in record["claims"]:
         cells = (claim[key].replace("|", "\\|") for key in ("claim", "source", "measured"))
         lines.append(f"| {' | '.join(cells)} | **{claim['answer']}** |")
-    return "\n".join([*lines, "", f"![{name}](figures/{name}.png)", ""])
+    return "\n".join([*lines, "", f"![{name}](figures/{name}.png)", "", CAPTIONS.get(name, ""), ""])
 
 
 if __name__ == "__main__":

@@ -90,9 +90,9 @@ def _less_coupled(
         "u-muP, Fig. 10 and 11",
         "taking an optimum from where another hyperparameter has another value costs less under "
         f"u-muP ({PRINTED['umup']} nats in the paper) than under muP ({PRINTED['mup']})",
-        f"{means['umup']} and {means['mup']} nats over {len(values['umup'])} and "
-        f"{len(values['mup'])} pairs; difference {within(less, '{:+.3f}')}. Grids that do not "
-        f"reach the optimum: {cut['umup']} and {cut['mup']}",
+        f"u-muP {means['umup']} nats over {len(values['umup'])} pairs, muP {means['mup']} over "
+        f"{len(values['mup'])}; difference {within(less, '{:+.3f}')}. Grids that do not reach the "
+        f"optimum: u-muP {cut['umup']}, muP {cut['mup']}",
         below(less, NOTHING),
     )
 

@@ -16,6 +16,7 @@ from lab import (
     Document,
     Lab,
     below,
+    compared,
     curves,
     estimate,
     farthest,
@@ -24,6 +25,7 @@ from lab import (
     panels,
     shifts,
     verdict,
+    why,
     within,
 )
 from matplotlib import rc_context
@@ -84,11 +86,12 @@ def _far(found: Document) -> tuple[Document, int]:
 
 def _stays(lab: Lab, source: str, rule: str, found: Mapping[str, Document]) -> None:
     far, depth = _far(found[rule])
+    judged = verdict(found[rule], "depth")
     lab.claim(
         source,
         f"{RULES[rule]}: the best η stays over depth",
-        f"shift {within(estimate(far['shift']))} at depth {depth}",
-        ANSWERS[verdict(found[rule], "depth")["answer"]],
+        f"shift {within(estimate(far['shift']))} at depth {depth}{why(judged)}",
+        ANSWERS[judged["answer"]],
     )
 
 
@@ -110,7 +113,8 @@ def _cheaper(lab: Lab, other: str, found: Mapping[str, Document]) -> None:
     lab.claim(
         "CompleteP, Fig. 1",
         f"keeping the base's best η costs less under CompleteP than under {RULES[other]}",
-        f"{within(ours, '{:.4f}')} and {within(theirs, '{:.4f}')} nats at depth {depth}",
+        f"CompleteP {within(ours, '{:.4f}')}, {RULES[other]} {within(theirs, '{:.4f}')} nats "
+        f"at depth {depth}",
         below(ours, theirs),
     )
 
@@ -122,7 +126,7 @@ def _better(lab: Lab, other: str, found: Mapping[str, Document]) -> None:
     lab.claim(
         "CompleteP, Fig. 1",
         f"at the best η of each CompleteP's loss is below {RULES[other]}'s",
-        f"{within(less, '{:+.4f}')} nats at depth {size['depth']}, paired by seed",
+        f"CompleteP's {compared(less, '{:.4f}')} at depth {size['depth']}, paired by seed",
         below(less, NOTHING),
     )
 
@@ -132,7 +136,7 @@ def _share(axes: Sequence[Axes]) -> None:
     low = min(ax.get_ylim()[0] for ax in axes)
     high = max(ax.get_ylim()[1] for ax in axes)
     for ax in axes:
-        ax.set_ylim(low - 0.25 * (high - low), high)
+        ax.set_ylim(low - 0.45 * (high - low), high)
         rows: Any = {"ncols": 4, "columnspacing": 1, "handlelength": 1.2}
         ax.legend(title="depth", loc="lower center", **rows)
 

@@ -31,6 +31,7 @@ from lab import (
     panels,
     shade,
     verdict,
+    why,
     within,
 )
 from matplotlib import rc_context
@@ -186,8 +187,9 @@ def _calmer(lab: Lab, one: Strategy, other: Strategy) -> None:
     lab.claim(
         FIG_1,
         f"fewer spikes in training under {one.name} rates than under one rate",
-        f"{fmean(ours):.2f} and {fmean(theirs):.2f} a run at width {widths[0]}, difference "
-        f"{within(less)}; transferred to width {widths[1]}: {far[0]:.2f} and {far[1]:.2f}",
+        f"{one.name} {fmean(ours):.2f}, one rate {fmean(theirs):.2f} a run at width {widths[0]}, "
+        f"difference {within(less)}; transferred to width {widths[1]}: {one.name} {far[0]:.2f}, "
+        f"one rate {far[1]:.2f}",
         below(less, NOTHING),
     )
 
@@ -203,7 +205,7 @@ def _product(lab: Lab, found: Mapping[str, Strategy]) -> None:
     lab.claim(
         "Effective theory, II.1.E",
         f"the best lr x wd is the same under one rate and {TANGENT} rates",
-        f"2^{products[0]:g} and 2^{products[1]:g}, each to a factor of 2"
+        f"one rate 2^{products[0]:g}, {TANGENT} 2^{products[1]:g}, each to a factor of 2"
         + ("" if accepted else "; not all neighbours were worse"),
         answer if accepted else "cannot say",
     )
@@ -250,7 +252,7 @@ def _stays(lab: Lab, one: Strategy) -> None:
         "Effective theory, (1.108)-(1.116)",
         f"{one.name} rates: the best η stays over width",
         f"shift {within(estimate(far['shift']))} at width {far['size']['width']}; keeping η costs "
-        f"{cost} nats of {number(far['loss']['value']):.3f}",
+        f"{cost} nats of {number(far['loss']['value']):.3f}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 
@@ -273,6 +275,8 @@ def draw(found: Mapping[str, Strategy]) -> Figure:
     upper[0].set_yscale("log")
     upper[0].relim()
     upper[0].autoscale(axis="y")
+    low, high = upper[0].get_ylim()
+    upper[0].set_ylim(low, high * (high / low) ** 0.35)  # room for the keys
     upper[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     upper[0].yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
     upper[0].yaxis.set_minor_formatter(NullFormatter())

@@ -28,6 +28,7 @@ from lab import (
     paired,
     panels,
     verdict,
+    why,
     within,
 )
 from matplotlib import rc_context
@@ -158,7 +159,7 @@ def judge(lab: Lab, found: Found, more: list[str]) -> None:
     fixed = (
         "a fixed eps that is too large (1e-3) costs loss at large width (mean-field; against 1e-8)"
     )
-    _less(lab, "Everett et al., epsilon", found, (SMALL, FIXED), fixed)
+    _less(lab, "Everett et al., epsilon", found, (FIXED, SMALL), fixed, more=True)
     for name in (SCALED, ATAN2):
         _alike(lab, name, found)
 
@@ -170,7 +171,7 @@ def _moves(lab: Lab, found: Document) -> None:
     lab.claim(
         "Everett et al.; u-muP, Fig. 1",
         f"{ONE_RATE}: the best η moves with width",
-        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}",
+        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}{why(judged)}",
         answers.get(judged["answer"], "cannot say"),
     )
 
@@ -182,7 +183,7 @@ def _stays(lab: Lab, name: str, found: Document) -> None:
     lab.claim(
         "Everett et al., Table 1",
         f"{words}: the best η stays over width",
-        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}",
+        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 
@@ -194,7 +195,8 @@ def _steadier(lab: Lab, found: Found) -> None:
     lab.claim(
         "Everett et al.",
         "standard, Adam: the best η moves less under full alignment's exponents than under none's",
-        f"shift {within(ours)} and {within(theirs)} at width {full['size']['width']}",
+        f"shift {within(ours)} under full's, {within(theirs)} under none's, at width "
+        f"{full['size']['width']}",
         below(apart(ours), apart(theirs)),
     )
 
@@ -230,14 +232,17 @@ def _gap(first: str, second: str, found: Found) -> tuple[Estimate, Document]:
     return paired(least(found[first], size), least(found[second], size)), size
 
 
-def _less(lab: Lab, source: str, found: Found, pair: tuple[str, str], claim: str) -> None:
-    """Whether the first of two trains to the lower loss."""
+def _less(
+    lab: Lab, source: str, found: Found, pair: tuple[str, str], claim: str, *, more: bool = False
+) -> None:
+    """Whether the first of two trains to the lower loss; `more`: to the higher one."""
     gap, size = _gap(*pair, found)
     lab.claim(
         source,
         claim,
-        f"loss {within(gap, '{:+.4f}')} nats at width {size['width']}, paired by seed",
-        below(gap, NOTHING),
+        f"{' less '.join(pair)}: {within(gap, '{:+.4f}')} nats at width {size['width']}, "
+        "paired by seed",
+        below(NOTHING, gap) if more else below(gap, NOTHING),
     )
 
 
@@ -250,7 +255,8 @@ def _alike(lab: Lab, name: str, found: Found) -> None:
     lab.claim(
         "Everett et al., epsilon",
         f"{name} does as well as an eps of 1e-8 (mean-field; within 1 %)",
-        f"loss {within(gap, '{:+.4f}')} nats at width {size['width']}, paired by seed",
+        f"{name} less {SMALL}: {within(gap, '{:+.4f}')} nats at width {size['width']}, "
+        "paired by seed",
         "borne out" if inside else "not borne out" if outside else "cannot say",
     )
 

@@ -102,7 +102,7 @@ def _close(lab: Lab, source: str, cast: str, found: Found, share: float) -> None
     lab.claim(
         source,
         f"u-muP in FP8 ({CASTS[cast]}) trains close to the baseline: within {share:.0%} of it",
-        f"{within(cost, FORM)} nats on {plain:.3f}, may be {share * plain:.4f}",
+        f"{within(cost, FORM)} nats on {plain:.3f}, up to {share * plain:.4f} allowed",
         below(cost, at(share * plain)),
     )
 
@@ -115,7 +115,7 @@ def _fails(lab: Lab, found: Found, share: float) -> None:
     lab.claim(
         "u-muP, Fig. 7",
         f"muP under the plain cast (as printed) does not: it is not within {share:.0%} of it",
-        f"{within(cost, FORM)} nats on {mean(plain.losses):.3f}, may be {most:.4f}",
+        f"{within(cost, FORM)} nats on {mean(plain.losses):.3f}, up to {most:.4f} allowed",
         below(at(most), cost),
     )
     lab.claim(
@@ -134,7 +134,7 @@ def _less(lab: Lab, source: str, cast: str, found: Found) -> None:
     lab.claim(
         source,
         f"the cast ({CASTS[cast]}) costs u-muP less than muP",
-        f"{within(overall(ours), FORM)} and {within(overall(theirs), FORM)} nats",
+        f"u-muP {within(overall(ours), FORM)}, muP {within(overall(theirs), FORM)} nats",
         below(NOTHING, overall(more)),
     )
 

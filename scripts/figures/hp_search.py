@@ -17,6 +17,7 @@ from lab import (
     Lab,
     apart,
     below,
+    compared,
     curves,
     estimate,
     farthest,
@@ -144,7 +145,7 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
     lab.claim(
         "u-muP, Fig. 5",
         "u-muP: with the rule the loss at large width is lower than without",
-        f"by {within(gain, '{:+.4f}')} nats at width {width}, each at its best η",
+        f"with the rule {compared(gain)} at width {width}, each at its best η",
         below(gain, NOTHING),
     )
     moved, other = estimate(ours["shift"]), estimate(theirs["shift"])
@@ -215,20 +216,21 @@ def _search_claims(lab: Lab, searched: Mapping[str, Searched]) -> None:
             "u-muP, Fig. 2 (right)",
             f"{SCHEMES[scheme]}: the independent search "
             + ("is no match for a random one" if other else "beats a random one of as many runs"),
-            f"{within(better, '{:+.3f}')} nats against the random one, {runs} runs each",
+            f"the independent one's loss {compared(better)}, {runs} runs each",
             below(NOTHING, better) if other else below(better, NOTHING),
         )
     harm = {scheme: _harm(found.independent["combination"]) for scheme, found in searched.items()}
     lab.claim(
         "u-muP, Fig. 2 (right)",
         "muP: combining the optima of the lines harms",
-        f"{within(harm['mup'], '{:+.3f}')} nats against the best single change",
+        f"combined {compared(harm['mup'])} than the best single change",
         below(NOTHING, harm["mup"]),
     )
     lab.claim(
         "u-muP, Fig. 2 (right)",
         "u-muP: combining harms less than under muP",
-        f"{within(harm['umup'], '{:+.3f}')} nats",
+        f"combined {compared(harm['umup'])} than the best single change, "
+        f"muP {compared(harm['mup'])}",
         below(harm["umup"], harm["mup"]),
     )
 

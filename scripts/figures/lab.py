@@ -2,7 +2,8 @@
 
 A figure is a script with a config of the same name in `conf/experiment/`. Its arguments are
 overrides that every command of it gets, such as `size=paper launcher=local`. All it makes lies
-in `runs/figures/<name>/`; run it again after any interruption, and it goes on.
+in `runs/figures/<name>/` (`root=FOLDER`: in `FOLDER/<name>/`); run it again after any interruption,
+and it goes on.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 import yaml
@@ -39,6 +42,14 @@ ANSWERS: Mapping[str, Answer] = {
     "cannot say yet": "cannot say",
 }
 """What the verdict on a transfer says of the claim that it holds."""
+ROOT = "runs/figures"
+ARGUMENTS = f"""Arguments are overrides of the config, which every command of sweeper gets:
+  size=paper | size=middle   the sizes of conf/size/
+  launcher=slurm             where trials are trained
+  root=FOLDER                keep all in FOLDER/NAME instead of {ROOT}/NAME
+Run it again after any interruption, and it goes on."""
+STOPPED, PATIENCE = 130, 2.0
+"""The exit code after Ctrl-C; seconds after which sweeper has not got it from the terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +73,25 @@ class Lab:
     @classmethod
     def of(cls, name: str) -> Lab:
         """The figure `name` with the arguments of this process."""
-        return cls(name=name, words=sys.argv[1:])
+        sys.excepthook = _quiet
+        words = arguments(sys.argv[1:], f"{sys.modules['__main__'].__doc__}\n{ARGUMENTS}")
+        return cls(name=name, words=words)
 
     @property
     def folder(self) -> Path:
         """Where everything goes; each size of the experiment has a folder of its own."""
         size = [word.partition("=")[2] for word in self.words if word.startswith("size=")]
-        return Path("runs", "figures", "-".join([self.name, *size]))
+        roots = [word.partition("=")[2] for word in self.words if word.startswith("root=")]
+        return Path([ROOT, *roots][-1], "-".join([self.name, *size]))
+
+    @property
+    def passed(self) -> list[str]:
+        """The words that sweeper gets: all but `root`, of which each command has its own."""
+        return [word for word in self.words if not word.startswith("root=")]
 
     def search(self, study: str, *overrides: str) -> Document:
         """`sweeper search`; the content of the study's `search.json`."""
-        shared = [f"experiment={self.name}", *self.words, *overrides]
+        shared = [f"experiment={self.name}", *self.passed, *overrides]
         return self.sweeper("search", *shared, f"study={study}", f"root={self.folder}")
 
     def transfer(self, study: str, width: int, *overrides: str, along: str = "eta") -> Document:
@@ -94,10 +113,15 @@ class Lab:
         """One command of sweeper; its document. The command is printed, and so is its progress."""
         print(f"\n$ {shlex.join(['sweeper', *words])}", flush=True)
         command = [sys.executable, "-m", "sweeper", *words, "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            sys.exit(done.returncode)  # its message is on stderr
-        found: Document = json.loads(done.stdout)
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            text, _ = running.communicate()
+        except KeyboardInterrupt:
+            _stop(running)
+            sys.exit(STOPPED)
+        if running.returncode:
+            sys.exit(running.returncode)  # its message is on stderr
+        found: Document = json.loads(text)
         return found
 
     def _size(self) -> str:
@@ -122,13 +146,40 @@ class Lab:
             made.add_row(one.claim, one.source, one.measured, one.answer)
         Console(width=None if sys.stdout.isatty() else 120).print(made)
         claims = [asdict(one) for one in self.claims]
-        # Where trials are trained changes nothing.
-        words = [word for word in self.words if not word.startswith("launcher")]
+        # Where trials are trained and kept changes nothing.
+        words = [word for word in self.passed if not word.startswith("launcher")]
         command = shlex.join(["python", f"scripts/figures/{self.name}.py", *words])
         record = {"figure": self.name, "size": size, "command": command, "claims": claims}
         write_json(self.folder / "claims.json", record)
         picture, _ = save(figure, self.folder / self.name)
         print(f"Figure: {picture}\nClaims: {self.folder / 'claims.json'}")
+
+
+def arguments(words: Sequence[str], helped: str) -> Sequence[str]:
+    """The arguments; `-h` prints `helped` and ends, any other option is refused."""
+    if {"-h", "--help"} & set(words):
+        print(helped.strip())
+        sys.exit(0)
+    options = [word for word in words if word.startswith("-")]
+    if options:
+        print(f"Error: unknown option {options[0]}; --help says what is taken", file=sys.stderr)
+        sys.exit(2)
+    return words
+
+
+def _stop(running: subprocess.Popen[str]) -> None:
+    """Wait until sweeper has stopped; a terminal told it of Ctrl-C, but a kill of us did not."""
+    try:
+        running.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        running.send_signal(signal.SIGINT)
+        running.wait()
+
+
+def _quiet(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ctrl-C between two commands, or a second one, is no bug: no traceback."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
 
 
 def estimate(record: Document) -> Estimate:
@@ -142,6 +193,14 @@ def within(found: Estimate, form: str = "{:+.2f}") -> str:
     return f"{value} [{low}, {high}]"
 
 
+def compared(found: Estimate, form: str = "{:.3f}") -> str:
+    """A difference of losses in words: 0.15 [0.11, 0.40] nats lower."""
+    if found.value >= 0:
+        return f"{within(found, form)} nats higher"
+    less = Estimate(value=-found.value, low=-found.high, high=-found.low)
+    return f"{within(less, form)} nats lower"
+
+
 def below(first: Estimate, second: Estimate) -> Answer:
     """Whether the first lies below the second: their intervals are apart, or nobody can say."""
     if first.high < second.low:
@@ -153,6 +212,15 @@ def verdict(validation: Document, axis: str) -> Document:
     """The verdict over one ladder."""
     found: Document = next(one for one in validation["axes"] if one["axis"] == axis)
     return found
+
+
+def why(judged: Document) -> str:
+    """Why a verdict does not hold, to append: a size that fails, or else the first open one."""
+    axis = judged["axis"]
+    doubts = [one for one in judged["sizes"] if one["answer"] != "holds"]
+    for one in sorted(doubts, key=lambda size: size["answer"] != "fails"):
+        return f"; {axis.replace('_', ' ')} {one['size'][axis]}: {one['reason']}"
+    return ""
 
 
 def farthest(judged: Document) -> Document:

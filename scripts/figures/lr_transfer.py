@@ -14,6 +14,7 @@ from lab import (
     Document,
     Lab,
     below,
+    compared,
     curves,
     estimate,
     farthest,
@@ -22,6 +23,7 @@ from lab import (
     paired,
     panels,
     verdict,
+    why,
     within,
 )
 
@@ -45,6 +47,8 @@ def main() -> None:
     for index, (scheme, axis) in enumerate((s, a) for s in SCHEMES for a in AXES):
         title = f"{SCHEMES[scheme]}: {verdict(found[scheme], axis)['answer']}"
         curves(axes[index], found[scheme], axis, title)
+    low, high = axes[-1].get_ylim()
+    axes[-1].set_ylim(low, high + 0.25 * (high - low))  # one line climbs to the key of its row
     figure.supxlabel("learning rate, log2 η")
     figure.supylabel("training loss (nats)")
     lab.finish(figure)
@@ -58,7 +62,7 @@ def _stays(lab: Lab, scheme: str, axis: str, source: str, found: Document) -> No
         f"u-muP, {source}",
         f"{SCHEMES[scheme]}: the best η stays over {words}",
         f"shift {within(estimate(far['shift']))} at {words} {far['size'][axis]}, "
-        f"at most {most:.2f} on the ladder",
+        f"at most {most:.2f} on the ladder{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 
@@ -71,7 +75,7 @@ def _moves(lab: Lab, found: Document) -> None:
     lab.claim(
         "u-muP, Fig. 1; muP",
         "standard: the best η moves with width",
-        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}",
+        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}{why(judged)}",
         answers.get(judged["answer"], "cannot say"),
     )
 
@@ -85,15 +89,15 @@ def _better(lab: Lab, found: Mapping[str, Document]) -> None:
     lab.claim(
         "u-muP, Fig. 1",
         "u-muP's loss at its default hyperparameters is below muP's",
-        f"{mean(losses[0]):.3f} and {mean(losses[1]):.3f} nats {where}, "
-        f"seed by seed {within(less, '{:+.3f}')}",
+        f"u-muP {mean(losses[0]):.3f}, muP {mean(losses[1]):.3f} nats {where}; seed by seed "
+        f"u-muP {compared(less)}",
         below(less, NOTHING),
     )
     ours, theirs = estimate(umup["basin"]["width"]), estimate(mup["basin"]["width"])
     lab.claim(
         "u-muP, Fig. 1",
         "u-muP's basin (η within 1 % of the least loss) is wider than muP's",
-        f"{within(ours, '{:.2f}')} and {within(theirs, '{:.2f}')} in log2 {where}",
+        f"u-muP {within(ours, '{:.2f}')}, muP {within(theirs, '{:.2f}')} in log2 {where}",
         below(theirs, ours),
     )
 

@@ -91,7 +91,7 @@ def _runs(lab: Lab, name: str, scheme: str, eta: float, *changed: str) -> Runs:
     runs = []
     for seed in SEEDS:
         folder = lab.folder / "scales" / f"{name}-{seed}"
-        shared = [f"experiment={lab.name}", f"parameterization={scheme}", *lab.words, *changed]
+        shared = [f"experiment={lab.name}", f"parameterization={scheme}", *lab.passed, *changed]
         words = [*shared, f"check.eta={eta:g}", f"check.seed={seed}"]
         if not (folder / "scales.json").exists() or _asked(folder) != words:
             lab.sweeper("check", "--scales", "--folder", str(folder), *words)
@@ -183,8 +183,8 @@ def _lost(lab: Lab, operand: str, found: Mapping[str, Runs]) -> None:
     lab.claim(
         "u-muP, Fig. 3",
         f"muP: {operand}s are small, at risk of underflow, and more so than u-muP's",
-        f"median RMS 2^{sizes[0]:.1f} and 2^{sizes[1]:.1f}; E4M3 makes {ours} and {theirs} "
-        "of the entries 0",
+        f"median RMS muP 2^{sizes[0]:.1f}, u-muP 2^{sizes[1]:.1f}; entries that E4M3 makes 0: "
+        f"muP {ours}, u-muP {theirs}",
         below(NOTHING, student([mup - umup for mup, umup in zip(*shares, strict=True)])),
     )
 

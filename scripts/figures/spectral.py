@@ -24,6 +24,7 @@ from lab import (
     farthest,
     student,
     verdict,
+    why,
     within,
 )
 from matplotlib import rc_context
@@ -117,11 +118,12 @@ def _measured(found: Document) -> str:
 
 def _stays(lab: Lab, rule: str, found: Document) -> None:
     """The floor errs by a factor of shape alone, which is the same at every width."""
+    judged = verdict(found, "width")
     lab.claim(
         MUON[rule].source,
         f"Muon: under {MUON[rule].formula} the best η stays over width",
-        _measured(found),
-        ANSWERS[verdict(found, "width")["answer"]],
+        _measured(found) + why(judged),
+        ANSWERS[judged["answer"]],
     )
 
 
@@ -144,7 +146,7 @@ def _faster(lab: Lab, found: Mapping[str, Document]) -> None:
     lab.claim(
         MUON["root_max"].source,
         f"Muon: the best η falls faster under {names[0]} than under {names[1]} (theory: by 0.5)",
-        f"per doubling {within(slopes[0])} and {within(slopes[1])}",
+        f"per doubling {within(slopes[0])} under the first, {within(slopes[1])} under the second",
         below(*slopes),
     )
 
