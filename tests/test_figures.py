@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -18,26 +16,15 @@ from sweeper.catalog import groups
 from sweeper.config import compose_tree
 from sweeper.settings import resolve
 from sweeper.transfer.estimate import Estimate
+from tests.scripts import load
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
 SHARED = ("lab", "claims")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 
-def load(name: str) -> ModuleType:
-    """A script of the folder as a module; it finds `lab` as it does when it is run."""
-    if str(FOLDER) not in sys.path:
-        sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-lab = load("lab")
-claims = load("claims")
+lab = load("figures/lab.py")
+claims = load("figures/claims.py")
 
 
 def number(value: float, low: float, high: float) -> dict[str, float]:
@@ -46,7 +33,7 @@ def number(value: float, low: float, high: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_is_a_script_and_an_experiment_at_every_size(name: str) -> None:
-    assert callable(load(name).main) and name in claims.ORDER
+    assert callable(load(f"figures/{name}.py").main) and name in claims.ORDER
     for size in (None, *groups()["size"]):
         words = [f"experiment={name}", *([f"size={size}"] if size else [])]
         settings = resolve(compose_tree(words))

@@ -1,16 +1,10 @@
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-FIGURES = Path(__file__).parents[1] / "scripts/figures"
+from tests.scripts import load
 
-
-@pytest.fixture
-def coupling(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FIGURES))
-    return import_module("coupling")
+coupling: Any = load("figures/coupling.py")
 
 
 def bowl(first: float, second: float) -> list[list[float]]:
@@ -19,18 +13,18 @@ def bowl(first: float, second: float) -> list[list[float]]:
     return [[(a - first) ** 2 + (b - second) ** 2 for b in places] for a in places]
 
 
-def test_a_grid_is_cut_off_where_an_optimum_lies_at_its_end(coupling: Any) -> None:
+def test_a_grid_is_cut_off_where_an_optimum_lies_at_its_end() -> None:
     assert not coupling.cut_off(bowl(0, 1))
     assert coupling.cut_off(bowl(0, 3)) and coupling.cut_off(bowl(-2, 0))
 
 
-def test_a_diverged_row_has_no_optimum_to_count(coupling: Any) -> None:
+def test_a_diverged_row_has_no_optimum_to_count() -> None:
     losses = bowl(1, 1)
     losses[0] = ["inf"] * 5
     assert not coupling.cut_off(losses)
 
 
-def test_means_over_pairs_have_the_spread_of_a_mean(coupling: Any) -> None:
+def test_means_over_pairs_have_the_spread_of_a_mean() -> None:
     """Of n values with standard deviation s, a mean is within 1.96 s / sqrt(n) in 95 %."""
     values = [0.01 * (i % 2) for i in range(400)]
     found = coupling.over_pairs(values)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "scripts" / "figures"
+from tests.scripts import load
+
+spikes = load("figures/effective_theory.py").spikes
 
 
 @pytest.mark.parametrize(
@@ -21,13 +20,6 @@ FOLDER = Path(__file__).parents[1] / "scripts" / "figures"
         ([1.0, float("inf")], 1),
     ],
 )
-def test_a_spike_is_a_stretch_above_the_least_before(
-    monkeypatch: pytest.MonkeyPatch, stretches: list[float], count: int
-) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    from effective_theory import spikes
-
+def test_a_spike_is_a_stretch_above_the_least_before(stretches: list[float], count: int) -> None:
     curve = [loss for loss in stretches for _ in range(5)] + [0.0] * (100 - 5 * len(stretches))
     assert spikes(curve) == count
-    for name in ("effective_theory", "lab"):
-        sys.modules.pop(name, None)

@@ -1,23 +1,12 @@
 import math
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-FIGURES = Path(__file__).parents[1] / "scripts/figures"
+from tests.scripts import load
 
-
-@pytest.fixture
-def rms(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FIGURES))
-    return import_module("rms")
-
-
-@pytest.fixture
-def fp8(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FIGURES))
-    return import_module("fp8")
+rms: Any = load("figures/rms.py")
+fp8: Any = load("figures/fp8.py")
 
 
 def record(sizes: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
@@ -37,7 +26,7 @@ def record(sizes: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_growth_is_by_kind_of_product_and_leads_are_over_all_others(rms: Any) -> None:
+def test_growth_is_by_kind_of_product_and_leads_are_over_all_others() -> None:
     sizes = {"layers.0.ffn.down": (1.0, 2.0), "layers.1.ffn.down": (1.0, 8.0), "head": (0.5, 1.0)}
     run = rms.operands(record({**sizes, "layers.0.core.logits": (1.0, 99.0)}))
     grown = rms.growth(run, "input")
@@ -47,12 +36,12 @@ def test_growth_is_by_kind_of_product_and_leads_are_over_all_others(rms: Any) ->
     assert run["weight"][0].lost == 0.25
 
 
-def test_an_operand_that_vanished_or_diverged_is_no_number(rms: Any) -> None:
+def test_an_operand_that_vanished_or_diverged_is_no_number() -> None:
     assert rms.log2(0.0) == -math.inf and rms.log2("inf") == math.inf
     assert math.isnan(rms.log2("nan"))
 
 
-def test_a_cast_under_which_all_diverge_costs_everything(fp8: Any) -> None:
+def test_a_cast_under_which_all_diverge_costs_everything() -> None:
     assert fp8.overall([math.inf, math.inf]).low == math.inf
     one = fp8.overall([0.1, math.inf])
     assert one.low == -math.inf

@@ -28,7 +28,7 @@ from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.transfer.coordinates import check as judged
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
-from sweeper.trial import Hps, encode
+from sweeper.trial import Hps, defaults, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def _check_batch(bench: Bench) -> None:
 def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
     """Hyperparameters (log2): the study's optimum or the space's defaults, and `check.eta`."""
     settings = bench.settings
-    found = {name: axis.default for name, axis in settings.space.items()}
+    found = defaults(settings.space)
     if of_study:
         found = dict(optimum(bench, Study.read(settings.folder), output).best)
     if settings.check.eta is not None:

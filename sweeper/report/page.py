@@ -16,7 +16,7 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, UndefinedError
 from markupsafe import Markup
 
-from sweeper.files import BROKEN, private_folder, read_json, write_atomically
+from sweeper.files import BROKEN, private_folder, read_json, try_json, write_atomically
 from sweeper.report import sections
 from sweeper.report.documents import Document, interval, ladder, number
 from sweeper.report.heatmaps import pairs_figure
@@ -74,14 +74,14 @@ class Documents:
     @classmethod
     def read(cls, folder: Path) -> Documents:
         """The documents in the study's `folder`."""
-        search = _document(folder / "search.json")
+        search = try_json(folder / "search.json")
         return cls(
             name=str(search.get("study") or folder.absolute().name),
             search=search,
             targets=tuple(_targets(folder / "transfer")),
             config=_text(folder / "config.yaml"),
-            diagnoses=tuple(_document(folder / f"transfer/diagnosis-{a}.json") for a in DIAGNOSED),
-            check=_document(folder / "check/check.json"),
+            diagnoses=tuple(try_json(folder / f"transfer/diagnosis-{a}.json") for a in DIAGNOSED),
+            check=try_json(folder / "check/check.json"),
             scales=_records(folder / "check/scales.json"),
             counts=Counter(result.status for result in Study.read(folder).results()),
             damaged=tuple(_damaged(folder)),
@@ -190,12 +190,6 @@ class _Names:
         return f"f{self.used}"
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """The JSON object at `path`; empty when there is none that can be read."""
-    value = _read(path)
-    return value if isinstance(value, dict) else {}
-
-
 def _records(path: Path) -> list[Any]:
     """The JSON list at `path`; empty when there is none that can be read."""
     value = _read(path)
@@ -228,8 +222,8 @@ def _text(path: Path) -> str:
 def _targets(folder: Path) -> Iterable[Target]:
     """The targets in `transfer/` by size; a folder without any readable document is no target."""
     for path in sorted(folder.glob("*"), key=lambda path: _numbers(path.name)):
-        plan, validation = _document(path / "plan.json"), _document(path / "validation.json")
-        others = tuple(filter(None, map(_document, sorted(path.glob("validation-*.json")))))
+        plan, validation = try_json(path / "plan.json"), try_json(path / "validation.json")
+        others = tuple(filter(None, map(try_json, sorted(path.glob("validation-*.json")))))
         if plan or validation or others:
             yield Target(name=path.name, plan=plan, validation=validation, others=others)
 

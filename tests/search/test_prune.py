@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import optuna
 import pytest
@@ -17,23 +14,12 @@ from sweeper.plugs import build
 from sweeper.search.prune import RUNGS, STARTUP, Pruner, Seen, losses_at, stops
 from sweeper.search.strategy import History, best_result
 from sweeper.trial import Axis, Result, Trial
+from tests.scripts import load
 
 from .fakes import CONF, config, point_result
 
 KINDS = ("median", "halving")
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench" / "pruning.py"
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pruning_bench", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-BENCH = script()
+BENCH = load("bench/pruning.py")
 SWEEPS = BENCH.load()
 
 

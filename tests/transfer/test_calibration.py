@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from sweeper.transfer import curve as module
 from sweeper.transfer.ladder import LadderRule, Size
+from tests.scripts import load
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench" / "verdict.py"
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("verdict_bench", SCRIPT)
-    assert spec and spec.loader
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = found
-    spec.loader.exec_module(found)
-    return found
-
-
-BENCH = script()
+BENCH = load("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 
