@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import TransferPlan, make_plan
 

@@ -227,7 +227,7 @@ def diagnose(
     study: OfStudy = None,
     over: Annotated[str, typer.Option("--over", help="The ladder: width or depth.")] = "width",
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="An experiment to run; may be repeated.")
+        list[str] | None, typer.Option("--only", help="An ablation to run; may be repeated.")
     ] = None,
     json: Json = False,
     config_dir: ConfigDir = None,

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.catalog import OVERLAYS, groups, home
 from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.plugs import arguments, load
+from sweeper.plugin import arguments, load
 
 Tree = dict[str, Any]
 

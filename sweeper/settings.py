@@ -12,16 +12,16 @@ from sweeper.errors import ConfigError, suggest
 from sweeper.launch.launcher import Launcher
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
-from sweeper.plugs import build, call, foreign
+from sweeper.plugin import build, call, foreign
 from sweeper.report.log import Logger
 from sweeper.scaling.spec import Parameterization
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
-from sweeper.training.recipe import Recipe, optional, prepare
+from sweeper.training.prepare import PreparedSpec, optional, prepare
 from sweeper.transfer.check import CheckRule
-from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, Rung, Size, place
-from sweeper.trial import Axis, Hps, Space, Trial
+from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, LadderSize, Size, place
+from sweeper.trial import Axis, Log2Hps, Space, Trial
 
 NUMERICS = 2
 """Part of every trial's key: raised when a change makes trials train differently."""
@@ -76,10 +76,10 @@ class Settings:
         return self.root / self.name
 
     @property
-    def rung(self) -> Rung:
+    def ladder_base(self) -> LadderSize:
         """The base as a step of the ladders."""
         train = {key: int(self.raw["train"][key]) for key in ("batch_size", "steps")}
-        return Rung(width=self.base.width, depth=self.base.depth, **train)
+        return LadderSize(width=self.base.width, depth=self.base.depth, **train)
 
     @property
     def cache(self) -> Path:
@@ -107,18 +107,18 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class Experiment:
     """Settings with their corpus at hand: makes trials of any size."""
 
     settings: Settings
     corpus: Corpus
     precision: str
 
-    def recipe(self, size: Size) -> Recipe:
+    def prepared(self, size: Size) -> PreparedSpec:
         """The prepared setup at `size`."""
         return prepare(self.settings.setup(self.corpus.identity(), self.precision, size))
 
-    def trial(self, size: Size, hps: Hps, seed: int, phase: str) -> Trial:
+    def trial(self, size: Size, hps: Log2Hps, seed: int, phase: str) -> Trial:
         """A trial of `size`."""
         setup = self.settings.setup(self.corpus.identity(), self.precision, size)
         return Trial(setup=setup, hps=dict(hps), seed=seed, phase=phase)
@@ -140,7 +140,7 @@ def read_space(parameterization: Mapping[str, Any], others: Sequence[str]) -> Sp
     space = parameterization.get("space")
     if not isinstance(space, Mapping):
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
-    scheme = _plug({k: v for k, v in parameterization.items() if k != "space"}, Parameterization)
+    scheme = _plugin({k: v for k, v in parameterization.items() if k != "space"}, Parameterization)
     own = scheme.hyperparameters
     known = (*own, *(name for name in others if name in space))
     for name in space:
@@ -157,31 +157,31 @@ def _axis(key: str, value: Any) -> Axis:
     return axis
 
 
-def _plug(config: Mapping[str, Any], kind: type) -> Any:
-    """Build a plug; ConfigError for one that lacks what its kind must have."""
+def _plugin(config: Mapping[str, Any], kind: type) -> Any:
+    """Build a plugin; ConfigError for one that lacks what its kind must have."""
     with foreign("_target_", config.get("_target_"), "a class that takes these values"):
-        plug = build(config)
+        plugin = build(config)
     wanted = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
-    if lacking := sorted(name for name in wanted if not hasattr(plug, name)):
+    if lacking := sorted(name for name in wanted if not hasattr(plugin, name)):
         allowed = f"a class with {', '.join(sorted(wanted))}; this has no {', no '.join(lacking)}"
         raise ConfigError("_target_", config["_target_"], allowed)
-    return plug
+    return plugin
 
 
 def resolve(raw: Mapping[str, Any]) -> Settings:
-    """Check the whole tree and build its plugs; ConfigError names the first key that is refused."""
+    """Check the tree and build its plugins; ConfigError names the first key that is refused."""
     _check_sections(raw)
 
-    def plug(group: str, kind: type) -> Any:
-        return _under(group, lambda: _plug(raw[group], kind))
+    def plugin(group: str, kind: type) -> Any:
+        return _under(group, lambda: _plugin(raw[group], kind))
 
-    optimizer = plug("optimizer", Optimizer)
+    optimizer = plugin("optimizer", Optimizer)
     space = _under(
         "parameterization", lambda: read_space(raw["parameterization"], optional(optimizer))
     )
     study: StudySettings = _under("study", lambda: call(StudySettings, raw["study"], {}))
     base = Size(width=_whole(raw, "width"), depth=_whole(raw, "depth"))
-    search = plug("search", Strategy)
+    search = plugin("search", Strategy)
     settings = Settings(
         raw=raw,
         name=check_name(study.name if study.name is not None else default_name(raw)),
@@ -189,10 +189,10 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         root=read_root(raw["root"]),
         space=space,
         search=search,
-        launcher=plug("launcher", Launcher),
-        source=plug("data", Source),
-        logger=plug("logger", Logger),
-        fp8=plug("fp8", Fp8),
+        launcher=plugin("launcher", Launcher),
+        source=plugin("data", Source),
+        logger=plugin("logger", Logger),
+        fp8=plugin("fp8", Fp8),
         transfer=_under("transfer", lambda: call(LadderRule, raw["transfer"], {})),
         check=_under("check", lambda: call(CheckRule, raw["check"], {})),
         base=base,
@@ -249,7 +249,7 @@ def _check_ladders(settings: Settings) -> None:
     """Check the base size, the sizes of the ladders, and what their curves are along."""
     check_size(settings, settings.base)
     chosen_axes(settings.space, [settings.transfer.along], key="transfer.along")
-    for axis, sizes in settings.transfer.ladders(settings.rung).items():
+    for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
         for size in sizes:
             try:
                 check_size(settings, size)

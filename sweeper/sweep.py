@@ -13,12 +13,12 @@ from sweeper.launch.leftovers import tidy
 from sweeper.report.log import Logger, heard
 from sweeper.search.prune import Kind, Pruner
 from sweeper.search.strategy import Conclusion, History, Point
-from sweeper.settings import Bench
+from sweeper.settings import Experiment
 from sweeper.study import Study
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.training.settings import TrainSettings
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.trial import Hps, Result, Trial
+from sweeper.trial import Log2Hps, Result, Trial
 
 Lookup = Callable[[str], Result | None]
 """A finished result by its trial's key."""
@@ -57,9 +57,9 @@ class Replay:
     What was once known must stay known: the strategy is not asked again about it.
     """
 
-    def __init__(self, bench: Bench, lookup: Lookup) -> None:
+    def __init__(self, experiment: Experiment, lookup: Lookup) -> None:
         """Nothing is asked yet."""
-        self._bench, self._lookup = bench, lookup
+        self._bench, self._lookup = experiment, lookup
         self._whole = History()
         self._batch: list[Trial] = []
 
@@ -110,22 +110,22 @@ class Replay:
         return whole, whole + len(self._known())
 
 
-def replay_search(bench: Bench, lookup: Lookup) -> tuple[History, Missing]:
+def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Missing]:
     """The strategy's history as far as what is known goes, and what it lacks; see `Replay`."""
-    replay = Replay(bench, lookup)
+    replay = Replay(experiment, lookup)
     missing = replay.missing()
     return replay.history(), missing
 
 
 def replay_ladder(
-    bench: Bench, best: Hps, sizes: Iterable[Size], lookup: Lookup
+    experiment: Experiment, best: Log2Hps, sizes: Iterable[Size], lookup: Lookup
 ) -> tuple[list[SizeCurve], int, Missing]:
     """Curves measured so far at every size, how many runs they hold, and the runs they lack."""
-    rule, curves, missing, known = bench.settings.transfer, [], [], 0
+    rule, curves, missing, known = experiment.settings.transfer, [], [], 0
     for size in sizes:
 
         def trial(point: Point, size: Size = size) -> Trial:
-            return bench.trial(size, point.hps, point.seed, point.phase)
+            return experiment.trial(size, point.hps, point.seed, point.phase)
 
         def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
             result = lookup(trial(point).key)
@@ -160,7 +160,7 @@ class Sweep:
 
     def __init__(
         self,
-        bench: Bench,
+        experiment: Experiment,
         study: Study,
         launcher: Launcher,
         monitor: Monitor,
@@ -170,7 +170,7 @@ class Sweep:
     ) -> None:
         """`study` must be open for writing, its lock held by the caller."""
         self.wait = wait
-        self.bench, self.study = bench, study
+        self.experiment, self.study = experiment, study
         self.launcher, self.monitor, self.logger = launcher, monitor, logger
         self._retry = {r.key for r in study.results() if r.status == "failed"}
         self._prune: Kind = "none"
@@ -184,9 +184,9 @@ class Sweep:
 
     def search(self, after_batch: Callable[[Conclusion, bool], None]) -> Conclusion:
         """Run the search to its end; `after_batch` gets each conclusion, and if it is final."""
-        settings = self.bench.settings
+        settings = self.experiment.settings
         self._prune = getattr(settings.search, "prune", "none")
-        replay, told = Replay(self.bench, self.lookup), -1
+        replay, told = Replay(self.experiment, self.lookup), -1
 
         def ask() -> tuple[int, Missing]:
             nonlocal told
@@ -203,13 +203,13 @@ class Sweep:
         after_batch(conclusion, True)
         return conclusion
 
-    def ladder(self, best: Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
+    def ladder(self, best: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
         """Train the curves of all `sizes` to their end; nothing is pruned."""
         self._prune, curves = "none", list[SizeCurve]()
 
         def ask() -> tuple[int, Missing]:
             nonlocal curves
-            curves, known, missing = replay_ladder(self.bench, best, sizes, self.lookup)
+            curves, known, missing = replay_ladder(self.experiment, best, sizes, self.lookup)
             return known, missing
 
         self._train(ask)
@@ -229,7 +229,7 @@ class Sweep:
             return self._pending
 
         work = Work(
-            corpus=self.bench.corpus,
+            corpus=self.experiment.corpus,
             folder=self.study.folder,
             pending=pending,
             watch=self.monitor.advanced,
@@ -252,7 +252,7 @@ class Sweep:
 
     def _record(self, results: Sequence[Result]) -> None:
         bounds: Mapping[str, tuple[float, float]] = {
-            name: (axis.low, axis.high) for name, axis in self.bench.settings.space.items()
+            name: (axis.low, axis.high) for name, axis in self.experiment.settings.space.items()
         }
         self._retry -= {result.key for result in results}
         self.study.record(results, bounds)
@@ -276,7 +276,7 @@ class Sweep:
 
     def _longest_warmup(self, train: TrainSettings) -> float:
         """The share of the steps after which no trial of the space is in its warm-up."""
-        axis = self.bench.settings.space.get("warmup")
+        axis = self.experiment.settings.space.get("warmup")
         return train.warmup if axis is None else train.of({"warmup": 2.0**axis.high}).warmup
 
     def _log(self, result: Result) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from sweeper.errors import ConfigError
 
 Status = Literal["complete", "diverged", "pruned", "failed"]
-Hps = Mapping[str, float]
+Log2Hps = Mapping[str, float]
 """Hyperparameters by name, always as their base-2 logarithm."""
 
 
@@ -65,7 +65,7 @@ class Trial:
     """
 
     setup: Mapping[str, Any]
-    hps: Hps
+    hps: Log2Hps
     seed: int = 0
     phase: str = field(default="", compare=False)
 

@@ -1,4 +1,4 @@
-"""The rules that keep the code small: imports point downwards, plugs know no other plug."""
+"""The rules that keep the code small: imports point downwards, plugins know no other plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
     "errors",
-    "trial catalog plugs",
+    "trial catalog plugins",
     "files optuna_tables",
     "scaling data search mirror lock completion",
     "study",
@@ -87,7 +87,7 @@ def test_imports_point_downwards(name: str) -> None:
             assert name.startswith(TORCH), f"{name} imports torch"
 
 
-def plugs() -> dict[str, set[str]]:
+def plugins() -> dict[str, set[str]]:
     """Modules that the configs of each group name."""
     found: dict[str, set[str]] = {}
     for path in (ROOT / "conf").glob("*/*.yaml"):
@@ -97,8 +97,8 @@ def plugs() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("group", "members"), plugs().items())
-def test_plugs_of_a_kind_do_not_know_each_other(group: str, members: set[str]) -> None:
+@pytest.mark.parametrize(("group", "members"), plugins().items())
+def test_plugin_of_a_kind_do_not_know_each_other(group: str, members: set[str]) -> None:
     for member in members:
         known = set(imports(MODULES[member.removeprefix("sweeper.")]))
         assert not known & (members - {member}), f"{group}: {member} imports a sibling"

@@ -26,11 +26,11 @@ Broken = Callable[..., Any]
 
 
 class Bare:
-    """A plug of no kind at all."""
+    """A plugin of no kind at all."""
 
 
 class Raises:
-    """A plug whose own code is broken."""
+    """A plugin whose own code is broken."""
 
     def __init__(self) -> None:
         raise RuntimeError("boom")

@@ -18,11 +18,11 @@ from sweeper.search.line import LineRule
 from sweeper.search.lr import LearningRateLine
 from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.sweep import Sweep, replay_ladder, replay_search
-from sweeper.transfer.ladder import LadderRule, Rung, Size
+from sweeper.transfer.ladder import LadderRule, LadderSize, Size
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.training import helpers
 
-from .search.fakes import Bench, Objective, basin, result
+from .search.fakes import Experiment, Objective, basin, result
 
 SPACE: Space = {"eta": Axis(low=-2, high=2), "alpha": Axis(low=-1, high=1)}
 LINE = LearningRateLine(line=LineRule(points=9))
@@ -103,10 +103,10 @@ class Watcher:
 
 
 def make(
-    launcher: Launcher, study: Study | None = None, search: Any = LINE, **bench: Any
+    launcher: Launcher, study: Study | None = None, search: Any = LINE, **experiment: Any
 ) -> tuple[Sweep, Study, Watcher]:
     study, watcher = study or Study(), Watcher()
-    made = Bench(search=search, space=SPACE, **bench)
+    made = Experiment(search=search, space=SPACE, **experiment)
     return Sweep(made, study, launcher, watcher, watcher), study, watcher  # type: ignore[arg-type]
 
 
@@ -224,10 +224,10 @@ def test_replay_sees_its_own_questions_in_its_own_order_only() -> None:
     strategy = IndependentSearch(runs=12, seeds=1)
     sweep, study, _ = make(Launcher(basin(SPACE, spread=0.01)), search=strategy)
     search(sweep)
-    bench = Bench(search=strategy, space=SPACE)
-    stranger = bench.trial(LARGE, {"eta": 0.0, "alpha": 0.0}, 0, "eta")
+    experiment = Experiment(search=strategy, space=SPACE)
+    stranger = experiment.trial(LARGE, {"eta": 0.0, "alpha": 0.0}, 0, "eta")
     known = {**study.known, stranger.key: result(stranger, -9.0)}
-    history, missing = replay_search(bench, known.get)
+    history, missing = replay_search(experiment, known.get)
     assert missing == [] and stranger.key not in {r.key for r in history.results}
     order = ["eta", "lines", "combine"]
     phases = [r.trial.phase for r in history.results]
@@ -236,9 +236,9 @@ def test_replay_sees_its_own_questions_in_its_own_order_only() -> None:
 
 def test_replay_shows_a_trial_under_the_phase_that_asks_for_it() -> None:
     """A run that validation trained may later be a point of a search, or the reverse."""
-    bench = Bench(search=LINE, space=SPACE)
-    trial = bench.trial(BASE, {"eta": 0.0, "alpha": 0.0}, 0, "validate")
-    history, missing = replay_search(bench, {trial.key: result(trial, 3.0)}.get)
+    experiment = Experiment(search=LINE, space=SPACE)
+    trial = experiment.trial(BASE, {"eta": 0.0, "alpha": 0.0}, 0, "validate")
+    history, missing = replay_search(experiment, {trial.key: result(trial, 3.0)}.get)
     assert [r.trial.phase for r in history.results] == ["eta"] and len(missing) == 4
 
 
@@ -276,7 +276,7 @@ def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_en
 
 
 def test_rungs_of_other_batches_and_steps_are_setups_of_their_own() -> None:
-    base = Rung(width=32, depth=2, batch_size=4, steps=100)
+    base = LadderSize(width=32, depth=2, batch_size=4, steps=100)
     rungs = [base, replace(base, batch_size=8), replace(base, steps=200)]
     launcher = Launcher(widths(0.5))
     sweep, study, _ = make(launcher, transfer=RULE)
@@ -313,12 +313,12 @@ def test_ladder_keeps_diverged_and_failed_runs_as_infinite() -> None:
 
 
 def test_replay_of_a_half_measured_ladder_counts_every_run() -> None:
-    bench = Bench(search=LINE, space=SPACE, transfer=RULE)
+    experiment = Experiment(search=LINE, space=SPACE, transfer=RULE)
     known = {}
     for eta, seed in ((0.5, 0), (0.5, 1), (1.0, 0)):
-        trial = bench.trial(BASE, {"eta": eta, "alpha": 0.0}, seed, "validate")
+        trial = experiment.trial(BASE, {"eta": eta, "alpha": 0.0}, seed, "validate")
         known[trial.key] = result(trial, 3.0 + seed)
-    curves, count, missing = replay_ladder(bench, BEST, [BASE, LARGE], known.get)
+    curves, count, missing = replay_ladder(experiment, BEST, [BASE, LARGE], known.get)
     assert curves[0].losses == {0.5: (3.0, 4.0)} and curves[1].losses == {}
     assert count == 3 and len(missing) == 36 - 3
     assert {trial.width for trial in missing} == {32, 64}
@@ -362,8 +362,8 @@ def test_a_line_that_is_ahead_does_not_wait_for_the_others() -> None:
 
     def sweep_of(launcher: Launcher) -> tuple[Sweep, Launcher]:
         study, watcher = Study(), Watcher()
-        bench = Bench(search=strategy, space=space)
-        return Sweep(bench, study, launcher, watcher, watcher), launcher  # type: ignore[arg-type]
+        experiment = Experiment(search=strategy, space=space)
+        return Sweep(experiment, study, launcher, watcher, watcher), launcher  # type: ignore[arg-type]
 
     slow, whole = sweep_of(Launcher(loss))
     fast, ahead = sweep_of(OneByOne(loss))
@@ -380,7 +380,7 @@ def test_a_line_that_is_ahead_does_not_wait_for_the_others() -> None:
 def test_pruning_waits_for_the_longest_warm_up(high: float | None, longest: int) -> None:
     sweep, _, _ = make(Launcher(basin(SPACE)))
     if high is not None:
-        sweep.bench.space = SPACE | {"warmup": Axis(low=-2, high=high)}  # type: ignore[attr-defined,operator]
+        sweep.experiment.space = SPACE | {"warmup": Axis(low=-2, high=high)}  # type: ignore[attr-defined,operator]
     sweep._prune = "median"
     pruner = sweep._pruner(helpers.trial())
     assert pruner is not None and pruner.warmup == longest

@@ -164,7 +164,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     """
     from common import age
 
-    from sweeper.commands.bench import open_bench
+    from sweeper.commands.experiment import open_experiment
     from sweeper.commands.output import Output
     from sweeper.commands.search import _run_search
     from sweeper.config import compose_tree
@@ -177,8 +177,8 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     words = [word.format(folder=folder) for word in side.words]
     words += [f"root={folder / 'runs'}", "study=bench", f"search.runs={trials}"]
     settings = resolve(compose_tree(words, None))
-    bench = open_bench(settings)
-    bench.recipe(settings.base)
+    bench = open_experiment(settings)
+    bench.prepared(settings.base)
     quiet = Console(file=io.StringIO())
     ends: list[float] = []
     finished = SweepProgress.finished

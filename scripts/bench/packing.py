@@ -101,14 +101,14 @@ def plain(
     """A step of what everyone writes: a module, autocast, torch's AdamW."""
     run = PackRun(Pack(trials=(trial(size, precision, 0),), corpus=corpus(folder, SIZES[size][2])))
     with torch.device(device):
-        model = run.recipe.model()
+        model = run.prepared.model()
     weights = {name: value[0].detach() for name, value in (run.params | run.buffers).items()}
     model.load_state_dict(weights, strict=False, assign=False)
     for name, value in model.named_buffers():
         if name in weights:
             value.copy_(weights[name])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device != "cpu")
-    train, data = run.recipe.train, run.pack.corpus
+    train, data = run.prepared.train, run.pack.corpus
     call = torch.compile(model) if compiled else model
     count = [0]
 

@@ -32,7 +32,7 @@ import torch
 from rich.console import Console
 from tables import Findings
 
-from sweeper.commands.bench import open_bench
+from sweeper.commands.experiment import open_experiment
 from sweeper.config import compose_tree
 from sweeper.data.corpus import Corpus
 from sweeper.settings import resolve
@@ -51,9 +51,14 @@ class Plain:
     def __init__(self, trial: Trial, corpus: Corpus, device: str) -> None:
         """The same initial weights as ours."""
         pack = PackRun(Pack(trials=(trial,), corpus=corpus))
-        self.train, self.trial, self.corpus, self.device = pack.recipe.train, trial, corpus, device
+        self.train, self.trial, self.corpus, self.device = (
+            pack.prepared.train,
+            trial,
+            corpus,
+            device,
+        )
         with torch.device(device):
-            self.model = pack.recipe.model()
+            self.model = pack.prepared.model()
         weights = {name: value[0].detach() for name, value in (pack.params | pack.buffers).items()}
         self.model.load_state_dict(weights, strict=False)
         buffers = dict(self.model.named_buffers())
@@ -63,9 +68,9 @@ class Plain:
 
     def _groups(self, pack: PackRun) -> list[dict[str, Any]]:
         """Parameters of equal settings as one group."""
-        values, own = self.trial.values(), pack.recipe.optimizer
+        values, own = self.trial.values(), pack.prepared.optimizer
         groups: dict[tuple[float, float, float], list[Any]] = {}
-        scales = pack.recipe.scales(values)
+        scales = pack.prepared.scales(values)
         for name, parameter in self.model.named_parameters():
             scale = scales[name]
             decay = own.weight_decay * scale.weight_decay  # type: ignore[attr-defined]
@@ -194,7 +199,7 @@ def measure(options: argparse.Namespace, width: int, folder: Path, say: Any) -> 
         chosen = results
         if options.peer_trials and options.peer_trials < len(results):
             chosen = random.Random(repeat).sample(results, options.peer_trials)
-        seconds, difference = peer(chosen, open_bench(settings).corpus, options, folder)
+        seconds, difference = peer(chosen, open_experiment(settings).corpus, options, folder)
         row["peer_s"].append(seconds * len(results) / len(chosen))
         row["difference"].append(difference)
         row |= {"trials": len(results), "peer_trials": len(chosen)}

@@ -45,7 +45,7 @@ TRIVIAL = (
 
 def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
     """The search through the loop itself; when each result was made, and when it was recorded."""
-    from sweeper.commands.bench import open_bench, progress
+    from sweeper.commands.experiment import open_experiment, progress
     from sweeper.commands.output import Output
     from sweeper.config import compose_tree
     from sweeper.lock import StudyLock
@@ -57,7 +57,7 @@ def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
     words = [*TRIVIAL, f"data.path={folder / 'text.txt'}", f"root={folder / 'runs'}", "study=bench"]
     words += [f"search.runs={packs}", f"launcher.poll={poll}", f"launcher.jobs={packs}"]
     settings = resolve(compose_tree(words, None))
-    bench, known, quiet = open_bench(settings), dict[str, float](), Console(quiet=True)
+    bench, known, quiet = open_experiment(settings), dict[str, float](), Console(quiet=True)
     with StudyLock(settings.folder), Study.open(settings.folder) as study:
         record = study.record
 

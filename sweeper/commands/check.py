@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.bench import check_device, open_bench, short_run
+from sweeper.commands.experiment import check_device, open_experiment, short_run
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
 from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
@@ -19,16 +19,16 @@ from sweeper.launch.packs import UNTRAINABLE
 from sweeper.report import coordinates as show
 from sweeper.report.page import write_report
 from sweeper.report.plots import save
-from sweeper.settings import Bench, Settings, resolve
+from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.training.coordinates import Moved, moved
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.training.scales import OperandScale, scales
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.transfer.coordinates import check as judged
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
-from sweeper.trial import Hps, defaults, encode
+from sweeper.trial import Log2Hps, defaults, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +66,15 @@ def check(
     if wanted.rules:
         document["rules"] = _rules(_made(settings, wanted), output)
     if wanted.scales or wanted.coordinates:
-        bench = open_bench(settings)
-        hps = _hps(bench, output, of_study=study is not None)
+        experiment = open_experiment(settings)
+        hps = _hps(experiment, output, of_study=study is not None)
         device = check_device(settings)
         if wanted.scales:
-            document["scales"] = _scales(bench, hps, device, _made(settings, wanted), output)
+            document["scales"] = _scales(experiment, hps, device, _made(settings, wanted), output)
         else:
-            _check_batch(bench)
+            _check_batch(experiment)
             folder = _made(settings, wanted)
-            found = _coordinates(bench, hps, ladders, device, output)
+            found = _coordinates(experiment, hps, ladders, device, output)
             document["check"] = _record(settings, hps, found)
             _write(folder, found, document["check"], settings.check.threshold, output)
         if wanted.folder is None and (settings.folder / "config.yaml").is_file():
@@ -97,20 +97,22 @@ def _made(settings: Settings, wanted: Wanted) -> Path:
     return folder
 
 
-def _check_batch(bench: Bench) -> None:
+def _check_batch(experiment: Experiment) -> None:
     """BadInput when the data cannot fill the check's batch."""
     try:
-        bench.corpus.check(bench.settings.check.batch, bench.settings.raw["train"]["seq_len"])
+        experiment.corpus.check(
+            experiment.settings.check.batch, experiment.settings.raw["train"]["seq_len"]
+        )
     except BadInput as error:
         raise BadInput(f"check.batch: {error}") from error
 
 
-def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
+def _hps(experiment: Experiment, output: Output, *, of_study: bool) -> Log2Hps:
     """Hyperparameters (log2): the study's optimum or the space's defaults, and `check.eta`."""
-    settings = bench.settings
+    settings = experiment.settings
     found = defaults(settings.space)
     if of_study:
-        found = dict(optimum(bench, Study.read(settings.folder), output).best)
+        found = dict(optimum(experiment, Study.read(settings.folder), output).best)
     if settings.check.eta is not None:
         found["eta"] = settings.check.eta
     return found
@@ -118,7 +120,7 @@ def _hps(bench: Bench, output: Output, *, of_study: bool) -> Hps:
 
 def _ladders(settings: Settings) -> dict[str, list[Size]]:
     """The sizes to check by axis; BadInput without any beside the base."""
-    climbed = settings.transfer.ladders(settings.rung)
+    climbed = settings.transfer.ladders(settings.ladder_base)
     ladders = {
         axis: [Size(width=rung.width, depth=rung.depth) for rung in climbed[axis]]
         for axis in ("width", "depth")
@@ -133,40 +135,40 @@ def _ladders(settings: Settings) -> dict[str, list[Size]]:
 
 
 def _coordinates(
-    bench: Bench,
-    hps: Hps,
+    experiment: Experiment,
+    hps: Log2Hps,
     ladders: Mapping[str, Sequence[Size]],
     device: str,
     output: Output,
 ) -> list[CoordinateCheck]:
     """Train the runs of every ladder, and judge them."""
-    settings, rule = bench.settings, bench.settings.check
+    settings, rule = experiment.settings, experiment.settings.check
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     seeds = range(rule.seed, rule.seed + rule.seeds)
     runs = {}
     for size in sizes:
         output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
-        runs[size] = [_moved(bench, size, hps, seed, device) for seed in seeds]
+        runs[size] = [_moved(experiment, size, hps, seed, device) for seed in seeds]
         if not runs[size][0]:
             raise BadInput(
                 "no module's output was seen: the check reads what the modules within the model "
                 "return, so put its parameters into modules of their own"
             )
-    scheme = prepare(short_run(bench, settings.base, hps, 0, {}).setup).scheme
+    scheme = prepare(short_run(experiment, settings.base, hps, 0, {}).setup).scheme
     return [
         judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
         for axis, ladder in ladders.items()
     ]
 
 
-def _moved(bench: Bench, size: Size, hps: Hps, seed: int, device: str) -> list[Moved]:
+def _moved(experiment: Experiment, size: Size, hps: Log2Hps, seed: int, device: str) -> list[Moved]:
     """One run at a constant share of eta."""
-    rule = bench.settings.check
+    rule = experiment.settings.check
     changed = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
     slower = {**hps, "eta": hps["eta"] + math.log2(rule.share)}
-    trial = short_run(bench, size, slower, seed, changed)
+    trial = short_run(experiment, size, slower, seed, changed)
     with _trainable(size):
-        return moved(trial, bench.corpus, device)
+        return moved(trial, experiment.corpus, device)
 
 
 @contextmanager
@@ -180,7 +182,7 @@ def _trainable(size: Size) -> Iterator[None]:
         ) from error
 
 
-def _record(settings: Settings, hps: Hps, found: Sequence[CoordinateCheck]) -> dict[str, Any]:
+def _record(settings: Settings, hps: Log2Hps, found: Sequence[CoordinateCheck]) -> dict[str, Any]:
     """The content of check.json."""
     return {
         "parameterization": settings.raw["parameterization"]["_target_"],
@@ -209,15 +211,15 @@ def _write(
 
 
 def _scales(
-    bench: Bench, hps: Hps, device: str, folder: Path, output: Output
+    experiment: Experiment, hps: Log2Hps, device: str, folder: Path, output: Output
 ) -> list[dict[str, Any]]:
     """Train one run of the base size; scales.json, its picture, and the table."""
-    settings = bench.settings
+    settings = experiment.settings
     changed = {"steps": settings.check.scale_steps}
-    trial = short_run(bench, settings.base, hps, settings.check.seed, changed)
+    trial = short_run(experiment, settings.base, hps, settings.check.seed, changed)
     output.tell(f"scales: {settings.base}, {settings.check.scale_steps} steps")
     with _trainable(settings.base):
-        found: list[OperandScale] = scales(trial, bench.corpus, device)
+        found: list[OperandScale] = scales(trial, experiment.corpus, device)
     if not found:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     record: list[dict[str, Any]] = encode([asdict(scale) for scale in found])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sweeper.commands.bench import check_device, open_bench, progress, short_run
+from sweeper.commands.experiment import check_device, open_experiment, progress, short_run
 from sweeper.commands.output import DONE, Output, failures
 from sweeper.commands.transfer import check_storage, load_study, optimum
 from sweeper.errors import BadInput, ConfigError, suggest
@@ -17,17 +17,17 @@ from sweeper.lock import StudyLock
 from sweeper.report import console as show
 from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
-from sweeper.settings import Bench, Settings, resolve
+from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep
-from sweeper.training.recipe import Recipe
+from sweeper.training.prepare import PreparedSpec
 from sweeper.training.underflow import below_eps
 from sweeper.transfer.battery import (
     BATTERY,
-    Experiment,
+    Ablation,
     Head,
     Situation,
-    experiments,
+    ablations,
     has_eps,
 )
 from sweeper.transfer.diagnosis import Diagnosis, Finding, find, margin, ranked
@@ -35,7 +35,7 @@ from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.plan import make_plan
 from sweeper.transfer.verdict import SizeVerdict, Verdict, judge
-from sweeper.trial import Hps
+from sweeper.trial import Log2Hps
 
 
 def diagnose(
@@ -49,18 +49,18 @@ def diagnose(
     """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
     for name in only:
         if name not in BATTERY:
-            raise BadInput(f"--only {name}: there is no such experiment; {suggest(name, BATTERY)}")
+            raise BadInput(f"--only {name}: there is no such ablation; {suggest(name, BATTERY)}")
     settings = load_study(study_name, words, config_dir)
     if settings.transfer.along != "eta":
         raise ConfigError("transfer.along", settings.transfer.along, "eta, when it is diagnosed")
-    # Sizes, not rungs: an experiment may change the batch size and the steps.
-    rungs = settings.transfer.ladders(settings.rung).get(axis, [])
+    # Sizes, not rungs: an ablation may change the batch size and the steps.
+    rungs = settings.transfer.ladders(settings.ladder_base).get(axis, [])
     ladder = [Size(width=rung.width, depth=rung.depth) for rung in rungs]
     if len(ladder) < 2 or ladder[-1] == settings.base:
         raise BadInput(f"transfer.{axis}s must name a size beyond the base, {settings.base}")
     check_storage(settings)
-    bench = open_bench(settings)
-    best = dict(optimum(bench, Study.read(settings.folder), output).best)
+    experiment = open_experiment(settings)
+    best = dict(optimum(experiment, Study.read(settings.folder), output).best)
     if settings.transfer.eta is not None:
         best["eta"] = settings.transfer.eta
     folder = settings.folder / "transfer"
@@ -68,7 +68,7 @@ def diagnose(
     start = time.time()
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         with progress(settings, output, "diagnose", _planned(settings)) as monitor:
-            clinic = Clinic(bench, study, monitor, best, axis, ladder[-1])
+            clinic = Clinic(experiment, study, monitor, best, axis, ladder[-1])
             found = clinic.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
@@ -89,88 +89,91 @@ def _planned(settings: Settings) -> int:
 class Clinic:
     """Trains and judges the two sizes, as the study has them and with one change at a time."""
 
-    bench: Bench
+    experiment: Experiment
     study: Study
     monitor: SweepProgress
-    best: Hps
+    best: Log2Hps
     axis: str
     large: Size
 
     def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
-        """Judge the transfer; if it fails, every experiment that applies."""
-        base = self.bench.settings.base
-        curves = self._curves(self.bench, [base, self.large])
+        """Judge the transfer; if it fails, every ablation that applies."""
+        base = self.experiment.settings.base
+        curves = self._curves(self.experiment, [base, self.large])
         verdict = self._judge(curves)
         if verdict.answer != "fails":
             return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
         findings = []
         eps = (math.nan, math.nan)
-        if has_eps(self.bench.settings.raw) and (not only or "epsilon" in only):
+        if has_eps(self.experiment.settings.raw) and (not only or "epsilon" in only):
             eps = (self._below_eps(base, output), self._below_eps(self.large, output))
-        for experiment in experiments(self._situation(curves, eps), only):
-            output.tell(f"Trying {experiment.name}: {experiment.change}.")
-            findings.append(self._try(experiment, curves[0], self._large(verdict)))
+        for ablation in ablations(self._situation(curves, eps), only):
+            output.tell(f"Trying {ablation.name}: {ablation.change}.")
+            findings.append(self._try(ablation, curves[0], self._large(verdict)))
         return Diagnosis(axis=self.axis, answer="fails", findings=ranked(findings))
 
-    def _curves(self, bench: Bench, sizes: Sequence[Size]) -> list[SizeCurve]:
-        settings = self.bench.settings
-        sweep = Sweep(bench, self.study, settings.launcher, self.monitor, settings.logger)
+    def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
+        settings = self.experiment.settings
+        sweep = Sweep(experiment, self.study, settings.launcher, self.monitor, settings.logger)
         return sweep.ladder(self.best, sizes)
 
     def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
-        settings = self.bench.settings
+        settings = self.experiment.settings
         return judge(self.axis, curves, self.best["eta"], settings.base, settings.transfer)
 
     def _large(self, verdict: Verdict) -> SizeVerdict:
         return next(size for size in verdict.sizes if size.size == self.large)
 
-    def _try(self, experiment: Experiment, base: SizeCurve, before: SizeVerdict) -> Finding:
-        rule = self.bench.settings.transfer
+    def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> Finding:
+        rule = self.experiment.settings.transfer
         try:
-            changed = self._changed(experiment)
+            changed = self._changed(ablation)
             if not self._same_at_base(changed):
                 (base,) = self._curves(changed, [base.size])
             (large,) = self._curves(changed, [self.large])
         except ConfigError as error:
-            return find(experiment, before, str(error), rule)
-        return find(experiment, before, self._large(self._judge([base, large])), rule)
+            return find(ablation, before, str(error), rule)
+        return find(ablation, before, self._large(self._judge([base, large])), rule)
 
-    def _changed(self, experiment: Experiment) -> Bench:
-        """The bench with the experiment's change, on the same corpus."""
-        return replace(self.bench, settings=resolve(experiment.tree(self.bench.settings.raw)))
+    def _changed(self, ablation: Ablation) -> Experiment:
+        """The experiment with the ablation's change, on the same corpus."""
+        return replace(
+            self.experiment, settings=resolve(ablation.tree(self.experiment.settings.raw))
+        )
 
-    def _same_at_base(self, changed: Bench) -> bool:
+    def _same_at_base(self, changed: Experiment) -> bool:
         """Whether the change changes nothing at the base, whose curve need not be trained again.
 
         Only a change of the scheme can be seen through: it is the same if it prescribes the same,
         at two rates, since decay may follow eta.
         """
-        base = self.bench.settings.base
-        recipes = [bench.recipe(base) for bench in (self.bench, changed)]
-        first, second = ({**r.setup, "parameterization": None} for r in recipes)
+        base = self.experiment.settings.base
+        prepared_specs = [experiment.prepared(base) for experiment in (self.experiment, changed)]
+        first, second = ({**r.setup, "parameterization": None} for r in prepared_specs)
         return first == second and all(
-            _prescribed(recipes[0], eta, self.best) == _prescribed(recipes[1], eta, self.best)
+            _prescribed(prepared_specs[0], eta, self.best)
+            == _prescribed(prepared_specs[1], eta, self.best)
             for eta in (self.best["eta"], self.best["eta"] + 1)
         )
 
     def _below_eps(self, size: Size, output: Output) -> float:
         """The share of entries that eps holds back at `size`, after a short run."""
-        settings, steps = self.bench.settings, self.bench.settings.check.scale_steps
+        settings, steps = self.experiment.settings, self.experiment.settings.check.scale_steps
         output.tell(f"Second moments at {size}: {steps} steps")
-        trial = short_run(self.bench, size, self.best, 0, {"steps": steps})
-        return below_eps(trial, self.bench.corpus, check_device(settings))
+        trial = short_run(self.experiment, size, self.best, 0, {"steps": steps})
+        return below_eps(trial, self.experiment.corpus, check_device(settings))
 
     def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, float]) -> Situation:
-        """What is known before any experiment; `eps` are the shares of `below_eps`."""
-        settings, base, large = self.bench.settings, self.bench.settings.base, self.large
+        """What is known before any ablation; `eps` are the shares of `below_eps`."""
+        settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps = {name: 2.0**value for name, value in self.best.items()}
-        recipe = self.bench.recipe(large)
-        plan = make_plan(recipe, base, large, hps, {})
+        prepared = self.experiment.prepared(large)
+        plan = make_plan(prepared, base, large, hps, {})
         rows = []
         if large.width != base.width:
-            narrow = self.bench.recipe(Size(width=base.width, depth=large.depth))
-            rows = explain(plan, narrow, recipe, hps)
-        heads = [_head(self.bench.recipe(size), hps) for size in (base, large)]
+            narrow = self.experiment.prepared(Size(width=base.width, depth=large.depth))
+            rows = explain(plan, narrow, prepared, hps)
+        heads = [_head(self.experiment.prepared(size), hps) for size in (base, large)]
         return Situation(
             tree=settings.raw,
             best=self.best,
@@ -184,16 +187,16 @@ class Clinic:
         )
 
 
-def _prescribed(recipe: Recipe, eta: float, best: Hps) -> object:
+def _prescribed(prepared: PreparedSpec, eta: float, best: Log2Hps) -> object:
     """All that a scheme says of a model at one rate (log2)."""
     hps = {name: 2.0**value for name, value in {**best, "eta": eta}.items()}
-    return recipe.scales(hps), recipe.buffers(hps)
+    return prepared.scales(hps), prepared.buffers(hps)
 
 
-def _head(recipe: Recipe, hps: dict[str, float]) -> Head | None:
+def _head(prepared: PreparedSpec, hps: dict[str, float]) -> Head | None:
     """The first attention's head size and scale."""
-    for site in recipe.sites:
-        if site.kind == "attention":
-            logit = recipe.scheme.site(site, hps)["logit"]
-            return Head(size=site.geometry["head_size"], logit=logit)
+    for op in prepared.scaled_ops:
+        if op.kind == "attention":
+            logit = prepared.scheme.scale_op(op, hps)["logit"]
+            return Head(size=op.geometry["head_size"], logit=logit)
     return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeper.commands.bench import check_target
+from sweeper.commands.experiment import check_target
 from sweeper.commands.output import DONE, Output
 from sweeper.config import compose_tree
 from sweeper.report import console as show
 from sweeper.settings import Settings, resolve, stand_in
-from sweeper.training.recipe import Recipe, prepare
+from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.transfer.explain import explain as explained
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
@@ -27,9 +27,9 @@ def explain(
     check_target(settings, target)
     hps = {name: 2.0**value for name, value in defaults(settings.space).items()}
     source = {"hyperparameters": "defaults of the parameterization"}
-    plan = make_plan(_recipe(settings, target), base, target, hps, source)
-    narrow = _recipe(settings, Size(width=base.width, depth=target.depth))
-    wide = _recipe(settings, Size(width=4 * base.width, depth=target.depth))
+    plan = make_plan(_prepared(settings, target), base, target, hps, source)
+    narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
+    wide = _prepared(settings, Size(width=4 * base.width, depth=target.depth))
     rows = explained(plan, narrow, wide, hps)
     show.explanation(output.people, plan, rows)
     output.document(
@@ -46,6 +46,6 @@ def explain(
     return DONE
 
 
-def _recipe(settings: Settings, size: Size) -> Recipe:
+def _prepared(settings: Settings, size: Size) -> PreparedSpec:
     """The model of `size`, classified."""
     return prepare(settings.setup(stand_in(settings), "float32", size))

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.bench import open_bench, progress
+from sweeper.commands.experiment import open_experiment, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
 from sweeper.config import Tree, compose_tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
@@ -25,7 +25,7 @@ from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Bench, Settings, resolve
+from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep, replay_search
 from sweeper.trial import defaults, encode
@@ -54,8 +54,8 @@ def search(
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
         return _dry_run(settings, output)
-    bench, start = open_bench(settings), time.time()
-    bench.recipe(settings.base)
+    experiment, start = open_experiment(settings), time.time()
+    experiment.prepared(settings.base)
     if settings.storage is not None:
         check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
@@ -65,7 +65,7 @@ def search(
             _note_changes(settings, study)
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             try:
-                found = _run_search(bench, study, output, wait=not detach)
+                found = _run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
                 return _detached(settings, study, submitted, words, output)
             output.notes([*study.notices, *failures(study.results())])
@@ -121,8 +121,8 @@ def _kept_config(settings: Settings) -> str:
     return to_yaml(tree)
 
 
-def _run_search(bench: Bench, study: Study, output: Output, *, wait: bool) -> Conclusion:
-    settings = bench.settings
+def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: bool) -> Conclusion:
+    settings = experiment.settings
     planned = sum(phase.runs for phase in settings.search.plan(settings.space))
     record = settings.folder / "search.json"
 
@@ -130,7 +130,7 @@ def _run_search(bench: Bench, study: Study, output: Output, *, wait: bool) -> Co
         write_json(record, _search_record(settings, found, finished=finished))
 
     with progress(settings, output, "search", planned) as monitor:
-        sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger, wait=wait)
+        sweep = Sweep(experiment, study, settings.launcher, monitor, settings.logger, wait=wait)
         return sweep.search(after_batch)
 
 
@@ -171,16 +171,16 @@ def _next_step(settings: Settings, found: Conclusion, study: Study, words: Seque
 def _dry_run(settings: Settings, output: Output) -> int:
     """What a search would run; the corpus goes to a folder that is removed again."""
     with tempfile.TemporaryDirectory() as temporary:
-        bench = open_bench(settings, Path(temporary))
-        recipe, phases = bench.recipe(settings.base), settings.search.plan(settings.space)
+        experiment = open_experiment(settings, Path(temporary))
+        prepared, phases = experiment.prepared(settings.base), settings.search.plan(settings.space)
         hps = defaults(settings.space)
-        trials = tuple(bench.trial(settings.base, hps, seed, "dry run") for seed in range(16))
-        pack, seconds = settings.launcher.estimate(trials, bench.corpus)
-        known = _finished(settings, bench)
-    flops, measured = recipe.flops(), math.isfinite(seconds)
-    time = seconds * recipe.train.steps if measured else None
+        trials = tuple(experiment.trial(settings.base, hps, seed, "dry run") for seed in range(16))
+        pack, seconds = settings.launcher.estimate(trials, experiment.corpus)
+        known = _finished(settings, experiment)
+    flops, measured = prepared.flops(), math.isfinite(seconds)
+    time = seconds * prepared.train.steps if measured else None
     facts = (
-        f"{recipe.parameters():,} parameters a trial, {recipe.train.steps} steps; trials share "
+        f"{prepared.parameters():,} parameters a trial, {prepared.train.steps} steps; trials share "
         f"points, so fewer may be trained. Time: "
         f"{'measured' if measured else 'not known'} here, {pack} trials a pack."
     )
@@ -205,8 +205,8 @@ def _dry_run(settings: Settings, output: Output) -> int:
     return DONE
 
 
-def _finished(settings: Settings, bench: Bench) -> int:
+def _finished(settings: Settings, experiment: Experiment) -> int:
     """How many of the search's trials the study holds already."""
     if not settings.folder.is_dir():
         return 0
-    return len(replay_search(bench, Study.read(settings.folder).get)[0].results)
+    return len(replay_search(experiment, Study.read(settings.folder).get)[0].results)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.catalog import OVERLAYS
-from sweeper.commands.bench import check_target, open_bench
+from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.validate import check_ladders, measured_trend, validate
 from sweeper.config import parse, plain, read_tree
@@ -20,7 +20,7 @@ from sweeper.report.log import heard
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Bench, Settings, read_root, resolve
+from sweeper.settings import Experiment, Settings, read_root, resolve
 from sweeper.study import Study
 from sweeper.sweep import replay_search
 from sweeper.transfer.ladder import AXES, SEVERAL, Size
@@ -89,23 +89,23 @@ def transfer(
     check_target(settings, size)
     if target.validate:
         check_storage(settings)
-    bench = open_bench(settings)
+    experiment = open_experiment(settings)
     if target.validate:
-        check_ladders(bench)
+        check_ladders(experiment)
     study = Study.read(settings.folder)
-    found = optimum(bench, study, output)
+    found = optimum(experiment, study, output)
     if settings.transfer.eta is not None:
         found = replace(found, best={**found.best, "eta": settings.transfer.eta})
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
     verdicts: list[Verdict] = []
     if target.validate:
         private_folder(folder)
-        verdicts, moved = validate(bench, found, size.width, folder, output)
+        verdicts, moved = validate(experiment, found, size.width, folder, output)
     else:
-        moved = measured_trend(bench, study, found, size.width)
+        moved = measured_trend(experiment, study, found, size.width)
         _check_correction(settings, moved)
     private_folder(folder)
-    plan = _plan(bench, size, found, moved)
+    plan = _plan(experiment, size, found, moved)
     write_json(folder / "plan.json", plan.to_json())
     show.plan(output.people, plan)
     show.trend(output.people, moved, applied=plan.source["correction"] is not None)
@@ -151,7 +151,7 @@ def _next(
 
 def _gaps(settings: Settings, target: Size, climbed: Sequence[str]) -> list[str]:
     """Where the target differs from the base and no ladder that was judged does."""
-    ladders, found = settings.transfer.ladders(settings.rung), []
+    ladders, found = settings.transfer.ladders(settings.ladder_base), []
     for axis in ("width", "depth"):
         own, asked = getattr(settings.base, axis), getattr(target, axis)
         rungs = [rung for name in (axis, SEVERAL) if name in climbed for rung in ladders[name]]
@@ -181,10 +181,10 @@ def check_storage(settings: Settings) -> None:
         )
 
 
-def optimum(bench: Bench, study: Study, output: Output) -> Conclusion:
+def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
-    settings = bench.settings
-    history, missing = replay_search(bench, study.get)
+    settings = experiment.settings
+    history, missing = replay_search(experiment, study.get)
     if not history.results:
         raise BadInput(
             f"the study {settings.name!r} has no finished trial of this configuration: "
@@ -204,9 +204,11 @@ def optimum(bench: Bench, study: Study, output: Output) -> Conclusion:
     return found
 
 
-def _plan(bench: Bench, size: Size, found: Conclusion, moved: Trend | None) -> TransferPlan:
+def _plan(
+    experiment: Experiment, size: Size, found: Conclusion, moved: Trend | None
+) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
-    settings, recipe = bench.settings, bench.recipe(size)
+    settings, prepared = experiment.settings, experiment.prepared(size)
     best, origin = found.best, "the study" if settings.transfer.eta is None else "transfer.eta"
     correction = None
     if settings.transfer.correct and moved is not None and moved.warranted:
@@ -220,8 +222,8 @@ def _plan(bench: Bench, size: Size, found: Conclusion, moved: Trend | None) -> T
         "seeds": found.seeds,
         "eta_from": origin,
         "correction": correction,
-        "data": bench.corpus.identity(),
+        "data": experiment.corpus.identity(),
         **provenance(),
     }
     hps = {name: 2.0**value for name, value in best.items()}
-    return make_plan(recipe, settings.base, size, hps, source)
+    return make_plan(prepared, settings.base, size, hps, source)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.bench import progress
+from sweeper.commands.experiment import progress
 from sweeper.commands.output import Output, failures
 from sweeper.errors import BadInput
 from sweeper.files import try_json, write_json
@@ -16,19 +16,19 @@ from sweeper.lock import StudyLock
 from sweeper.report import console as show
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Bench
+from sweeper.settings import Experiment
 from sweeper.study import Study
 from sweeper.sweep import Sweep, replay_ladder
 from sweeper.transfer.ladder import AXES, SEVERAL, Size, SizeCurve
 from sweeper.transfer.trend import Trend, trend
 from sweeper.transfer.verdict import Verdict, judge
-from sweeper.trial import Hps, Result, encode
+from sweeper.trial import Log2Hps, Result, encode
 
 
-def check_ladders(bench: Bench) -> None:
+def check_ladders(experiment: Experiment) -> None:
     """BadInput when there is nothing to judge, or the data cannot fill the largest batch."""
-    settings = bench.settings
-    ladders = settings.transfer.ladders(settings.rung)
+    settings = experiment.settings
+    ladders = settings.transfer.ladders(settings.ladder_base)
     if not ladders:
         raise BadInput(
             "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
@@ -37,28 +37,30 @@ def check_ladders(bench: Bench) -> None:
     for axis, key in (("batch_size", "batches"), (SEVERAL, "sizes")):
         for rung in ladders.get(axis, ()):
             try:
-                bench.corpus.check(rung.batch_size, settings.raw["train"]["seq_len"])
+                experiment.corpus.check(rung.batch_size, settings.raw["train"]["seq_len"])
             except BadInput as error:
                 raise BadInput(f"transfer.{key}: {error}") from error
 
 
 def validate(
-    bench: Bench, found: Conclusion, target: int, folder: Path, output: Output
+    experiment: Experiment, found: Conclusion, target: int, folder: Path, output: Output
 ) -> tuple[list[Verdict], Trend | None]:
     """Train the ladders and judge them; also eta's trend over width, at the width `target`."""
-    settings, rule, start = bench.settings, bench.settings.transfer, time.time()
-    ladders = rule.ladders(settings.rung)
+    settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
+    ladders = rule.ladders(settings.ladder_base)
     rungs = sorted({rung for ladder in ladders.values() for rung in ladder})
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(rungs) * rule.points_per_line() * rule.seeds
         with progress(settings, output, "validate", planned) as monitor:
-            sweep = Sweep(bench, study, settings.launcher, monitor, settings.logger)
+            sweep = Sweep(experiment, study, settings.launcher, monitor, settings.logger)
             curves = {c.size: c for c in sweep.ladder(found.best, rungs)}
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
     centre = found.best[rule.along]
     by_axis = {a: [curves[r] for r in s] for a, s in ladders.items()}
-    verdicts = [judge(axis, part, centre, settings.rung, rule) for axis, part in by_axis.items()]
+    verdicts = [
+        judge(axis, part, centre, settings.ladder_base, rule) for axis, part in by_axis.items()
+    ]
     moved = trend(by_axis.get("width", ()), centre, target)
     record = _record(rule.along, found.best, verdicts, list(curves.values()), moved)
     name = "" if rule.along == "eta" else f"-{rule.along}"
@@ -72,24 +74,26 @@ def validate(
     return verdicts, moved if rule.along == "eta" else None
 
 
-def measured_trend(bench: Bench, study: Study, found: Conclusion, target: int) -> Trend | None:
+def measured_trend(
+    experiment: Experiment, study: Study, found: Conclusion, target: int
+) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
 
     def lookup(key: str) -> Result | None:
         result = study.get(key)  # what was stopped early or failed is no measurement
         return result if result and result.status in ("complete", "diverged") else None
 
-    settings = bench.settings
+    settings = experiment.settings
     if settings.transfer.along != "eta":
         return None
-    rungs: Sequence[Size] = settings.transfer.ladders(settings.rung).get("width", ())
-    curves, _, missing = replay_ladder(bench, found.best, rungs, lookup)
+    rungs: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
+    curves, _, missing = replay_ladder(experiment, found.best, rungs, lookup)
     return None if missing else trend(curves, found.best["eta"], target)
 
 
 def _record(
     along: str,
-    best: Hps,
+    best: Log2Hps,
     verdicts: Sequence[Verdict],
     curves: Sequence[SizeCurve],
     moved: Trend | None,

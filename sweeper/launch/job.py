@@ -21,7 +21,7 @@ from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
 from sweeper.files import BROKEN, private_folder, read_json, replacing, write_json
 from sweeper.launch.packs import run_pack
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
 from sweeper.training.train import Execution, Reporter
@@ -97,7 +97,7 @@ class Job:
 
 
 def describe(corpus: Corpus) -> dict[str, Any]:
-    """A corpus as a config that `plugs.build` makes it from again."""
+    """A corpus as a config that `plugin.build` makes it from again."""
     if not is_dataclass(corpus):
         raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
     kind = type(corpus)

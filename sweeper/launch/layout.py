@@ -17,7 +17,7 @@ from sweeper.launch.pool import Pool
 from sweeper.launch.seats import cores, on_cpu, on_gpus
 from sweeper.launch.worker import Message
 from sweeper.training.packing import Measured
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.trial import Trial, digest
 
 WORTH = 60.0
@@ -148,8 +148,8 @@ def _largest(trials: Sequence[Trial]) -> Sequence[Trial]:
         groups.setdefault(digest(trial.setup), []).append(trial)
 
     def cost(group: list[Trial]) -> int:
-        recipe = prepare(group[0].setup)
-        return len(group) * recipe.train.steps * recipe.parameters()
+        prepared = prepare(group[0].setup)
+        return len(group) * prepared.train.steps * prepared.parameters()
 
     return max(groups.values(), key=cost)
 

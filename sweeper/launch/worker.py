@@ -146,7 +146,7 @@ def _measure(message: Message) -> Message:
 
     from sweeper.errors import SweeperError
     from sweeper.launch.packs import UNTRAINABLE
-    from sweeper.plugs import build
+    from sweeper.plugin import build
     from sweeper.training.pack import Pack
     from sweeper.training.packing import measure
     from sweeper.trial import Trial

@@ -18,7 +18,7 @@ from sweeper.models.probe import Inputs, Probe, Sizes, built, shapes_of, watch
 from sweeper.models.roles import UNUSED, Undecided, Verdict, fans, judge, settled
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.names import NUMBER
-from sweeper.scaling.spec import ParamSpec, Role, Site
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""
@@ -277,11 +277,11 @@ def _differ(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
 
 
-def sites(model: nn.Module) -> list[Site]:
+def scaled_ops(model: nn.Module) -> list[ScaledOp]:
     """Every scalable operation of `model`, by the name of its module."""
     found = []
     for name, module in model.named_modules():
-        site = module.site(name) if isinstance(module, ScaledModule) else None
-        if site is not None:
-            found.append(site)
+        op = module.scale_op(name) if isinstance(module, ScaledModule) else None
+        if op is not None:
+            found.append(op)
     return found

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sweeper.models.fp8 import Formats, round_gradient, round_value
-from sweeper.scaling.spec import Site
+from sweeper.scaling.spec import ScaledOp
 
 
 def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def tokens_in(x: Tensor) -> int:
 
 
 class ScaledModule(nn.Module):
-    """A block with scalar buffers `scales`, all 1 at first, and at most one `Site`."""
+    """A block with scalar buffers `scales`, all 1 at first, and at most one `ScaledOp`."""
 
     scales: tuple[str, ...] = ()
 
@@ -50,7 +50,7 @@ class ScaledModule(nn.Module):
         for name in self.scales:
             self.register_buffer(name, torch.ones(()), persistent=False)
 
-    def site(self, name: str) -> Site | None:
+    def scale_op(self, name: str) -> ScaledOp | None:
         """What a scheme may scale here beside weights; None when there is nothing."""
         return None
 
@@ -160,9 +160,9 @@ class Attention(ScaledModule):
         super().__init__(unit=unit)
         self.geometry = {"head_size": head_size, "seq_len": seq_len, "causal": causal}
 
-    def site(self, name: str) -> Site:
+    def scale_op(self, name: str) -> ScaledOp:
         """An "attention"."""
-        return Site(name=name, kind="attention", geometry=self.geometry)
+        return ScaledOp(name=name, kind="attention", geometry=self.geometry)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Three of [batch, heads, seq, head_size] -> the same shape."""
@@ -180,9 +180,9 @@ class GatedSiLU(ScaledModule):
     output: Tensor
     scales = ("alpha", "output")
 
-    def site(self, name: str) -> Site:
+    def scale_op(self, name: str) -> ScaledOp:
         """A "gated_silu"."""
-        return Site(name=name, kind="gated_silu", geometry={})
+        return ScaledOp(name=name, kind="gated_silu", geometry={})
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         """Two of the same shape -> that shape."""
@@ -227,9 +227,9 @@ class Residual(ScaledModule):
         super().__init__(unit=unit)
         self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
 
-    def site(self, name: str) -> Site:
+    def scale_op(self, name: str) -> ScaledOp:
         """A "residual"."""
-        return Site(name=name, kind="residual", geometry=self.geometry)
+        return ScaledOp(name=name, kind="residual", geometry=self.geometry)
 
     def split(self, x: Tensor) -> Tensor:
         """The input of the branch f."""
@@ -255,9 +255,9 @@ class CrossEntropy(ScaledModule):
         super().__init__(unit=unit)
         self.classes = classes
 
-    def site(self, name: str) -> Site:
+    def scale_op(self, name: str) -> ScaledOp:
         """A "loss"."""
-        return Site(name=name, kind="loss", geometry={"classes": self.classes})
+        return ScaledOp(name=name, kind="loss", geometry={"classes": self.classes})
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """[..., V] and [...] integers -> a scalar; computed in float32 at least."""

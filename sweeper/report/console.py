@@ -282,23 +282,23 @@ def _sentence(found: Verdict) -> str:
 
 
 def diagnosis(console: Console, found: Diagnosis) -> None:
-    """What every experiment showed, what explains most first, and the likeliest cause."""
+    """What every ablation showed, what explains most first, and the likeliest cause."""
     if found.findings:
-        columns = ["experiment", "seen before", "shift", "cost", "loss", "explains"]
+        columns = ["ablation", "seen before", "shift", "cost", "loss", "explains"]
         shown = table(f"Experiments on the transfer over {found.axis}", columns, left=2)
         for finding in found.findings:
-            seen = "yes" if finding.experiment.seen else ""
-            shown.add_row(finding.experiment.name, seen, *_finding(finding))
+            seen = "yes" if finding.ablation.seen else ""
+            shown.add_row(finding.ablation.name, seen, *_finding(finding))
         console.print(shown)
         for finding in found.findings:
-            seen = f" Seen before: {finding.experiment.seen}." if finding.experiment.seen else ""
-            line = f"- {finding.experiment.name}: {finding.sentence}.{seen}"
+            seen = f" Seen before: {finding.ablation.seen}." if finding.ablation.seen else ""
+            line = f"- {finding.ablation.name}: {finding.sentence}.{seen}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(found.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
 def _finding(finding: Finding) -> list[str]:
-    """The cells of an experiment's numbers."""
+    """The cells of an ablation's numbers."""
     after = finding.after
     if after is None:
         return ["-", "-", "-", "not tried"]

@@ -31,7 +31,7 @@ def _whole(make: Callable[[Any], Section], records: Iterable[Any]) -> list[Secti
 
 
 def diagnoses(records: Iterable[Document]) -> list[Section]:
-    """The diagnoses, each with the experiment that explains most first."""
+    """The diagnoses, each with the ablation that explains most first."""
     return _whole(_diagnosis, filter(None, records))
 
 
@@ -48,11 +48,11 @@ def _diagnosis(record: Document) -> Section:
 
 
 def _finding(record: Document) -> Section:
-    """One experiment: its numbers, and what they mean in a sentence."""
-    experiment, share = record["experiment"], number(record["explained"]["value"])
+    """One ablation: its numbers, and what they mean in a sentence."""
+    ablation, share = record["ablation"], number(record["explained"]["value"])
     return {
-        "name": str(experiment["name"]),
-        "seen": str(experiment["seen"]),
+        "name": str(ablation["name"]),
+        "seen": str(ablation["seen"]),
         "sentence": str(record["sentence"]),
         "share": interval(record["explained"], "{:.0f}", scale=100),
         "bar": round(100 * min(1.0, max(0.0, share))) if math.isfinite(share) else 0,

@@ -8,9 +8,17 @@ from functools import cached_property
 from typing import Any
 
 from sweeper.errors import ConfigError
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.scaling.relative import growth
-from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Role, Site, Update, Values
+from sweeper.scaling.spec import (
+    Parameterization,
+    ParamScale,
+    ParamSpec,
+    PlainHps,
+    Role,
+    ScaledOp,
+    Update,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +66,7 @@ class Adjusted:
         """As the scheme's."""
         return self.inner.unit_scaled
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """The scheme's prescription times powers of the growth in width."""
         found = self.inner.scale(spec, hps, update)
         if spec.role is Role.FIXED:
@@ -67,10 +75,10 @@ class Adjusted:
         m = growth(spec)
         return replace(found, init_std=found.init_std * m**-change.b, lr=found.lr * m**-change.c)
 
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
+    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """The scheme's factors, attention's logits by the growth of the head size."""
-        found = self.inner.site(site, hps)
-        if site.kind != "attention" or not self.attention:
+        found = self.inner.scale_op(op, hps)
+        if op.kind != "attention" or not self.attention:
             return found
-        grown = site.geometry["head_size"] / self.head_size
+        grown = op.geometry["head_size"] / self.head_size
         return found | {"logit": found["logit"] * grown**-self.attention}

@@ -9,7 +9,7 @@ from typing import ClassVar
 from sweeper.errors import ConfigError
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.scheme import Epsilon, Scheme, decay_factor
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
 
 FFN_IN = frozenset({"up", "gate", "up_gate", "fc1", "linear1", "mlp_in"})
 """Names by which an FFN's first matrix (the theory's W) is known: its shape does not tell."""
@@ -41,7 +41,7 @@ class EffectiveTheory(Scheme):
             raise ConfigError("ffn_multiplier", self.ffn_multiplier, "a positive number, or null")
         super().__post_init__()
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Init (1.25)-(1.34); learning rates (1.99)-(1.107) for SGD, (1.108)-(1.116) for AdamW.
 
         Both with footnote 26's powers of n^s. The theory lets decay follow the global learning

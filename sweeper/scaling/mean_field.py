@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sweeper.scaling.abc import MEAN_FIELD, Gauge
 from sweeper.scaling.relative import Relative
-from sweeper.scaling.spec import Values
+from sweeper.scaling.spec import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,6 @@ class MeanField(Relative):
         """(0, 0), (1/2, 0), (1, 0)."""
         return MEAN_FIELD
 
-    def logit(self, head_size: int, hps: Values) -> float:
+    def logit(self, head_size: int, hps: PlainHps) -> float:
         """1 / d_head, as in muP."""
         return 1 / head_size

@@ -9,7 +9,7 @@ from sweeper.scaling.abc import EMBEDDING, HIDDEN, MUP, READOUT, Gauge
 from sweeper.scaling.depth import DepthRule
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.relative import Relative
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role
 
 TENSOR_PROGRAMS: Gauge = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (1, 0)}
 """Tensor Programs V, Table 8, and microsoft/mup: `MUP` with its embedding and readout shifted."""
@@ -20,13 +20,13 @@ class MuP(Relative):
     """Maximal update parameterization relative to a base model.
 
     With m = fan-in / base-fan-in and Adam: hidden init std and learning rate shrink as m^-1/2
-    and 1/m; the readout keeps its base init and is multiplied by 1/m. `gauge_of` writes the
+    and 1/m; the readout keeps its base init and is multiplied by 1/m. `convention` writes the
     same training as Everett et al. print it (erratum E1): embeddings multiplied by m^1/2,
     readout by m^-1/2. Attention logits are over d_head.
     """
 
     depth: DepthRule = "depth_mup"
-    gauge_of: Literal["tensor_programs", "everett"] = "tensor_programs"
+    convention: Literal["tensor_programs", "everett"] = "tensor_programs"
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
         "eta",
@@ -39,9 +39,9 @@ class MuP(Relative):
 
     def gauge(self) -> Gauge:
         """The readout's 1/m as a multiplier, or half of it in its initialization."""
-        return MUP if self.gauge_of == "everett" else TENSOR_PROGRAMS
+        return MUP if self.convention == "everett" else TENSOR_PROGRAMS
 
-    def at_base(self, spec: ParamSpec, hps: Values) -> ParamScale:
+    def at_base(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
         """Table 1 of the u-muP paper, row muP, where the base model has the standard init."""
         std = hps["sigma_init"] * standard_std(spec, spec.base_fan_in)
         match spec.role:
@@ -51,6 +51,6 @@ class MuP(Relative):
                 return ParamScale(init_std=std, multiplier=hps["alpha_output"])
         return ParamScale(init_std=std)
 
-    def logit(self, head_size: int, hps: Values) -> float:
+    def logit(self, head_size: int, hps: PlainHps) -> float:
         """alpha_attn / d_head."""
         return hps["alpha_attn"] / head_size

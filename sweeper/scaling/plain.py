@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from sweeper.scaling.spec import ParamSpec, Role, Site
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 
 def standard_std(spec: ParamSpec, fan_in: int) -> float:
@@ -16,21 +16,21 @@ def standard_std(spec: ParamSpec, fan_in: int) -> float:
     return 1.0 / sqrt(fan_in) if summed else 1.0
 
 
-def plain_site(
-    site: Site, *, logit: float | None = None, branch: float = 1.0, loss: float = 1.0
+def plain_op(
+    op: ScaledOp, *, logit: float | None = None, branch: float = 1.0, loss: float = 1.0
 ) -> dict[str, float]:
     """Factors of an unscaled model.
 
     `logit` multiplies q k^T (None: d_head^-1/2), `branch` a residual branch, `loss` the model's
     last logits.
     """
-    match site.kind:
+    match op.kind:
         case "attention":
-            return {"logit": 1 / sqrt(site.geometry["head_size"]) if logit is None else logit}
+            return {"logit": 1 / sqrt(op.geometry["head_size"]) if logit is None else logit}
         case "gated_silu":
             return {"alpha": 1.0}
         case "residual":
             return {"branch": branch, "skip": 1.0}
         case "loss":
             return {"logit": loss}
-    raise ValueError(f"unknown operation {site.kind!r} at {site.name}")
+    raise ValueError(f"unknown operation {op.kind!r} at {op.name}")

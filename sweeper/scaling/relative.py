@@ -8,7 +8,7 @@ from typing import ClassVar
 from sweeper.scaling.abc import Alignment, Exponents, Gauge, exponents, shift
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.scheme import GAMMAS, Epsilon, Scheme, decay_factor, gamma
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Relative(Scheme):
         """(a, b) by role."""
         raise NotImplementedError
 
-    def at_base(self, spec: ParamSpec, hps: Values) -> ParamScale:
+    def at_base(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
         """Standard init, and the layer's constant."""
         std = standard_std(spec, spec.base_fan_in)
         return ParamScale(init_std=std, lr=gamma(spec, hps))
@@ -47,7 +47,7 @@ class Relative(Scheme):
         found = shift(found, -found.a, update) if vector else found
         return replace(found, c=0.0, g=0.0) if self.alignment is None else found
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """The base's prescription times powers of the growth in width and in depth."""
         base, e, m = self.at_base(spec, hps), self.exponents(spec, update), growth(spec)
         deep_lr, deep_gradient = self.depth_factors(spec, update)

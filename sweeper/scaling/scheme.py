@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sweeper.scaling.depth import DepthRule, branch_exponent, branch_factor, check_alpha, depth_lr
-from sweeper.scaling.plain import plain_site
-from sweeper.scaling.spec import ParamSpec, Role, Site, Update, Values
+from sweeper.scaling.plain import plain_op
+from sweeper.scaling.spec import ParamSpec, PlainHps, Role, ScaledOp, Update
 
 Decay = Literal["independent", "coupled", "scaled"]
 Epsilon = Literal["fixed", "scaled"]
@@ -16,7 +16,7 @@ GAMMAS = ("gamma_embedding", "gamma_hidden", "gamma_readout")
 """Constants of the layer types (Everett et al., section 4.2), tuned at the base and kept."""
 
 
-def gamma(spec: ParamSpec, hps: Values) -> float:
+def gamma(spec: ParamSpec, hps: PlainHps) -> float:
     """The constant of the parameter's layer type; a vector is an embedding, what is fixed has 1."""
     role = Role.EMBEDDING if spec.role is Role.VECTOR else spec.role
     return 1.0 if role is Role.FIXED else hps[f"gamma_{role}"]
@@ -54,16 +54,16 @@ class Scheme:
         layers = spec.depth / spec.base_depth
         return depth_lr(layers, alpha, update), branch_factor(layers, alpha)
 
-    def logit(self, head_size: int, hps: Values) -> float | None:
+    def logit(self, head_size: int, hps: PlainHps) -> float | None:
         """Factor of q k^T; None for d_head^-1/2."""
         return None
 
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
+    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """Attention's scale, and the depth rule's on residual branches."""
         logit, branch = None, 1.0
-        if site.kind == "attention":
-            logit = self.logit(site.geometry["head_size"], hps)
-        if site.kind == "residual":
-            layers = site.geometry["branches"] / site.geometry["base_branches"]
+        if op.kind == "attention":
+            logit = self.logit(op.geometry["head_size"], hps)
+        if op.kind == "residual":
+            layers = op.geometry["branches"] / op.geometry["base_branches"]
             branch = branch_factor(layers, branch_exponent(self.depth, self.completep_alpha))
-        return plain_site(site, logit=logit, branch=branch)
+        return plain_op(op, logit=logit, branch=branch)

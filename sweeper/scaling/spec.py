@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-Values = Mapping[str, float]
+PlainHps = Mapping[str, float]
 """Hyperparameters by name, as they are used (not logarithms)."""
 
 
@@ -111,7 +111,7 @@ class ParamScale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class ScaledOp:
     """An operation without weights that a scheme may scale: attention, gated SiLU, residual, loss.
 
     `kind` is the operation's; `geometry` holds what its rule needs: `head_size`, `seq_len` and
@@ -135,10 +135,10 @@ class Parameterization(Protocol):
     hyperparameters: ClassVar[tuple[str, ...]]
     unit_scaled: ClassVar[bool]
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Scales of one parameter under an optimizer whose updates scale as `update`."""
         ...
 
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
+    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """Factors of one operation, by the names of the module's buffers."""
         ...

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from sweeper.errors import ConfigError
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.scheme import GAMMAS, Scheme, decay_factor, gamma
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
 
 Rule = Literal[
     "matched",
@@ -74,7 +74,7 @@ class Spectral(Scheme):
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *GAMMAS)
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Eta * gamma_l * rule(d_in, d_out)."""
         deep_lr, _ = self.depth_factors(spec, update)
         lr = gamma(spec, hps) * self.rate(spec, update) * deep_lr

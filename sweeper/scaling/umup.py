@@ -7,7 +7,7 @@ from math import exp, log, sqrt
 from typing import ClassVar
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Site, Update, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, ScaledOp, Update
 
 
 def log_interpolate(a: float, upper: float, lower: float) -> float:
@@ -71,7 +71,7 @@ class UMuP:
         """Exponents of width by which the change of a role's output shrinks on purpose."""
         return {Role.EMBEDDING: -0.5} if self.scaled_embedding_lr else {}
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (E9).
 
         The rules are Adam's; weights of RMS 1 make updates that follow it the same.
@@ -96,10 +96,10 @@ class UMuP:
                 )
         return ParamScale(init_std=1.0, lr=depth)
 
-    def site(self, site: Site, hps: Values) -> dict[str, float]:
+    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """Table 4 and Appendix D.1.2."""
-        geometry = site.geometry
-        match site.kind:
+        geometry = op.geometry
+        match op.kind:
             case "attention":
                 alpha, head_size = hps["alpha_attn"], geometry["head_size"]
                 scale = attention_scale(
@@ -119,4 +119,4 @@ class UMuP:
                 return {"branch": sqrt(tau / (1 + tau)), "skip": 1 / sqrt(1 + tau)}
             case "loss":
                 return {"logit": hps["alpha_loss_softmax"]}
-        raise ValueError(f"unknown operation {site.kind!r} at {site.name}")
+        raise ValueError(f"unknown operation {op.kind!r} at {op.name}")

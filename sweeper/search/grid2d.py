@@ -18,7 +18,7 @@ from sweeper.search.strategy import (
     pruned_notes,
     running_best,
 )
-from sweeper.trial import Axis, Hps, Space, defaults
+from sweeper.trial import Axis, Log2Hps, Space, defaults
 
 Cell = tuple[float, float]
 """(log2 of the first axis, log2 of the second)."""
@@ -76,7 +76,7 @@ class Grid2D:
         first, second = self._pair(space)
         return list(product(first.grid(self.step), second.grid(self.step)))
 
-    def _hps(self, space: Space, cell: Cell) -> Hps:
+    def _hps(self, space: Space, cell: Cell) -> Log2Hps:
         return defaults(space) | dict(zip(self.axes, cell, strict=True))
 
     def _value(self, space: Space, history: History, cell: Cell) -> float | None:

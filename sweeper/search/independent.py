@@ -22,7 +22,7 @@ from sweeper.search.strategy import (
     pruned_notes,
     running_best,
 )
-from sweeper.trial import Hps, Space, defaults
+from sweeper.trial import Log2Hps, Space, defaults
 
 FRESH_SEED = 1000
 """Seeds of the last phase start here: the comparison must not use runs that were selected on."""
@@ -84,7 +84,7 @@ class IndependentSearch:
         base = defaults(space)
         return replay(self.eta, space["eta"], along(history, base, "eta", [0]))
 
-    def _line(self, space: Space, history: History, name: str, base: Hps) -> LineState:
+    def _line(self, space: Space, history: History, name: str, base: Log2Hps) -> LineState:
         evaluate = along(history, base, name, range(self.seeds))
         return replay(self._rule(space), space[name], evaluate)
 
@@ -100,7 +100,7 @@ class IndependentSearch:
         if math.isinf(min(eta.known.values())):
             return []
         base["eta"] = self._eta_optimum(space, history)
-        wanted: list[Hps] = []
+        wanted: list[Log2Hps] = []
         for name in self._names(space):
             line = self._line(space, history, name, base)
             wanted += [{**base, name: value} for value in line.missing]
@@ -125,14 +125,14 @@ class IndependentSearch:
         found = (line_result(name, state, history, base) for name, state in states)
         return [line for line in found if line]
 
-    def _combined(self, space: Space, lines: Sequence[LineResult]) -> Hps:
+    def _combined(self, space: Space, lines: Sequence[LineResult]) -> Log2Hps:
         """The optimum of every line at once; a line without any finite loss has none."""
         found = {line.name: line.optimum for line in lines if math.isfinite(line.objective)}
         return defaults(space) | found
 
     def _single(
         self, space: Space, history: History, lines: Sequence[LineResult]
-    ) -> tuple[Hps, float, int]:
+    ) -> tuple[Log2Hps, float, int]:
         """The best configuration that moves at most one hyperparameter from eta's optimum.
 
         With its objective and how many seeds that is the mean of. Where no line has the defaults
@@ -148,7 +148,9 @@ class IndependentSearch:
         ]
         return min(found, key=lambda single: single[1], default=(base, math.inf, 1))
 
-    def _combination(self, combined: Hps, single: Hps, history: History) -> Combination | None:
+    def _combination(
+        self, combined: Log2Hps, single: Log2Hps, history: History
+    ) -> Combination | None:
         pairs = [
             (a, b)
             for seed in self._fresh_seeds()
@@ -191,7 +193,7 @@ class IndependentSearch:
 
 
 def _points(
-    configurations: Sequence[Hps], seeds: Sequence[int], phase: str, history: History
+    configurations: Sequence[Log2Hps], seeds: Sequence[int], phase: str, history: History
 ) -> list[Point]:
     """Every configuration with every seed, each once, without those that are known."""
     points = {
@@ -211,7 +213,7 @@ def _paired(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return difference, stdev(a - b for a, b in pairs) / math.sqrt(len(pairs))
 
 
-def _winner(combination: Combination) -> tuple[Hps, float, int]:
+def _winner(combination: Combination) -> tuple[Log2Hps, float, int]:
     """The better of the two by mean over the fresh seeds; the combined one if they tie."""
     combined, single = combination.combined_objectives, combination.single_objectives
     if mean(combined) <= mean(single):

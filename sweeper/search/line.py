@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sweeper.errors import ConfigError
 from sweeper.search.strategy import History, LineResult
-from sweeper.trial import Axis, Hps
+from sweeper.trial import Axis, Log2Hps
 
 Evaluate = Callable[[float], float | None]
 """Mean objective at a log2 value; None when it is not known yet."""
@@ -57,7 +57,7 @@ class LineState:
     extended: int
 
 
-def along(history: History, base: Hps, name: str, seeds: Sequence[int]) -> Evaluate:
+def along(history: History, base: Log2Hps, name: str, seeds: Sequence[int]) -> Evaluate:
     """The mean objective over `seeds` as a function of `name` alone, the rest as in `base`."""
 
     def evaluate(value: float) -> float | None:
@@ -133,7 +133,7 @@ def _midpoints(known: dict[float, float], spacing: float, reach: int) -> list[fl
     return [value for value in candidates if all(abs(value - k) > 1e-9 for k in known)]
 
 
-def line_result(name: str, state: LineState, history: History, base: Hps) -> LineResult | None:
+def line_result(name: str, state: LineState, history: History, base: Log2Hps) -> LineResult | None:
     """What a replayed line of `name` from `base` found; None while nothing of it is known."""
     if not state.known:
         return None

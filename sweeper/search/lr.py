@@ -15,7 +15,7 @@ from sweeper.search.strategy import (
     pruned_notes,
     running_best,
 )
-from sweeper.trial import Hps, Space, defaults
+from sweeper.trial import Log2Hps, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class LearningRateLine:
         """One phase."""
         return [Phase(name="eta", runs=self.line.points * self.seeds)]
 
-    def _replay(self, base: Hps, space: Space, history: History) -> LineState:
+    def _replay(self, base: Log2Hps, space: Space, history: History) -> LineState:
         evaluate = along(history, base, "eta", range(self.seeds))
         return replay(self.line, space["eta"], evaluate)
 

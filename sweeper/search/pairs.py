@@ -25,7 +25,7 @@ from sweeper.search.strategy import (
     pruned_notes,
     running_best,
 )
-from sweeper.trial import Axis, Hps, Space, defaults
+from sweeper.trial import Axis, Log2Hps, Space, defaults
 
 Names = tuple[str, str]
 
@@ -137,14 +137,14 @@ class Pairs:
             return sorted({axis.low + i * spacing for i in range(self.points)})
         return _around(axis, self.step, self.points)
 
-    def _cells(self, space: Space, pair: Names, eta: float | None = None) -> list[Hps]:
+    def _cells(self, space: Space, pair: Names, eta: float | None = None) -> list[Log2Hps]:
         """Every configuration of one grid, row by row; `eta` is the centre's."""
         eta = space["eta"].default if eta is None else eta
         values = [self._values(space, name, eta) for name in pair]
         centre = defaults(space) | {"eta": eta}
         return [centre | dict(zip(pair, cell, strict=True)) for cell in product(*values)]
 
-    def _points(self, history: History, cells: Sequence[Hps], phase: str) -> list[Point]:
+    def _points(self, history: History, cells: Sequence[Log2Hps], phase: str) -> list[Point]:
         found = (
             Point(hps=hps, seed=seed, phase=phase) for hps in cells for seed in range(self.seeds)
         )
@@ -172,7 +172,9 @@ class Pairs:
             phase_ends=dict(sorted(ends.items(), key=lambda end: end[1])),
         )
 
-    def _grid(self, space: Space, history: History, pair: Names, centre: Hps) -> PairGrid | None:
+    def _grid(
+        self, space: Space, history: History, pair: Names, centre: Log2Hps
+    ) -> PairGrid | None:
         """One grid, or None while it is not whole."""
         cells = self._cells(space, pair, centre["eta"])
         losses = [history.mean(hps, range(self.seeds)) for hps in cells]
@@ -185,7 +187,7 @@ class Pairs:
         error = transfer_error(rows)
         return PairGrid(names=pair, values=(first, second), losses=rows, transfer_error=error)
 
-    def _best(self, history: History) -> tuple[Hps, float]:
+    def _best(self, history: History) -> tuple[Log2Hps, float]:
         """The least mean over all seeds of a point; while no point has them all, the least run."""
         means = []
         for result in history.results:

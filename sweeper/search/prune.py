@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sweeper.errors import ConfigError
-from sweeper.trial import Hps, Result, Trial
+from sweeper.trial import Log2Hps, Result, Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -49,7 +49,7 @@ WORST = 1e30
 class Seen:
     """A trial at the rungs it reached: its smoothed losses there, in the rungs' order."""
 
-    hps: Hps
+    hps: Log2Hps
     seed: int
     losses: tuple[float, ...]
 
@@ -133,7 +133,7 @@ class Pruner:
             if stop and math.isfinite(loss) and not self._kept(pack[key].hps, everyone)
         }
 
-    def _kept(self, hps: Hps, everyone: Sequence[tuple[Hps, float | None]]) -> bool:
+    def _kept(self, hps: Log2Hps, everyone: Sequence[tuple[Log2Hps, float | None]]) -> bool:
         """Whether a line through `hps` needs it."""
         return any(self._needed(hps[name], line) for name, line in _lines(hps, everyone))
 
@@ -198,7 +198,7 @@ def _at(seen: Seen, rung: int) -> float | None:
 
 
 def _lines(
-    hps: Hps, everyone: Sequence[tuple[Hps, float | None]]
+    hps: Log2Hps, everyone: Sequence[tuple[Log2Hps, float | None]]
 ) -> Iterator[tuple[str, dict[float, float]]]:
     """The lines through `hps`: a hyperparameter, and losses by its value where they are known.
 

@@ -21,7 +21,7 @@ from sweeper.search.strategy import (
     expected_best,
     pruned_notes,
 )
-from sweeper.trial import Hps, Space, defaults
+from sweeper.trial import Log2Hps, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class RandomGrid:
     def _grids(self, space: Space) -> dict[str, list[float]]:
         return {name: space[name].grid(self.step) for name in chosen_axes(space, self.axes)}
 
-    def _draws(self, space: Space) -> Iterator[Hps]:
+    def _draws(self, space: Space) -> Iterator[Log2Hps]:
         """All of the search's points, in order; at most those of the grid."""
         grids, generator = self._grids(space), random.Random(f"sweeper {self.seed}")
         size, seen = prod(len(grid) for grid in grids.values()), set[int]()

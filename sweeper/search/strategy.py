@@ -11,14 +11,14 @@ from typing import Protocol
 import numpy as np
 
 from sweeper.errors import ConfigError, suggest
-from sweeper.trial import Hps, Result, Space
+from sweeper.trial import Log2Hps, Result, Space
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """A configuration (log2 values) to train with a seed, and the phase that asks for it."""
 
-    hps: Hps
+    hps: Log2Hps
     seed: int
     phase: str
 
@@ -28,7 +28,7 @@ class Point:
         return identity(self.hps), self.seed
 
 
-def identity(hps: Hps) -> tuple[tuple[str, float], ...]:
+def identity(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
     """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
     return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
 
@@ -59,15 +59,15 @@ class History:
     def __contains__(self, point: Point) -> bool:
         return point.id in self._values
 
-    def value(self, hps: Hps, seed: int) -> float | None:
+    def value(self, hps: Log2Hps, seed: int) -> float | None:
         """Objective of one trial, or None when it is not known."""
         return self._values.get((identity(hps), seed))
 
-    def stopped(self, hps: Hps) -> bool:
+    def stopped(self, hps: Log2Hps) -> bool:
         """Whether a trial of `hps` was stopped early, of whatever seed."""
         return identity(hps) in self._stopped
 
-    def mean(self, hps: Hps, seeds: Sequence[int]) -> float | None:
+    def mean(self, hps: Log2Hps, seeds: Sequence[int]) -> float | None:
         """Mean objective over `seeds`, or None when one of them is missing."""
         values = [self.value(hps, seed) for seed in seeds]
         known = [value for value in values if value is not None]
@@ -120,8 +120,8 @@ class Combination:
     standard error, NaN when there is none to tell.
     """
 
-    combined: Hps
-    single: Hps
+    combined: Log2Hps
+    single: Log2Hps
     combined_objectives: tuple[float, ...]
     single_objectives: tuple[float, ...]
     difference: float
@@ -156,7 +156,7 @@ class Conclusion:
     expectation over the order of its runs, else in the order of its phases.
     """
 
-    best: Hps
+    best: Log2Hps
     objective: float
     seeds: int
     runs: int

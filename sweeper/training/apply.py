@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import BadInput
-from sweeper.scaling.fold import Folded
+from sweeper.scaling.absorb import AbsorbedParam
 from sweeper.scaling.names import with_layer
 from sweeper.training.draw import normal
 
@@ -22,7 +22,7 @@ WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_
 SHOWN = 20
 """An error lists this many names of a kind at most."""
 
-Matched = list[tuple[Folded, nn.Parameter]]
+Matched = list[tuple[AbsorbedParam, nn.Parameter]]
 
 
 def unwrapped(name: str) -> str:
@@ -30,14 +30,14 @@ def unwrapped(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
-def match(settings: Sequence[Folded], model: nn.Module) -> Matched:
+def match(settings: Sequence[AbsorbedParam], model: nn.Module) -> Matched:
     """Every parameter of `model`, in its order, beside its settings.
 
     A name that is known as it stands wins; otherwise wrappers are taken off on both sides.
     BadInput lists parameters that only the model or only the plan has, and other shapes.
     """
     exact = {setting.name: setting for setting in settings}
-    cores: dict[str, list[Folded]] = {}
+    cores: dict[str, list[AbsorbedParam]] = {}
     for setting in settings:
         cores.setdefault(unwrapped(setting.name), []).append(setting)
     found: Matched = []
@@ -73,7 +73,7 @@ def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None
 
 
 @torch.no_grad()
-def init_(settings: Sequence[Folded], model: nn.Module, seed: int) -> None:
+def init_(settings: Sequence[AbsorbedParam], model: nn.Module, seed: int) -> None:
     """Draw every parameter of `model` in place, by (seed, the plan's name) alone.
 
     Neither the order of modules nor sharding changes a value: each process draws the whole
@@ -90,7 +90,7 @@ def init_(settings: Sequence[Folded], model: nn.Module, seed: int) -> None:
         parameter.copy_(_placed(_values(setting, seed), parameter))
 
 
-def _values(setting: Folded, seed: int) -> Tensor:
+def _values(setting: AbsorbedParam, seed: int) -> Tensor:
     """The whole parameter, float64 on the CPU."""
     if setting.init == "normal":
         return normal(setting.name, setting.shape, seed) * setting.value
@@ -113,7 +113,7 @@ def _placed(values: Tensor, parameter: nn.Parameter) -> Tensor:
 
 
 def param_groups(
-    settings: Sequence[Folded], model: nn.Module, lr_scale: float
+    settings: Sequence[AbsorbedParam], model: nn.Module, lr_scale: float
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`."""
     if not lr_scale > 0:

@@ -47,7 +47,7 @@ def moved(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[Moved]:
     with quiet_attention():
         try:
             before, _ = _evaluated(run, start)
-            seen = [_differences(before, run, start) for _ in range(run.recipe.train.steps)]
+            seen = [_differences(before, run, start) for _ in range(run.prepared.train.steps)]
         finally:
             run.program.release()
     roles = _roles(run)
@@ -66,7 +66,7 @@ def moved(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[Moved]:
 
 def _roles(run: PackRun) -> dict[str, Role]:
     """The role of every module's largest parameter, by the module's name."""
-    specs = sorted(run.recipe.specs, key=lambda spec: len(spec.shape))
+    specs = sorted(run.prepared.specs, key=lambda spec: len(spec.shape))
     return {spec.name.rpartition(".")[0]: spec.role for spec in specs}
 
 

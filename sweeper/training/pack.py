@@ -23,8 +23,8 @@ from sweeper.scaling.spec import ParamScale, ParamSpec
 from sweeper.training.draw import normal
 from sweeper.training.feed import AHEAD, Feed
 from sweeper.training.optimizer import Factors, Now, along
+from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.training.program import Stacked, program, random_seed, weights_dtype
-from sweeper.training.recipe import Recipe, prepare
 from sweeper.trial import Trial
 
 Compile = Literal["auto", "on", "off"]
@@ -64,22 +64,22 @@ class PackRun:
         `compile`: from the first step on, or ("auto") where a GPU has a size compiled already.
         """
         self.pack, self.device = pack, torch.device(device)
-        self.recipe: Recipe = prepare(pack.trials[0].setup)
-        self.dtype = weights_dtype(self.recipe)
-        self.program = program(self.recipe, self.device)
+        self.prepared: PreparedSpec = prepare(pack.trials[0].setup)
+        self.dtype = weights_dtype(self.prepared)
+        self.program = program(self.prepared, self.device)
         self.program.release()
         self.notices: list[str] = []
         self.slots, self.compiled = self._sized(compile)
         self.seeds = sorted({trial.seed for trial in pack.trials})
-        self.feed = Feed(pack.corpus, self.recipe.train, self.seeds, self.device, self.dtype)
+        self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
         self.step_index = 0
         trials = self._trials()
-        scales = [self.recipe.scales(trial.values()) for trial in trials]
+        scales = [self.prepared.scales(trial.values()) for trial in trials]
         self.rows = self._there([self.seeds.index(trial.seed) for trial in trials])
         self.params = self._drawn([{n: s.init_std for n, s in row.items()} for row in scales])
         self.buffers = self._buffers(trials)
         self.factors = self._factors(trials, scales)
-        self.state = self.recipe.optimizer.init(list(self.params.values()), self.factors.kinds)
+        self.state = self.prepared.optimizer.init(list(self.params.values()), self.factors.kinds)
         self._shares, self._first = torch.empty(0), 0
 
     def _sized(self, compile: Compile) -> tuple[list[int], bool]:
@@ -119,7 +119,7 @@ class PackRun:
     def _drawn(self, stds: Sequence[dict[str, float]]) -> Stacked:
         """Initial weights, by (seed, name) alone: company in a pack changes nothing."""
         found = {}
-        for spec in self.recipe.specs:
+        for spec in self.prepared.specs:
             scale = self._there([row[spec.name] for row in stds], torch.float64)
             value = _units(spec, self.seeds).to(self.device)[self.rows]
             if spec.init == "normal":
@@ -133,7 +133,7 @@ class PackRun:
         SweeperError when the model has no place for what a scheme asks.
         """
         known = {name for name, _ in self.program.model.named_buffers()}
-        values = {trial.key: self.recipe.buffers(trial.values()) for trial in trials}
+        values = {trial.key: self.prepared.buffers(trial.values()) for trial in trials}
         rows = [values[trial.key] for trial in trials]
         names = sorted(set().union(*rows))
         if absent := [name for name in names if name not in known]:
@@ -148,7 +148,7 @@ class PackRun:
         } | {name: torch.stack([own[name]] * len(rows)) for name in self._own_state}
 
     def _factors(self, trials: Sequence[Trial], scales: Sequence[dict[str, ParamScale]]) -> Factors:
-        optimizer, rows, own = self.recipe.optimizer, [], []
+        optimizer, rows, own = self.prepared.optimizer, [], []
         for trial, prescribed in zip(trials, scales, strict=True):
             values, each = trial.values(), prescribed.values()
             rows.append([(values["eta"] * s.lr, s.eps, s.weight_decay) for s in each])
@@ -160,11 +160,11 @@ class PackRun:
                     self._there([row[i][index] * scale for row in rows], self.dtype).view(
                         -1, *[1] * len(spec.shape)
                     )
-                    for i, spec in enumerate(self.recipe.specs)
+                    for i, spec in enumerate(self.prepared.specs)
                 ]
             )
         return Factors(
-            kinds=[optimizer.kind(spec) for spec in self.recipe.specs],
+            kinds=[optimizer.kind(spec) for spec in self.prepared.specs],
             lr=lists[0],
             eps=lists[1],
             weight_decay=lists[2],
@@ -217,7 +217,7 @@ class PackRun:
     def precision(self) -> Iterator[None]:
         """What the precision and the device ask of torch while the pack computes."""
         with ExitStack() as stack:
-            if self.recipe.train.precision == "tf32":
+            if self.prepared.train.precision == "tf32":
                 stack.enter_context(_tf32())
             if self.device.type == "cuda":  # under a compiled map cuDNN's attention fails
                 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -236,8 +236,8 @@ class PackRun:
         with self.precision():
             losses, grads = self._gradients(x[self.rows], y[self.rows])
         with torch.no_grad():
-            if self.recipe.train.clip is not None:
-                clip(grads, self.recipe.train.clip)
+            if self.prepared.train.clip is not None:
+                clip(grads, self.prepared.train.clip)
             now = Now(
                 step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
                 share=self._share(),
@@ -263,7 +263,7 @@ class PackRun:
     def _share(self) -> Tensor:
         """The schedule's value [K] at this step, from a block that is sent ahead."""
         if not self._first <= self.step_index < self._first + len(self._shares):
-            train, self._first = self.recipe.train, self.step_index
+            train, self._first = self.prepared.train, self.step_index
             steps = range(self._first, self._first + AHEAD)
             settings = [train.of(trial.values()) for trial in self._trials()]
             table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
@@ -318,7 +318,7 @@ class PackRun:
 
     def heldout(self) -> Tensor:
         """Mean loss [K] on held-out samples, the same for every trial."""
-        train, losses = self.recipe.train, []
+        train, losses = self.prepared.train, []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         for batch in self.pack.corpus.heldout(*size):
             x, y = (

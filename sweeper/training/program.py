@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
-from sweeper.training.recipe import Recipe, prepare
+from sweeper.training.prepare import PreparedSpec, prepare
 
 Stacked = dict[str, Tensor]
 """Tensors [K, ...] by name: one slice a trial."""
@@ -30,17 +30,17 @@ COMPILATIONS = 256
 class Program:
     """The module of a setup on a device, and its mapped and compiled forms."""
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+    def __init__(self, prepared: PreparedSpec, device: torch.device) -> None:
         """The module's own weights take no memory: they are replaced at every use."""
         with device:
-            self.model: nn.Module = recipe.model().to(device, weights_dtype(recipe))
+            self.model: nn.Module = prepared.model().to(device, weights_dtype(prepared))
         self._leaves = dict(self.model.named_parameters())
         self._buffers = {name: value.data for name, value in self.model.named_buffers()}
         self._state, self._places = tuple(self.state()), _places(self.model)
         self._bound: object = self.model
         self.release()
-        self.optimizer = recipe.optimizer
-        self._autocast = recipe.train.precision == "bfloat16"
+        self.optimizer = prepared.optimizer
+        self._autocast = prepared.train.precision == "bfloat16"
         self._device = device
         self.sizes: set[int] = set()
         """Sizes of packs that have been compiled."""
@@ -256,9 +256,9 @@ def _at(stacked: Stacked, index: int) -> Stacked:
 
 
 @lru_cache(maxsize=16)
-def program(recipe: Recipe, device: torch.device) -> Program:
+def program(prepared: PreparedSpec, device: torch.device) -> Program:
     """The program of a setup: the same object for every pack of it in this process."""
-    return Program(recipe, device)
+    return Program(prepared, device)
 
 
 def for_setup(setup: Mapping[str, Any], device: str) -> Program:
@@ -266,9 +266,9 @@ def for_setup(setup: Mapping[str, Any], device: str) -> Program:
     return program(prepare(setup), torch.device(device))
 
 
-def weights_dtype(recipe: Recipe) -> torch.dtype:
+def weights_dtype(prepared: PreparedSpec) -> torch.dtype:
     """What weights are kept in: bfloat16 and tf32 are ways of computing with float32 weights."""
-    return torch.float64 if recipe.train.precision == "float64" else torch.float32
+    return torch.float64 if prepared.train.precision == "float64" else torch.float32
 
 
 def random_seed(seed: int, step: int) -> int:

@@ -101,7 +101,7 @@ def scales(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[OperandSca
     with quiet_attention():
         try:
             found = _seen(run)
-            while run.step_index < run.recipe.train.steps:
+            while run.step_index < run.prepared.train.steps:
                 run.step()
             return found + _seen(run)
         finally:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.trial import Result
 
 PEAKS = {
@@ -51,7 +51,7 @@ def speeds(results: Iterable[Result]) -> list[Speed]:
     """Throughput by size and device, smallest first; trials that failed or kept no time are out.
 
     Trials of a pack share its time, so that theirs is the pack's throughput. FLOPs are the
-    model's own (`Recipe.flops`): recomputed activations do not count.
+    model's own (`PreparedSpec.flops`): recomputed activations do not count.
     """
     groups: dict[tuple[int, int, str], list[Result]] = {}
     for result in results:
@@ -65,10 +65,10 @@ def _speed(key: tuple[int, int, str], results: list[Result]) -> Speed:
     width, depth, device = key
     tokens = flops = 0.0
     for result in results:
-        recipe = prepare(result.trial.setup)
-        share = result.steps / recipe.train.steps
-        tokens += share * recipe.tokens()
-        flops += share * recipe.flops()
+        prepared = prepare(result.trial.setup)
+        share = result.steps / prepared.train.steps
+        tokens += share * prepared.tokens()
+        flops += share * prepared.flops()
     seconds = sum(result.seconds for result in results)
     # Whole words: an A10G is no A10.
     peak = next((p for name, p in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)

@@ -97,7 +97,7 @@ class Training:
         self.execution, self.reporter, self.pruner = execution, reporter, pruner
         self.start = time.perf_counter()
         self.pack = PackRun(pack, execution.device, compile=execution.compile)
-        self.train = self.pack.recipe.train
+        self.train = self.pack.prepared.train
         count = len(pack.trials)
         losses = np.full((self.train.steps, count), np.nan, np.float64)
         self.ledger = Ledger(losses=losses, left={}, steps=[0] * count)

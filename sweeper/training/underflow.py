@@ -19,13 +19,13 @@ def below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> float:
     not finite, and for optimizers that divide by no such root.
     """
     run = PackRun(Pack(trials=(trial,), corpus=corpus), device)
-    roots = getattr(run.recipe.optimizer, "roots", None)
+    roots = getattr(run.prepared.optimizer, "roots", None)
     if roots is None:
         run.program.release()
         return math.nan
     with quiet_attention():
         try:
-            while run.step_index < run.recipe.train.steps:
+            while run.step_index < run.prepared.train.steps:
                 run.step()
         finally:
             run.program.release()

@@ -1,4 +1,4 @@
-"""The experiments that look for the cause of a transfer that fails: one change each."""
+"""The ablations that look for the cause of a transfer that fails: one change each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sweeper.scaling.spec import Role, Update
 from sweeper.transfer.explain import Explained
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import PlannedParameter
-from sweeper.trial import Hps
+from sweeper.trial import Log2Hps
 
 ADJUSTED = "sweeper.scaling.adjusted.Adjusted"
 DEVIATES = 0.1
@@ -52,7 +52,7 @@ class Situation:
     """
 
     tree: Mapping[str, Any]
-    best: Hps
+    best: Log2Hps
     base: Size
     large: Size
     parameters: Sequence[PlannedParameter]
@@ -63,7 +63,7 @@ class Situation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Ablation:
     """One change of the configuration, by dotted keys, and what it would mean if that helps.
 
     `change` says in words what is changed, `cause` what is then the cause of the failure, and
@@ -124,12 +124,12 @@ def _powers(change: Change) -> str:
     return " and ".join(f"{name} times m^{-value:+g}" for name, value in parts if abs(value) > 1e-9)
 
 
-def _rules(s: Situation) -> Experiment | None:
+def _rules(s: Situation) -> Ablation | None:
     found = deviations(s.rows)
     if len(found) < 2:
         return None
     told = "; ".join(f"{ROLES[role]} {_powers(change)}" for role, change in found.items())
-    return Experiment(
+    return Ablation(
         name="rules",
         change=f"muP's rules for all parameters ({told}; m is the growth of the width)",
         cause="the parameterization does not rescale its parameters with the width as muP does",
@@ -138,10 +138,10 @@ def _rules(s: Situation) -> Experiment | None:
     )
 
 
-def _role(role: Role) -> Callable[[Situation], Experiment | None]:
+def _role(role: Role) -> Callable[[Situation], Ablation | None]:
     """The rule of muP for one role, where the scheme has another."""
 
-    def experiment(s: Situation) -> Experiment | None:
+    def ablation(s: Situation) -> Ablation | None:
         change = deviations(s.rows).get(role)
         seen = f"muP has its {_powers(change)}" if change else ""
         if change is None:
@@ -149,7 +149,7 @@ def _role(role: Role) -> Callable[[Situation], Experiment | None]:
                 return None
             # u-muP paper, A.3: muP's own rule for the embedding is the doubtful one.
             change = Change(c=0.5)
-        return Experiment(
+        return Ablation(
             name=str(role),
             change=f"{ROLES[role]} {_powers(change)} (m is the growth of the width)",
             cause=f"{ROLES[role]} rule for the width is wrong",
@@ -157,15 +157,15 @@ def _role(role: Role) -> Callable[[Situation], Experiment | None]:
             seen=seen,
         )
 
-    return experiment
+    return ablation
 
 
-def _depth(s: Situation) -> Experiment | None:
+def _depth(s: Situation) -> Ablation | None:
     rule = s.tree["parameterization"].get("depth")
     if rule is None or s.base.depth == s.large.depth:
         return None
     other = "completep" if rule == "depth_mup" else "depth_mup"
-    return Experiment(
+    return Ablation(
         name="depth",
         change=f"the depth rule {other} instead of {rule}",
         cause=f"residual branches follow the depth by the rule {rule}",
@@ -174,7 +174,7 @@ def _depth(s: Situation) -> Experiment | None:
     )
 
 
-def _decay(s: Situation) -> Experiment | None:
+def _decay(s: Situation) -> Ablation | None:
     strength, rule = (
         s.tree["optimizer"].get("weight_decay"),
         s.tree["parameterization"].get("decay"),
@@ -182,7 +182,7 @@ def _decay(s: Situation) -> Experiment | None:
     if not strength:
         return None
     if rule in (None, "independent"):
-        return Experiment(
+        return Ablation(
             name="decay",
             change="no weight decay",
             cause="the weight decay moves the optimum as the model grows",
@@ -192,7 +192,7 @@ def _decay(s: Situation) -> Experiment | None:
     base, large = (median(getattr(p, k).weight_decay for p in hidden) for k in ("base", "target"))
     kept = base / 2.0 ** s.best.get("weight_decay", 0.0)
     seen = f"a step removes {base:.3g} of a hidden weight at the base and {large:.3g} at {s.large}"
-    return Experiment(
+    return Ablation(
         name="decay",
         change=f"weight decay independent of the learning rate, {base:.3g} a step as at the base",
         cause=f"the weight decay is {rule}: it follows the learning rate of each parameter",
@@ -207,7 +207,7 @@ def has_eps(tree: Mapping[str, Any]) -> bool:
     return bool(optimizer.get("eps")) and not optimizer.get("atan2")
 
 
-def _epsilon(s: Situation) -> Experiment | None:
+def _epsilon(s: Situation) -> Ablation | None:
     if not has_eps(s.tree):
         return None
     optimizer, rule = s.tree["optimizer"], s.tree["parameterization"].get("epsilon")
@@ -219,7 +219,7 @@ def _epsilon(s: Situation) -> Experiment | None:
     change, overrides = f"eps 2^-10 of {eps:g}", {"optimizer.eps": eps * 2.0**-10}
     if "atan2" in optimizer:
         change, overrides = "steps by atan2, which need no eps", {"optimizer.atan2": True}
-    return Experiment(
+    return Ablation(
         name="epsilon",
         change=change,
         cause="gradients shrink below the optimizer's eps as the model grows",
@@ -239,14 +239,14 @@ def _held_back(s: Situation) -> list[str]:
     return [f"eps exceeds the root of the second moment for {' and '.join(shares)}"]
 
 
-def _attention(s: Situation) -> Experiment | None:
+def _attention(s: Situation) -> Ablation | None:
     if s.heads is None or s.heads[0].size == s.heads[1].size:
         return None
     base, large = s.heads
     power = -math.log(large.logit / base.logit) / math.log(large.size / base.size)
     if abs(power - 1) <= DEVIATES:
         return None
-    return Experiment(
+    return Ablation(
         name="attention",
         change="attention's logits over the head size",
         cause="attention's logits grow with the head size",
@@ -258,27 +258,27 @@ def _attention(s: Situation) -> Experiment | None:
 
 def _switch(
     name: str, starts: str, cause: str, seen: str
-) -> Callable[[Situation], Experiment | None]:
+) -> Callable[[Situation], Ablation | None]:
     """A yes of the model, by the first letters of its key, turned into a no."""
 
-    def experiment(s: Situation) -> Experiment | None:
+    def ablation(s: Situation) -> Ablation | None:
         keys = [k for k, value in s.tree["model"].items() if value is True and k.startswith(starts)]
         if not keys:
             return None
         key = f"model.{keys[0]}"
-        return Experiment(
+        return Ablation(
             name=name, change=f"{key}=false", cause=cause, overrides={key: False}, seen=seen
         )
 
-    return experiment
+    return ablation
 
 
-def _warmup(s: Situation) -> Experiment | None:
+def _warmup(s: Situation) -> Ablation | None:
     share = s.tree["train"]["warmup"]
     longer = min(0.5, max(0.25, 2 * share))
     if longer <= share:
         return None
-    return Experiment(
+    return Ablation(
         name="warmup",
         change=f"a warm-up over {longer:g} of the steps",
         cause="the optimum is held down by the edge of stability: the warm-up is too short",
@@ -287,10 +287,10 @@ def _warmup(s: Situation) -> Experiment | None:
     )
 
 
-def _stability(s: Situation) -> Experiment | None:
+def _stability(s: Situation) -> Ablation | None:
     if s.tree["train"].get("clip") is not None:
         return None
-    return Experiment(
+    return Ablation(
         name="stability",
         change="gradients clipped to norm 1",
         cause="the optimum is held down by the edge of stability: large gradients throw runs off",
@@ -310,9 +310,9 @@ def _edge(s: Situation) -> str:
     return f"the optimum lies below the first rate that diverges, in log2: {', '.join(told)}"
 
 
-def _horizon(s: Situation) -> Experiment:
+def _horizon(s: Situation) -> Ablation:
     steps = s.tree["train"]["steps"]
-    return Experiment(
+    return Ablation(
         name="horizon",
         change=f"{2 * steps} steps",
         cause="the runs are too short for the optimum to have settled",
@@ -320,10 +320,10 @@ def _horizon(s: Situation) -> Experiment:
     )
 
 
-def _batch(s: Situation) -> Experiment | None:
+def _batch(s: Situation) -> Ablation | None:
     batch = s.tree["train"]["batch_size"]
     return (
-        Experiment(
+        Ablation(
             name="batch",
             change=f"batches of {batch // 2}",
             cause="the batch is beyond the critical size of one of the models",
@@ -334,7 +334,7 @@ def _batch(s: Situation) -> Experiment | None:
     )
 
 
-BATTERY: Mapping[str, Callable[[Situation], Experiment | None]] = {
+BATTERY: Mapping[str, Callable[[Situation], Ablation | None]] = {
     "rules": _rules,
     **{str(role): _role(role) for role in ROLES},
     "depth": _depth,
@@ -352,10 +352,10 @@ BATTERY: Mapping[str, Callable[[Situation], Experiment | None]] = {
     "horizon": _horizon,
     "batch": _batch,
 }
-"""Every experiment by name; each says of a situation what it would change, if it applies."""
+"""Every ablation by name; each says of a situation what it would change, if it applies."""
 
 
-def experiments(s: Situation, only: Sequence[str] | None = None) -> list[Experiment]:
+def ablations(s: Situation, only: Sequence[str] | None = None) -> list[Ablation]:
     """Those that apply, what something speaks for first; `only` names those wanted."""
     wanted = [make(s) for name, make in BATTERY.items() if not only or name in only]
     return sorted((e for e in wanted if e is not None), key=lambda e: not e.seen)

@@ -1,4 +1,4 @@
-"""What experiments on a failing transfer mean: how much of the failure each explains."""
+"""What ablations on a failing transfer mean: how much of the failure each explains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweeper.transfer.battery import Experiment
+from sweeper.transfer.battery import Ablation
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderRule, SizeCurve
 from sweeper.transfer.verdict import Answer, SizeVerdict
@@ -16,18 +16,18 @@ from sweeper.trial import encode
 WORST = 16.0
 """A failure counts as at most this many times a threshold, so that a share of it can be told."""
 MOST = 0.5
-"""From this share on an experiment is said to explain the failure; below half of it, not to."""
+"""From this share on an ablation is said to explain the failure; below half of it, not to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What an experiment showed at the large size.
+    """What an ablation showed at the large size.
 
     `explained` is the share of the failure that is gone with the change (see `explained`), NaN
-    when the experiment could not be run: `error` then says why.
+    when the ablation could not be run: `error` then says why.
     """
 
-    experiment: Experiment
+    ablation: Ablation
     explained: Estimate
     before: SizeVerdict
     after: SizeVerdict | None = None
@@ -36,7 +36,7 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding with its numbers."""
-        said = f"with {self.experiment.change}"
+        said = f"with {self.ablation.change}"
         if self.after is None:
             return f"{said}: it could not be tried ({self.error})"
         then, now = self.before, self.after
@@ -76,9 +76,9 @@ class Diagnosis:
             return f"Nothing to diagnose yet: whether the transfer fails is not settled.{todo}"
         best = self.findings[0] if self.findings else None
         if best is None or not best.explained.value >= MOST:
-            return "No experiment explains the failure."
+            return "No ablation explains the failure."
         return (
-            f"The likeliest cause ({best.experiment.name}): {best.experiment.cause}. Without it, "
+            f"The likeliest cause ({best.ablation.name}): {best.ablation.cause}. Without it, "
             f"{100 * best.explained.value:.0f} % of the failure is gone."
         )
 
@@ -119,14 +119,14 @@ def explained(before: SizeVerdict, after: SizeVerdict, rule: LadderRule) -> Esti
 
 
 def find(
-    experiment: Experiment, before: SizeVerdict, after: SizeVerdict | str, rule: LadderRule
+    ablation: Ablation, before: SizeVerdict, after: SizeVerdict | str, rule: LadderRule
 ) -> Finding:
     """The finding; `after` is the verdict with the change, or why there is none."""
     if isinstance(after, str):
         unknown = Estimate(value=math.nan, low=0.0, high=1.0)
-        return Finding(experiment=experiment, explained=unknown, before=before, error=after)
+        return Finding(ablation=ablation, explained=unknown, before=before, error=after)
     share = explained(before, after, rule)
-    return Finding(experiment=experiment, explained=share, before=before, after=after)
+    return Finding(ablation=ablation, explained=share, before=before, after=after)
 
 
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -135,7 +135,7 @@ def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     def place(finding: Finding) -> tuple[float, bool, float]:
         share = finding.explained.value
         loss = math.inf if finding.after is None else finding.after.loss.value
-        return -1.0 if math.isnan(share) else -share, not finding.experiment.seen, loss
+        return -1.0 if math.isnan(share) else -share, not finding.ablation.seen, loss
 
     known = [finding for finding in findings if finding.after is not None]
     return (*sorted(known, key=place), *(f for f in findings if f.after is None))

@@ -11,7 +11,7 @@ from sweeper.scaling.spec import ParamScale, Role
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 if TYPE_CHECKING:
-    from sweeper.training.recipe import Recipe
+    from sweeper.training.prepare import PreparedSpec
 
 WHY = {
     Role.EMBEDDING: "only its output grows with the width",
@@ -49,7 +49,7 @@ class Explained:
 
 
 def explain(
-    plan: TransferPlan, narrow: Recipe, wide: Recipe, hps: Mapping[str, float]
+    plan: TransferPlan, narrow: PreparedSpec, wide: PreparedSpec, hps: Mapping[str, float]
 ) -> list[Explained]:
     """Every parameter of `plan`, its exponents between `narrow` and `wide`, equal but in width.
 

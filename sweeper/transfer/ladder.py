@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.errors import ConfigError
 from sweeper.search.line import LineRule, LineState, replay
 from sweeper.search.strategy import Point
-from sweeper.trial import Axis, Hps
+from sweeper.trial import Axis, Log2Hps
 
 Value = Callable[[Point], float | None]
 """The objective of a point at one size, None while it is not known."""
@@ -32,7 +32,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Rung(Size):
+class LadderSize(Size):
     """A step of a ladder: a size, and how many examples a step and steps it is trained for."""
 
     batch_size: int
@@ -134,7 +134,7 @@ class LadderRule:
         if self.correct and self.along != "eta":
             raise ConfigError("correct", True, "false where along is not eta: there is no trend")
 
-    def ladders(self, base: Rung) -> Mapping[str, list[Rung]]:
+    def ladders(self, base: LadderSize) -> Mapping[str, list[LadderSize]]:
         """Rungs by axis, ascending, the base among them; an axis without a second one is none."""
         found = {}
         for axis, key in AXES.items():
@@ -155,7 +155,7 @@ class LadderRule:
         """Values of eta of one size's curve before any extension."""
         return 2 * int(self.span / self.step + 1e-9) + 1
 
-    def line(self, best: Hps, value: Value) -> LineState:
+    def line(self, best: Log2Hps, value: Value) -> LineState:
         """One size's curve around the middle, extended while its optimum is at its end."""
         reach = int(self.span / self.step + 1e-9) * self.step
         centre = best[self.along]
@@ -169,12 +169,12 @@ class LadderRule:
 
         return replay(rule, axis, evaluate)
 
-    def seeded(self, best: Hps, place: float) -> list[Point]:
+    def seeded(self, best: Log2Hps, place: float) -> list[Point]:
         """The runs of one point of a curve."""
         hps = {**best, self.along: place}
         return [Point(hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
 
-    def missing(self, best: Hps, value: Value) -> list[Point]:
+    def missing(self, best: Log2Hps, value: Value) -> list[Point]:
         """Runs that one size's curve still needs."""
         places = self.line(best, value).missing
         points = [point for place in places for point in self.seeded(best, place)]

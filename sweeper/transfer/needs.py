@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose
 
 from sweeper.scaling.names import with_layer
-from sweeper.scaling.spec import Site
+from sweeper.scaling.spec import ScaledOp
 
 DECAY = (
     "weight decay: the plan's is independent of the learning rate; param_groups hold decay / lr "
@@ -28,7 +28,7 @@ FOREIGN = (
 
 
 def needs(
-    sites: Sequence[Site],
+    scaled_ops: Sequence[ScaledOp],
     operations: Mapping[str, Mapping[str, float]],
     multipliers: Mapping[str, tuple[float, float]],
     *,
@@ -39,12 +39,12 @@ def needs(
 
     `multipliers` are those of every parameter, forward and backward.
     """
-    found = [line for site in sites for line in _site(site, operations[site.name])]
+    found = [line for op in scaled_ops for line in _op(op, operations[op.name])]
     for name, (forward, backward) in multipliers.items():
         if not isclose(forward, backward):
             found.append((name, "multiply the gradient to its input by {}", backward / forward))
     lines = _merged(found)
-    lines += [] if sites else [FOREIGN]
+    lines += [] if scaled_ops else [FOREIGN]
     if unit_scaled:
         lines.append(UNIT)
     elif any(forward != 1 for forward, _ in multipliers.values()):
@@ -65,14 +65,14 @@ Line = tuple[str, str, float]
 """The name of an operation or parameter, what to do with a gap for the value, and the value."""
 
 
-def _site(site: Site, factors: Mapping[str, float]) -> Iterator[Line]:
+def _op(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Line]:
     """One line for every factor of an operation that is not the usual one."""
     for key, value in factors.items():
         usual = 1.0
-        if (site.kind, key) == ("attention", "logit"):
-            usual = float(site.geometry["head_size"]) ** -0.5
+        if (op.kind, key) == ("attention", "logit"):
+            usual = float(op.geometry["head_size"]) ** -0.5
         if not isclose(value, usual):
-            yield site.name, WORDS.get((site.kind, key), f"multiply its {key} by {{}}"), value
+            yield op.name, WORDS.get((op.kind, key), f"multiply its {key} by {{}}"), value
 
 
 def _merged(lines: Iterable[Line]) -> list[str]:

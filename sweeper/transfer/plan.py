@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.plugs import call
-from sweeper.scaling.fold import Folded, factors
+from sweeper.plugin import call
+from sweeper.scaling.absorb import AbsorbedParam, factors
 from sweeper.scaling.spec import ParamScale, ParamSpec, Update
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.needs import needs
@@ -22,7 +22,7 @@ from sweeper.trial import encode
 if TYPE_CHECKING:
     from torch import nn
 
-    from sweeper.training.recipe import Recipe
+    from sweeper.training.prepare import PreparedSpec
 
 PLAN_VERSION = 1
 """Raised when `plan.json` changes in a way that old readers would misread."""
@@ -62,12 +62,12 @@ class PlannedParameter:
     base: Prescription
     update: str = Update.SIGN
 
-    def folded(self) -> Folded:
+    def absorbed(self) -> AbsorbedParam:
         """The target's settings with the multiplier folded into init, learning rate and eps."""
         multiplier = self.target.multiplier
         starts = {"ones": multiplier, "zeros": 0.0}
         lr, eps = factors(Update(self.update), multiplier)
-        return Folded(
+        return AbsorbedParam(
             name=self.name,
             shape=self.shape,
             init="constant" if self.init in starts else "normal",
@@ -132,9 +132,9 @@ class TransferPlan:
                 raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
         return plan
 
-    def folded(self) -> list[Folded]:
+    def absorbed(self) -> list[AbsorbedParam]:
         """Every parameter's settings for a plain forward pass."""
-        return [parameter.folded() for parameter in self.parameters]
+        return [parameter.absorbed() for parameter in self.parameters]
 
     def init_(self, model: nn.Module, seed: int = 0) -> nn.Module:
         """Draw the weights of `model` in place, multipliers folded in, and return it.
@@ -146,7 +146,7 @@ class TransferPlan:
         """
         from sweeper.training import apply
 
-        apply.init_(self.folded(), model, seed)
+        apply.init_(self.absorbed(), model, seed)
         return model
 
     def param_groups(self, model: nn.Module, *, lr_scale: float = 1.0) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class TransferPlan:
         """
         from sweeper.training import apply
 
-        return apply.param_groups(self.folded(), model, lr_scale)
+        return apply.param_groups(self.absorbed(), model, lr_scale)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, as in `plan.json`."""
@@ -171,34 +171,38 @@ class TransferPlan:
 
 
 def make_plan(
-    recipe: Recipe, base: Size, target: Size, hps: Mapping[str, float], source: Mapping[str, Any]
+    prepared: PreparedSpec,
+    base: Size,
+    target: Size,
+    hps: Mapping[str, float],
+    source: Mapping[str, Any],
 ) -> TransferPlan:
-    """The plan of `recipe`, prepared at `target`, for hyperparameters `hps` (values, not log2)."""
-    parameters = tuple(_planned(recipe, spec, hps) for spec in recipe.specs)
-    operations = {site.name: recipe.scheme.site(site, hps) for site in recipe.sites}
+    """The plan of what was prepared at `target`, for hyperparameters `hps` (not log2)."""
+    parameters = tuple(_planned(prepared, spec, hps) for spec in prepared.specs)
+    operations = {op.name: prepared.scheme.scale_op(op, hps) for op in prepared.scaled_ops}
     multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
     return TransferPlan(
         base=base,
         target=target,
-        parameterization=recipe.setup["parameterization"]["_target_"],
+        parameterization=prepared.setup["parameterization"]["_target_"],
         hps=dict(hps),
         parameters=parameters,
         operations=operations,
         source=dict(source),
-        optimizer=dict(recipe.setup["optimizer"]),
+        optimizer=dict(prepared.setup["optimizer"]),
         needs=tuple(
             needs(
-                recipe.sites,
+                prepared.scaled_ops,
                 operations,
                 multipliers,
-                unit_scaled=recipe.scheme.unit_scaled,
+                unit_scaled=prepared.scheme.unit_scaled,
                 decay=any(p.target.weight_decay for p in parameters),
             )
         ),
     )
 
 
-def _planned(recipe: Recipe, spec: ParamSpec, hps: Mapping[str, float]) -> PlannedParameter:
+def _planned(prepared: PreparedSpec, spec: ParamSpec, hps: Mapping[str, float]) -> PlannedParameter:
     return PlannedParameter(
         name=spec.name,
         role=str(spec.role),
@@ -207,14 +211,16 @@ def _planned(recipe: Recipe, spec: ParamSpec, hps: Mapping[str, float]) -> Plann
         base_shape=spec.base_shape,
         fan_in=spec.fan_in,
         fan_out=spec.fan_out,
-        target=_prescription(recipe, recipe.scale(spec, hps), hps),
-        base=_prescription(recipe, recipe.scale(spec.at_base(), hps), hps),
-        update=recipe.optimizer.kind(spec),
+        target=_prescription(prepared, prepared.scale(spec, hps), hps),
+        base=_prescription(prepared, prepared.scale(spec.at_base(), hps), hps),
+        update=prepared.optimizer.kind(spec),
     )
 
 
-def _prescription(recipe: Recipe, scale: ParamScale, hps: Mapping[str, float]) -> Prescription:
-    optimizer = recipe.optimizer
+def _prescription(
+    prepared: PreparedSpec, scale: ParamScale, hps: Mapping[str, float]
+) -> Prescription:
+    optimizer = prepared.optimizer
     return Prescription(
         init_std=scale.init_std,
         multiplier=scale.multiplier,

@@ -27,7 +27,7 @@ def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace
     assert answer.code == 0, answer.err
     found = answer.document["diagnosis"]
     assert found["answer"] == "fails"
-    assert found["findings"][0]["experiment"]["name"] == "rules"
+    assert found["findings"][0]["ablation"]["name"] == "rules"
     assert float(found["findings"][0]["explained"]["value"]) > 0.5
     assert found["conclusion"].startswith("The likeliest cause (rules)")
     assert "Trying rules: muP's rules for all parameters" in answer.err
@@ -45,7 +45,7 @@ def test_what_does_not_fail_is_not_diagnosed(sweeper: Run, study) -> None:
     words = ["transfer.widths=[16,32]", "transfer.seeds=1", "transfer.span=0.5"]
     answer = sweeper("diagnose", *words, "transfer.max_shift=50", "transfer.max_regret=1000")
     assert answer.code == 0 and "Nothing to diagnose" in answer.out
-    assert "Experiments" not in answer.out
+    assert "Ablations" not in answer.out
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_does_not_fail_is_not_diagnosed(sweeper: Run, study) -> None:
         (["--over", "length"], "--over length: width or depth"),
         (["--over", "depth"], "transfer.depths must name a size beyond the base"),
         (["transfer.widths=[16]"], "transfer.widths must name a size beyond the base"),
-        (["--only", "batsh"], "--only batsh: there is no such experiment; did you mean batch"),
+        (["--only", "batsh"], "--only batsh: there is no such ablation; did you mean batch"),
         (["--study", "nope"], "there is no study 'nope'"),
         (["train.warmup=0.3"], "no finished trial of this configuration"),
         (["transfer.along=alpha_attn"], "transfer.along='alpha_attn' is refused: eta"),

@@ -10,7 +10,7 @@ import pytest
 from sweeper.commands import validate
 from sweeper.commands.transfer import split_root
 from sweeper.lock import StudyLock
-from sweeper.settings import Bench
+from sweeper.settings import Experiment
 from sweeper.study import Study
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.trend import Trend
@@ -152,8 +152,8 @@ class TestValidate:
     def test_a_depth_that_no_ladder_climbs_is_not_proven(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def holding(bench: Bench, *_: object) -> tuple[list[Verdict], None]:
-            climbed = bench.settings.transfer.ladders(bench.settings.rung)
+        def holding(experiment: Experiment, *_: object) -> tuple[list[Verdict], None]:
+            climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
             return [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed], None
 
         monkeypatch.setattr("sweeper.commands.transfer.validate", holding)

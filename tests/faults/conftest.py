@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from tests.commands.driver import make_workplace
-from tests.faults.bench import WORDS, Bench, Outcomes, outcomes
+from tests.faults.harness import WORDS, Harness, Outcomes, outcomes
 from tests.launch.conftest import cluster  # noqa: F401
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
     """A folder with a text, the current one; what its commands leave running is ended."""
     monkeypatch.chdir(make_workplace(tmp_path))
-    made = Bench(tmp_path)
+    made = Harness(tmp_path)
     yield made
     for pid in made.processes():
         os.kill(pid, 9)
@@ -25,7 +25,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     folder = make_workplace(tmp_path_factory.mktemp("undisturbed"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        made = Bench(folder)
+        made = Harness(folder)
         answer = made.run("search", *WORDS)
     assert answer.code == 0, answer
     return outcomes(made.study)

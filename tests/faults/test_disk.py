@@ -10,12 +10,12 @@ from typing import BinaryIO
 
 import pytest
 
-from tests.faults.bench import (
+from tests.faults.harness import (
     INLINE_QUICK,
     LAUNCHERS,
     SLOW,
     WORDS,
-    Bench,
+    Harness,
     Outcomes,
     assert_whole,
     outcomes,
@@ -25,16 +25,16 @@ from tests.faults.bench import (
 
 
 @pytest.fixture
-def disk(bench: Bench) -> Iterator[Path]:
+def disk(harness: Harness) -> Iterator[Path]:
     """A disk of 4 MiB in the place of `runs`."""
-    folder = bench.folder / "runs"
+    folder = harness.folder / "runs"
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
     mounted = subprocess.run(words, capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"no small disk can be mounted, it takes root: {mounted.stderr.strip()}")
     yield folder
-    until(lambda: not bench.processes(), 15)
+    until(lambda: not harness.processes(), 15)
     subprocess.run(["umount", str(folder)], check=True)
 
 
@@ -59,19 +59,19 @@ def fill(disk: Path) -> Path:
 
 @pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(
-    bench: Bench, disk: Path, expected: Outcomes, launcher: str
+    harness: Harness, disk: Path, expected: Outcomes, launcher: str
 ) -> None:
-    driver = bench.start("search", *SLOW, *LAUNCHERS[launcher])
-    until(lambda: recorded(bench.study) >= 1)
+    driver = harness.start("search", *SLOW, *LAUNCHERS[launcher])
+    until(lambda: recorded(harness.study) >= 1)
     filler = fill(disk)
     full = driver.wait()
     assert full.code == 1 and "Traceback" not in full.err
     assert full.err.count("Error: ") == 1 and "No space left on device" in full.err
-    kept = outcomes(bench.study)
+    kept = outcomes(harness.study)
     assert 1 <= len(kept) < len(expected) and kept.items() <= expected.items()
-    again = bench.run("search", *WORDS, *LAUNCHERS[launcher])
+    again = harness.run("search", *WORDS, *LAUNCHERS[launcher])
     assert again.code == 1 and again.err.count("Error: ") == 1, "still no room"
-    assert "Traceback" not in again.err and outcomes(bench.study) == kept
+    assert "Traceback" not in again.err and outcomes(harness.study) == kept
     filler.unlink()
-    assert bench.run("search", *WORDS, *LAUNCHERS[launcher]).code == 0
-    assert_whole(bench, expected)
+    assert harness.run("search", *WORDS, *LAUNCHERS[launcher]).code == 0
+    assert_whole(harness, expected)

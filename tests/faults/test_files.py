@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.commands.driver import rewrite_results
-from tests.faults.bench import (
+from tests.faults.harness import (
     INLINE_QUICK,
     LAUNCHERS,
     SLOW,
     WORDS,
-    Bench,
+    Harness,
     Outcomes,
     assert_whole,
     recorded,
@@ -21,43 +21,43 @@ from tests.faults.bench import (
 )
 
 
-def stopped_within_a_pack(bench: Bench, launcher: str) -> list[Path]:
+def stopped_within_a_pack(harness: Harness, launcher: str) -> list[Path]:
     """A search whose driver was killed while packs were trained; their checkpoints."""
-    driver = bench.start("search", *SLOW, *LAUNCHERS[launcher])
-    until(lambda: recorded(bench.study) >= 2)
-    until(lambda: list(bench.study.glob("checkpoints/*.checkpoint")))
+    driver = harness.start("search", *SLOW, *LAUNCHERS[launcher])
+    until(lambda: recorded(harness.study) >= 2)
+    until(lambda: list(harness.study.glob("checkpoints/*.checkpoint")))
     driver.kill()
-    until(lambda: not bench.processes(), 15)
-    return list(bench.study.glob("checkpoints/*.checkpoint"))
+    until(lambda: not harness.processes(), 15)
+    return list(harness.study.glob("checkpoints/*.checkpoint"))
 
 
 @pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_damaged_files_cost_their_trials_time_alone(
-    bench: Bench, expected: Outcomes, launcher: str
+    harness: Harness, expected: Outcomes, launcher: str
 ) -> None:
-    checkpoints = stopped_within_a_pack(bench, launcher)
+    checkpoints = stopped_within_a_pack(harness, launcher)
     for path in checkpoints:
         os.truncate(path, path.stat().st_size // 2)
-    jobs = list(bench.study.glob("jobs/*/"))
+    jobs = list(harness.study.glob("jobs/*/"))
     assert (launcher == "local") == bool(jobs)
     for own in jobs:
         (own / "job.json").write_text('{"trials": [')
         (own / "result-0.json").write_text('{"attempt": 0, "results": [')
         (own / "result-7.json").write_bytes(b"\xff" * 99)
-    rewrite_results(bench.study, lambda lines: [lines[0][: len(lines[0]) // 2], *lines[1:]])
-    (bench.study / "search.json").write_text("{")
-    (bench.study / "study.db").write_bytes(b"rubbish" * 999)
-    answer = bench.run("search", *WORDS, *LAUNCHERS[launcher])
+    rewrite_results(harness.study, lambda lines: [lines[0][: len(lines[0]) // 2], *lines[1:]])
+    (harness.study / "search.json").write_text("{")
+    (harness.study / "study.db").write_bytes(b"rubbish" * 999)
+    answer = harness.run("search", *WORDS, *LAUNCHERS[launcher])
     assert answer.code == 0, answer
     assert answer.out.count("Note: the result file") == 1 and "study.db.damaged-1" in answer.out
-    assert_whole(bench, expected)
+    assert_whole(harness, expected)
 
 
-def test_a_damaged_checkpoint_of_a_known_pack_is_told(bench: Bench, expected: Outcomes) -> None:
+def test_a_damaged_checkpoint_of_a_known_pack_is_told(harness: Harness, expected: Outcomes) -> None:
     """Its middle alone is damaged, so that it still says whose it is."""
-    for path in stopped_within_a_pack(bench, "inline"):
+    for path in stopped_within_a_pack(harness, "inline"):
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) - 2000])
-    answer = bench.run("search", *WORDS)
+    answer = harness.run("search", *WORDS)
     assert answer.code == 0
-    assert_whole(bench, expected)
+    assert_whole(harness, expected)

@@ -12,13 +12,13 @@ import pytest
 
 from sweeper.launch.local import UNSTARTED
 from tests.commands.driver import assert_refused
-from tests.faults.bench import (
+from tests.faults.harness import (
     INLINE_QUICK,
     LAUNCHERS,
     LOCAL,
     QUICK,
     WORDS,
-    Bench,
+    Harness,
     Outcomes,
     assert_whole,
     outcomes,
@@ -34,52 +34,52 @@ LONGEST = {"inline": 2.5, "local": 8.0}
 @pytest.mark.parametrize("seed", seeds())
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_driver_is_killed_again_and_again(
-    bench: Bench, expected: Outcomes, launcher: str, seed: int
+    harness: Harness, expected: Outcomes, launcher: str, seed: int
 ) -> None:
     """Half of the kills wait for a new result, so that every run of the tests sees some."""
     generator, words = random.Random(seed), ["search", *WORDS, *LAUNCHERS[launcher]]
     kept: set[str] = set()
     for kill in range(2 + generator.randrange(3) * (seed >= QUICK)):
-        driver, before = bench.start(*words), len(kept)
+        driver, before = harness.start(*words), len(kept)
         if kill % 2:
-            until(lambda d=driver, n=before: recorded(bench.study) > n or not d.lives(), 60)  # type: ignore[misc]
+            until(lambda d=driver, n=before: recorded(harness.study) > n or not d.lives(), 60)  # type: ignore[misc]
             time.sleep(generator.uniform(0.0, 0.3))
         else:
             driver.lives(generator.uniform(0.0, LONGEST[launcher]))
         driver.kill()
-        now = set(outcomes(bench.study)) if bench.study.is_dir() else set()
+        now = set(outcomes(harness.study)) if harness.study.is_dir() else set()
         assert kept <= now, "what was recorded is safe"
         kept = now
-    answer = bench.run(*words)
+    answer = harness.run(*words)
     assert answer.code == 0 and "Traceback" not in answer.err, answer
-    assert_whole(bench, expected)
+    assert_whole(harness, expected)
 
 
 @pytest.mark.parametrize("seed", seeds(quick=1))
-def test_workers_are_killed_at_random(bench: Bench, expected: Outcomes, seed: int) -> None:
+def test_workers_are_killed_at_random(harness: Harness, expected: Outcomes, seed: int) -> None:
     """Never so often in a row that none becomes ready: that is no accident, and ends the run."""
     generator = random.Random(seed)
     more = [*LOCAL, "launcher.retries=9"]
-    driver, kills = bench.start("search", *WORDS, *more), 0
+    driver, kills = harness.start("search", *WORDS, *more), 0
     while driver.lives(generator.uniform(0.1, 1.5)):
-        workers = bench.workers()
-        if workers and kills < UNSTARTED - 1 + recorded(bench.study):
+        workers = harness.workers()
+        if workers and kills < UNSTARTED - 1 + recorded(harness.study):
             with suppress(ProcessLookupError):
                 os.kill(generator.choice(workers), signal.SIGKILL)
             kills += 1
     answer = driver.wait()
     assert answer.code == 0 and kills, answer
-    assert_whole(bench, expected)
+    assert_whole(harness, expected)
 
 
 @pytest.mark.parametrize("first", INLINE_QUICK)
-def test_a_second_driver_is_refused(bench: Bench, expected: Outcomes, first: str) -> None:
+def test_a_second_driver_is_refused(harness: Harness, expected: Outcomes, first: str) -> None:
     words = ["search", *WORDS]
-    driver = bench.start(*words, *LAUNCHERS[first])
-    until(lambda: (bench.study / "config.yaml").exists())
+    driver = harness.start(*words, *LAUNCHERS[first])
+    until(lambda: (harness.study / "config.yaml").exists())
     for second in LAUNCHERS.values():
-        refused = bench.run(*words, *second)
+        refused = harness.run(*words, *second)
         if driver.lives():
             assert_refused(refused, "study a already has a driver: ", f"process {driver.pid} on")
     assert driver.wait().code == 0
-    assert_whole(bench, expected)
+    assert_whole(harness, expected)

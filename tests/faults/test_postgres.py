@@ -11,7 +11,16 @@ import optuna
 import pytest
 
 from tests.commands.driver import Answer, assert_refused
-from tests.faults.bench import SLOW, WORDS, Bench, Outcomes, assert_whole, outcomes, recorded, until
+from tests.faults.harness import (
+    SLOW,
+    WORDS,
+    Harness,
+    Outcomes,
+    assert_whole,
+    outcomes,
+    recorded,
+    until,
+)
 from tests.faults.postgres import PASSWORD, Server, free_port, programs
 
 
@@ -45,21 +54,21 @@ def emptied(server: Server) -> None:
     storage.engine.dispose()
 
 
-def no_password(bench: Bench, *answers: Answer) -> None:
+def no_password(harness: Harness, *answers: Answer) -> None:
     """Neither said nor written."""
     for answer in answers:
         assert PASSWORD not in answer.out + answer.err
-    for path in bench.folder.rglob("*"):
+    for path in harness.folder.rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
 
 
 def test_a_server_mirrors_the_study_and_its_loss_loses_nothing(
-    bench: Bench, expected: Outcomes, server: Server
+    harness: Harness, expected: Outcomes, server: Server
 ) -> None:
     emptied(server)
     storage = f"study.storage={server.url()}"
-    driver = bench.start("search", *SLOW, storage)
-    until(lambda: recorded(bench.study) >= 2)
+    driver = harness.start("search", *SLOW, storage)
+    until(lambda: recorded(harness.study) >= 2)
     server.stop()
     try:
         answer = driver.wait()
@@ -68,21 +77,21 @@ def test_a_server_mirrors_the_study_and_its_loss_loses_nothing(
     assert answer.code == 0, answer
     assert answer.out.count("Note: Optuna's copy of the results, ") == 1
     assert "me:***@127.0.0.1" in answer.out and "is behind" in answer.out
-    assert outcomes(bench.study) == expected and 0 < len(mirrored(server)) < len(expected)
-    again = bench.run("search", *WORDS, storage)
+    assert outcomes(harness.study) == expected and 0 < len(mirrored(server)) < len(expected)
+    again = harness.run("search", *WORDS, storage)
     notes = [line for line in again.out.splitlines() if line.startswith("Note: ")]
     told = "Note: the study was searched with other values of data._target_, data.how before: those"
     assert again.code == 0 and len(notes) == 1 and notes[0].startswith(told)
     assert mirrored(server) == sorted(expected)
-    assert_whole(bench, expected, mirrored=False)
-    assert not (bench.study / "study.db").exists()
-    no_password(bench, answer, again)
+    assert_whole(harness, expected, mirrored=False)
+    assert not (harness.study / "study.db").exists()
+    no_password(harness, answer, again)
 
 
-def test_a_server_that_cannot_be_used_leaves_no_study(bench: Bench, server: Server) -> None:
-    gone = bench.run("search", *WORDS, f"study.storage={server.url(port=free_port())}")
+def test_a_server_that_cannot_be_used_leaves_no_study(harness: Harness, server: Server) -> None:
+    gone = harness.run("search", *WORDS, f"study.storage={server.url(port=free_port())}")
     assert_refused(gone, "me:***@127.0.0.1:", "cannot be used", "refused")
-    wrong = bench.run("search", *WORDS, f"study.storage={server.url(password='w' + PASSWORD)}")
+    wrong = harness.run("search", *WORDS, f"study.storage={server.url(password='w' + PASSWORD)}")
     assert_refused(wrong, "me:***@127.0.0.1:", "cannot be used", "password authentication failed")
-    assert not bench.study.exists()
-    no_password(bench, gone, wrong)
+    assert not harness.study.exists()
+    no_password(harness, gone, wrong)

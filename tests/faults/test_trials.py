@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.bench import (
+from tests.faults.harness import (
     DEADLY,
     INLINE_QUICK,
     LAUNCHERS,
     LOCAL,
     WORDS,
-    Bench,
+    Harness,
     Outcomes,
     assert_whole,
     lines,
@@ -21,12 +21,14 @@ PAIRS = ["search.seeds=2", "search.line.points=3"]
 
 
 @pytest.mark.parametrize("launcher", INLINE_QUICK)
-def test_not_a_number_at_step_0_is_a_diverged_trial(bench: Bench, launcher: str) -> None:
+def test_not_a_number_at_step_0_is_a_diverged_trial(harness: Harness, launcher: str) -> None:
     words = [*WORDS, *NAN, *PAIRS, "launcher.pack=2"]
     poison = ["+data.how=poison", "+data.seed=1", "+data.at=0"]
-    answer = bench.run("search", *words, *poison, *LAUNCHERS[launcher], "--json")
+    answer = harness.run("search", *words, *poison, *LAUNCHERS[launcher], "--json")
     assert answer.code == 1 and answer.document["finished"], answer
-    found = {seed: [r for r in lines(bench.study) if r["trial"]["seed"] == seed] for seed in (0, 1)}
+    found = {
+        seed: [r for r in lines(harness.study) if r["trial"]["seed"] == seed] for seed in (0, 1)
+    }
     assert {r["status"] for r in found[1]} == {"diverged"}
     assert {r["objective"] for r in found[1]} == {"inf"} and all(r["steps"] for r in found[1])
     assert {r["status"] for r in found[0]} == {"complete"}, "its company in the pack goes on"
@@ -35,22 +37,24 @@ def test_not_a_number_at_step_0_is_a_diverged_trial(bench: Bench, launcher: str)
 
 @pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_a_trial_that_exits_fails_alone_and_is_tried_again(
-    bench: Bench, expected: Outcomes, launcher: str
+    harness: Harness, expected: Outcomes, launcher: str
 ) -> None:
-    once = f"+data.once={bench.folder / 'once'}"
+    once = f"+data.once={harness.folder / 'once'}"
     deadly = [*DEADLY, "+data.how=exit", "+data.at=5", once]
-    answer = bench.run("search", *deadly, *LAUNCHERS[launcher])
+    answer = harness.run("search", *deadly, *LAUNCHERS[launcher])
     assert "1 trial failed and will be tried again next time: SystemExit: 7" in answer.out
-    assert [r["status"] for r in lines(bench.study)].count("failed") == 1
-    assert bench.run("search", *WORDS, *LAUNCHERS[launcher]).code == 0
-    kept = [line for line in lines(bench.study) if line["status"] != "failed"]
-    assert len(kept) == len(lines(bench.study)) - 1
+    assert [r["status"] for r in lines(harness.study)].count("failed") == 1
+    assert harness.run("search", *WORDS, *LAUNCHERS[launcher]).code == 0
+    kept = [line for line in lines(harness.study) if line["status"] != "failed"]
+    assert len(kept) == len(lines(harness.study)) - 1
     assert {line["key"] for line in kept} >= expected.keys()
 
 
-def test_a_trial_without_an_end_is_ended_and_tried_again(bench: Bench, expected: Outcomes) -> None:
-    once = f"+data.once={bench.folder / 'once'}"
+def test_a_trial_without_an_end_is_ended_and_tried_again(
+    harness: Harness, expected: Outcomes
+) -> None:
+    once = f"+data.once={harness.folder / 'once'}"
     hangs = [*DEADLY, "+data.how=hang", "+data.at=5", once]
-    answer = bench.run("search", *hangs, *LOCAL, "launcher.hang=8")
+    answer = harness.run("search", *hangs, *LOCAL, "launcher.hang=8")
     assert answer.code == 0 and "did no step for 8 s and was ended" in answer.out, answer
-    assert_whole(bench, expected)
+    assert_whole(harness, expected)

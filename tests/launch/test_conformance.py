@@ -14,7 +14,7 @@ import yaml
 from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
 from sweeper.launch.launcher import Launcher
-from sweeper.plugs import arguments, build, load
+from sweeper.plugin import arguments, build, load
 from sweeper.trial import Trial
 from tests.launch.deadly import deadly
 from tests.launch.works import Desk, plain

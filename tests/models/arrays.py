@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sweeper.data.arrays import ArrayCorpus, save
-from sweeper.models.classify import Build, sites, specs_between
+from sweeper.models.classify import Build, scaled_ops, specs_between
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
 from sweeper.training.pack import Pack
@@ -74,9 +74,9 @@ def scales_at_start(build: Build, width: int) -> dict[str, float]:
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
         if scale.backward is not None:
             model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
-    for site in sites(model):
-        for name, value in scheme.site(site, values).items():
-            model.get_buffer(f"{site.name}.{name}").fill_(value)
+    for op in scaled_ops(model):
+        for name, value in scheme.scale_op(op, values).items():
+            model.get_buffer(f"{op.name}.{name}").fill_(value)
     seen: dict[str, float] = {}
     for name, module in model.named_modules():
         if isinstance(module, ScaledModule) and name != "loss":

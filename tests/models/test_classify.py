@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sweeper.errors import BadInput
-from sweeper.models.classify import sites, specs_between
+from sweeper.models.classify import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.spec import Role
 
@@ -92,8 +92,8 @@ def test_what_is_not_understood_is_named() -> None:
 
 
 def test_sites_of_the_decoder() -> None:
-    found = {site.name: site for site in sites(llama(32, 2))}
-    assert sorted({site.kind for site in found.values()}) == [
+    found = {op.name: op for op in scaled_ops(llama(32, 2))}
+    assert sorted({op.kind for op in found.values()}) == [
         "attention",
         "gated_silu",
         "loss",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import sites, specs_between
+from sweeper.models.classify import scaled_ops, specs_between
 from sweeper.models.fp8 import (
     DTYPES,
     Format,
@@ -29,7 +29,7 @@ from sweeper.models.llama import Llama
 from sweeper.models.mlp import MLP
 from sweeper.models.scaled import Linear
 from sweeper.models.vit import ViT
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.scaling.mup import MuP
 from sweeper.scaling.umup import UMuP
 from tests.models.ways import WAYS, run, stacked
@@ -279,7 +279,7 @@ def test_it_changes_no_classification(kind: str, unit: bool) -> None:
         def at(width: int, depth: int) -> nn.Module:
             return made(kind, width, depth, unit=unit, fp8=fp8)
 
-        return specs_between(at, base=(16, 1), target=(32, 2)), sites(at(32, 2))
+        return specs_between(at, base=(16, 1), target=(32, 2)), scaled_ops(at(32, 2))
 
     assert specs(scheme("printed")) == specs(Fp8())
 
@@ -323,9 +323,9 @@ def operands(rules: MuP | UMuP, fp8: Fp8) -> dict[str, Tensor]:
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
         if scale.backward is not None:
             model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
-    for site in sites(model):
-        for name, value in rules.site(site, values).items():
-            model.get_buffer(f"{site.name}.{name}").fill_(value)
+    for op in scaled_ops(model):
+        for name, value in rules.scale_op(op, values).items():
+            model.get_buffer(f"{op.name}.{name}").fill_(value)
     seen: dict[str, Tensor] = {}
 
     def hook(name: str) -> Callable[[nn.Module, Any, Tensor], None]:

@@ -211,8 +211,8 @@ def test_packed_gradients_equal_those_alone(compiled: bool) -> None:
 
 def test_every_block_names_its_site() -> None:
     kinds = {
-        site.kind
+        op.kind
         for name, module in Everything().named_modules()
-        if isinstance(module, ScaledModule) and (site := module.site(name))
+        if isinstance(module, ScaledModule) and (op := module.scale_op(name))
     }
     assert kinds == {"attention", "gated_silu", "residual", "loss"}

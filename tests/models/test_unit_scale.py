@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sweeper.models.classify import sites, specs_between
+from sweeper.models.classify import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
@@ -34,9 +34,9 @@ def unit_llama(width: int, depth: int, values: dict[str, float]) -> Llama:
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
         if scale.backward is not None:
             model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
-    for site in sites(model):
-        for name, value in scheme.site(site, values).items():
-            model.get_buffer(f"{site.name}.{name}").fill_(value)
+    for op in scaled_ops(model):
+        for name, value in scheme.scale_op(op, values).items():
+            model.get_buffer(f"{op.name}.{name}").fill_(value)
     return model
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import sites, specs_between
+from sweeper.models.classify import scaled_ops, specs_between
 from sweeper.models.vit import ViT, normalized, patches
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 from tests.training.helpers import SCHEMES
@@ -83,7 +83,7 @@ def test_roles_and_sites() -> None:
     assert {roles.pop("patch.weight"), roles.pop("position.weight")} == {"embedding"}
     assert roles.pop("head.weight") == "readout"
     assert set(roles.values()) == {"hidden"}
-    attention = next(site for site in sites(made()) if site.kind == "attention")
+    attention = next(op for op in scaled_ops(made()) if op.kind == "attention")
     assert attention.geometry == {"head_size": 8, "seq_len": 4, "causal": False}
 
 

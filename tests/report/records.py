@@ -19,7 +19,7 @@ def diagnosis() -> dict[str, Any]:
     def finding(name: str, share: float, **also: Any) -> dict[str, Any]:
         made = {"name": name, "change": "c", "cause": "c", "overrides": {}, "seen": ""}
         return {
-            "experiment": made | {"seen": also.get("seen", "")},
+            "ablation": made | {"seen": also.get("seen", "")},
             "explained": samples.estimate(share, 0.03),
             "before": before,
             "after": also.get("after"),

@@ -10,7 +10,7 @@ from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult, Phase
 from sweeper.transfer.basin import Basin
 from sweeper.transfer.estimate import Estimate
-from sweeper.transfer.ladder import Rung, Size
+from sweeper.transfer.ladder import LadderSize, Size
 from sweeper.transfer.plan import PlannedParameter, Prescription, TransferPlan
 from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
 
@@ -205,7 +205,7 @@ class TestVerdict:
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console
     ) -> None:
-        rung = Rung(width=32, depth=2, batch_size=8, steps=100)
+        rung = LadderSize(width=32, depth=2, batch_size=8, steps=100)
         width = Estimate(value=1.5, low=1.25, high=math.inf)
         size = replace(HOLDS, size=rung, basin=Basin(low=0.0, high=1.5, width=width))
         show.verdict(paper, Verdict(axis="batch_size", answer="holds", sizes=(size,)))

@@ -80,7 +80,7 @@ def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$&$')</script>"
     folder, found, made = study(tmp_path / "demo"), records.check(), records.diagnosis()
     found["axes"][0]["modules"][0]["name"] = evil
-    made["findings"][0]["experiment"]["name"] = made["conclusion"] = evil
+    made["findings"][0]["ablation"]["name"] = made["conclusion"] = evil
     samples.write(folder / "check/check.json", found)
     samples.write(folder / "transfer/diagnosis-width.json", made)
     page = Page(render(folder))

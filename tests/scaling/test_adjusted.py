@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.scaling.adjusted import Adjusted, Change
 from sweeper.scaling.mup import MuP
-from sweeper.scaling.spec import ParamSpec, Role, Site
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 from sweeper.scaling.standard import Standard
 
 STANDARD = {"_target_": "sweeper.scaling.standard.Standard"}
@@ -69,11 +69,11 @@ def test_what_does_not_grow_is_left_alone() -> None:
 def test_attention_over_the_head_size(size: int) -> None:
     """1/sqrt(d) with a further power of 1/2 is 1/d, but for its value at the base."""
     geometry = {"head_size": size, "seq_len": 4, "causal": True}
-    site = Site(name="core", kind="attention", geometry=geometry)
+    op = ScaledOp(name="core", kind="attention", geometry=geometry)
     scheme = Adjusted(scheme=STANDARD, attention=0.5, head_size=8)
-    assert scheme.site(site, ones(scheme))["logit"] == pytest.approx(8**0.5 / size)
-    loss = Site(name="loss", kind="loss", geometry={})
-    assert scheme.site(loss, ones(scheme)) == {"logit": 1.0}
+    assert scheme.scale_op(op, ones(scheme))["logit"] == pytest.approx(8**0.5 / size)
+    loss = ScaledOp(name="loss", kind="loss", geometry={})
+    assert scheme.scale_op(loss, ones(scheme)) == {"logit": 1.0}
 
 
 def test_is_built_from_a_config_and_refuses_an_impossible_scheme() -> None:

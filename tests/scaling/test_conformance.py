@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import sites, specs_between
+from sweeper.models.classify import scaled_ops, specs_between
 from sweeper.models.llama import Llama
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import read_space
-from sweeper.training.recipe import FACTORS
+from sweeper.training.prepare import FACTORS
 from sweeper.trial import defaults
 
 CONF = Path(__file__).parents[2] / "conf" / "parameterization"
@@ -106,9 +106,9 @@ def test_every_number_is_finite_and_positive(name: str, growth: int, log2: float
 def test_operations_get_what_the_model_has_a_buffer_for(name: str) -> None:
     model = Llama(width=32, depth=2, classes=40, seq_len=8, base_depth=1)
     buffers = {key for key, _ in model.named_buffers()}
-    for site in sites(model):
-        factors = scheme(name).site(site, values(name))
-        assert {f"{site.name}.{key}" for key in factors} <= buffers
+    for op in scaled_ops(model):
+        factors = scheme(name).scale_op(op, values(name))
+        assert {f"{op.name}.{key}" for key in factors} <= buffers
         assert all(math.isfinite(v) and v > 0 for v in factors.values())
 
 
@@ -130,9 +130,9 @@ def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
         std = standard_std(spec, spec.fan_in)
         assert made.scale(spec, ones, update) == ParamScale(init_std=std), spec.name
     model = Llama(width=16, depth=2, classes=40, seq_len=8, base_depth=2)
-    for site in sites(model):
-        if site.kind == "residual":
-            assert made.site(site, ones) == {"branch": 1.0, "skip": 1.0}
+    for op in scaled_ops(model):
+        if op.kind == "residual":
+            assert made.scale_op(op, ones) == {"branch": 1.0, "skip": 1.0}
 
 
 @pytest.mark.parametrize("name", ALIGNED)

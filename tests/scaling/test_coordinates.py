@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.scaling.spec import ParamSpec, Role, Update
 
 CLASSES, WIDTHS, BASE, BATCH = 16, (64, 128, 256, 512), 64, 4

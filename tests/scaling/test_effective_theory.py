@@ -9,7 +9,7 @@ import pytest
 from sweeper.errors import ConfigError
 from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.scaling.effective_theory import EffectiveTheory, tied_rescale
 from sweeper.scaling.mup import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update

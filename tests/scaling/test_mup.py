@@ -17,7 +17,7 @@ from torch import nn
 from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.mup import MuP
-from sweeper.scaling.spec import ParamSpec, Role, Site, Update
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
 
 DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
 OPTIMIZERS = {Update.SIGN: MuAdam, Update.GRADIENT: MuSGD}
@@ -131,7 +131,7 @@ def test_everett_s_gauge_is_the_same_scheme(shape: tuple[int, int, int]) -> None
     """Erratum E1: what reaches the function, and how far a step moves it, agree."""
     for spec in specs(*shape).values():
         one = MuP().scale(spec, DEFAULTS)
-        other = MuP(gauge_of="everett").scale(spec, DEFAULTS)
+        other = MuP(convention="everett").scale(spec, DEFAULTS)
         assert one.multiplier * one.init_std == pytest.approx(other.multiplier * other.init_std)
         assert one.multiplier * one.lr == pytest.approx(other.multiplier * other.lr)
         assert one.eps / one.multiplier == pytest.approx(other.eps / other.multiplier)
@@ -146,14 +146,16 @@ def hidden(**more: Any) -> ParamSpec:
     )
 
 
-BRANCH = Site(name="r", kind="residual", geometry={"branch": 3, "branches": 16, "base_branches": 4})
+BRANCH = ScaledOp(
+    name="r", kind="residual", geometry={"branch": 3, "branches": 16, "base_branches": 4}
+)
 
 
 def test_depth_mup() -> None:
     deep = hidden(residual=True, depth=8, base_depth=2)
     assert MuP().scale(deep, DEFAULTS).lr == 0.25 * 0.5
     assert MuP().scale(deep, DEFAULTS, Update.GRADIENT).lr == 1.0
-    assert MuP().site(BRANCH, DEFAULTS) == {"branch": 0.5, "skip": 1.0}
+    assert MuP().scale_op(BRANCH, DEFAULTS) == {"branch": 0.5, "skip": 1.0}
 
 
 def test_completep() -> None:
@@ -165,15 +167,15 @@ def test_completep() -> None:
         assert scale.lr == pytest.approx(0.25 * 4 ** (alpha - 1))
         assert scale.eps == pytest.approx(0.25 * 4**-alpha)
         assert scale.weight_decay / scale.lr == pytest.approx(4.0)
-        assert scheme.site(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
+        assert scheme.scale_op(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
     assert MuP(depth="completep", completep_alpha=0.5).scale(deep, DEFAULTS) == MuP().scale(
         deep, DEFAULTS
     )
 
 
 def test_attention_is_over_head_size() -> None:
-    site = Site(name="a", kind="attention", geometry={"head_size": 16, "seq_len": 8})
-    assert MuP().site(site, DEFAULTS | {"alpha_attn": 2.0}) == {"logit": 0.125}
+    op = ScaledOp(name="a", kind="attention", geometry={"head_size": 16, "seq_len": 8})
+    assert MuP().scale_op(op, DEFAULTS | {"alpha_attn": 2.0}) == {"logit": 0.125}
 
 
 def test_hyperparameters_act_where_their_names_say() -> None:

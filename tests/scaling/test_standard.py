@@ -6,8 +6,8 @@ import pytest
 
 from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
-from sweeper.scaling.plain import plain_site
-from sweeper.scaling.spec import Site
+from sweeper.scaling.plain import plain_op
+from sweeper.scaling.spec import ScaledOp
 from sweeper.scaling.standard import Standard
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
@@ -26,10 +26,10 @@ def test_one_learning_rate_and_fan_in_init() -> None:
 
 
 def test_attention_is_over_the_root_of_head_size() -> None:
-    site = Site(name="a", kind="attention", geometry={"head_size": 16})
-    assert Standard().site(site, ONES) == {"logit": 0.25}
+    op = ScaledOp(name="a", kind="attention", geometry={"head_size": 16})
+    assert Standard().scale_op(op, ONES) == {"logit": 0.25}
 
 
 def test_an_unknown_operation_is_an_error() -> None:
     with pytest.raises(ValueError, match="convolution"):
-        plain_site(Site(name="x", kind="convolution", geometry={}))
+        plain_op(ScaledOp(name="x", kind="convolution", geometry={}))

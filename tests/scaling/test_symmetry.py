@@ -73,7 +73,7 @@ def scheme(name: str, **fields: Any) -> dict[str, Any]:
 PAIRS = [
     (scheme("standard"), scheme("ntk")),
     (scheme("mup"), scheme("mean_field")),
-    (scheme("mup"), scheme("mup", gauge_of="everett")),
+    (scheme("mup"), scheme("mup", convention="everett")),
 ]
 
 

@@ -14,7 +14,7 @@ from unit_scaling.optim import lr_scale_func_adam
 from unit_scaling.parameter import Parameter
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.spec import ParamSpec, Role, Site, Update
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
 from sweeper.scaling.umup import (
     UMuP,
     attention_scale,
@@ -135,4 +135,4 @@ def test_no_base_model_enters(role: Role, fan_in: int, base: int) -> None:
 
 def test_an_unknown_operation_is_an_error() -> None:
     with pytest.raises(ValueError, match="convolution"):
-        UMuP().site(Site(name="x", kind="convolution", geometry={}), DEFAULTS)
+        UMuP().scale_op(ScaledOp(name="x", kind="convolution", geometry={}), DEFAULTS)

@@ -15,10 +15,10 @@ from sweeper.search.line import LineRule, LineState, replay
 from sweeper.search.strategy import History, Point, Strategy
 from sweeper.sweep import replay_search
 from sweeper.transfer.ladder import LadderRule, Size
-from sweeper.trial import Axis, Hps, Result, Space, Trial, digest
+from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, digest
 
 CONF = Path(__file__).parents[2] / "conf"
-Objective = Callable[[Hps, int], float]
+Objective = Callable[[Log2Hps, int], float]
 
 
 def config(path: Path) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def space_of(scheme: str) -> Space:
     return {name: Axis(**axis) for name, axis in found.items()}
 
 
-def noise(hps: Hps, seed: int) -> float:
+def noise(hps: Log2Hps, seed: int) -> float:
     """Between -1 and 1, and always the same for the same run."""
     return int(digest([sorted(hps.items()), seed])[:8], 16) / 2**31 - 1
 
@@ -40,7 +40,7 @@ def basin(space: Space, *, at: Mapping[str, float] | None = None, spread: float 
     """A paraboloid; its optimum is inside the range and off the grid, or `at`."""
     optimum = {name: a.low + 0.47 * (a.high - a.low) for name, a in space.items()} | dict(at or {})
 
-    def objective(hps: Hps, seed: int) -> float:
+    def objective(hps: Log2Hps, seed: int) -> float:
         bowl = sum(0.1 * (hps[name] - best) ** 2 for name, best in optimum.items())
         return 3.0 + bowl + spread * noise(hps, seed)
 
@@ -65,8 +65,8 @@ def point_result(point: Point, objective: float) -> Result:
 
 
 @dataclass
-class Bench:
-    """As much of a `settings.Bench` as the loop asks for."""
+class Experiment:
+    """As much of a `settings.Experiment` as the loop asks for."""
 
     search: Any = None
     space: Space = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Bench:
             search=self.search, space=self.space, base=self.base, transfer=self.transfer
         )
 
-    def trial(self, size: Size, hps: Hps, seed: int, phase: str) -> Trial:
+    def trial(self, size: Size, hps: Log2Hps, seed: int, phase: str) -> Trial:
         model = {"width": size.width, "depth": size.depth}
         setup = {"model": model, **({"train": dict(size.train())} if size.train() else {})}
         return Trial(setup=setup, hps=dict(hps), seed=seed, phase=phase)
@@ -90,11 +90,11 @@ def batches(
     strategy: Strategy, space: Space, objective: Objective
 ) -> Iterator[tuple[History, list[Point]]]:
     """The history before every batch, and the batch; at last the whole history and no point."""
-    bench, history = Bench(search=strategy, space=space), History()
+    experiment, history = Experiment(search=strategy, space=space), History()
     while points := strategy.propose(space, history):
         yield history, points
         for point in points:
-            trial = bench.trial(bench.base, point.hps, point.seed, point.phase)
+            trial = experiment.trial(experiment.base, point.hps, point.seed, point.phase)
             history.add(result(trial, objective(point.hps, point.seed)))
     yield history, []
 
@@ -109,9 +109,9 @@ def resume(
     strategy: Strategy, space: Space, objective: Objective, known: dict[str, Result]
 ) -> tuple[History, dict[str, Result]]:
     """Train to the end what the loop's replay finds missing: the history, and all that is known."""
-    bench, known = Bench(search=strategy, space=space), dict(known)
+    experiment, known = Experiment(search=strategy, space=space), dict(known)
     while True:
-        history, missing = replay_search(bench, known.get)
+        history, missing = replay_search(experiment, known.get)
         if not missing:
             return history, known
         for trial in missing:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Space, encode
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.search.grid2d import NEIGHBOURS, Grid2D
 from sweeper.search.strategy import History
 from sweeper.trial import Axis, Result, Space, Trial

@@ -9,7 +9,7 @@ from sweeper.errors import ConfigError
 from sweeper.search.independent import FRESH_SEED, IndependentSearch
 from sweeper.search.line import LineRule
 from sweeper.search.strategy import History
-from sweeper.trial import Axis, Hps, defaults
+from sweeper.trial import Axis, Log2Hps, defaults
 
 from .fakes import basin, batches, cliff, run_search, space_of
 
@@ -26,7 +26,7 @@ def conclude(search: IndependentSearch, objective: object, space: object = SPACE
     return search.conclude(space, history)  # type: ignore[arg-type]
 
 
-def where(hps: Hps) -> tuple[float, ...]:
+def where(hps: Log2Hps) -> tuple[float, ...]:
     return tuple(hps[name] for name in SPACE)
 
 
@@ -84,7 +84,7 @@ def test_fresh_seeds_compare_and_the_better_is_taken() -> None:
     assert fresh == set(range(FRESH_SEED, FRESH_SEED + 3))
 
 
-def clash(hps: Hps, seed: int) -> float:
+def clash(hps: Log2Hps, seed: int) -> float:
     """Each of a and b is better at 1, but not both."""
     alone = 3 - 0.1 * (hps["a"] == 1) - 0.2 * (hps["b"] == 1) + 0.01 * (hps["eta"] - 1) ** 2
     return alone + (hps["a"] == 1 and hps["b"] == 1) + 1e-4 * seed
@@ -99,7 +99,7 @@ def test_combining_that_hurts_is_said_and_the_single_change_kept() -> None:
 
 @pytest.mark.parametrize("seeds", [{FRESH_SEED}, {FRESH_SEED, FRESH_SEED + 1, FRESH_SEED + 2}])
 def test_a_combined_optimum_that_diverges_loses(seeds: set[int]) -> None:
-    def objective(hps: Hps, seed: int) -> float:
+    def objective(hps: Log2Hps, seed: int) -> float:
         both = hps["a"] == 1 and hps["b"] == 1
         return math.inf if both and seed in seeds else clash(hps, seed)
 
@@ -110,7 +110,7 @@ def test_a_combined_optimum_that_diverges_loses(seeds: set[int]) -> None:
 
 
 def test_a_single_change_that_diverges_loses() -> None:
-    def objective(hps: Hps, seed: int) -> float:
+    def objective(hps: Log2Hps, seed: int) -> float:
         alone = seed >= FRESH_SEED and (hps["a"], hps["b"]) == (0, 1)
         return math.inf if alone else clash(hps, seed)
 
@@ -151,7 +151,7 @@ def test_one_finite_eta_is_enough() -> None:
 def test_a_line_that_diverged_everywhere_moves_nothing() -> None:
     """Only seed 0 of the defaults is finite, so that no line over a has a finite mean."""
 
-    def objective(hps: Hps, seed: int) -> float:
+    def objective(hps: Log2Hps, seed: int) -> float:
         if hps["b"] == 1 or seed >= FRESH_SEED:
             return 2.0
         return 3.0 + hps["eta"] ** 2 if seed == 0 and hps["a"] == 0 else math.inf

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from sweeper.errors import ConfigError
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.search.line import LineRule
 from sweeper.search.pairs import Pairs
 from sweeper.search.strategy import Conclusion
-from sweeper.trial import Axis, Hps, Space
+from sweeper.trial import Axis, Log2Hps, Space
 
 from .fakes import run_search
 
@@ -24,7 +24,7 @@ SPACE: Space = {
 }
 
 
-def sheared(hps: Hps, seed: int) -> float:
+def sheared(hps: Log2Hps, seed: int) -> float:
     """eta and alpha are coupled; beta is not; eta's own optimum is -3."""
     coupled = hps["eta"] + 3 + hps["alpha"]
     return 3 + coupled**2 + hps["alpha"] ** 2 + (hps["beta"] - 2) ** 2 + 0.01 * seed
@@ -109,7 +109,7 @@ def test_divergence_ends_the_search_after_the_line() -> None:
 
 
 def test_what_makes_the_measure_doubtful_is_told() -> None:
-    def edge(hps: Hps, seed: int) -> float:
+    def edge(hps: Log2Hps, seed: int) -> float:
         return math.inf if hps["eta"] > -2 else 3 - hps["alpha"] + (hps["eta"] + 3) ** 2
 
     notes = conclude(Pairs(pairs=(("eta", "alpha"),)), edge).notes

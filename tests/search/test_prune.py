@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.search.prune import RUNGS, STARTUP, Pruner, Seen, losses_at, stops
 from sweeper.search.strategy import History, best_result
 from sweeper.trial import Axis, Result, Trial
@@ -19,7 +19,7 @@ from tests.scripts import load
 from .fakes import CONF, config, point_result
 
 KINDS = ("median", "halving")
-BENCH = load("bench/pruning.py")
+BENCH = load("experiment/pruning.py")
 SWEEPS = BENCH.load()
 
 

@@ -11,7 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.plugs import build
+from sweeper.plugin import build
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.training.adamw import AdamW
 from sweeper.training.optimizer import Factors, Now, Optimizer, State

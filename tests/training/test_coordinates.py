@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from sweeper.data.corpus import TokenCorpus
 from sweeper.training.coordinates import Repeated, moved, rms, tensors_in
 from sweeper.training.pack import Pack, PackRun
+from sweeper.training.prepare import prepare
 from sweeper.training.program import program
-from sweeper.training.recipe import prepare
 from sweeper.trial import Trial
 from tests.training.helpers import GAMMAS, corpus, setup
 from tests.transfer.helpers import Plain

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.training.speed import speeds
 from sweeper.trial import Result
 from tests.training.helpers import trial

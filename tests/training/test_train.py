@@ -251,7 +251,7 @@ def test_a_modules_new_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
         weights = {name: value.detach()[0].clone() for name, value in run.params.items()}
         before = run.buffers["running"][0].clone()
         run.step()
-        model: Any = run.recipe.model().double()
+        model: Any = run.prepared.model().double()
         model.load_state_dict(weights | {"running": before})
         x, y = run.feed.batch(run.step_index - 1)
         model(x[0], y[0])

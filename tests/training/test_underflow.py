@@ -83,7 +83,7 @@ def test_it_counts_what_a_loop_counts(tmp_path: Path) -> None:
 
     made, tokens, eps = with_eps("adamw.AdamW", 1e-3), corpus(tmp_path), 1e-3
     run = PackRun(Pack(trials=(made,), corpus=tokens))
-    scales = run.recipe.scales(made.values())
+    scales = run.prepared.scales(made.values())
     x, y = run.feed.batch(0)
     losses, grads = run._gradients(x[run.rows], y[run.rows])
     assert losses.isfinite().all()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import TransferPlan, make_plan
 from tests.training.helpers import setup, trial

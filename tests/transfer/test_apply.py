@@ -11,7 +11,7 @@ from torch import nn
 
 from sweeper.errors import BadInput
 from sweeper.training.pack import Pack, PackRun
-from sweeper.training.recipe import prepare
+from sweeper.training.prepare import prepare
 from sweeper.transfer.plan import TransferPlan
 from sweeper.trial import Trial
 from tests.training.helpers import corpus, trial

@@ -1,4 +1,4 @@
-"""Which experiments apply to a setup, and that each is a configuration that can be trained."""
+"""Which ablations apply to a setup, and that each is a configuration that can be trained."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sweeper.config import compose_tree
 from sweeper.scaling.adjusted import Change
 from sweeper.scaling.spec import Role
 from sweeper.settings import Settings, resolve, stand_in
-from sweeper.training.recipe import prepare
-from sweeper.transfer.battery import BATTERY, Experiment, Head, Situation, deviations, experiments
+from sweeper.training.prepare import prepare
+from sweeper.transfer.battery import BATTERY, Ablation, Head, Situation, ablations, deviations
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
@@ -32,18 +32,18 @@ def situation(*words: str, **changes: Any) -> Situation:
     base, best = settings.base, defaults(settings.space)
     hps = {name: 2.0**value for name, value in best.items()}
 
-    def recipe(size: Size) -> Any:
+    def prepared(size: Size) -> Any:
         return prepare(settings.setup(stand_in(settings), "float32", size))
 
-    wide = recipe(large)
+    wide = prepared(large)
     plan = make_plan(wide, base, large, hps, {})
-    rows = explain(plan, recipe(Size(width=base.width, depth=large.depth)), wide, hps)
+    rows = explain(plan, prepared(Size(width=base.width, depth=large.depth)), wide, hps)
     given = {"tree": settings.raw, "best": best, "base": base, "large": large, "rows": rows}
     return Situation(**{**given, "parameters": plan.parameters, **changes})
 
 
-def found(s: Situation) -> dict[str, Experiment]:
-    return {experiment.name: experiment for experiment in experiments(s)}
+def found(s: Situation) -> dict[str, Ablation]:
+    return {ablation.name: ablation for ablation in ablations(s)}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])
@@ -51,7 +51,7 @@ def found(s: Situation) -> dict[str, Experiment]:
 def test_schemes_that_train_as_mup_do_not_deviate(scheme: str, optimizer: str) -> None:
     words = [f"parameterization={scheme}", f"optimizer={optimizer}", "model.norm_gain=true"]
     if scheme == "mup":
-        words.append("parameterization.gauge_of=everett")
+        words.append("parameterization.convention=everett")
     assert deviations(situation(*words).rows) == {}
 
 
@@ -85,7 +85,7 @@ CASES = [
 @pytest.mark.parametrize("words", CASES)
 def test_every_experiment_is_a_configuration_of_its_own(words: list[str]) -> None:
     s = situation(*words)
-    trees = [experiment.tree(s.tree) for experiment in experiments(s)]
+    trees = [ablation.tree(s.tree) for ablation in ablations(s)]
     assert len(trees) > 4
     for index, tree in enumerate(trees):
         assert tree != s.tree and tree not in trees[:index]
@@ -100,9 +100,9 @@ def test_what_applies_to_mup() -> None:
 
 def test_what_is_seen_comes_first() -> None:
     s = situation("parameterization=standard", "model.norm_gain=true", margins=(3.0, 0.5))
-    seen = [bool(experiment.seen) for experiment in experiments(s)]
+    seen = [bool(ablation.seen) for ablation in ablations(s)]
     assert seen == sorted(seen, reverse=True)
-    assert {e.name for e in experiments(s) if e.seen} == {
+    assert {e.name for e in ablations(s) if e.seen} == {
         "rules",
         "hidden",
         "readout",
@@ -196,5 +196,5 @@ def test_tied_embeddings_of_a_model_that_has_them() -> None:
 
 def test_only_those_wanted() -> None:
     s = situation("parameterization=standard")
-    assert [e.name for e in experiments(s, ["batch", "hidden"])] == ["hidden", "batch"]
+    assert [e.name for e in ablations(s, ["batch", "hidden"])] == ["hidden", "batch"]
     assert set(BATTERY) > {"hidden", "batch"} and s.margins == (math.inf, math.inf)

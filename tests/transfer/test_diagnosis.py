@@ -1,4 +1,4 @@
-"""Which experiment explains a failure: by hand, and of failures planted in a made-up world."""
+"""Which ablation explains a failure: by hand, and of failures planted in a made-up world."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.commands.output import Output
-from sweeper.transfer.battery import Experiment
+from sweeper.transfer.battery import Ablation
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.diagnosis import (
     WORST,
@@ -81,14 +81,12 @@ def test_the_ranking_and_its_words() -> None:
     before = size(-2.0, 0.0)
     names = {"some": -1.2, "most": 0.02, "none": -2.1}
     made = [
-        find(
-            Experiment(name=n, change=f"no {n}", cause=f"it is {n}"), before, size(s, 0, 0.01), RULE
-        )
+        find(Ablation(name=n, change=f"no {n}", cause=f"it is {n}"), before, size(s, 0, 0.01), RULE)
         for n, s in names.items()
     ]
-    broken = find(Experiment(name="x", change="y", cause="z"), before, "no such key", RULE)
+    broken = find(Ablation(name="x", change="y", cause="z"), before, "no such key", RULE)
     order = ranked([broken, *made])
-    assert [finding.experiment.name for finding in order] == ["most", "some", "none", "x"]
+    assert [finding.ablation.name for finding in order] == ["most", "some", "none", "x"]
     assert order[0].sentence == (
         "with no most: the optimum moves by +0.02 instead of -2.00 and the base's optimum costs "
         "0.0000 instead of 0.0000 nats; this explains 99 % of the failure"
@@ -101,12 +99,12 @@ def test_the_ranking_and_its_words() -> None:
         "The likeliest cause (most): it is most. Without it, 99 % of the failure is gone."
     )
     none = Diagnosis(axis="width", answer="fails", findings=order[1:])
-    assert none.sentence == "No experiment explains the failure."
+    assert none.sentence == "No ablation explains the failure."
     json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_noise_is_admitted() -> None:
-    found = find(Experiment(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE)
+    found = find(Ablation(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE)
     assert found.sentence.endswith("though the intervals allow for nothing")
 
 
@@ -151,9 +149,9 @@ def test_a_planted_failure_is_named(planted: str) -> None:
     doctor, world = clinic(*PLANTED[planted])
     found = doctor.diagnose(RIVALS, SILENT)
     assert found.answer == "fails"
-    first = {finding.experiment.name for finding in found.findings[: len(NAMES[planted])]}
+    first = {finding.ablation.name for finding in found.findings[: len(NAMES[planted])]}
     assert first == NAMES[planted], found.sentence
-    shares = {f.experiment.name: f.explained.value for f in found.findings}
+    shares = {f.ablation.name: f.explained.value for f in found.findings}
     assert found.findings[0].explained.value > 0.8
     innocent = shares.keys() - NAMES[planted] - ({"readout"} if planted == "standard" else set())
     assert innocent and all(shares[name] < 0.5 for name in innocent)
@@ -162,16 +160,18 @@ def test_a_planted_failure_is_named(planted: str) -> None:
 
 
 def test_eps_is_measured_at_both_sizes(tmp_path: Path) -> None:
-    """By real runs, where its experiment is wanted; here eps is above all second moments."""
+    """By real runs, where its ablation is wanted; here eps is above all second moments."""
     words = [*PLANTED["readout"], "parameterization.epsilon=fixed", "optimizer.eps=1e4"]
     words += ["check.scale_steps=1", "train.seq_len=8", "train.batch_size=2"]
     doctor, _ = clinic(*words)
-    doctor = replace(doctor, bench=replace(doctor.bench, corpus=corpus(tmp_path, classes=256)))
+    doctor = replace(
+        doctor, experiment=replace(doctor.experiment, corpus=corpus(tmp_path, classes=256))
+    )
     text = StringIO()
     told = Output(people=Console(file=text), watchers=Console(file=text, width=200))
     (finding,) = doctor.diagnose(["epsilon"], told).findings
     both = "100 % of entries at width 16, depth 1 and 100 % of entries at width 64, depth 1"
-    assert finding.experiment.seen.endswith(f"root of the second moment for {both}")
+    assert finding.ablation.seen.endswith(f"root of the second moment for {both}")
     assert text.getvalue().splitlines()[:2] == [
         "Second moments at width 16, depth 1: 1 steps",
         "Second moments at width 64, depth 1: 1 steps",

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
 from sweeper.search.strategy import Point
-from sweeper.transfer.ladder import LadderRule, Rung, Size, Step, named, place
+from sweeper.transfer.ladder import LadderRule, LadderSize, Size, Step, named, place
 
 from .curves import Basin
 
-BASE = Rung(width=64, depth=4, batch_size=16, steps=1000)
+BASE = LadderSize(width=64, depth=4, batch_size=16, steps=1000)
 RULE = LadderRule(widths=(32, 64, 128))
 
 
@@ -39,7 +39,7 @@ def test_several_may_change_at_once() -> None:
     steps = (Step(width=128, depth=8, steps=4000), Step(batch_size=64), Step(width=64))
     rule = LadderRule(widths=(), sizes=steps)
     batched = replace(BASE, batch_size=64)
-    large = Rung(width=128, depth=8, batch_size=16, steps=4000)
+    large = LadderSize(width=128, depth=8, batch_size=16, steps=4000)
     assert rule.ladders(BASE) == {"size": [BASE, batched, large]}
     assert LadderRule(widths=(), sizes=(Step(width=64),)).ladders(BASE) == {}
     assert place(asdict(large), "size") == "w128 d8 b16 s4000"

@@ -34,7 +34,7 @@ def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
         del record[name]
     for parameter in record["parameters"]:
         del parameter["update"]
-    assert TransferPlan.load(saved(tmp_path, record)).folded() == plan().folded()
+    assert TransferPlan.load(saved(tmp_path, record)).absorbed() == plan().absorbed()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_reading_a_plan_needs_no_torch(tmp_path: Path) -> None:
     path = saved(tmp_path, plan().to_json())
     code = (
         "import sys; from sweeper.transfer.plan import TransferPlan;"
-        f"TransferPlan.load({str(path)!r}).folded(); print('torch' in sys.modules)"
+        f"TransferPlan.load({str(path)!r}).absorbed(); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr

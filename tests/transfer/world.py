@@ -19,8 +19,8 @@ from sweeper.config import compose_tree
 from sweeper.scaling.mup import MuP
 from sweeper.scaling.relative import growth
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
-from sweeper.settings import Bench, resolve, stand_in
-from sweeper.training.recipe import prepare
+from sweeper.settings import Experiment, resolve, stand_in
+from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Result, Trial, defaults
 from tests.search.fakes import noise, result
@@ -50,12 +50,12 @@ class WrongReadout(MuP):
 
 def optimum(trial: Trial) -> float:
     """Where the best log2 eta is: at the space's default, but for what the scheme lacks."""
-    recipe, moved = prepare(trial.setup), 0.0
+    prepared, moved = prepare(trial.setup), 0.0
     hps = {name: 2.0**value for name, value in trial.hps.items()}
     for role, weight in WEIGHTS.items():
         off = []
-        for spec in (spec for spec in recipe.specs if spec.role is role):
-            mine, base = recipe.scale(spec, hps), recipe.scale(spec.at_base(), hps)
+        for spec in (spec for spec in prepared.specs if spec.role is role):
+            mine, base = prepared.scale(spec, hps), prepared.scale(spec.at_base(), hps)
             grown = mine.multiplier * mine.lr / (base.multiplier * base.lr)
             right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
             off.append(log2(grown / right))
@@ -64,9 +64,9 @@ def optimum(trial: Trial) -> float:
     if trial.setup["model"]["norm_gain"]:
         moved -= 0.9 * log2(wide)
     if trial.setup["optimizer"]["weight_decay"] > 0.1:
-        hidden = [spec for spec in recipe.specs if spec.role is Role.HIDDEN]
+        hidden = [spec for spec in prepared.specs if spec.role is Role.HIDDEN]
         ratio = [
-            recipe.scale(s, hps).weight_decay / recipe.scale(s.at_base(), hps).weight_decay
+            prepared.scale(s, hps).weight_decay / prepared.scale(s.at_base(), hps).weight_decay
             for s in hidden
         ]
         moved += 0.9 * abs(log2(fmean(ratio)))
@@ -93,8 +93,8 @@ def clinic(*words: str, study: Study | None = None) -> tuple[Clinic, World]:
     settings, world = resolve(raw), World()
     settings = replace(settings, launcher=world)
     corpus = SimpleNamespace(identity=lambda: stand_in(settings))
-    bench = Bench(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
+    experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
     best = {**defaults(settings.space), "eta": -6.0}
     made = study or Study()
     made.folder = Path("nowhere")
-    return Clinic(bench, made, Watcher(), best, "width", LARGE), world  # type: ignore[arg-type]
+    return Clinic(experiment, made, Watcher(), best, "width", LARGE), world  # type: ignore[arg-type]

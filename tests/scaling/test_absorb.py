@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.scaling.fold import factors
+from sweeper.scaling.absorb import factors
 from sweeper.scaling.spec import Update
 
 Step = Callable[[Tensor, Tensor, float, float], Tensor]

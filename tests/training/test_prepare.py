@@ -1,4 +1,4 @@
-"""From plain JSON to a recipe; refusals name the key."""
+"""From plain JSON to a prepared; refusals name the key."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from torch import nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
-from sweeper.training.recipe import build_model, prepare
+from sweeper.training.prepare import build_model, prepare
 from tests.training.helpers import SCHEMES, setup, trial
 
 
 def test_flops_and_parameters_of_a_known_model() -> None:
-    recipe = prepare(setup())
+    prepared = prepare(setup())
     hidden = 2 * (96 * 32 + 32 * 32 + 2 * 88 * 32 + 32 * 88)
-    assert recipe.parameters() == hidden + 2 * 32 * 32
+    assert prepared.parameters() == hidden + 2 * 32 * 32
     tokens = 8 * 2 * 8
-    assert recipe.flops() == tokens * (6 * (hidden + 32 * 32) + 12 * 32 * 8 * 2)
+    assert prepared.flops() == tokens * (6 * (hidden + 32 * 32) + 12 * 32 * 8 * 2)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_buffers_have_a_place_in_the_model(scheme: str) -> None:
-    recipe = prepare(setup(scheme))
-    known = {name for name, _ in recipe.model().named_buffers()}
-    assert recipe.buffers(trial(scheme).values()).keys() <= known
+    prepared = prepare(setup(scheme))
+    known = {name for name, _ in prepared.model().named_buffers()}
+    assert prepared.buffers(trial(scheme).values()).keys() <= known
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_a_model_must_be_a_module() -> None:
 
 
 def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
-    recipe = prepare(setup("mup"))
+    prepared = prepare(setup("mup"))
     values = trial("mup").values()
-    plain, more = recipe.scales(values), recipe.scales(values | {"weight_decay": 4.0})
+    plain, more = prepared.scales(values), prepared.scales(values | {"weight_decay": 4.0})
     assert {n: s.weight_decay for n, s in more.items()} == {
         n: 4 * s.weight_decay for n, s in plain.items()
     }

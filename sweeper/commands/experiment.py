@@ -10,13 +10,13 @@ from sweeper.commands.output import Output
 from sweeper.errors import BadInput, ConfigError
 from sweeper.launch.packs import resolve_device
 from sweeper.report.progress import SweepProgress
-from sweeper.settings import Bench, Settings, check_size
-from sweeper.training.recipe import prepare
+from sweeper.settings import Experiment, Settings, check_size
+from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Hps, Trial
+from sweeper.trial import Log2Hps, Trial
 
 
-def open_bench(settings: Settings, cache: Path | None = None) -> Bench:
+def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
     """Prepare the corpus; BadInput when it cannot serve the training."""
     try:
         corpus = settings.source.prepare(cache or settings.cache)
@@ -24,7 +24,7 @@ def open_bench(settings: Settings, cache: Path | None = None) -> Bench:
         raise BadInput(f"data: {error}") from error
     train = settings.raw["train"]
     corpus.check(train["batch_size"], train["seq_len"])
-    return Bench(settings=settings, corpus=corpus, precision=settings.launcher.precision())
+    return Experiment(settings=settings, corpus=corpus, precision=settings.launcher.precision())
 
 
 def check_target(settings: Settings, size: Size) -> None:
@@ -44,9 +44,11 @@ def check_device(settings: Settings) -> str:
         raise error.below("check") from error
 
 
-def short_run(bench: Bench, size: Size, hps: Hps, seed: int, changed: Mapping[str, Any]) -> Trial:
+def short_run(
+    experiment: Experiment, size: Size, hps: Log2Hps, seed: int, changed: Mapping[str, Any]
+) -> Trial:
     """A run of `size` in full precision, its training `changed`: no trial of the study."""
-    made = bench.trial(size, hps, seed, "check")
+    made = experiment.trial(size, hps, seed, "check")
     train = {**made.setup["train"], **changed}
     if train["precision"] != "float64":
         train["precision"] = "float32"

@@ -92,7 +92,7 @@ class Started:
         return answer
 
 
-class Bench:
+class Harness:
     """Commands in one folder, which know each other by a tag in their environment."""
 
     def __init__(self, folder: Path) -> None:
@@ -106,7 +106,7 @@ class Bench:
         return self.start(*words, env=env).wait()
 
     def processes(self) -> list[int]:
-        """Processes that commands of this bench have started and that live."""
+        """Processes that commands of this harness have started and that live."""
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -161,15 +161,15 @@ def recorded(study: Path) -> int:
     return len(outcomes(study)) if study.is_dir() else 0
 
 
-def assert_whole(bench: Bench, expected: Outcomes, mirrored: bool = True) -> None:
+def assert_whole(harness: Harness, expected: Outcomes, mirrored: bool = True) -> None:
     """Each trial is recorded once, as in an undisturbed run, and nothing is left behind."""
-    study = bench.study
+    study = harness.study
     counts = Counter(line["key"] for line in lines(study))
     assert set(counts.values()) == {1}, counts
     assert outcomes(study) == expected
     assert json.loads((study / "search.json").read_text())["finished"]
     assert holder(study) is None
-    until(lambda: not bench.processes(), 15)
+    until(lambda: not harness.processes(), 15)
     left = [*study.glob("jobs/*/"), *study.glob("checkpoints/*"), *study.glob("slurm/*/")]
     assert not left and not list(study.rglob(".*.tmp"))
     if mirrored:

@@ -14,7 +14,7 @@ from sweeper.scaling.spec import Update
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folded:
+class AbsorbedParam:
     """What one parameter of a plain model is given: no multiplier is left.
 
     `init` is "normal", drawn with standard deviation `value`, or "constant", all `value`. `lr`

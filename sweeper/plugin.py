@@ -1,4 +1,4 @@
-"""Building a plug from its config: `_target_` names the class, the other keys are its arguments."""
+"""Build a plugin from its config: `_target_` names the class, the other keys its arguments."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import sites, specs_between
-from sweeper.plugs import arguments, build, call, load
-from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Site
+from sweeper.models.classify import scaled_ops, specs_between
+from sweeper.plugin import arguments, build, call, load
+from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.settings import SHAPE, TrainSettings
 
@@ -30,7 +30,7 @@ def optional(optimizer: Optimizer) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
+class PreparedSpec:
     """Everything of a setup that all of its trials share; one object for each, see `prepare`."""
 
     setup: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Recipe:
     optimizer: Optimizer
     train: TrainSettings
     specs: tuple[ParamSpec, ...]
-    sites: tuple[Site, ...]
+    scaled_ops: tuple[ScaledOp, ...]
 
     def model(self) -> nn.Module:
         """The module at the setup's size, on the default device, its weights not drawn."""
@@ -64,9 +64,9 @@ class Recipe:
                 found[f"{owner}.multiplier"] = scale.multiplier
             if scale.backward is not None:
                 found[f"{owner}.backward_multiplier"] = scale.backward
-        for site in self.sites:
-            factors = self.scheme.site(site, values)
-            found |= {f"{site.name}.{buffer}": value for buffer, value in factors.items()}
+        for op in self.scaled_ops:
+            factors = self.scheme.scale_op(op, values)
+            found |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
         return found
 
     def parameters(self) -> int:
@@ -90,7 +90,7 @@ class Recipe:
 
     def _seen(self) -> list[int]:
         """Lengths of what the model's attention sees."""
-        return [s.geometry["seq_len"] for s in self.sites if s.kind == "attention"]
+        return [s.geometry["seq_len"] for s in self.scaled_ops if s.kind == "attention"]
 
     def _length(self) -> int:
         """Tokens of an example."""
@@ -135,13 +135,13 @@ def _fp8(setup: Mapping[str, Any]) -> Any:
         raise error.below("fp8") from error
 
 
-def prepare(setup: Mapping[str, Any]) -> Recipe:
+def prepare(setup: Mapping[str, Any]) -> PreparedSpec:
     """Build and classify what `setup` describes; ConfigError names the key that is refused."""
     return _prepare(json.dumps(setup, sort_keys=True))
 
 
 @lru_cache(maxsize=64)
-def _prepare(text: str) -> Recipe:
+def _prepare(text: str) -> PreparedSpec:
     setup = json.loads(text)
     parts = {}
     for name in ("parameterization", "optimizer"):
@@ -157,7 +157,7 @@ def _prepare(text: str) -> Recipe:
     architecture = json.dumps(_architecture(setup), sort_keys=True)
     specs, found = _classified(architecture, scheme.unit_scaled)
     _check_update(scheme, parts["optimizer"], specs)
-    return Recipe(setup, scheme, parts["optimizer"], train, specs, found)
+    return PreparedSpec(setup, scheme, parts["optimizer"], train, specs, found)
 
 
 def _architecture(setup: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,8 +168,8 @@ def _architecture(setup: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _classified(text: str, unit: bool) -> tuple[tuple[ParamSpec, ...], tuple[Site, ...]]:
-    """Parameters and sites of an `_architecture`: its model runs three times to tell them."""
+def _classified(text: str, unit: bool) -> tuple[tuple[ParamSpec, ...], tuple[ScaledOp, ...]]:
+    """Parameters and scaled operations of an `_architecture`; its model runs three times."""
     setup = json.loads(text)
     target = (setup["model"]["width"], setup["model"]["depth"])
     specs = specs_between(
@@ -181,7 +181,7 @@ def _classified(text: str, unit: bool) -> tuple[tuple[ParamSpec, ...], tuple[Sit
     with torch.device("meta"):
         model = build_model(setup, unit, *target)
     _check_trained(setup, model)
-    return tuple(specs), tuple(sites(model))
+    return tuple(specs), tuple(scaled_ops(model))
 
 
 def _example(setup: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.plugs import build, call, check_type, foreign, load
+from sweeper.plugin import build, call, check_type, foreign, load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plug:
+class Plugin:
     size: int
     rule: Rule = field(default_factory=Rule)
     names: tuple[str, ...] | None = None
@@ -37,10 +37,10 @@ HERE = f"{__name__}."
 
 class TestLoad:
     def test_finds_a_class_or_a_function(self) -> None:
-        assert load(f"{HERE}Plug") is sys.modules[__name__].__dict__["Plug"]
+        assert load(f"{HERE}Plugin") is sys.modules[__name__].__dict__["Plugin"]
         assert load("math.sqrt")(4.0) == 2.0
 
-    @pytest.mark.parametrize("target", [None, 3, "", "Plug", ["a.b"], {"a": 1}])
+    @pytest.mark.parametrize("target", [None, 3, "", "Plugin", ["a.b"], {"a": 1}])
     def test_refuses_what_is_no_dotted_path(self, target: object) -> None:
         with pytest.raises(ConfigError, match=r"_target_=.*a dotted path"):
             load(target)
@@ -50,7 +50,9 @@ class TestLoad:
         with pytest.raises(ConfigError, match="a class or a function of the module"):
             load(target)
 
-    @pytest.mark.parametrize("target", ["nope.Plug", "math.nope.Plug", "..Plug", "a b.Plug"])
+    @pytest.mark.parametrize(
+        "target", ["nope.Plugin", "math.nope.Plugin", "..Plugin", "a b.Plugin"]
+    )
     def test_a_module_that_is_not_there_points_to_the_path(self, target: str) -> None:
         with pytest.raises(ConfigError, match=r"PYTHONPATH \("):
             load(target)
@@ -62,22 +64,22 @@ class TestLoad:
         (tmp_path / "plug_that_raises.py").write_text(text)
         monkeypatch.syspath_prepend(str(tmp_path))
         with pytest.raises(ConfigError, match="plug_that_raises"):
-            load("plug_that_raises.Plug")
+            load("plug_that_raises.Plugin")
 
 
 class TestBuild:
     def test_makes_records_and_tuples_from_plain_values(self) -> None:
-        plug = build(
+        plugin = build(
             {
-                "_target_": f"{HERE}Plug",
+                "_target_": f"{HERE}Plugin",
                 "size": 3,
                 "rule": {"step": 2},
                 "names": ["a", "b"],
                 "mode": 4,
             }
         )
-        assert plug == Plug(size=3, rule=Rule(step=2.0), names=("a", "b"), mode=4)
-        assert isinstance(plug.rule.step, float)
+        assert plugin == Plugin(size=3, rule=Rule(step=2.0), names=("a", "b"), mode=4)
+        assert isinstance(plugin.rule.step, float)
 
     @pytest.mark.parametrize(
         ("config", "message"),
@@ -107,11 +109,11 @@ class TestBuild:
         self, config: Mapping[str, Any], message: str
     ) -> None:
         with pytest.raises(ConfigError, match=message):
-            build({"_target_": f"{HERE}Plug", **config})
+            build({"_target_": f"{HERE}Plugin", **config})
 
     def test_offers_only_what_the_target_takes(self) -> None:
         offered = {"size": 5, "nope": 1}
-        assert build({"_target_": f"{HERE}Plug"}, offered) == Plug(size=5)
+        assert build({"_target_": f"{HERE}Plugin"}, offered) == Plugin(size=5)
         assert build({"_target_": f"{HERE}takes", "other": 2}, offered) == (
             5,
             0,
