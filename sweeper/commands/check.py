@@ -21,9 +21,9 @@ from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.training.coordinates import Moved, moved
+from sweeper.measure.coordinates import Moved, moved
 from sweeper.training.prepare import prepare
-from sweeper.training.scales import OperandScale, scales
+from sweeper.measure.scales import OperandScale, scales
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.transfer.coordinates import check as judged
 from sweeper.transfer.ladder import Size

@@ -21,7 +21,7 @@ from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep
 from sweeper.training.prepare import PreparedSpec
-from sweeper.training.underflow import below_eps
+from sweeper.measure.underflow import below_eps
 from sweeper.transfer.battery import (
     BATTERY,
     Ablation,

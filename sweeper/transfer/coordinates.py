@@ -17,7 +17,7 @@ import numpy as np
 
 from sweeper.scaling.names import layer_of
 from sweeper.scaling.spec import Role
-from sweeper.training.coordinates import Moved
+from sweeper.measure.coordinates import Moved
 from sweeper.transfer.check import CheckRule
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import Size

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sweeper.models.scaled import Attention
-from sweeper.training.scales import RANGES, OperandScale, Tally, scales, watching
+from sweeper.measure.scales import RANGES, OperandScale, Tally, scales, watching
 from sweeper.trial import Trial
 from tests.training.helpers import corpus, setup, trial
 

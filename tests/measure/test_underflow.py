@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import Update
-from sweeper.training.underflow import below_eps
+from sweeper.measure.underflow import below_eps
 from sweeper.trial import Trial
 from tests.training.helpers import corpus, setup, trial
 from tests.training.optimizers import Member, Run, shipped
