@@ -15,10 +15,9 @@ from sweeper.search.prune import Kind, Pruner
 from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.settings import Experiment
 from sweeper.study import Study
-from sweeper.training.prepare import prepare
-from sweeper.training.settings import TrainSettings
+from sweeper.train_settings import TrainSettings
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.trial import Log2Hps, Result, Trial, plain
 
 Lookup = Callable[[str], Result | None]
 """A finished result by its trial's key."""
@@ -91,7 +90,7 @@ class Replay:
     def _proposed(self, history: History) -> list[Trial]:
         settings = self._bench.settings
         return [
-            self._bench.trial(settings.base, point.hps, point.seed, point.phase)
+            self._bench.trial(settings.base, point.log2_hps, point.seed, point.phase)
             for point in settings.search.propose(settings.space, history)
         ]
 
@@ -118,30 +117,32 @@ def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Miss
 
 
 def replay_ladder(
-    experiment: Experiment, best: Log2Hps, sizes: Iterable[Size], lookup: Lookup
+    experiment: Experiment, best_log2: Log2Hps, sizes: Iterable[Size], lookup: Lookup
 ) -> tuple[list[SizeCurve], int, Missing]:
     """Curves measured so far at every size, how many runs they hold, and the runs they lack."""
     rule, curves, missing, known = experiment.settings.transfer, [], [], 0
     for size in sizes:
 
         def trial(point: Point, size: Size = size) -> Trial:
-            return experiment.trial(size, point.hps, point.seed, point.phase)
+            return experiment.trial(size, point.log2_hps, point.seed, point.phase)
 
         def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
             result = lookup(trial(point).key)
             return None if result is None else _or_inf(result.objective)
 
-        state = rule.line(best, value)
+        state = rule.line(best_log2, value)
         losses = {}
         for eta in state.known:
-            runs = [value(point) for point in rule.seeded(best, eta)]
+            runs = [value(point) for point in rule.seeded(best_log2, eta)]
             losses[eta] = tuple(run for run in runs if run is not None)
             known += len(losses[eta])
         known += sum(
-            value(point) is not None for eta in state.missing for point in rule.seeded(best, eta)
+            value(point) is not None
+            for eta in state.missing
+            for point in rule.seeded(best_log2, eta)
         )
         curves.append(SizeCurve(size=size, losses=losses))
-        missing += [trial(point) for point in rule.missing(best, value)]
+        missing += [trial(point) for point in rule.missing(best_log2, value)]
     return curves, known, missing
 
 
@@ -203,13 +204,13 @@ class Sweep:
         after_batch(conclusion, True)
         return conclusion
 
-    def ladder(self, best: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
+    def ladder(self, best_log2: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
         """Train the curves of all `sizes` to their end; nothing is pruned."""
         self._prune, curves = "none", list[SizeCurve]()
 
         def ask() -> tuple[int, Missing]:
             nonlocal curves
-            curves, known, missing = replay_ladder(self.experiment, best, sizes, self.lookup)
+            curves, known, missing = replay_ladder(self.experiment, best_log2, sizes, self.lookup)
             return known, missing
 
         self._train(ask)
@@ -264,10 +265,10 @@ class Sweep:
         """What decides which trials of a pack like `trial` are stopped early."""
         if self._prune == "none":
             return None
-        train = prepare(trial.setup).train
+        train = trial.spec.train
         return Pruner.knowing(
-            [result for result in self.study.results() if result.trial.setup == trial.setup],
-            [one for one in self._pending if one.setup == trial.setup],
+            [result for result in self.study.results() if result.trial.spec == trial.spec],
+            [one for one in self._pending if one.spec == trial.spec],
             kind=self._prune,
             steps=train.steps,
             warmup=round(self._longest_warmup(train) * train.steps),
@@ -277,7 +278,9 @@ class Sweep:
     def _longest_warmup(self, train: TrainSettings) -> float:
         """The share of the steps after which no trial of the space is in its warm-up."""
         axis = self.experiment.settings.space.get("warmup")
-        return train.warmup if axis is None else train.of({"warmup": 2.0**axis.high}).warmup
+        return (
+            train.warmup if axis is None else train.of(plain(Log2Hps({"warmup": axis.high}))).warmup
+        )
 
     def _log(self, result: Result) -> None:
         """Log a result that is recorded already; what is to be said of it is noted once."""

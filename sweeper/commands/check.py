@@ -112,9 +112,9 @@ def _hps(experiment: Experiment, output: Output, *, of_study: bool) -> Log2Hps:
     settings = experiment.settings
     found = defaults(settings.space)
     if of_study:
-        found = dict(optimum(experiment, Study.read(settings.folder), output).best)
+        found = optimum(experiment, Study.read(settings.folder), output).best_log2
     if settings.check.eta is not None:
-        found["eta"] = settings.check.eta
+        found = Log2Hps({**found, "eta": settings.check.eta})
     return found
 
 
@@ -136,7 +136,7 @@ def _ladders(settings: Settings) -> dict[str, list[Size]]:
 
 def _coordinates(
     experiment: Experiment,
-    hps: Log2Hps,
+    log2_hps: Log2Hps,
     ladders: Mapping[str, Sequence[Size]],
     device: str,
     output: Output,
@@ -148,24 +148,26 @@ def _coordinates(
     runs = {}
     for size in sizes:
         output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
-        runs[size] = [_moved(experiment, size, hps, seed, device) for seed in seeds]
+        runs[size] = [_moved(experiment, size, log2_hps, seed, device) for seed in seeds]
         if not runs[size][0]:
             raise BadInput(
                 "no module's output was seen: the check reads what the modules within the model "
                 "return, so put its parameters into modules of their own"
             )
-    scheme = prepare(short_run(experiment, settings.base, hps, 0, {}).setup).scheme
+    scheme = prepare(short_run(experiment, settings.base, log2_hps, 0, {}).spec).scheme
     return [
         judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
         for axis, ladder in ladders.items()
     ]
 
 
-def _moved(experiment: Experiment, size: Size, hps: Log2Hps, seed: int, device: str) -> list[Moved]:
+def _moved(
+    experiment: Experiment, size: Size, log2_hps: Log2Hps, seed: int, device: str
+) -> list[Moved]:
     """One run at a constant share of eta."""
     rule = experiment.settings.check
     changed = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
-    slower = {**hps, "eta": hps["eta"] + math.log2(rule.share)}
+    slower = Log2Hps({**log2_hps, "eta": log2_hps["eta"] + math.log2(rule.share)})
     trial = short_run(experiment, size, slower, seed, changed)
     with _trainable(size):
         return moved(trial, experiment.corpus, device)
@@ -182,14 +184,18 @@ def _trainable(size: Size) -> Iterator[None]:
         ) from error
 
 
-def _record(settings: Settings, hps: Log2Hps, found: Sequence[CoordinateCheck]) -> dict[str, Any]:
+def _record(
+    settings: Settings, log2_hps: Log2Hps, found: Sequence[CoordinateCheck]
+) -> dict[str, Any]:
     """The content of check.json."""
+    rule = asdict(settings.check)
+    rule["log2_eta"] = rule.pop("eta")
     return {
-        "parameterization": settings.raw["parameterization"]["_target_"],
-        "optimizer": settings.raw["optimizer"]["_target_"],
+        "parameterization": settings.plugin("parameterization").name,
+        "optimizer": settings.plugin("optimizer").name,
         "base": asdict(settings.base),
-        "log2_hps": dict(hps),
-        "rule": asdict(settings.check),
+        "log2_hps": dict(log2_hps),
+        "rule": rule,
         "axes": [one.to_json() for one in found],
     }
 
@@ -211,12 +217,12 @@ def _write(
 
 
 def _scales(
-    experiment: Experiment, hps: Log2Hps, device: str, folder: Path, output: Output
+    experiment: Experiment, log2_hps: Log2Hps, device: str, folder: Path, output: Output
 ) -> list[dict[str, Any]]:
     """Train one run of the base size; scales.json, its picture, and the table."""
     settings = experiment.settings
     changed = {"steps": settings.check.scale_steps}
-    trial = short_run(experiment, settings.base, hps, settings.check.seed, changed)
+    trial = short_run(experiment, settings.base, log2_hps, settings.check.seed, changed)
     output.tell(f"scales: {settings.base}, {settings.check.scale_steps} steps")
     with _trainable(settings.base):
         found: list[OperandScale] = scales(trial, experiment.corpus, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +46,20 @@ def check_device(settings: Settings) -> str:
 
 
 def short_run(
-    experiment: Experiment, size: Size, hps: Log2Hps, seed: int, changed: Mapping[str, Any]
+    experiment: Experiment, size: Size, log2_hps: Log2Hps, seed: int, changed: Mapping[str, Any]
 ) -> Trial:
     """A run of `size` in full precision, its training `changed`: no trial of the study."""
-    made = experiment.trial(size, hps, seed, "check")
-    train = {**made.setup["train"], **changed}
-    if train["precision"] != "float64":
-        train["precision"] = "float32"
-    return Trial(setup={**made.setup, "train": train}, hps=hps, seed=seed, phase="check")
+    spec = experiment.spec(size)
+    train = replace(spec.train, **changed)
+    if train.precision != "float64":
+        train = replace(train, precision="float32")
+    return Trial(spec=replace(spec, train=train), log2_hps=log2_hps, seed=seed, phase="check")
 
 
 def progress(settings: Settings, output: Output, job: str, planned: int) -> SweepProgress:
     """A monitor that weighs trials by their FLOPs."""
 
     def cost(trial: Trial) -> float:
-        return prepare(trial.setup).flops()
+        return prepare(trial.spec).flops()
 
     return SweepProgress(settings.folder, output.watchers, job, planned=planned, cost=cost)

@@ -28,7 +28,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep, replay_search
-from sweeper.trial import defaults, encode
+from sweeper.trial import FORMAT, defaults, encode, plain
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
 """The groups that a search's conclusion depends on."""
@@ -141,15 +141,15 @@ def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> 
     if found.combination is not None:
         combination["finding"] = found.combination.finding
     return {
+        "format": FORMAT,
         "study": settings.name,
-        "parameterization": settings.raw["parameterization"]["_target_"],
-        "search": settings.raw["search"]["_target_"],
+        "parameterization": settings.plugin("parameterization").name,
+        "search": settings.plugin("search").name,
         "finished": finished,
         "base": asdict(settings.base),
-        "space": {name: asdict(axis) for name, axis in settings.space.items()},
-        "best": {name: 2.0**value for name, value in found.best.items()},
-        "best_log2": dict(found.best),
-        **{key: value for key, value in record.items() if key != "best"},
+        "space_log2": {name: asdict(axis) for name, axis in settings.space.items()},
+        "best": plain(found.best_log2),
+        **record,
         "provenance": provenance(),
     }
 

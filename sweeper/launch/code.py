@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import sweeper
+from sweeper.trial import TrialSpec
 
 
-def code_of(setup: Mapping[str, Any], corpus: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of sweeper and of the user's modules that a trial's setup and corpus name."""
-    modules = {target.rpartition(".")[0] for target in _targets([setup, corpus])}
+def code_of(spec: TrialSpec, corpus: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of sweeper and of the user's modules that a specification and a corpus name."""
+    names = [plugin.name for plugin in spec.plugins]
+    targets = [*names, *_targets([*(plugin.arguments for plugin in spec.plugins), corpus])]
+    modules = {target.rpartition(".")[0] for target in targets}
     own = sorted(name for name in modules if name and name.split(".")[0] != "sweeper")
     return {"sweeper": package_digest(), **{name: module_digest(name) for name in own}}
 

@@ -239,7 +239,7 @@ class Fleet:
 
     def _code(self, trials: Sequence[Trial]) -> dict[str, str]:
         """Digests of the code that trains a pack of these trials."""
-        return code_of(trials[0].setup, describe(self.work.corpus))
+        return code_of(trials[0].spec, describe(self.work.corpus))
 
     def _refused(self, array: Array, error: SchedulerError) -> None:
         """Try again later, and fewer, where that can help; else the error goes on."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from sweeper.plugin import build
 from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
 from sweeper.training.train import Execution, Reporter
-from sweeper.trial import Result, Trial, digest, encode
+from sweeper.trial import FORMAT, Result, Trial, digest, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Outcome:
         return {
             "attempt": self.attempt,
             "results": [result.to_json() for result in self.results],
-            "back": [[asdict(trial) for trial in part] for part in self.back],
+            "back": [[trial.to_json() for trial in part] for part in self.back],
             "notices": list(self.notices),
         }
 
@@ -76,7 +76,8 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; TypeError for a corpus that is no dataclass."""
         return {
-            "trials": [asdict(trial) for trial in self.pack.trials],
+            "format": FORMAT,
+            "trials": [trial.to_json() for trial in self.pack.trials],
             "corpus": describe(self.pack.corpus),
             "execution": _plain(self.execution),
             "pruner": None if self.pruner is None else self.pruner.to_json(),
@@ -85,6 +86,8 @@ class Job:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Job:
         """Inverse of `to_json`; one of `files.BROKEN`, or ConfigError, for anything else."""
+        if record["format"] != FORMAT:
+            raise ValueError(f"its format is {record['format']!r}, and this sweeper reads {FORMAT}")
         execution = dict(record["execution"])
         if execution["checkpoints"] is not None:
             execution["checkpoints"] = Path(execution["checkpoints"])
@@ -154,7 +157,7 @@ def trials_of(own: Path) -> tuple[Trial, ...]:
 
 
 def _trials(records: Any) -> tuple[Trial, ...]:
-    return tuple(Trial(**record) for record in records)
+    return tuple(map(Trial.from_json, records))
 
 
 def run_job(

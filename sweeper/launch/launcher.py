@@ -27,8 +27,8 @@ class Work:
     `pending` names all trials that are wanted now and have no result, those that the launcher
     has in hand included: ask again whenever there is room, as results let a strategy name more.
     `folder` is the study's own, for checkpoints and job files. `tell` takes a sentence that the
-    user should read. `pruner` gives the pruner for a pack of this trial's setup, or None. Without
-    `wait`, a launcher that is `Scheduled` returns once all that is pending is submitted.
+    user should read. `pruner` gives the pruner for a pack of this trial's specification, or None.
+    Without `wait`, a launcher that is `Scheduled` returns once all that is pending is submitted.
     """
 
     corpus: Corpus
@@ -41,14 +41,14 @@ class Work:
 
 
 class Launcher(Protocol):
-    """Runs trials, packing those of one setup, and yields results when they are known."""
+    """Runs trials, packing those of one specification, and yields results when they are known."""
 
     def precision(self) -> str:
         """What `train.precision=auto` stands for on this launcher's devices."""
         ...
 
     def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
-        """Trials to a pack and seconds of one trial's step, measured with `trials` of one setup."""
+        """Trials to a pack and seconds of one trial's step, measured with `trials` alike."""
         ...
 
     def run(self, work: Work) -> Iterator[list[Result]]:

@@ -18,7 +18,7 @@ from sweeper.launch.seats import cores, on_cpu, on_gpus
 from sweeper.launch.worker import Message
 from sweeper.training.packing import Measured
 from sweeper.training.prepare import prepare
-from sweeper.trial import Trial, digest
+from sweeper.trial import Trial
 
 WORTH = 60.0
 """Seconds of work in one process above which it is worth measuring whether several are faster."""
@@ -26,7 +26,7 @@ GAIN = 1.05
 """Several processes must be so much faster than one."""
 
 _MEASURED: dict[str, Measured] = {}
-"""Pack sizes by setup, device, threads and number of workers, found by this process's workers."""
+"""Pack sizes that workers measured, by specification, device, threads and number of workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Layout:
         alone = self.measured(one, trials)
         if alone is None:
             return one
-        if alone.seconds * prepare(trials[0].setup).train.steps * len(trials) < WORTH:
+        if alone.seconds * prepare(trials[0].spec).train.steps * len(trials) < WORTH:
             return one
         many = self._on_cpu(count)
         try:
@@ -110,7 +110,7 @@ class Layout:
     def measured(self, pool: Pool, trials: Sequence[Trial]) -> Measured | None:
         """The best pack of at most `trials`; None when they cannot be trained.
 
-        Measured once a setup and for more trials again. A worker of the pool must be free.
+        Measured once a specification and for more trials again. A worker of the pool must be free.
         """
         key = self._key(pool, trials[0])
         known = _MEASURED.get(key)
@@ -124,7 +124,7 @@ class Layout:
 
     def _key(self, pool: Pool, trial: Trial) -> str:
         seats = [seat.threads for seat in pool.seats]
-        return f"{digest(trial.setup)} {self.device} {seats}"
+        return f"{trial.spec.digest} {self.device} {seats}"
 
     def _question(self, trials: Sequence[Trial]) -> Message:
         return {
@@ -142,13 +142,13 @@ def _read(answer: Message | None) -> Measured | None:
 
 
 def _largest(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Those of the setup that has the most to compute."""
+    """Those of the specification that has the most to compute."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        groups.setdefault(digest(trial.setup), []).append(trial)
+        groups.setdefault(trial.spec.digest, []).append(trial)
 
     def cost(group: list[Trial]) -> int:
-        prepared = prepare(group[0].setup)
+        prepared = prepare(group[0].spec)
         return len(group) * prepared.train.steps * prepared.parameters()
 
     return max(groups.values(), key=cost)

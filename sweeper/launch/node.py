@@ -82,7 +82,7 @@ class Run:
         """SweeperError when the code is not that of the submission: results would not compare."""
         record = try_json(self.submission.folder / "submission.json")
         job = read_job(self.submission.own)
-        now = code_of(job.pack.trials[0].setup, describe(job.pack.corpus))
+        now = code_of(job.pack.trials[0].spec, describe(job.pack.corpus))
         if other := changed(record.get("code", {}), now):
             raise SweeperError(
                 f"the code of {', '.join(other)} is not that of the submission: it was edited "

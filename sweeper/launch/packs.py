@@ -18,9 +18,9 @@ from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.pack import Pack
 from sweeper.training.packing import Measured, measure, split, step_seconds
-from sweeper.training.program import for_setup
+from sweeper.training.program import for_spec
 from sweeper.training.train import Execution, Reporter, train
-from sweeper.trial import Result, Trial, digest
+from sweeper.trial import Result, Trial
 
 PackSize = int | Literal["auto"]
 
@@ -38,7 +38,7 @@ UNTRAINABLE = (
 """What a trial, or a model of a user's own, may raise; anything else has other causes."""
 
 _MEASURED: dict[str, Measured] = {}
-"""Pack sizes found by this process, by setup and device."""
+"""Pack sizes found by this process, by specification and device."""
 
 
 def resolve_device(name: str) -> str:
@@ -55,12 +55,12 @@ def resolve_device(name: str) -> str:
 def estimate(
     trials: tuple[Trial, ...], corpus: Corpus, device: str, size: PackSize
 ) -> tuple[int, float]:
-    """Pack size and seconds of a trial's step; measured once a setup, and again for more."""
+    """Pack size and seconds of a trial's step; measured once, and again for more trials."""
     pack = Pack(trials=trials, corpus=corpus)
     if size != "auto":
         part = Pack(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)
-    key = f"{digest(trials[0].setup)} {device}"
+    key = f"{trials[0].spec.digest} {device}"
     measured = _MEASURED.get(key)
     if measured is None or not measured.serves(len(trials)):
         measured = _MEASURED[key] = measure(pack, device)
@@ -71,7 +71,7 @@ class PackQueue:
     """Packs of what is pending, each trial given out once.
 
     Packs that were begun by an earlier driver come first, as they were, so that they go on from
-    their checkpoints. The others hold trials of one setup, as equal in size as they can be.
+    their checkpoints. The others hold trials of one specification, as equal in size as they can be.
     """
 
     def __init__(self, work: Work, device: str, size: PackSize) -> None:
@@ -103,7 +103,7 @@ class PackQueue:
                 self._ready.append(pack)
         begun = {trial.key for pack in self._ready for trial in pack}
         rest = [trial for trial in fresh if trial.key not in begun]
-        for _, group in groupby(rest, key=lambda trial: digest(trial.setup)):
+        for _, group in groupby(rest, key=lambda trial: trial.spec.digest):
             same = tuple(group)
             self._ready.extend(same[part] for part in split(same, self._size(same)))
 
@@ -144,7 +144,7 @@ def run_pack(
     if len(pack.trials) > 1:
         return [], halves(pack.trials)
     if isinstance(problem, torch.OutOfMemoryError):
-        program = for_setup(pack.trials[0].setup, execution.device)
+        program = for_spec(pack.trials[0].spec, execution.device)
         if program.recompute():
             reporter.tell("a trial does not fit the device: its activations are recomputed")
             return run_pack(pack, execution, reporter, pruner)
