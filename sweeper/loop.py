@@ -106,7 +106,7 @@ class Loop:
             self._submit(self._ready.popleft())
 
     def _batches(self, wanted: Sequence[Trial]) -> list[Batch]:
-        """Batches of what is wanted and in no job; jobs that earlier drivers left are claimed first."""
+        """Batches of what is wanted and in no job; what earlier drivers left is claimed first."""
         keys = {trial.key for trial in wanted}
         for job, batch in list(self.executor.recovered.items()):
             if keys & {trial.key for trial in batch}:

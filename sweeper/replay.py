@@ -26,7 +26,7 @@ class Replay:
 
     def __init__(self, experiment: Experiment, lookup: Lookup) -> None:
         """Nothing is asked yet."""
-        self._bench, self._lookup = experiment, lookup
+        self._experiment, self._lookup = experiment, lookup
         self._whole = History()
         self._batch: list[Trial] = []
 
@@ -39,7 +39,7 @@ class Replay:
             if not self._batch:
                 return []
         # Lines that are ahead of others need not wait for them.
-        ahead = getattr(self._bench.settings.search, "separable", False)
+        ahead = getattr(self._experiment.settings.search, "separable", False)
         every = [*missing, *(self._ahead() if ahead else [])]
         return list({trial.key: trial for trial in every}.values())
 
@@ -56,9 +56,9 @@ class Replay:
                 history.add(result)
 
     def _proposed(self, history: History) -> list[Trial]:
-        settings = self._bench.settings
+        settings = self._experiment.settings
         return [
-            self._bench.trial(settings.base, point.hps, point.seed, point.phase)
+            self._experiment.trial(settings.base, point.log2_hps, point.seed, point.phase)
             for point in settings.search.propose(settings.space, history)
         ]
 
@@ -85,30 +85,32 @@ def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Miss
 
 
 def replay_ladder(
-    experiment: Experiment, best: Log2Hps, sizes: Iterable[Size], lookup: Lookup
+    experiment: Experiment, best_log2: Log2Hps, sizes: Iterable[Size], lookup: Lookup
 ) -> tuple[list[SizeCurve], int, Missing]:
     """Curves measured so far at every size, how many runs they hold, and the runs they lack."""
     rule, curves, missing, known = experiment.settings.transfer, [], [], 0
     for size in sizes:
 
         def trial(point: Point, size: Size = size) -> Trial:
-            return experiment.trial(size, point.hps, point.seed, point.phase)
+            return experiment.trial(size, point.log2_hps, point.seed, point.phase)
 
         def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
             result = lookup(trial(point).key)
             return None if result is None else _or_inf(result.objective)
 
-        state = rule.line(best, value)
+        state = rule.line(best_log2, value)
         losses = {}
         for eta in state.known:
-            runs = [value(point) for point in rule.seeded(best, eta)]
+            runs = [value(point) for point in rule.seeded(best_log2, eta)]
             losses[eta] = tuple(run for run in runs if run is not None)
             known += len(losses[eta])
         known += sum(
-            value(point) is not None for eta in state.missing for point in rule.seeded(best, eta)
+            value(point) is not None
+            for eta in state.missing
+            for point in rule.seeded(best_log2, eta)
         )
         curves.append(SizeCurve(size=size, losses=losses))
-        missing += [trial(point) for point in rule.missing(best, value)]
+        missing += [trial(point) for point in rule.missing(best_log2, value)]
     return curves, known, missing
 
 

@@ -19,7 +19,7 @@ from sweeper.settings import Experiment
 from sweeper.study import Study
 from sweeper.train_settings import TrainSettings
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 
 
 class Submitted(Exception):
@@ -166,13 +166,13 @@ class Sweep:
         after_batch(conclusion, True)
         return conclusion
 
-    def ladder(self, best: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
+    def ladder(self, best_log2: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
         """Train the curves of all `sizes` to their end; nothing is pruned."""
         self._prune, curves = "none", list[SizeCurve]()
 
         def ask() -> tuple[int, Missing]:
             nonlocal curves
-            curves, known, missing = replay_ladder(self.experiment, best, sizes, self.lookup)
+            curves, known, missing = replay_ladder(self.experiment, best_log2, sizes, self.lookup)
             return known, missing
 
         self._train(ask)
@@ -193,7 +193,9 @@ class Sweep:
 
         for result in self.study.results():  # a kill may have come between record and log
             self._log(result)
-        loop = make_loop(self.experiment, self.study.folder, self.listener, self._note, self._record)
+        loop = make_loop(
+            self.experiment, self.study.folder, self.listener, self._note, self._record
+        )
         loop.pruner, loop.wait = self._pruner, self.wait
         loop.run(pending)
         loop.runner.tidy(self._is_finished, idle=tidy(self.study.folder, self._is_finished))
@@ -235,7 +237,9 @@ class Sweep:
     def _longest_warmup(self, train: TrainSettings) -> float:
         """The share of the steps after which no trial of the space is in its warm-up."""
         axis = self.experiment.settings.space.get("warmup")
-        return train.warmup if axis is None else train.of({"warmup": 2.0**axis.high}).warmup
+        return (
+            train.warmup if axis is None else train.of(PlainHps({"warmup": 2.0**axis.high})).warmup
+        )
 
     def _log(self, result: Result) -> None:
         """Log a result that is recorded already; what is to be said of it is noted once."""

@@ -6,7 +6,7 @@ sweep there. Neither knows what a job trains: an executor sees a folder, a task 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -77,7 +77,7 @@ class Executor(Protocol):
     """
 
     layouts: range
-    recovered: Mapping[str, tuple[Trial, ...]]
+    recovered: dict[str, tuple[Trial, ...]]
 
     def room(self, *, ahead: bool = False) -> bool:
         """Whether a job would run now; `ahead`: whether one may wait for the next free place."""

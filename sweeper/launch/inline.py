@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -39,7 +39,7 @@ class InlineExecutor:
 
     context: Context
     layouts: range = range(1, 2)
-    recovered: Mapping[str, tuple[Trial, ...]] = field(default_factory=dict)
+    recovered: dict[str, tuple[Trial, ...]] = field(default_factory=dict)
     job: Job | None = None
     _looked: float = 0.0
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-from sweeper.launch.executor import Executor, Machine
+from sweeper.data.corpus import Corpus
+from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job
 from sweeper.search.prune import Pruner
 from sweeper.trial import Trial
@@ -61,4 +63,28 @@ class Runner(Protocol):
 
     def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
         """Remove what no trial will go on from; `idle`: no job is left that might be writing."""
+        ...
+
+
+class RunnerSettings(Protocol):
+    """The settings of a runner; a plugin."""
+
+    def identity(self) -> dict[str, Any]:
+        """See `Runner`."""
+        ...
+
+    def precision(self, launcher: Launcher) -> str:
+        """What `train.precision=auto` stands for where this launcher's jobs run."""
+        ...
+
+    def estimate(
+        self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
+    ) -> tuple[int, float]:
+        """Trials to a job and seconds of one trial's step; NaN where nothing can be measured."""
+        ...
+
+    def open(
+        self, corpus: Corpus, launcher: Launcher, folder: Path, notify: Callable[[str], None]
+    ) -> Runner:
+        """The runner of one sweep, with its files below `folder`."""
         ...

@@ -21,7 +21,7 @@ from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
 from sweeper.training.packing import measure
 from sweeper.training.prepare import prepare
-from sweeper.training.program import for_setup
+from sweeper.training.program import for_spec
 from sweeper.training.train import Execution, device_name, train
 from sweeper.trial import Result, Trial, encode
 
@@ -80,7 +80,8 @@ class TrainPack:
         )
 
     def _recompute(self) -> bool:
-        return for_setup(self.pack.trials[0].spec, self.execution.device).recompute()
+        program = for_spec(self.pack.trials[0].spec, self.execution.device)
+        return bool(program.recompute())
 
     def _results(self, control: Control) -> list[Result]:
         trial = self.pack.trials[0]
@@ -164,10 +165,8 @@ class MeasurePack:
 
 def modules_of(pack: Pack) -> list[str]:
     """Modules of the user's own that a pack's specification and corpus name."""
-    spec, corpus = pack.trials[0].spec, type(pack.corpus)
-    plugins = [spec.parameterization, spec.model, spec.optimizer]
-    dotted = [plugin.name.rpartition(".")[0] for plugin in plugins if "." in plugin.name]
-    modules = {*dotted, corpus.__module__}
+    dotted = (plugin.name.rpartition(".")[0] for plugin in pack.trials[0].spec.plugins)
+    modules = {*filter(None, dotted), type(pack.corpus).__module__}
     return sorted(name for name in modules if name.split(".")[0] != "sweeper")
 
 

@@ -50,7 +50,7 @@ class Execution:
 def train(
     pack: Pack,
     execution: Execution = Execution(),
-    control: Control = Control(),
+    control: Control = Control(),  # noqa: B008
     pruner: Pruner | None = None,
 ) -> list[Result]:
     """Train all trials of `pack` together; one result each, in their order.

@@ -18,7 +18,7 @@ from sweeper.training import checkpoint
 from sweeper.training.optimizer import Now
 from sweeper.training.pack import BALLAST, Pack, PackRun, clip
 from sweeper.training.program import for_setup
-from sweeper.training.settings import TrainSettings
+from sweeper.train_settings import TrainSettings
 from sweeper.training.train import Execution, Left, Order, Reporter, train
 from sweeper.trial import Result, Trial
 from tests.training.helpers import corpus, setup, trial

@@ -147,13 +147,10 @@ class LocalExecutor:
         """What as many workers of that layout return at the same time; see `Executor`."""
         self._preload = type(tasks[0]).__module__
         pool = self._pool_of(layout)
-        if len(tasks) == 1:
-            workers = [pool.free()]
-        elif pool.fill():
-            workers = pool.workers[: len(tasks)]
-        else:
+        if len(tasks) > 1 and not pool.fill():
             return [None] * len(tasks)
-        questions = {}
+        workers = list[Worker | None](pool.workers if len(tasks) > 1 else [pool.free()])
+        questions: dict[Worker, Message] = {}
         for worker, task in zip(workers, tasks, strict=True):
             assert worker is not None
             questions[worker] = {"call": task_to_json(task)}

@@ -124,8 +124,8 @@ class Pool:
 
     def ask(self, questions: Mapping[Worker, Message]) -> list[Message | None]:
         """Answers of workers that are asked at the same time, None from those that ended."""
-        for worker, message in questions.items():
-            self.give(worker, message, message)
+        for worker, question in questions.items():
+            self.give(worker, question, question)
         answers: dict[Worker, Message | None] = {}
         others: list[tuple[Worker, Message | None]] = []
         while len(answers) < len(questions):

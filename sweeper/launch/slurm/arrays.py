@@ -155,9 +155,9 @@ def plan(
     study: Path,
     job_dirs: Sequence[Path],
     codes: Sequence[dict[str, str]],
-    resources: Resources = Resources(),
+    resources: Resources,
 ) -> Array:
-    """Note that the jobs in `job_dirs` are about to be submitted with this code, before they are."""
+    """Note, before it is done, that the jobs in `job_dirs` are submitted with this code."""
     name, members = f"{prefix(study)}{(token := uuid4().hex[:12])}", []
     for job_dir, code in zip(job_dirs, codes, strict=True):
         folder = job_dir / f"submission-{len(submissions(job_dir))}"

@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +150,7 @@ class SlurmExecutor:
                 shutil.rmtree(submitted.array.folder, ignore_errors=True)
         shutil.rmtree(self.study / "jobs" / job, ignore_errors=True)
 
-    def call(self, tasks: list[Task], layout: int) -> list[Any]:
+    def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
         """Nothing is measured on a cluster."""
         return [None] * len(tasks)
 

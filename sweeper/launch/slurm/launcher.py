@@ -48,6 +48,8 @@ KEY_OF_COMPLAINT = {
     "gres|gpu": "gpus",
 }
 """What Slurm complains of, and the key that it is about."""
+DEFAULT = Resources()
+"""Those of the launcher's own settings."""
 UNCOUNTED = 10**6
 """submitit counts how often a job was told to leave; the driver does so itself."""
 
@@ -62,9 +64,9 @@ class Slurm:
     `python` the words that start Python.
 
     `jobs` at most are submitted at a time, `array_parallelism` at most of an array run at a time. A
-    job saves itself `warn` seconds before its time is up, when it goes back into the queue. One that dies is sent again, at most
-    `retries` times running without coming further. The queue is looked at every `poll` seconds;
-    a job that vanished has `grace` seconds to appear again.
+    job saves itself `warn` seconds before its time is up, when it goes back into the queue. One
+    that dies is sent again, at most `retries` times running without coming further. The queue is
+    looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again.
     """
 
     pins_gpus: ClassVar[bool] = True
@@ -199,7 +201,7 @@ class Slurm:
         return ConfigError("launcher", sizes, f"what some node has; Slurm says: {said}")
 
     def _executor(
-        self, folder: Path, name: str, resources: Resources = Resources()
+        self, folder: Path, name: str, resources: Resources = DEFAULT
     ) -> submitit.SlurmExecutor:
         """The executor of submitit with all of this in its parameters; it writes below `folder`."""
         ask("sbatch", "--version")
