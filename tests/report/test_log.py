@@ -11,10 +11,11 @@ from sweeper.report.ledger import Ledger, planned, steps_of
 from sweeper.report.log import JsonLines, NoLog, notice_of
 from sweeper.training.train import curve
 from sweeper.trial import Result, Trial
+from tests.specs import spec_of
 
 from . import samples
 
-TRIAL = Trial(setup={"model": {"width": 8, "depth": 1}}, hps={"eta": 1.0}, phase="eta")
+TRIAL = Trial(spec=spec_of({"model": {"width": 8, "depth": 1}}), log2_hps={"eta": 1.0}, phase="eta")
 RESULT = Result(trial=TRIAL, status="diverged", objective=math.inf, curve=(3.0, math.inf))
 
 

@@ -90,8 +90,8 @@ def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) 
         assert points == list(zip([3, 6, 8, 10], one.curve, strict=True))
         summary = {"objective": 2.5, "heldout": 2.75, "status": "complete", "seconds": 1.5}
         assert summary.items() <= run.summary.items()
-        assert run.config["hps"] == {"eta": 2.0 ** one.trial.hps["eta"]}
-        assert run.config["log2"] == one.trial.hps and run.config["setup"] == one.trial.setup
+        assert run.config["hps"] == {"eta": 2.0 ** one.trial.log2_hps["eta"]}
+        assert run.config["log2"] == one.trial.log2_hps and run.config["setup"] == one.trial.setup
         assert (run.config["width"], run.config["depth"], run.config["seed"]) == (8, 2, 1)
 
 
