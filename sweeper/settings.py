@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from sweeper.catalog import TARGET, plugin_name, with_names
 from sweeper.data.corpus import Corpus, Source
 from sweeper.errors import ConfigError, suggest
-from sweeper.launch.launcher import Launcher
+from sweeper.launch.executor import Launcher
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
 from sweeper.plugin import build, call, foreign
 from sweeper.report.log import Logger
+from sweeper.runner.runner import RunnerSettings
 from sweeper.scaling.spec import Parameterization
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_name
@@ -26,15 +27,22 @@ from sweeper.transfer.check import CheckRule
 from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, LadderSize, Size, place
 from sweeper.trial import Axis, Log2Hps, PluginSpec, Space, Trial, TrialSpec
 
-NUMERICS = 2
-"""Part of every trial's key: raised when a change makes trials train differently."""
-
 LARGEST = Size(width=2**20, depth=2**12)
 """Beyond this a size is a slip of the pen, and building it would take forever."""
 MOST_TRIALS = 10**6
 """Likewise for the trials of a search, or of one size's learning-rate curve."""
 
-GROUPS = ("parameterization", "model", "optimizer", "search", "launcher", "data", "logger", "fp8")
+GROUPS = (
+    "parameterization",
+    "model",
+    "optimizer",
+    "search",
+    "runner",
+    "launcher",
+    "data",
+    "logger",
+    "fp8",
+)
 SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
@@ -65,6 +73,7 @@ class Settings:
     root: Path
     space: Space
     search: Strategy
+    runner: RunnerSettings
     launcher: Launcher
     source: Source
     logger: Logger
@@ -103,7 +112,7 @@ class Settings:
         if train["precision"] == "auto":
             train["precision"] = precision
         return TrialSpec(
-            runner={"name": "engine", "numerics": NUMERICS},
+            runner=self.runner.identity(),
             parameterization=self.plugin("parameterization"),
             model=self.plugin("model"),
             width=size.width,
@@ -212,6 +221,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         root=read_root(raw["root"]),
         space=space,
         search=search,
+        runner=plugin("runner", RunnerSettings),
         launcher=plugin("launcher", Launcher),
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
@@ -220,7 +230,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         check=_under("check", lambda: call(CheckRule, raw["check"], {})),
         base=base,
     )
-    _under("launcher", settings.launcher.precision)
+    _under("runner", lambda: settings.runner.precision(settings.launcher))
     _check_counts(settings)
     _check_ladders(settings)
     return settings

@@ -18,7 +18,7 @@ BASE = compose_tree(
         "model.width=16",
         "model.head_size=8",
         "model.depth=1",
-        "launcher.device=cpu",
+        "runner.device=cpu",
         "transfer.widths=[16,32]",
     ]
 )
@@ -45,7 +45,7 @@ class NoModel:
 
 
 def settings(*words: str) -> Settings:
-    return resolve(compose_tree([*words, "launcher.device=cpu"]))
+    return resolve(compose_tree([*words, "runner.device=cpu"]))
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
@@ -208,9 +208,9 @@ HERE = f"{__name__}."
         ("transfer.seeds", 10**12, "transfer=.* trials a size' is refused"),
         ("transfer.span", 1e9, "transfer=.* trials a size' is refused"),
         ("transfer.max_regret", -1, "transfer.max_regret=-1"),
-        ("launcher.pack", 0, "launcher.pack=0"),
-        ("launcher.device", "tpu", "launcher.device='tpu' is refused"),
-        ("launcher.compile", True, "launcher.compile=True"),
+        ("runner.pack", 0, "runner.pack=0"),
+        ("runner.device", "tpu", "runner.device='tpu' is refused"),
+        ("runner.compile", True, "runner.compile=True"),
         ("study.name", "../x", r"study.name='\.\./x' is refused"),
         ("study.name", 3, "study.name=3 is refused"),
         ("study.nam", "x", "study.nam='x' is refused: there is no such key; did you mean name"),

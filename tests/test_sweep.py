@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweeper.launch.launcher import Work
 
 from sweeper.errors import SweeperError
-from sweeper.launch.launcher import Work
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LineRule
 from sweeper.search.lr import LearningRateLine

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sweeper.commands.experiment import check_device, open_experiment, progress, short_run
+from sweeper.commands.experiment import open_experiment, progress, short_run
 from sweeper.commands.output import DONE, Output, failures
 from sweeper.commands.transfer import check_storage, load_study, optimum
 from sweeper.errors import BadInput, ConfigError, suggest
@@ -19,9 +19,8 @@ from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import Sweep
+from sweeper.sweep import Sweep, measure
 from sweeper.training.prepare import PreparedSpec
-from sweeper.training.underflow import below_eps
 from sweeper.transfer.battery import (
     BATTERY,
     Ablation,
@@ -104,18 +103,16 @@ class Clinic:
         if verdict.answer != "fails":
             return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
         findings = []
-        eps = (math.nan, math.nan)
+        eps: tuple[float, ...] = (math.nan, math.nan)
         if has_eps(self.experiment.settings.raw) and (not only or "epsilon" in only):
-            eps = (self._below_eps(base, output), self._below_eps(self.large, output))
+            eps = self._below_eps([base, self.large], output)
         for ablation in ablations(self._situation(curves, eps), only):
             output.tell(f"Trying {ablation.name}: {ablation.change}.")
             findings.append(self._try(ablation, curves[0], self._large(verdict)))
         return Diagnosis(axis=self.axis, answer="fails", findings=ranked(findings))
 
     def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
-        settings = self.experiment.settings
-        sweep = Sweep(experiment, self.study, settings.launcher, self.monitor, settings.logger)
-        return sweep.ladder(self.best_log2, sizes)
+        return Sweep(experiment, self.study, self.monitor).ladder(self.best_log2, sizes)
 
     def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
         settings = self.experiment.settings
@@ -157,14 +154,19 @@ class Clinic:
             for eta in (self.best_log2["eta"], self.best_log2["eta"] + 1)
         )
 
-    def _below_eps(self, size: Size, output: Output) -> float:
-        """The share of entries that eps holds back at `size`, after a short run."""
-        settings, steps = self.experiment.settings, self.experiment.settings.check.scale_steps
-        output.tell(f"Second moments at {size}: {steps} steps")
-        trial = short_run(self.experiment, size, self.best_log2, 0, {"steps": steps})
-        return below_eps(trial, self.experiment.corpus, check_device(settings))
+    def _below_eps(self, sizes: Sequence[Size], output: Output) -> tuple[float, ...]:
+        """The shares of entries that eps holds back at `sizes`, after short runs."""
+        steps = self.experiment.settings.check.scale_steps
+        trials = [
+            short_run(self.experiment, size, self.best_log2, 0, "below_eps", steps=steps)
+            for size in sizes
+        ]
+        output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
+        folder = self.study.folder / "transfer"
+        results = measure(self.experiment, folder, trials, self.monitor, output.tell)
+        return tuple(float(results[trial.key].measurements) for trial in trials)
 
-    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, float]) -> Situation:
+    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> Situation:
         """What is known before any ablation; `eps` are the shares of `below_eps`."""
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps = plain(self.best_log2)
@@ -184,7 +186,7 @@ class Clinic:
             rows=rows,
             heads=(heads[0], heads[1]) if heads[0] and heads[1] else None,
             margins=(margin(curves[0]), margin(curves[1])),
-            below_eps=eps,
+            below_eps=(eps[0], eps[1]),
         )
 
 

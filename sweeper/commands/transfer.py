@@ -15,14 +15,14 @@ from sweeper.commands.validate import check_ladders, measured_trend, validate
 from sweeper.config import override_value, parse, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
+from sweeper.replay import replay_search
 from sweeper.report import console as show
-from sweeper.report.log import heard
+from sweeper.report.log import notice_of
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, read_root, resolve
 from sweeper.study import Study, check_config_format
-from sweeper.sweep import replay_search
 from sweeper.transfer.ladder import AXES, SEVERAL, Size
 from sweeper.transfer.plan import TransferPlan, make_plan
 from sweeper.transfer.trend import FEWEST, Trend
@@ -113,7 +113,7 @@ def transfer(
     show.trend(output.people, moved, applied=plan.source["correction"] is not None)
     if settings.transfer.correct and moved is None:
         output.say("No correction: the optima of fewer than two widths are known.")
-    if sentence := heard(lambda: settings.logger.plan(settings.folder, folder)):
+    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
         output.notes([sentence])
     write_report(settings.folder)
     output.say(f"Plan: {folder / 'plan.json'}")

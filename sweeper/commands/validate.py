@@ -13,12 +13,13 @@ from sweeper.commands.output import Output, failures
 from sweeper.errors import BadInput
 from sweeper.files import try_json, write_json
 from sweeper.lock import StudyLock
+from sweeper.replay import replay_ladder
 from sweeper.report import console as show
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
-from sweeper.sweep import Sweep, replay_ladder
+from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import AXES, SEVERAL, Size, SizeCurve
 from sweeper.transfer.trend import Trend, trend
 from sweeper.transfer.verdict import Verdict, judge
@@ -52,7 +53,7 @@ def validate(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(rungs) * rule.points_per_line() * rule.seeds
         with progress(settings, output, "validate", planned) as monitor:
-            sweep = Sweep(experiment, study, settings.launcher, monitor, settings.logger)
+            sweep = Sweep(experiment, study, monitor)
             curves = {c.size: c for c in sweep.ladder(found.best_log2, rungs)}
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)

@@ -104,8 +104,8 @@ def scales(records: Sequence[Document], name: Callable[[], str]) -> list[Section
 
 
 def _scales(records: Sequence[Document], name: str) -> Section:
+    from sweeper.measure.scales import OperandScale
     from sweeper.report import coordinates as show
-    from sweeper.training.scales import OperandScale
 
     found = [OperandScale.from_json(record) for record in records]
     columns, rows = show.scale_table(found)

@@ -100,7 +100,7 @@ class TestPlan:
         (["--to-width", "32", "root=${oc.env:NOPE_NOPE}"], "'NOPE_NOPE' not found"),
         (["--to-width", "32", "--strict"], "give both"),
         (["--to-width", "32", "a,b"], "is not an override"),
-        (["--to-width", "32", "launcher.device=tpu"], "launcher.device='tpu' is refused"),
+        (["--to-width", "32", "runner.device=tpu"], "runner.device='tpu' is refused"),
     ],
 )
 def test_bad_input_is_one_message_and_writes_nothing(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.report.log import heard
+from sweeper.report.log import notice_of
 from sweeper.report.wandb import FAILURES, WandB
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
@@ -211,7 +211,7 @@ def test_a_failure_is_a_sentence_and_not_asked_for_a_fourth_time(
 
     monkeypatch.setattr(wandb, "init", init)
     logger = WandB()
-    said = {heard(lambda: logger.log(folder, result(n))) for n in range(5)}  # noqa: B023
+    said = {notice_of(lambda: logger.log(folder, result(n))) for n in range(5)}  # noqa: B023
     assert said == {"the log failed (RuntimeError: no service); no result is lost"}
     assert len(asked) == FAILURES
     monkeypatch.undo()
@@ -228,8 +228,8 @@ children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())]
     capture_output=True, text=True).stdout.splitlines()
 killed = [int(line.split()[0]) for line in children if "wandb" in line]
 for pid in killed: os.kill(pid, 9)
-from sweeper.report.log import heard
-said = [heard(lambda: logger.log(folder, result(n))) for n in range(6)]
+from sweeper.report.log import notice_of
+said = [notice_of(lambda: logger.log(folder, result(n))) for n in range(6)]
 print(len(killed), [bool(s) for s in said])
 """
     out, _ = script(body).communicate(timeout=240)

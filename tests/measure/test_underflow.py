@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweeper.measure.underflow import below_eps
 from sweeper.scaling.spec import Update
-from sweeper.training.underflow import below_eps
 from sweeper.trial import Trial
 from tests.specs import spec_of
 from tests.training.helpers import corpus, tree, trial

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.data.corpus import TokenCorpus
-from sweeper.training.coordinates import Repeated, moved, rms, tensors_in
+from sweeper.measure.coordinates import Repeated, moved, rms, tensors_in
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program
