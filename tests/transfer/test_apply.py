@@ -36,9 +36,9 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, index: int) -> floa
 def test_a_folded_model_trains_as_the_engine_does(tmp_path: Path) -> None:
     """Plain AdamW with a scheduler on a model without multipliers: the pack's losses to 1e-9."""
     made = mup_tree(steps=12)
-    hps = trial("mup", **CHANGED, alpha_output=2.0).hps
+    log2_hps = trial("mup", **CHANGED, alpha_output=2.0).log2_hps
     data = corpus(tmp_path)
-    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=hps, seed=3),), corpus=data))
+    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=log2_hps, seed=3),), corpus=data))
     planned = plan("mup", made, **CHANGED, alpha_output=2.0)
     model = planned.init_(plain_model(planned, made), seed=3)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
