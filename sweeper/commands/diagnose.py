@@ -188,9 +188,9 @@ class Clinic:
 
 
 def _prescribed(prepared: PreparedSpec, eta: float, best: Log2Hps) -> object:
-    """All that a scheme says of a model at one rate (log2)."""
+    """All that a model is trained with at one learning rate (log2)."""
     hps = {name: 2.0**value for name, value in {**best, "eta": eta}.items()}
-    return prepared.scales(hps), prepared.buffers(hps)
+    return prepared.prescriptions(hps), prepared.buffers(hps)
 
 
 def _head(prepared: PreparedSpec, hps: dict[str, float]) -> Head | None:

@@ -97,14 +97,14 @@ class ParamScale:
     """What a scheme prescribes for one parameter.
 
     The forward pass uses `multiplier * W`, `W ~ N(0, init_std^2)`. The gradient that goes back
-    to the layer's input is multiplied by `backward` in place of `multiplier` (None: the same).
-    `lr`, `eps` and `weight_decay` are factors on the global ones; `lr` includes every
+    to the layer's input is multiplied by `backward_multiplier` in place of `multiplier` (None:
+    the same). `lr`, `eps` and `weight_decay` are factors on the global ones; `lr` includes every
     hyperparameter but eta.
     """
 
     init_std: float
     multiplier: float = 1.0
-    backward: float | None = None
+    backward_multiplier: float | None = None
     lr: float = 1.0
     eps: float = 1.0
     weight_decay: float = 1.0

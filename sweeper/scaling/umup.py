@@ -92,7 +92,9 @@ class UMuP:
                 return ParamScale(init_std=1.0, multiplier=root, lr=root * depth)
             case Role.READOUT:
                 return ParamScale(
-                    init_std=1.0, multiplier=1 / spec.fan_in, backward=1 / sqrt(spec.fan_out)
+                    init_std=1.0,
+                    multiplier=1 / spec.fan_in,
+                    backward_multiplier=1 / sqrt(spec.fan_out),
                 )
         return ParamScale(init_std=1.0, lr=depth)
 

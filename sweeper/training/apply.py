@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import BadInput
-from sweeper.scaling.absorb import AbsorbedParam
 from sweeper.scaling.names import with_layer
+from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.training.draw import normal
 
 WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
@@ -87,14 +87,8 @@ def init_(settings: Sequence[AbsorbedParam], model: nn.Module, seed: int) -> Non
             "call model.to_empty(device=...) before plan.init_(model)"
         )
     for setting, parameter in matched:
-        parameter.copy_(_placed(_values(setting, seed), parameter))
-
-
-def _values(setting: AbsorbedParam, seed: int) -> Tensor:
-    """The whole parameter, float64 on the CPU."""
-    if setting.init == "normal":
-        return normal(setting.name, setting.shape, seed) * setting.value
-    return torch.full(setting.shape, setting.value, dtype=torch.float64)
+        values = normal(setting.name, setting.shape, seed) * setting.init_std + setting.init_mean
+        parameter.copy_(_placed(values, parameter))
 
 
 def _placed(values: Tensor, parameter: nn.Parameter) -> Tensor:
@@ -120,7 +114,7 @@ def param_groups(
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
     groups: dict[tuple[float, float, float], Matched] = {}
     for setting, parameter in match(settings, model):
-        key = (setting.lr, setting.eps, setting.decay)
+        key = (setting.lr, setting.eps, setting.weight_decay)
         groups.setdefault(key, []).append((setting, parameter))
     return [
         {

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
-from sweeper.scaling.spec import ParamScale, ParamSpec
+from sweeper.scaling.prescription import Prescription, initial_distribution
 from sweeper.training.draw import normal
 from sweeper.training.feed import AHEAD, Feed
 from sweeper.training.optimizer import Factors, Now, along
@@ -74,11 +74,11 @@ class PackRun:
         self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
         self.step_index = 0
         trials = self._trials()
-        scales = [self.prepared.scales(trial.values()) for trial in trials]
+        prescriptions = [self.prepared.prescriptions(trial.values()) for trial in trials]
         self.rows = self._there([self.seeds.index(trial.seed) for trial in trials])
-        self.params = self._drawn([{n: s.init_std for n, s in row.items()} for row in scales])
+        self.params = self._drawn(prescriptions)
         self.buffers = self._buffers(trials)
-        self.factors = self._factors(trials, scales)
+        self.factors = self._factors(trials, prescriptions)
         self.state = self.prepared.optimizer.init(list(self.params.values()), self.factors.kinds)
         self._shares, self._first = torch.empty(0), 0
 
@@ -116,16 +116,20 @@ class PackRun:
     def _there(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device)
 
-    def _drawn(self, stds: Sequence[dict[str, float]]) -> Stacked:
+    def _drawn(self, prescriptions: Sequence[dict[str, Prescription]]) -> Stacked:
         """Initial weights, by (seed, name) alone: company in a pack changes nothing."""
-        found = {}
+        params = {}
         for spec in self.prepared.specs:
-            scale = self._there([row[spec.name] for row in stds], torch.float64)
-            value = _units(spec, self.seeds).to(self.device)[self.rows]
-            if spec.init == "normal":
-                value = value * along(scale, value)
-            found[spec.name] = value.to(self.dtype).requires_grad_()
-        return found
+            moments = [
+                initial_distribution(spec.init, p[spec.name].init_std) for p in prescriptions
+            ]
+            means, stds = self._there(moments, torch.float64).unbind(1)
+            # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
+            draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
+            values = draws.to(self.device)[self.rows]
+            values.mul_(along(stds, values)).add_(along(means, values))
+            params[spec.name] = values.to(self.dtype).requires_grad_()
+        return params
 
     def _buffers(self, trials: Sequence[Trial]) -> Stacked:
         """Scale buffers [K], and the module's own state [K, ...].
@@ -147,28 +151,29 @@ class PackRun:
             name: self._there([row.get(name, 1.0) for row in rows], self.dtype) for name in names
         } | {name: torch.stack([own[name]] * len(rows)) for name in self._own_state}
 
-    def _factors(self, trials: Sequence[Trial], scales: Sequence[dict[str, ParamScale]]) -> Factors:
-        optimizer, rows, own = self.prepared.optimizer, [], []
-        for trial, prescribed in zip(trials, scales, strict=True):
-            values, each = trial.values(), prescribed.values()
-            rows.append([(values["eta"] * s.lr, s.eps, s.weight_decay) for s in each])
-            own.append(optimizer.settings(values))
-        lists: list[list[Tensor]] = []
-        for index, scale in enumerate((1.0, optimizer.eps, optimizer.weight_decay)):
-            lists.append(
-                [
-                    self._there([row[i][index] * scale for row in rows], self.dtype).view(
-                        -1, *[1] * len(spec.shape)
-                    )
-                    for i, spec in enumerate(self.prepared.specs)
-                ]
-            )
+    def _factors(
+        self, trials: Sequence[Trial], prescriptions: Sequence[dict[str, Prescription]]
+    ) -> Factors:
+        """The trials' prescriptions as tensors, and their optimizer's settings."""
+        optimizer, specs = self.prepared.optimizer, self.prepared.specs
+
+        def stacked(field: str) -> list[Tensor]:
+            rows = [[getattr(p[spec.name], field) for p in prescriptions] for spec in specs]
+            return [
+                self._there(row, self.dtype).view(-1, *[1] * len(spec.shape))
+                for row, spec in zip(rows, specs, strict=True)
+            ]
+
+        settings = [optimizer.settings(trial.values()) for trial in trials]
         return Factors(
-            kinds=[optimizer.kind(spec) for spec in self.prepared.specs],
-            lr=lists[0],
-            eps=lists[1],
-            weight_decay=lists[2],
-            own={name: self._there([row[name] for row in own], torch.float64) for name in own[0]},
+            kinds=[optimizer.kind(spec) for spec in specs],
+            lr=stacked("lr"),
+            eps=stacked("eps"),
+            weight_decay=stacked("weight_decay"),
+            own={
+                name: self._there([row[name] for row in settings], torch.float64)
+                for name in settings[0]
+            },
         )
 
     def _way(self) -> list[str]:
@@ -338,14 +343,6 @@ def clip(grads: list[Tensor], most: float) -> None:
     factor = (most / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     for grad in grads:
         grad.mul_(along(factor.to(grad.dtype), grad))
-
-
-def _units(spec: ParamSpec, seeds: Sequence[int]) -> Tensor:
-    """One parameter's values [seeds, ...] before its scale, float64."""
-    if spec.init == "normal":
-        return torch.stack([normal(spec.name, spec.shape, seed) for seed in seeds])
-    value = 1.0 if spec.init == "ones" else 0.0
-    return torch.full((len(seeds), *spec.shape), value, dtype=torch.float64)
 
 
 @contextmanager

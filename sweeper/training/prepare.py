@@ -16,6 +16,7 @@ from torch import nn
 from sweeper.errors import ConfigError
 from sweeper.models.classify import scaled_ops, specs_between
 from sweeper.plugin import arguments, build, call, load
+from sweeper.scaling.prescription import Prescription, prescribe
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.settings import SHAPE, TrainSettings
@@ -45,29 +46,41 @@ class PreparedSpec:
         size = self.setup["model"]
         return build_model(self.setup, self.scheme.unit_scaled, size["width"], size["depth"])
 
-    def scales(self, values: Mapping[str, float]) -> dict[str, ParamScale]:
-        """The prescription for every parameter, by name, given hyperparameters."""
-        return {spec.name: self.scale(spec, values) for spec in self.specs}
+    def prescriptions(self, values: Mapping[str, float]) -> dict[str, Prescription]:
+        """What every parameter is trained with, by name, given hyperparameters."""
+        return {spec.name: self.prescription(spec, values) for spec in self.specs}
 
-    def scale(self, spec: ParamSpec, values: Mapping[str, float]) -> ParamScale:
-        """The scheme's prescription for `spec`, with the factors that `values` ask for."""
-        found = self.scheme.scale(spec, values, self.optimizer.kind(spec))
-        asked = {name: getattr(found, name) * values[name] for name in FACTORS if name in values}
-        return replace(found, **asked)
+    def prescription(self, spec: ParamSpec, values: Mapping[str, float]) -> Prescription:
+        """What `spec` is trained with: the scheme's factors times eta and the optimizer's."""
+        return prescribe(
+            self._scale(spec, values),
+            eta=values["eta"],
+            eps=self.optimizer.eps,
+            weight_decay=self.optimizer.weight_decay,
+        )
+
+    def _scale(self, spec: ParamSpec, values: Mapping[str, float]) -> ParamScale:
+        """The scheme's factors for `spec`, with those of `FACTORS` that `values` hold."""
+        scale = self.scheme.scale(spec, values, self.optimizer.kind(spec))
+        factors = {name: getattr(scale, name) * values[name] for name in FACTORS if name in values}
+        return replace(scale, **factors)
 
     def buffers(self, values: Mapping[str, float]) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""
-        found: dict[str, float] = {}
-        for name, scale in self.scales(values).items():
-            owner = name.rpartition(".")[0]
+        buffers: dict[str, float] = {}
+        for spec in self.specs:
+            scale, module = self._scale(spec, values), spec.name.rpartition(".")[0]
+            # A model without multipliers can be trained as long as none is asked of it.
             if scale.multiplier != 1.0:
-                found[f"{owner}.multiplier"] = scale.multiplier
-            if scale.backward is not None:
-                found[f"{owner}.backward_multiplier"] = scale.backward
+                buffers[f"{module}.multiplier"] = scale.multiplier
+            # Not compared with the multiplier: where both are equal, the module still has a
+            # buffer of its own for the backward pass, which would stay at 1.
+            if scale.backward_multiplier is not None:
+                buffers[f"{module}.backward_multiplier"] = scale.backward_multiplier
         for op in self.scaled_ops:
             factors = self.scheme.scale_op(op, values)
-            found |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
-        return found
+            buffers |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
+        return buffers
 
     def parameters(self) -> int:
         """Number of weights of one trial."""

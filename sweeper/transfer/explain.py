@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from sweeper.scaling.spec import ParamScale, Role
+from sweeper.scaling.prescription import Prescription
+from sweeper.scaling.spec import Role
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def explain(
     Both must have the plan's depth, so that their parameters have the plan's names.
     """
     growth = wide.setup["model"]["width"] / narrow.setup["model"]["width"]
-    before, after = narrow.scales(hps), wide.scales(hps)
+    before, after = narrow.prescriptions(hps), wide.prescriptions(hps)
     notes = {spec.name: spec.note for spec in narrow.specs}
     found = []
     for parameter in plan.parameters:
@@ -67,7 +68,7 @@ def explain(
     return found
 
 
-def _exponents(before: ParamScale, after: ParamScale, growth: float) -> tuple[float, ...]:
+def _exponents(before: Prescription, after: Prescription, growth: float) -> tuple[float, ...]:
     """(a, b, c): how multiplier, init std and learning rate shrink as the width grows."""
     pairs = (
         (before.multiplier, after.multiplier),

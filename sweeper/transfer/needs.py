@@ -1,4 +1,4 @@
-"""What a plan cannot fold into init, learning rate and eps, in words for the model's author."""
+"""What init, learning rate and eps cannot absorb, in words for the model's author."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DECAY = (
     "torch.optim.Adam is something else"
 )
 EPS = (
-    "eps: folding divides it by the multiplier, so it differs between groups: the optimizer must "
+    "eps: absorbing a multiplier divides eps by it, so groups differ in eps: the optimizer must "
     "take eps from its groups (torch.optim.AdamW does), or do without one (atan2)"
 )
 UNIT = (

@@ -22,7 +22,7 @@ def test_one_learning_rate_and_fan_in_init() -> None:
         scale = Standard().scale(spec, ONES)
         expected = 1.0 if spec.role == "embedding" else spec.fan_in**-0.5
         assert scale.init_std == pytest.approx(expected)
-        assert (scale.lr, scale.multiplier, scale.backward) == (1.0, 1.0, None)
+        assert (scale.lr, scale.multiplier, scale.backward_multiplier) == (1.0, 1.0, None)
 
 
 def test_attention_is_over_the_root_of_head_size() -> None:

@@ -123,7 +123,11 @@ def test_its_rates_are_adam_s_and_no_other_update_gets_them(role: Role) -> None:
 
 def test_readout_multipliers() -> None:
     scale = UMuP().scale(spec(Role.READOUT, 1000, 256), DEFAULTS)
-    assert (scale.init_std, scale.multiplier, scale.backward) == (1.0, 1 / 256, 1 / sqrt(1000))
+    assert (scale.init_std, scale.multiplier, scale.backward_multiplier) == (
+        1.0,
+        1 / 256,
+        1 / sqrt(1000),
+    )
 
 
 @given(st.sampled_from(list(Role)), st.integers(1, 512), st.integers(1, 512))

@@ -87,7 +87,10 @@ def test_a_model_must_be_a_module() -> None:
 def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
     prepared = prepare(setup("mup"))
     values = trial("mup").values()
-    plain, more = prepared.scales(values), prepared.scales(values | {"weight_decay": 4.0})
+    plain, more = (
+        prepared.prescriptions(values),
+        prepared.prescriptions(values | {"weight_decay": 4.0}),
+    )
     assert {n: s.weight_decay for n, s in more.items()} == {
         n: 4 * s.weight_decay for n, s in plain.items()
     }

@@ -18,7 +18,7 @@ from sweeper.commands.diagnose import Clinic
 from sweeper.config import compose_tree
 from sweeper.scaling.mup import MuP
 from sweeper.scaling.relative import growth
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
 from sweeper.settings import Experiment, resolve, stand_in
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
@@ -42,7 +42,7 @@ WORDS = [
 class WrongReadout(MuP):
     """MuP, but the readout's multiplier is m too large."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
         wrong = growth(spec) if spec.role is Role.READOUT else 1.0
         return replace(found, multiplier=found.multiplier * wrong)
@@ -55,7 +55,10 @@ def optimum(trial: Trial) -> float:
     for role, weight in WEIGHTS.items():
         off = []
         for spec in (spec for spec in prepared.specs if spec.role is role):
-            mine, base = prepared.scale(spec, hps), prepared.scale(spec.at_base(), hps)
+            mine, base = (
+                prepared.prescription(spec, hps),
+                prepared.prescription(spec.at_base(), hps),
+            )
             grown = mine.multiplier * mine.lr / (base.multiplier * base.lr)
             right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
             off.append(log2(grown / right))
@@ -66,7 +69,8 @@ def optimum(trial: Trial) -> float:
     if trial.setup["optimizer"]["weight_decay"] > 0.1:
         hidden = [spec for spec in prepared.specs if spec.role is Role.HIDDEN]
         ratio = [
-            prepared.scale(s, hps).weight_decay / prepared.scale(s.at_base(), hps).weight_decay
+            prepared.prescription(s, hps).weight_decay
+            / prepared.prescription(s.at_base(), hps).weight_decay
             for s in hidden
         ]
         moved += 0.9 * abs(log2(fmean(ratio)))
