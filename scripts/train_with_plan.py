@@ -110,7 +110,7 @@ MODELS: dict[str, Any] = {"plain": Plain, "gpt-neox": GPTNeoX}
 def own_plan(name: str, target: Size, seq_len: int) -> TransferPlan:
     """The plan that `sweeper transfer` would write for this model, at HPS."""
     setup = {
-        "parameterization": {"_target_": "sweeper.scaling.mup.MuP"},
+        "parameterization": {"_target_": "sweeper.scaling.relative.MuP"},
         "model": {
             "_target_": f"train_with_plan.{MODELS[name].__name__}",
             "width": target.width,

@@ -80,6 +80,17 @@ class ParamSpec:
         """Whether outputs sum over the fan-in, as in a matrix product; a lookup does not."""
         return self.fan_in > 1 and not self.lookup
 
+    @property
+    def width_ratio(self) -> float:
+        """m: target over base of the dimension that the parameter's exponents of width speak of.
+
+        It is the fan-in for what contracts over it (an FFN's second matrix has another than its
+        first), and the fan-out for embeddings and vectors. 1 when nothing grows.
+        """
+        if self.role in (Role.HIDDEN, Role.READOUT):
+            return self.fan_in / self.base_fan_in
+        return self.fan_out / self.base_fan_out
+
     def at_base(self) -> ParamSpec:
         """The same parameter in the base model."""
         return replace(

@@ -30,7 +30,7 @@ from sweeper.models.mlp import MLP
 from sweeper.models.scaled import Linear
 from sweeper.models.vit import ViT
 from sweeper.plugin import build
-from sweeper.scaling.mup import MuP
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.umup import UMuP
 from tests.models.ways import WAYS, run, stacked
 

@@ -17,7 +17,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.classify import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.plugin import build
-from sweeper.scaling.plain import standard_std
+from sweeper.scaling.scheme import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import read_space
 from sweeper.training.prepare import FACTORS

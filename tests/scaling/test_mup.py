@@ -16,7 +16,7 @@ from torch import nn
 
 from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
-from sweeper.scaling.mup import MuP
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
 
 DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
@@ -127,7 +127,7 @@ def test_readout_multiplier_equals_the_oracle_s(m: int) -> None:
 
 @given(shapes)
 @settings(max_examples=20, deadline=None)
-def test_everett_s_gauge_is_the_same_scheme(shape: tuple[int, int, int]) -> None:
+def test_everett_s_convention_is_the_same_scheme(shape: tuple[int, int, int]) -> None:
     """Erratum E1: what reaches the function, and how far a step moves it, agree."""
     for spec in specs(*shape).values():
         one = MuP().scale(spec, DEFAULTS)

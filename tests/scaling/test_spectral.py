@@ -140,7 +140,7 @@ def test_without_alignment_the_lecture_s_rule_is_right() -> None:
     assert found == pytest.approx([1.0] * 3, rel=0.1)
 
 
-def test_for_adam_the_matched_rule_is_the_standard_gauge_with_full_alignment() -> None:
+def test_for_adam_the_matched_rule_is_the_standard_scheme_with_full_alignment() -> None:
     for update in (Update.SIGN, Update.PARAMETER):
         small, large = (factor("matched", (n, n), update) for n in (64, 256))
         assert log2(small / large) / 2 == exponents(STANDARD, Role.HIDDEN, update).c

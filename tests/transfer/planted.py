@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sweeper.scaling.mup import MuP
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
 
 

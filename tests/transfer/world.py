@@ -16,8 +16,7 @@ from typing import Any
 
 from sweeper.commands.diagnose import Clinic
 from sweeper.config import compose_tree
-from sweeper.scaling.mup import MuP
-from sweeper.scaling.relative import growth
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
 from sweeper.settings import Experiment, resolve, stand_in
 from sweeper.training.prepare import prepare
@@ -44,7 +43,7 @@ class WrongReadout(MuP):
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
-        wrong = growth(spec) if spec.role is Role.READOUT else 1.0
+        wrong = spec.width_ratio if spec.role is Role.READOUT else 1.0
         return replace(found, multiplier=found.multiplier * wrong)
 
 
@@ -60,7 +59,7 @@ def optimum(trial: Trial) -> float:
                 prepared.prescription(spec.at_base(), hps),
             )
             grown = mine.multiplier * mine.lr / (base.multiplier * base.lr)
-            right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
+            right = spec.width_ratio ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
             off.append(log2(grown / right))
         moved -= weight * fmean(off or [0.0])
     wide = trial.setup["model"]["width"] / trial.setup["base"]["width"]

@@ -6,9 +6,8 @@ import pytest
 
 from sweeper.models.classify import specs_between
 from sweeper.models.llama import Llama
-from sweeper.scaling.plain import plain_op
+from sweeper.scaling.relative import Standard
 from sweeper.scaling.spec import ScaledOp
-from sweeper.scaling.standard import Standard
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
 
@@ -32,4 +31,4 @@ def test_attention_is_over_the_root_of_head_size() -> None:
 
 def test_an_unknown_operation_is_an_error() -> None:
     with pytest.raises(ValueError, match="convolution"):
-        plain_op(ScaledOp(name="x", kind="convolution", geometry={}))
+        Standard().scale_op(ScaledOp(name="x", kind="convolution", geometry={}), ONES)
