@@ -22,7 +22,7 @@ from sweeper.errors import SweeperError
 from sweeper.scaling.prescription import Prescription, initial_distribution
 from sweeper.training.draw import normal
 from sweeper.training.feed import AHEAD, Feed
-from sweeper.training.optimizer import Factors, Now, along
+from sweeper.training.optimizer import StepInfo, UpdateHps, unsqueeze_like
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.training.program import Stacked, program, random_seed, weights_dtype
 from sweeper.trial import Trial
@@ -78,9 +78,9 @@ class PackRun:
         self.rows = self._there([self.seeds.index(trial.seed) for trial in trials])
         self.params = self._drawn(prescriptions)
         self.buffers = self._buffers(trials)
-        self.factors = self._factors(trials, prescriptions)
-        self.state = self.prepared.optimizer.init(list(self.params.values()), self.factors.kinds)
-        self._shares, self._first = torch.empty(0), 0
+        self.update_hps = self._update_hps(trials, prescriptions)
+        self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
+        self._schedules, self._first = torch.empty(0), 0
 
     def _sized(self, compile: Compile) -> tuple[list[int], bool]:
         """The slots, filled up with ballast to a compiled size; and whether to compile."""
@@ -127,7 +127,7 @@ class PackRun:
             # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
             draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
             values = draws.to(self.device)[self.rows]
-            values.mul_(along(stds, values)).add_(along(means, values))
+            values.mul_(unsqueeze_like(stds, values)).add_(unsqueeze_like(means, values))
             params[spec.name] = values.to(self.dtype).requires_grad_()
         return params
 
@@ -151,9 +151,9 @@ class PackRun:
             name: self._there([row.get(name, 1.0) for row in rows], self.dtype) for name in names
         } | {name: torch.stack([own[name]] * len(rows)) for name in self._own_state}
 
-    def _factors(
+    def _update_hps(
         self, trials: Sequence[Trial], prescriptions: Sequence[dict[str, Prescription]]
-    ) -> Factors:
+    ) -> UpdateHps:
         """The trials' prescriptions as tensors, and their optimizer's settings."""
         optimizer, specs = self.prepared.optimizer, self.prepared.specs
 
@@ -165,12 +165,12 @@ class PackRun:
             ]
 
         settings = [optimizer.settings(trial.values()) for trial in trials]
-        return Factors(
+        return UpdateHps(
             kinds=[optimizer.kind(spec) for spec in specs],
             lr=stacked("lr"),
             eps=stacked("eps"),
             weight_decay=stacked("weight_decay"),
-            own={
+            settings={
                 name: self._there([row[name] for row in settings], torch.float64)
                 for name in settings[0]
             },
@@ -243,17 +243,17 @@ class PackRun:
         with torch.no_grad():
             if self.prepared.train.clip is not None:
                 clip(grads, self.prepared.train.clip)
-            now = Now(
+            now = StepInfo(
                 step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
-                share=self._share(),
+                schedule=self._schedule(),
             )
             self._update(grads, now)
         self.step_index += 1
         return losses
 
-    def _update(self, grads: list[Tensor], now: Now) -> None:
+    def _update(self, grads: list[Tensor], now: StepInfo) -> None:
         """The optimizer's step, compiled where gradients are and as long as that succeeds."""
-        arguments = (list(self.params.values()), grads, self.state, self.factors, now)
+        arguments = (list(self.params.values()), grads, self.state, self.update_hps, now)
         way = "compiled update"
         if self.compiled and self.device.type != "cpu" and way not in self.program.refused:
             try:
@@ -265,15 +265,17 @@ class PackRun:
                 self.program.refused[way] = str(error)
         self.program.update(False)(*arguments)
 
-    def _share(self) -> Tensor:
+    def _schedule(self) -> Tensor:
         """The schedule's value [K] at this step, from a block that is sent ahead."""
-        if not self._first <= self.step_index < self._first + len(self._shares):
+        if not self._first <= self.step_index < self._first + len(self._schedules):
             train, self._first = self.prepared.train, self.step_index
             steps = range(self._first, self._first + AHEAD)
             settings = [train.of(trial.values()) for trial in self._trials()]
             table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
-            self._shares = self._there([table[one] for one in settings], self.dtype).T.contiguous()
-        return self._shares[self.step_index - self._first]
+            self._schedules = self._there(
+                [table[one] for one in settings], self.dtype
+            ).T.contiguous()
+        return self._schedules[self.step_index - self._first]
 
     def keep(self, slices: Sequence[int]) -> None:
         """Drop all slices but these."""
@@ -291,16 +293,16 @@ class PackRun:
             }
             self.buffers = {name: kept([value])[0] for name, value in self.buffers.items()}
             self.state = {name: kept(values) for name, values in self.state.items()}
-            factors = self.factors
-            self.factors = replace(
-                factors,
-                lr=kept(factors.lr),
-                eps=kept(factors.eps),
-                weight_decay=kept(factors.weight_decay),
-                own={name: kept([value])[0] for name, value in factors.own.items()},
+            hps = self.update_hps
+            self.update_hps = replace(
+                hps,
+                lr=kept(hps.lr),
+                eps=kept(hps.eps),
+                weight_decay=kept(hps.weight_decay),
+                settings={name: kept([value])[0] for name, value in hps.settings.items()},
             )
             self.rows = self.rows[at]
-        self._shares = torch.empty(0)
+        self._schedules = torch.empty(0)
 
     def tensors(self) -> Stacked:
         """All that training has changed, by name; restored by `load`."""
@@ -342,7 +344,7 @@ def clip(grads: list[Tensor], most: float) -> None:
     squares = [grad.double().flatten(1).square().sum(1) for grad in grads]
     factor = (most / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     for grad in grads:
-        grad.mul_(along(factor.to(grad.dtype), grad))
+        grad.mul_(unsqueeze_like(factor.to(grad.dtype), grad))
 
 
 @contextmanager

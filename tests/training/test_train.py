@@ -15,7 +15,7 @@ from torch import Tensor
 from sweeper.errors import ConfigError
 from sweeper.launch.packs import run_pack
 from sweeper.training import checkpoint
-from sweeper.training.optimizer import Now
+from sweeper.training.optimizer import StepInfo
 from sweeper.training.pack import BALLAST, Pack, PackRun, clip
 from sweeper.training.program import for_setup
 from sweeper.training.settings import TrainSettings
@@ -448,7 +448,7 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
     other.compiled, other.device = True, torch.device("meta")  # not a CPU, whose update is eager
     monkeypatch.setattr(PackRun, "_way", lambda self: ["alone"])
     grads = [torch.ones_like(value) for value in plain.params.values()]
-    now = Now(step=torch.ones(()), share=torch.ones(1))
+    now = StepInfo(step=torch.ones(()), schedule=torch.ones(1))
     for run in (plain, other):
         with torch.no_grad():
             run._update([g.clone() for g in grads], now)

@@ -26,7 +26,7 @@ def trained(name: str) -> tuple[Run, list[list[Tensor]], list[Tensor]]:
     for _ in range(STEPS):
         seen.append(run.grads())
         run.step(grads=[grad.clone() for grad in seen[-1]])
-    roots = optimizer.roots(run.state, run.factors, run.steps)  # type: ignore[attr-defined]
+    roots = optimizer.second_moment_roots(run.state, run.update_hps, run.steps)  # type: ignore[attr-defined]
     return run, [list(grads) for grads in zip(*seen, strict=True)], roots
 
 
@@ -34,7 +34,7 @@ def trained(name: str) -> tuple[Run, list[list[Tensor]], list[Tensor]]:
 def test_adam_s_roots_are_of_the_weighted_mean_of_squares(name: str) -> None:
     """Bias correction makes the weights (1 - beta2) beta2^(T - t) of the squares sum to 1."""
     run, grads, roots = trained(name)
-    for kind, own, root in zip(run.factors.kinds, grads, roots, strict=True):
+    for kind, own, root in zip(run.update_hps.kinds, grads, roots, strict=True):
         if kind is Update.ORTHOGONAL:
             assert root.shape == (2, 0)
             continue

@@ -69,9 +69,9 @@ def trained_with(run: PackRun, index: int, trial: int) -> dict[str, float]:
     tensors: dict[str, Tensor] = {
         "multiplier": multiplier,
         "backward_multiplier": backward,
-        "lr": run.factors.lr[index],
-        "eps": run.factors.eps[index],
-        "weight_decay": run.factors.weight_decay[index],
+        "lr": run.update_hps.lr[index],
+        "eps": run.update_hps.eps[index],
+        "weight_decay": run.update_hps.weight_decay[index],
     }
     return {key: value[trial].item() for key, value in tensors.items()}
 
