@@ -141,8 +141,8 @@ class TransferPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, as in `plan.json`."""
-        found: dict[str, Any] = encode(asdict(self))
-        return found
+        record: dict[str, Any] = encode(asdict(self))
+        return record
 
 
 def make_plan(

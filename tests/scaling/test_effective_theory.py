@@ -87,7 +87,7 @@ def test_initialization(s: float) -> None:
 
 
 def test_the_authors_optimum() -> None:
-    """Section II 1 E: lr 20 is 0.94e-3 for the blocks (erratum E16: printed 0.94e-4)."""
+    """Section II 1 E: lr 20 is 0.94e-3 for the blocks (erratum E16, docs/errata.md)."""
     assert 20 * scales(Update.SIGN, s=0.0)["qkv"].lr == pytest.approx(0.94e-3, rel=0.005)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.scaling.spec import Update
-from sweeper.transfer.rules import PAIRS, RuleRow, rule_table
+from sweeper.transfer.rules import RULES_AND_UPDATES, RuleRow, rule_table
 from tests.scaling.test_spectral import COLUMNS, table
 
 RIGHT = {
@@ -19,7 +19,7 @@ def rows() -> dict[tuple[str, Update], RuleRow]:
 
 
 def test_which_rules_keep_the_move(rows: dict[tuple[str, Update], RuleRow]) -> None:
-    assert set(rows) == set(PAIRS)
+    assert set(rows) == set(RULES_AND_UPDATES)
     assert {key for key, row in rows.items() if row.keeps} == RIGHT
 
 
