@@ -27,14 +27,14 @@ class Role(StrEnum):
 
 
 class Update(StrEnum):
-    """How the entries of an optimizer's update scale; each optimizer names its own."""
+    """How the entries of an optimizer's update scale; `Optimizer.kind` says which."""
 
     GRADIENT = "gradient"
     """As the gradient: SGD with or without momentum."""
     SIGN = "sign"
     """Of order 1 whatever the gradient: Adam, Lion, signSGD."""
     PARAMETER = "parameter"
-    """As the parameter's own RMS: Adafactor, Adam with parameter scaling."""
+    """As the parameter's RMS: Adafactor, Adam with parameter scaling."""
     ORTHOGONAL = "orthogonal"
     """A matrix whose singular values are all 1: Muon."""
     NORMALIZED = "normalized"
@@ -51,8 +51,7 @@ class ParamSpec:
     or "zeros". `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the
     width and with the depth. `lookup` tells an embedding whose rows are picked (words) from one
     that is multiplied with its input (patches). `tied` are other names of the same parameter.
-    `note` says in a line how the parameter is used, and what to mind.
-    `width` is the model's own.
+    `note` says in a line how the parameter is used, and what to mind. `width` is the model's.
     """
 
     name: str
@@ -139,7 +138,7 @@ class Parameterization(Protocol):
     """A scheme: scales for parameters and operations, from shapes and hyperparameters alone.
 
     `hyperparameters` names those it knows, eta first. `unit_scaled` asks the model for
-    operations whose backward pass has scales of its own. Both methods must be pure, and be
+    operations that are scaled otherwise in the backward pass. Both methods must be pure, and be
     given every hyperparameter.
     """
 

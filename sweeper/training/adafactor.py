@@ -49,7 +49,7 @@ class Adafactor:
         return Update.PARAMETER
 
     def settings(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Nothing of its own."""
+        """No setting is searched."""
         return {}
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
@@ -72,9 +72,9 @@ class Adafactor:
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, eps and decay of its own."""
+        """One step in place; each trial has its learning rates, eps and decay."""
         lr = current_lrs(params, hps, now)
-        # Taken before the decay, as torch does: the step is a share of the weight it moves.
+        # The weight before the decay, as in torch.
         scale = [_rms(p).clamp(min=self.rms_floor) for p in params]
         apply_weight_decay(params, hps, now)
         for i, (p, g) in enumerate(zip(params, grads, strict=True)):

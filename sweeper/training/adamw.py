@@ -21,7 +21,7 @@ class AdamW:
     The decay is independent: it follows the schedule but not the learning rate, so its optimum
     does not move with eta or with a parameter's learning-rate factor (u-muP paper, Table 6).
     With `atan2` the step is `lr * 4/pi * atan2(m, sqrt(v))` and eps plays no part: it has no
-    scale of its own that gradients could fall below (Everett et al., section 4.3). The 4/pi
+    scale that gradients could fall below (Everett et al., section 4.3). The 4/pi
     makes it 1 at m = sqrt(v), as Adam's is (erratum E3, docs/errata.md).
     """
 
@@ -56,5 +56,5 @@ class AdamW:
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, eps, decay and betas of its own."""
+        """One step in place; each trial has its learning rates, eps, decay and betas."""
         adam(params, grads, state["first"], state["second"], hps, now, atan2=self.atan2)

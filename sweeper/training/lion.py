@@ -55,7 +55,7 @@ class Lion:
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, decay and betas of its own."""
+        """One step in place; each trial has its learning rates, decay and betas."""
         momentum = state["momentum"]
         step = torch._foreach_lerp(momentum, grads, per_param(1 - hps.settings["beta1"], params))
         torch._foreach_sign_(step)

@@ -32,7 +32,7 @@ class Muon:
     m is the gradient's running average by `momentum` (with `nesterov` looking a step ahead), O
     is `steps` of Newton-Schulz with the polynomial's `coefficients`, as in torch's Muon. More
     than two dimensions are one matrix, [first, all others]. `bfloat16` iterates in that type,
-    torch's way; else in the weights' own. eps bounds the norm that m is divided by, and is
+    as torch does; else in the type of the weights. eps bounds the norm that m is divided by, and is
     AdamW's. The decay is independent of the learning rate.
 
     Nothing here multiplies O by a function of the shape: the scheme does, as it knows which side
@@ -91,7 +91,7 @@ class Muon:
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, eps, decay, betas and momentum of its own."""
+        """One step in place; each trial has its learning rates, eps, decay, betas and momentum."""
         tensors = (params, grads, state["first"], state["second"])
         for orthogonal, step in ((False, adam), (True, self._orthogonal_step)):
             part = [i for i, k in enumerate(hps.kinds) if (k is Update.ORTHOGONAL) == orthogonal]

@@ -55,7 +55,7 @@ class SGD:
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, decay and momentum of its own."""
+        """One step in place; each trial has its learning rates, decay and momentum."""
         step, momentum = state["momentum"], per_param(hps.settings["momentum"], params)
         torch._foreach_mul_(step, momentum)
         torch._foreach_add_(step, grads)

@@ -25,7 +25,7 @@ def test_which_rules_keep_the_move(rows: dict[tuple[str, Update], RuleRow]) -> N
 
 @pytest.mark.parametrize("shape", [(256, 256), (1024, 4096), (16, 4096)], ids=str)
 def test_the_published_numbers(shape: tuple[int, int]) -> None:
-    """The sheet's table, measured independently (in torch, by tests/scaling too)."""
+    """The published table, measured independently (in torch, by tests/scaling too)."""
     found = {(row.rule, row.update): row.changes[shape] for row in rule_table([shape])}
     for key, value in zip(COLUMNS, table()[shape], strict=True):
         assert found[key] == pytest.approx(value, rel=0.04)
