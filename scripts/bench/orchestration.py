@@ -89,8 +89,7 @@ OWN = {
     ),
     "worker-mlp": _own(
         "in a warm worker process, a step of an MLP",
-        "search=random launcher=local launcher.workers=1 runner.pack=1 runner.device=cpu "
-        f"{TINY}",
+        f"search=random launcher=local launcher.workers=1 runner.pack=1 runner.device=cpu {TINY}",
         trains=True,
         worker=True,
     ),

@@ -68,13 +68,12 @@ class Plain:
 
     def _groups(self, pack: PackRun) -> list[dict[str, Any]]:
         """Parameters of equal settings as one group."""
-        hps, own = self.trial.hps, pack.prepared.optimizer
+        own = pack.prepared.optimizer
         groups: dict[tuple[float, float, float], list[Any]] = {}
-        scales = pack.prepared.scales(hps)
+        prescriptions = pack.prepared.prescriptions(self.trial.values())
         for name, parameter in self.model.named_parameters():
-            scale = scales[name]
-            decay = own.weight_decay * scale.weight_decay  # type: ignore[attr-defined]
-            key = (hps["eta"] * scale.lr, own.eps * scale.eps, decay)  # type: ignore[attr-defined]
+            numbers = prescriptions[name]
+            key = (numbers.lr, numbers.eps, numbers.weight_decay)
             groups.setdefault(key, []).append(parameter)
         betas = (own.beta1, own.beta2)  # type: ignore[attr-defined]
         return [

@@ -6,12 +6,13 @@ import pytest
 from rich.console import Console
 
 from sweeper.report import console as show
+from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult, Phase
 from sweeper.transfer.basin import Basin
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderSize, Size
-from sweeper.transfer.plan import PlannedParameter, Prescription, TransferPlan
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
 
 FOUND = Conclusion(

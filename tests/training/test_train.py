@@ -17,7 +17,7 @@ from sweeper.errors import ConfigError
 from sweeper.runner.tasks import TrainPack
 from sweeper.train_settings import TrainSettings
 from sweeper.training import checkpoint
-from sweeper.training.optimizer import Now
+from sweeper.training.optimizer import StepInfo
 from sweeper.training.pack import BALLAST, Pack, PackRun, clip
 from sweeper.training.program import for_spec
 from sweeper.training.train import Execution, train
@@ -443,7 +443,7 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
     other.compiled, other.device = True, torch.device("meta")  # not a CPU, whose update is eager
     monkeypatch.setattr(PackRun, "_way", lambda self: ["alone"])
     grads = [torch.ones_like(value) for value in plain.params.values()]
-    now = Now(step=torch.ones(()), share=torch.ones(1))
+    now = StepInfo(step=torch.ones(()), schedule=torch.ones(1))
     for run in (plain, other):
         with torch.no_grad():
             run._update([g.clone() for g in grads], now)

@@ -16,8 +16,7 @@ from typing import Any
 
 from sweeper.commands.diagnose import Clinic
 from sweeper.config import compose_tree
-from sweeper.scaling.mup import MuP
-from sweeper.scaling.relative import growth
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import Experiment, resolve, stand_in
 from sweeper.training.prepare import prepare
@@ -44,7 +43,7 @@ class WrongReadout(MuP):
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
-        wrong = growth(spec) if spec.role is Role.READOUT else 1.0
+        wrong = spec.width_ratio if spec.role is Role.READOUT else 1.0
         return replace(found, multiplier=found.multiplier * wrong)
 
 
@@ -54,9 +53,12 @@ def optimum(trial: Trial) -> float:
     for role, weight in WEIGHTS.items():
         off = []
         for spec in (spec for spec in prepared.specs if spec.role is role):
-            mine, base = prepared.scale(spec, trial.hps), prepared.scale(spec.at_base(), trial.hps)
+            mine, base = (
+                prepared.prescription(spec, trial.hps),
+                prepared.prescription(spec.at_base(), trial.hps),
+            )
             grown = mine.multiplier * mine.lr / (base.multiplier * base.lr)
-            right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
+            right = spec.width_ratio ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
             off.append(log2(grown / right))
         moved -= weight * fmean(off or [0.0])
     wide = trial.spec.width / trial.spec.base_width
@@ -65,8 +67,8 @@ def optimum(trial: Trial) -> float:
     if trial.spec.optimizer.arguments["weight_decay"] > 0.1:
         hidden = [spec for spec in prepared.specs if spec.role is Role.HIDDEN]
         ratio = [
-            prepared.scale(s, trial.hps).weight_decay
-            / prepared.scale(s.at_base(), trial.hps).weight_decay
+            prepared.prescription(s, trial.hps).weight_decay
+            / prepared.prescription(s.at_base(), trial.hps).weight_decay
             for s in hidden
         ]
         moved += 0.9 * abs(log2(fmean(ratio)))
