@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
     "errors",
-    "trial catalog plugins",
+    "trial catalog plugin",
     "files optuna_tables",
     "scaling data search mirror lock completion",
     "study",
@@ -85,6 +85,13 @@ def test_imports_point_downwards(name: str) -> None:
         assert name in ONLY.get(library, {name}), f"{name} imports {library}"
         if library == "torch":
             assert name.startswith(TORCH), f"{name} imports torch"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_classifier_is_imported_as_a_whole(name: str) -> None:
+    inside = "sweeper.models.classifier."
+    if not f"sweeper.{name}.".startswith(inside):
+        assert not [target for target in imports(MODULES[name]) if target.startswith(inside)]
 
 
 def plugins() -> dict[str, set[str]]:

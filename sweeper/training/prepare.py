@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import scaled_ops, specs_between
+from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.plugin import arguments, build, call, load
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
 from sweeper.training.optimizer import Optimizer

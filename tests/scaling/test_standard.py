@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.models.classify import specs_between
+from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.plain import plain_op
 from sweeper.scaling.spec import ScaledOp
