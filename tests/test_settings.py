@@ -184,7 +184,11 @@ HERE = f"{__name__}."
         ("parameterization.space.eta.low", -99, r"space\.eta\.low=-99"),
         ("parameterization.space.etaa", {"low": 1, "high": 2}, "did you mean eta"),
         ("search.line", None, "search.line=None is refused: a mapping with step"),
-        ("search.line.points", 10**12, "line.points=1000000000000 is refused: from 1 to 10000"),
+        (
+            "search.line.points",
+            10**12,
+            "line.points=1000000000000 is refused: from 1 to 10000",
+        ),
         ("search.seeds", 10**12, "search=.* is refused: at most 1000000"),
         ("search.seeds", 0, "search.seeds=0"),
         ("transfer.widths", [], r"transfer.widths=\[\] is refused: at least one width"),

@@ -74,7 +74,7 @@ class Launcher:
             raise KeyboardInterrupt
         self.trained.append(trial.key)
         work.watch(1.0)
-        return result(trial, self.loss(trial.hps, trial.seed))
+        return result(trial, self.loss(trial.log2_hps, trial.seed))
 
 
 class Watcher:
@@ -159,16 +159,16 @@ def test_a_failed_trial_ends_as_infinite_and_is_tried_again_by_the_next_sweep() 
     sweep, study, watcher = make(first)
     found, _ = search(sweep)
     assert len(first.trained) == len(set(first.trained))  # not again in the same sweep
-    assert dict(found.lines[0].points)[0.0] == math.inf and math.isfinite(found.objective)
+    assert dict(found.lines[0].points_log2)[0.0] == math.inf and math.isfinite(found.objective)
     assert [one.status for one in watcher.done].count("failed") == 1
 
     second = Launcher(basin(SPACE))
     found, _ = search(make(second, study)[0])
-    assert dict(found.lines[0].points)[0.0] == pytest.approx(
+    assert dict(found.lines[0].points_log2)[0.0] == pytest.approx(
         basin(SPACE)({"eta": 0, "alpha": 0}, 0)
     )
     assert found == search(make(Launcher(basin(SPACE)))[0])[0]
-    assert all(r.status == "complete" for r in study.results() if r.trial.hps["eta"] == 0.0)
+    assert all(r.status == "complete" for r in study.results() if r.trial.log2_hps["eta"] == 0.0)
 
 
 def test_a_trial_that_fails_again_ends_the_next_sweep_too() -> None:
@@ -183,7 +183,7 @@ def test_a_diverged_trial_stays_on_the_curve_and_is_not_tried_again() -> None:
     cliff = lambda hps, seed: math.inf if hps["eta"] > 0 else basin(SPACE)(hps, seed)  # noqa: E731
     sweep, study, _ = make(Launcher(cliff))
     found, _ = search(sweep)
-    assert math.inf in dict(found.lines[0].points).values()
+    assert math.inf in dict(found.lines[0].points_log2).values()
     assert {r.status for r in study.results()} == {"complete", "diverged"}
     again = Launcher(cliff)
     assert search(make(again, study)[0])[0] == found and again.trained == []
@@ -206,7 +206,7 @@ class Twice:
         if history.results:
             return []
         etas = (0.3, 0.3, 0.1 + 0.2)
-        return [Point(hps={"eta": eta, "alpha": 0.0}, seed=0, phase="p") for eta in etas]
+        return [Point(log2_hps={"eta": eta, "alpha": 0.0}, seed=0, phase="p") for eta in etas]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         return LINE.conclude(space, history)
@@ -291,9 +291,9 @@ def test_ladder_shares_the_runs_that_the_search_has_trained() -> None:
     sweep, study, _ = make(Launcher(widths(0.5)), transfer=RULE)
     found, _ = search(sweep)
     launcher = Launcher(widths(0.5))
-    make(launcher, study, transfer=RULE)[0].ladder(dict(found.best), [BASE])
-    trained = {(t.hps["eta"], t.seed) for trials in launcher.asked for t in trials}
-    searched = {(r.trial.hps["eta"], 0) for r in study.results() if r.trial.phase == "eta"}
+    make(launcher, study, transfer=RULE)[0].ladder(dict(found.best_log2), [BASE])
+    trained = {(t.log2_hps["eta"], t.seed) for trials in launcher.asked for t in trials}
+    searched = {(r.trial.log2_hps["eta"], 0) for r in study.results() if r.trial.phase == "eta"}
     assert searched and not trained & searched
 
 
@@ -371,7 +371,8 @@ def test_a_line_that_is_ahead_does_not_wait_for_the_others() -> None:
     assert set(ahead.trained) == set(whole.trained)
     lines = [[t for t in asked if t.phase == "lines"] for asked in ahead.asked]
     halves = [
-        {t.hps["beta"] % 1 for t in asked} | {t.hps["alpha"] % 1 for t in asked} for asked in lines
+        {t.log2_hps["beta"] % 1 for t in asked} | {t.log2_hps["alpha"] % 1 for t in asked}
+        for asked in lines
     ]
     assert any({0.0, 0.5} <= half for half in halves), "a coarse and a finer round at once"
 

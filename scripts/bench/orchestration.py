@@ -138,7 +138,7 @@ def instant(pack: Any, execution: Any, reporter: Any, pruner: Any) -> tuple[list
 
     results = []
     for trial in pack.trials:
-        value = 3 + sum(hp * hp for hp in trial.hps.values())
+        value = 3 + sum(hp * hp for hp in trial.log2_hps.values())
         curve = tuple(round(value * (1 + 0.37 / step), 5) for step in range(1, 101))
         results.append(
             Result(

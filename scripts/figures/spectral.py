@@ -112,7 +112,7 @@ def _keeps(lab: Lab, row: Document) -> None:
 def _measured(found: Document) -> str:
     """The shift at the far end of the ladder, and the slope over all of it."""
     far = farthest(verdict(found, "width"))
-    width, shift = far["size"]["width"], within(estimate(far["shift"]))
+    width, shift = far["size"]["width"], within(estimate(far["shift_log2"]))
     return f"shift {shift} at width {width}; per doubling {within(_slope(found))}"
 
 
@@ -135,7 +135,7 @@ def _falls(lab: Lab, found: Document) -> None:
         f"Muon: under {MUON['root_max'].formula} the best η falls with width (theory: "
         "by 0.5 per doubling, in log2, if hidden matrices alone decide)",
         _measured(found),
-        below(estimate(far["shift"]), NOTHING),
+        below(estimate(far["shift_log2"]), NOTHING),
     )
 
 

@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 
+from sweeper.measure.scales import RANGES, OperandScale
 from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
 from sweeper.scaling.names import layer_of, with_layer
-from sweeper.training.scales import RANGES, OperandScale
 from sweeper.transfer.coordinates import ANSWERS, Answer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import SPREAD, RuleRow
 

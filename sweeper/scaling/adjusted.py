@@ -10,15 +10,8 @@ from typing import Any
 from sweeper.errors import ConfigError
 from sweeper.plugin import build
 from sweeper.scaling.relative import growth
-from sweeper.scaling.spec import (
-    Parameterization,
-    ParamScale,
-    ParamSpec,
-    PlainHps,
-    Role,
-    ScaledOp,
-    Update,
-)
+from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Role, ScaledOp, Update
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import ClassVar
 from sweeper.errors import ConfigError
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.scheme import Epsilon, Scheme, decay_factor
-from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.trial import PlainHps
 
 FFN_IN = frozenset({"up", "gate", "up_gate", "fc1", "linear1", "mlp_in"})
 """Names by which an FFN's first matrix (the theory's W) is known: its shape does not tell."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sweeper.scaling.abc import MEAN_FIELD, Gauge
 from sweeper.scaling.relative import Relative
-from sweeper.scaling.spec import PlainHps
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)

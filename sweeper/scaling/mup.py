@@ -9,7 +9,8 @@ from sweeper.scaling.abc import EMBEDDING, HIDDEN, MUP, READOUT, Gauge
 from sweeper.scaling.depth import DepthRule
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.relative import Relative
-from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role
+from sweeper.trial import PlainHps
 
 TENSOR_PROGRAMS: Gauge = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (1, 0)}
 """Tensor Programs V, Table 8, and microsoft/mup: `MUP` with its embedding and readout shifted."""

@@ -8,7 +8,8 @@ from typing import ClassVar
 from sweeper.scaling.abc import Alignment, Exponents, Gauge, exponents, shift
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.scheme import GAMMAS, Epsilon, Scheme, decay_factor, gamma
-from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from sweeper.scaling.depth import DepthRule, branch_exponent, branch_factor, check_alpha, depth_lr
 from sweeper.scaling.plain import plain_op
-from sweeper.scaling.spec import ParamSpec, PlainHps, Role, ScaledOp, Update
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
+from sweeper.trial import PlainHps
 
 Decay = Literal["independent", "coupled", "scaled"]
 Epsilon = Literal["fixed", "scaled"]

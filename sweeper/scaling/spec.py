@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-PlainHps = Mapping[str, float]
-"""Hyperparameters by name, as they are used (not logarithms)."""
+from sweeper.trial import PlainHps
 
 
 class Role(StrEnum):

@@ -14,7 +14,8 @@ from typing import ClassVar, Literal
 from sweeper.errors import ConfigError
 from sweeper.scaling.plain import standard_std
 from sweeper.scaling.scheme import GAMMAS, Scheme, decay_factor, gamma
-from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.trial import PlainHps
 
 Rule = Literal[
     "matched",

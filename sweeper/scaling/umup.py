@@ -7,7 +7,8 @@ from math import exp, log, sqrt
 from typing import ClassVar
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, ScaledOp, Update
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
+from sweeper.trial import PlainHps
 
 
 def log_interpolate(a: float, upper: float, lower: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.training.optimizer import Factors, Now, State, along
 from sweeper.training.updates import check, decay, empty, rates
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Adafactor:
         """As the parameter's RMS, of every parameter."""
         return Update.PARAMETER
 
-    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+    def settings(self, hps: PlainHps) -> dict[str, float]:
         """Nothing of its own."""
         return {}
 

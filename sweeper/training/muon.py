@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from sweeper.training.updates import (
     searched,
     spread,
 )
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +71,9 @@ class Muon:
         hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
         return Update.ORTHOGONAL if hidden else Update.SIGN
 
-    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+    def settings(self, hps: PlainHps) -> dict[str, float]:
         """`momentum`, `beta1` and `beta2`."""
-        return searched(self, values)
+        return searched(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""

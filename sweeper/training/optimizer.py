@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.trial import PlainHps
 
 State = dict[str, list[Tensor]]
 """By a quantity's name, one tensor [K, ...] a parameter; [K, 0] where a parameter has none."""
@@ -58,7 +59,7 @@ class Optimizer(Protocol):
         """How the entries of this parameter's updates scale."""
         ...
 
-    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+    def settings(self, hps: PlainHps) -> dict[str, float]:
         """One trial's `Factors.own`, given its hyperparameters; those it lacks count as 1."""
         ...
 
@@ -74,7 +75,7 @@ class Optimizer(Protocol):
 
 
 def along(values: Tensor, like: Tensor) -> Tensor:
-    """`values` [K] as [K, 1, ..., 1], to act on every entry of a trial's slice of `like`."""
+    """`hps` [K] as [K, 1, ..., 1], to act on every entry of a trial's slice of `like`."""
     return values.view(-1, *[1] * (like.dim() - 1))
 
 

@@ -45,7 +45,7 @@ def quiet_attention() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pack:
-    """Trials of one setup, and the corpus that its data names."""
+    """Trials of one specification, and the corpus that its data names."""
 
     trials: tuple[Trial, ...]
     corpus: Corpus
@@ -64,7 +64,7 @@ class PackRun:
         `compile`: from the first step on, or ("auto") where a GPU has a size compiled already.
         """
         self.pack, self.device = pack, torch.device(device)
-        self.prepared: PreparedSpec = prepare(pack.trials[0].setup)
+        self.prepared: PreparedSpec = prepare(pack.trials[0].spec)
         self.dtype = weights_dtype(self.prepared)
         self.program = program(self.prepared, self.device)
         self.program.release()
@@ -74,7 +74,7 @@ class PackRun:
         self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
         self.step_index = 0
         trials = self._trials()
-        scales = [self.prepared.scales(trial.values()) for trial in trials]
+        scales = [self.prepared.scales(trial.hps) for trial in trials]
         self.rows = self._there([self.seeds.index(trial.seed) for trial in trials])
         self.params = self._drawn([{n: s.init_std for n, s in row.items()} for row in scales])
         self.buffers = self._buffers(trials)
@@ -133,7 +133,7 @@ class PackRun:
         SweeperError when the model has no place for what a scheme asks.
         """
         known = {name for name, _ in self.program.model.named_buffers()}
-        values = {trial.key: self.prepared.buffers(trial.values()) for trial in trials}
+        values = {trial.key: self.prepared.buffers(trial.hps) for trial in trials}
         rows = [values[trial.key] for trial in trials]
         names = sorted(set().union(*rows))
         if absent := [name for name in names if name not in known]:
@@ -150,9 +150,9 @@ class PackRun:
     def _factors(self, trials: Sequence[Trial], scales: Sequence[dict[str, ParamScale]]) -> Factors:
         optimizer, rows, own = self.prepared.optimizer, [], []
         for trial, prescribed in zip(trials, scales, strict=True):
-            values, each = trial.values(), prescribed.values()
-            rows.append([(values["eta"] * s.lr, s.eps, s.weight_decay) for s in each])
-            own.append(optimizer.settings(values))
+            hps, each = trial.hps, prescribed.values()
+            rows.append([(hps["eta"] * s.lr, s.eps, s.weight_decay) for s in each])
+            own.append(optimizer.settings(hps))
         lists: list[list[Tensor]] = []
         for index, scale in enumerate((1.0, optimizer.eps, optimizer.weight_decay)):
             lists.append(
@@ -265,7 +265,7 @@ class PackRun:
         if not self._first <= self.step_index < self._first + len(self._shares):
             train, self._first = self.prepared.train, self.step_index
             steps = range(self._first, self._first + AHEAD)
-            settings = [train.of(trial.values()) for trial in self._trials()]
+            settings = [train.of(trial.hps) for trial in self._trials()]
             table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
             self._shares = self._there([table[one] for one in settings], self.dtype).T.contiguous()
         return self._shares[self.step_index - self._first]

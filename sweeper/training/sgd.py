@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.training.optimizer import Factors, Now, State
 from sweeper.training.updates import check, decay, rates, searched, spread
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,9 @@ class SGD:
         """As the gradient, of every parameter."""
         return Update.GRADIENT
 
-    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+    def settings(self, hps: PlainHps) -> dict[str, float]:
         """`momentum`."""
-        return searched(self, values)
+        return searched(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero `momentum` of the parameters' shapes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import pi
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sweeper.errors import ConfigError
 from sweeper.training.optimizer import Factors, Now, along, complement
+from sweeper.trial import PlainHps
 
 
 def check(optimizer: Any, *rates: str) -> None:
@@ -22,17 +23,17 @@ def check(optimizer: Any, *rates: str) -> None:
         raise ConfigError("eps", optimizer.eps, "a positive number")
 
 
-def searched(optimizer: Any, values: Mapping[str, float]) -> dict[str, float]:
+def searched(optimizer: Any, hps: PlainHps) -> dict[str, float]:
     """Each rate that `optimizer.hyperparameters` names as `one_minus_<rate>`, with its factor."""
     rates = (name.removeprefix("one_minus_") for name in optimizer.hyperparameters)
     return {
-        rate: complement(getattr(optimizer, rate), values.get(f"one_minus_{rate}", 1.0))
+        rate: complement(getattr(optimizer, rate), hps.get(f"one_minus_{rate}", 1.0))
         for rate in rates
     }
 
 
 def spread(values: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    """`values` [K] beside each parameter, as [K, 1, ..., 1] of its type."""
+    """`hps` [K] beside each parameter, as [K, 1, ..., 1] of its type."""
     return [along(values, p).to(p.dtype) for p in params]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
 
 from sweeper.scaling.spec import ParamScale, Role
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from sweeper.trial import PlainHps
 
 if TYPE_CHECKING:
     from sweeper.training.prepare import PreparedSpec
@@ -49,13 +49,13 @@ class Explained:
 
 
 def explain(
-    plan: TransferPlan, narrow: PreparedSpec, wide: PreparedSpec, hps: Mapping[str, float]
+    plan: TransferPlan, narrow: PreparedSpec, wide: PreparedSpec, hps: PlainHps
 ) -> list[Explained]:
     """Every parameter of `plan`, its exponents between `narrow` and `wide`, equal but in width.
 
     Both must have the plan's depth, so that their parameters have the plan's names.
     """
-    growth = wide.setup["model"]["width"] / narrow.setup["model"]["width"]
+    growth = wide.spec.width / narrow.spec.width
     before, after = narrow.scales(hps), wide.scales(hps)
     notes = {spec.name: spec.note for spec in narrow.specs}
     found = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,14 @@ from sweeper.scaling.absorb import AbsorbedParam, factors
 from sweeper.scaling.spec import ParamScale, ParamSpec, Update
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.needs import needs
-from sweeper.trial import encode
+from sweeper.trial import PlainHps, PluginSpec, encode
 
 if TYPE_CHECKING:
     from torch import nn
 
     from sweeper.training.prepare import PreparedSpec
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Raised when `plan.json` changes in a way that old readers would misread."""
 
 
@@ -84,18 +84,19 @@ class TransferPlan:
 
     `operations` are the factors of attention, activation, residual and loss at the target.
     `source` says which study, configuration and runs the hyperparameters (`hps`, not
-    logarithms) came from. `optimizer` is its configuration. `needs` says in words what a plain
-    model that uses the plan must do beyond `init_` and `param_groups`.
+    logarithms) came from. `parameterization` and `optimizer` are named as by `catalog.plugins`.
+    `needs` says in words what a plain model that uses the plan must do beyond `init_` and
+    `param_groups`.
     """
 
     base: Size
     target: Size
     parameterization: str
-    hps: Mapping[str, float]
+    hps: PlainHps
     parameters: tuple[PlannedParameter, ...]
     operations: Mapping[str, Mapping[str, float]]
     source: Mapping[str, Any]
-    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: PluginSpec | None = None
     needs: tuple[str, ...] = ()
     version: int = PLAN_VERSION
 
@@ -174,22 +175,22 @@ def make_plan(
     prepared: PreparedSpec,
     base: Size,
     target: Size,
-    hps: Mapping[str, float],
+    hps: PlainHps,
     source: Mapping[str, Any],
 ) -> TransferPlan:
-    """The plan of what was prepared at `target`, for hyperparameters `hps` (not log2)."""
+    """The plan of what was prepared at `target`, for hyperparameters `hps`."""
     parameters = tuple(_planned(prepared, spec, hps) for spec in prepared.specs)
     operations = {op.name: prepared.scheme.scale_op(op, hps) for op in prepared.scaled_ops}
     multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
     return TransferPlan(
         base=base,
         target=target,
-        parameterization=prepared.setup["parameterization"]["_target_"],
-        hps=dict(hps),
+        parameterization=prepared.spec.parameterization.name,
+        hps=hps,
         parameters=parameters,
         operations=operations,
         source=dict(source),
-        optimizer=dict(prepared.setup["optimizer"]),
+        optimizer=prepared.spec.optimizer,
         needs=tuple(
             needs(
                 prepared.scaled_ops,
@@ -202,7 +203,7 @@ def make_plan(
     )
 
 
-def _planned(prepared: PreparedSpec, spec: ParamSpec, hps: Mapping[str, float]) -> PlannedParameter:
+def _planned(prepared: PreparedSpec, spec: ParamSpec, hps: PlainHps) -> PlannedParameter:
     return PlannedParameter(
         name=spec.name,
         role=str(spec.role),
@@ -217,9 +218,7 @@ def _planned(prepared: PreparedSpec, spec: ParamSpec, hps: Mapping[str, float]) 
     )
 
 
-def _prescription(
-    prepared: PreparedSpec, scale: ParamScale, hps: Mapping[str, float]
-) -> Prescription:
+def _prescription(prepared: PreparedSpec, scale: ParamScale, hps: PlainHps) -> Prescription:
     optimizer = prepared.optimizer
     return Prescription(
         init_std=scale.init_std,

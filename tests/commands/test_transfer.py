@@ -236,7 +236,9 @@ class TestValidate:
         places = [point["log2_alpha_attn"] for point in record["curves"][0]["points"]]
         assert record["along"] == "alpha_attn"
         assert places == [centre - 0.5, centre, centre + 0.5]
-        trained = [r.trial.hps for r in Study.read(study).results() if r.trial.phase == "validate"]
+        trained = [
+            r.trial.log2_hps for r in Study.read(study).results() if r.trial.phase == "validate"
+        ]
         assert {hps["eta"] for hps in trained} == {best["best_log2"]["eta"]}
         assert {hps["alpha_attn"] for hps in trained} == set(places)
         page = (study / "report.html").read_text()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.trial import Result, Trial, encode
+from tests.specs import spec_of
 
 SPACE = {
     "eta": {"low": -1.0, "high": 3.0, "default": 1.0},
@@ -210,7 +211,9 @@ def write(path: Path, document: object) -> None:
 
 def result(number: int) -> Result:
     """One trial in six diverged."""
-    trial = Trial(setup={"model": {"width": 32, "depth": 2}}, hps={"eta": 0.0}, seed=number)
+    trial = Trial(
+        spec=spec_of({"model": {"width": 32, "depth": 2}}), log2_hps={"eta": 0.0}, seed=number
+    )
     if number % 6 == 5:
         return Result(trial=trial, status="diverged", objective=math.inf)
     return Result(trial=trial, status="complete", objective=3.0)

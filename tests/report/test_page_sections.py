@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sweeper.report import sections
 from sweeper.report.page import render
-from sweeper.training.scales import OperandScale
+from sweeper.measure.scales import OperandScale
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.trial import encode
 

@@ -16,7 +16,8 @@ from sweeper.scaling.relative import Relative
 from sweeper.scaling.spec import Role
 from sweeper.training.pack import Pack, PackRun
 from sweeper.trial import Trial
-from tests.training.helpers import SCHEMES, corpus, setup
+from tests.specs import spec_of
+from tests.training.helpers import SCHEMES, corpus, tree
 
 SGD = {"_target_": "sweeper.training.sgd.SGD", "momentum": 0.0, "weight_decay": 0.0}
 ADAM = {"_target_": "sweeper.training.adamw.AdamW", "eps": 1e-3, "weight_decay": 0.0}
@@ -54,13 +55,13 @@ def losses(
     **changed: Any,
 ) -> torch.Tensor:
     """Twenty losses at width 64 over a base of 16, in float64, and the held-out loss."""
-    made = setup("ntk", steps=20, batch_size=8)
+    made = tree("ntk", steps=20, batch_size=8)
     made["parameterization"] = scheme
     made["model"] |= {"width": 64, "norm_gain": True}
     made["optimizer"] = OPTIMIZERS[optimizer] | changed
     names = SCHEMES["mup" if scheme["_target_"].endswith("MuP") else "ntk"][1]
     hps = dict.fromkeys(names, 0.0) | {"eta": ETA[optimizer]}
-    run = PackRun(Pack(trials=(Trial(setup=made, hps=hps),), corpus=corpus(folder)))
+    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=hps),), corpus=corpus(folder)))
     rows = torch.stack([*(run.step() for _ in range(20)), run.heldout()])
     assert float(rows[-6:].mean()) < float(rows[:3].mean()), "a run that learns says more"
     return rows

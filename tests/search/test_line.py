@@ -11,6 +11,7 @@ from sweeper.errors import ConfigError
 from sweeper.search.line import FINEST, LineRule, along, line_notes, line_result, optimum, replay
 from sweeper.search.strategy import History, identity
 from sweeper.trial import Axis, Result, Status, Trial
+from tests.specs import spec_of
 
 from .fakes import lay
 
@@ -232,7 +233,7 @@ def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverg
     setup = {"model": {"width": 8, "depth": 1}}
 
     def known(eta: float, seed: int, status: Status, loss: float) -> Result:
-        trial = Trial(setup=setup, hps={"eta": eta, "alpha": 0.5}, seed=seed)
+        trial = Trial(spec=spec_of(setup), log2_hps={"eta": eta, "alpha": 0.5}, seed=seed)
         return Result(trial=trial, status=status, objective=loss)
 
     results = [known(0.0, s, "complete", 3.0) for s in (0, 1)]

@@ -40,7 +40,7 @@ def errors(found: Conclusion) -> dict[tuple[str, str], float]:
 
 def test_every_pair_around_the_eta_found() -> None:
     found = conclude(Pairs())
-    assert found.lines[0].optimum == -3
+    assert found.lines[0].optimum_log2 == -3
     assert list(errors(found)) == [("eta", "alpha"), ("eta", "beta"), ("alpha", "beta")]
     assert [grid.values for grid in found.pairs] == [
         ((-5, -4, -3, -2, -1), (-2, -1, 0, 1, 2)),
@@ -97,7 +97,7 @@ def test_eta_alone_and_a_list() -> None:
 
 def test_an_eta_past_its_range_stays_in_the_middle() -> None:
     found = conclude(Pairs(pairs="eta"), lambda hps, seed: 3 + (hps["eta"] - 2) ** 2)
-    assert found.lines[0].optimum == 2
+    assert found.lines[0].optimum_log2 == 2
     assert found.pairs[0].values[0] == (0, 1, 2, 3, 4)
 
 

@@ -28,7 +28,7 @@ SPACE = {name: Axis(low=-1, high=1) for name in ("alpha", "eta", "beta")}
 
 
 def point(value: float, seed: int = 0) -> Point:
-    return Point(hps={"eta": value}, seed=seed, phase="p")
+    return Point(log2_hps={"eta": value}, seed=seed, phase="p")
 
 
 @given(losses)
@@ -83,13 +83,13 @@ def test_a_failed_trial_counts_as_infinite_everywhere() -> None:
     history.add(point_result(point(2), 5.0))
     assert history.value({"eta": 0.0}, 0) == math.inf
     assert [r.objective for r in history.results] == [math.inf, math.inf, 5.0]
-    assert best_result(history).trial.hps == {"eta": 2}
+    assert best_result(history).trial.log2_hps == {"eta": 2}
     assert running_best(r.objective for r in history.results)[-1] == (3, 5.0)
 
 
 def test_the_best_of_equals_is_the_first() -> None:
     history = History([point_result(point(value), 1.0) for value in (3, 1, 2)])
-    assert best_result(history).trial.hps == {"eta": 3}
+    assert best_result(history).trial.log2_hps == {"eta": 3}
 
 
 def test_chosen_axes_begin_with_eta() -> None:

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from sweeper.errors import ConfigError
 from sweeper.launch.packs import run_pack
+from sweeper.train_settings import TrainSettings
 from sweeper.training import checkpoint
 from sweeper.training.optimizer import Now
 from sweeper.training.pack import BALLAST, Pack, PackRun, clip
-from sweeper.training.program import for_setup
-from sweeper.training.settings import TrainSettings
+from sweeper.training.program import for_spec
 from sweeper.training.train import Execution, Left, Order, Reporter, train
 from sweeper.trial import Result, Trial
-from tests.training.helpers import corpus, setup, trial
+from tests.specs import spec_of
+from tests.training.helpers import corpus, tree, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
@@ -120,11 +121,11 @@ def test_a_pack_goes_on_from_its_checkpoint_bit_for_bit(step: int, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["sgd.SGD", "lion.Lion", "adafactor.Adafactor", "muon.Muon"])
 def test_every_optimizer_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
-    made = setup("spectral", steps=10)
+    made = tree("spectral", steps=10)
     rule = "inverse_fan_in" if name.startswith("sgd") else "matched"
     made["parameterization"] = made["parameterization"] | {"rule": rule}
     made["optimizer"] = {"_target_": f"sweeper.training.{name}"}
-    trials = [replace(trial("spectral", seed=i), setup=made) for i in (0, 1)]
+    trials = [replace(trial("spectral", seed=i), spec=spec_of(made)) for i in (0, 1)]
     whole = packed(trials, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
     with pytest.raises(Left):
@@ -185,7 +186,7 @@ def test_a_damaged_checkpoint_is_told_and_not_used(damage: str, tmp_path: Path) 
     other = trial(seed=1) if damage == "other trials" else trial()
     if damage == "other shapes":
         other = trial("umup", train={"steps": 9})
-        other.setup["model"]["width"] = 16
+        other = replace(other, spec=replace(other.spec, width=16))
     with pytest.raises(Left):
         packed([other], tmp_path, execution=execution, reporter=leave_at(4))
     path, mine = checkpoint.path_of(folder, [other]), checkpoint.path_of(folder, [trial()])
@@ -218,14 +219,14 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint(
 
 def own(name: str, *, steps: int = 12) -> Trial:
     """A trial of one of `tests.training.modules`."""
-    made = setup("standard", steps=steps)
+    made = tree("standard", steps=steps)
     made["model"] = {"_target_": f"tests.training.modules.{name}", "width": 32, "depth": 2}
-    return Trial(setup=made, hps=dict(trial("standard").hps), seed=0)
+    return Trial(spec=spec_of(made), log2_hps=trial("standard").log2_hps, seed=0)
 
 
 def family(name: str) -> list[Trial]:
     base = own(name)
-    return [base, replace(base, seed=1), replace(base, hps={**base.hps, "eta": -6.0})]
+    return [base, replace(base, seed=1), replace(base, log2_hps={**base.log2_hps, "eta": -6.0})]
 
 
 MODULES = ["Plain", "Unmappable", "WithDropout", "WithStatistics", "WithOwnBuffers"]
@@ -240,7 +241,7 @@ def test_modules_of_a_users_own_pack(name: str, tmp_path: Path) -> None:
     for one, result in zip(trials, together, strict=True):
         assert close(result, packed([one], tmp_path)[0])
     looped = name in ("Unmappable", "WithDropout")
-    assert ("mapped" in for_setup(trials[0].setup, "cpu").refused) == looped
+    assert ("mapped" in for_spec(trials[0].spec, "cpu").refused) == looped
     assert len(told) == looped and all("one after the other" in line for line in told)
 
 
@@ -276,7 +277,7 @@ def test_what_a_module_keeps_is_in_the_checkpoint(name: str, tmp_path: Path) -> 
 def test_recomputed_activations_change_nothing(tmp_path: Path) -> None:
     one = own("Plain", steps=11)
     whole = packed([one], tmp_path)[0]
-    program = for_setup(one.setup, "cpu")
+    program = for_spec(one.spec, "cpu")
     assert program.recompute() and not program.recompute()
     calls: list[int] = []
     for block in program.model.hidden:  # type: ignore[union-attr]
@@ -338,7 +339,7 @@ def test_a_pack_is_filled_up_to_a_size_that_is_compiled(
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     trials = [trial(seed=i, train={"steps": 13}) for i in range(4)]
-    for_setup(trials[0].setup, "cpu").sizes.clear()
+    for_spec(trials[0].spec, "cpu").sizes.clear()
     packed(trials, tmp_path, execution=Execution(compile="on"))
     run = PackRun(Pack(trials=tuple(trials[:3]), corpus=corpus(tmp_path)), compile="on")
     assert run.slots == [0, 1, 2, BALLAST]
@@ -347,7 +348,7 @@ def test_a_pack_is_filled_up_to_a_size_that_is_compiled(
     assert [r.status for r in filled] == ["pruned", "complete", "complete"]
     for one, result in zip(trials[1:3], filled[1:], strict=True):
         assert close(result, packed([one], tmp_path)[0])
-    assert for_setup(trials[0].setup, "cpu").sizes == {4}
+    assert for_spec(trials[0].spec, "cpu").sizes == {4}
 
 
 def test_failing_to_compile_is_told_and_trains_all_the_same(
@@ -380,10 +381,10 @@ def test_compiled_modules_of_a_users_own_train_alike(name: str, tmp_path: Path) 
 
 
 def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
-    trials = [replace(one, setup=own("Tied", steps=9).setup) for one in family("Tied")]
+    trials = [replace(one, spec=own("Tied", steps=9).spec) for one in family("Tied")]
     pack, program = (
         Pack(trials=tuple(trials), corpus=corpus(tmp_path)),
-        for_setup(trials[0].setup, "cpu"),
+        for_spec(trials[0].spec, "cpu"),
     )
     whole = train(pack)
     assert program.recompute()
@@ -407,7 +408,7 @@ def test_what_is_no_loss_is_an_error_that_says_so(count: int, tmp_path: Path) ->
 def test_an_error_of_the_models_own_refuses_no_way_of_training_it(tmp_path: Path) -> None:
     with pytest.raises(IndexError):
         packed(family("Raises"), tmp_path)
-    assert not for_setup(own("Raises").setup, "cpu").refused
+    assert not for_spec(own("Raises").spec, "cpu").refused
 
 
 def test_a_failure_to_compile_leaves_the_modules_buffers_alone(
@@ -422,7 +423,7 @@ def test_a_failure_to_compile_leaves_the_modules_buffers_alone(
 
     (whole,) = packed([own("WithStatistics")], tmp_path)
     monkeypatch.setattr(torch, "compile", broken)
-    program = for_setup(own("WithStatistics").setup, "cpu")
+    program = for_spec(own("WithStatistics").spec, "cpu")
     (result,) = packed([own("WithStatistics")], tmp_path, execution=Execution(compile="on"))
     assert "compiled alone" in program.refused and same(result, whole)
     run = PackRun(Pack(trials=(own("WithStatistics"),), corpus=corpus(tmp_path)), compile="on")
@@ -440,9 +441,9 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
 
         return fail
 
-    made = setup("standard", steps=3)
+    made = tree("standard", steps=3)
     made["optimizer"] = {"_target_": f"sweeper.training.{name}"}
-    pack = Pack(trials=(replace(trial("standard"), setup=made),), corpus=corpus(tmp_path))
+    pack = Pack(trials=(replace(trial("standard"), spec=spec_of(made)),), corpus=corpus(tmp_path))
     plain, other = PackRun(pack), PackRun(pack)
     monkeypatch.setattr(torch, "compile", broken)
     other.compiled, other.device = True, torch.device("meta")  # not a CPU, whose update is eager

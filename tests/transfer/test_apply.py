@@ -14,8 +14,9 @@ from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.transfer.plan import TransferPlan
 from sweeper.trial import Trial
+from tests.specs import spec_of
 from tests.training.helpers import corpus, trial
-from tests.transfer.helpers import CHANGED, Plain, batch, mup_setup, plain_model, plain_plan, plan
+from tests.transfer.helpers import CHANGED, Plain, batch, mup_tree, plain_model, plain_plan, plan
 
 
 def train(planned: TransferPlan, model: nn.Module, steps: int = 3) -> list[float]:
@@ -34,14 +35,14 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, index: int) -> floa
 
 def test_a_folded_model_trains_as_the_engine_does(tmp_path: Path) -> None:
     """Plain AdamW with a scheduler on a model without multipliers: the pack's losses to 1e-9."""
-    made = mup_setup(steps=12)
+    made = mup_tree(steps=12)
     hps = trial("mup", **CHANGED, alpha_output=2.0).hps
     data = corpus(tmp_path)
-    run = PackRun(Pack(trials=(Trial(setup=made, hps=hps, seed=3),), corpus=data))
+    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=hps, seed=3),), corpus=data))
     planned = plan("mup", made, **CHANGED, alpha_output=2.0)
     model = planned.init_(plain_model(planned, made), seed=3)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, prepare(made).train.schedule)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, prepare(spec_of(made)).train.schedule)
     for index in range(12):
         x, y = (torch.from_numpy(part) for part in data.batch(3, index, 2, 8))
         loss = model(x, y)
@@ -170,7 +171,7 @@ def test_prefixes_are_understood_but_a_name_of_the_model_s_own_wins() -> None:
     shell.add_module("module", torch.compile(inner, backend="eager"))
     planned.init_(shell)
     assert torch.equal(inner.head.weight, planned.init_(Plain(16, 2)).head.weight)  # type: ignore[union-attr]
-    made = mup_setup()
+    made = mup_tree()
     made["model"] = {"_target_": f"{__name__}.Wrapped", "width": 32, "depth": 1}
     own = plan("mup", made)
     assert own.init_(Wrapped(32, 1, 32)) and own.param_groups(Wrapped(32, 1, 32))

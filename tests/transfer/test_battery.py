@@ -33,7 +33,7 @@ def situation(*words: str, **changes: Any) -> Situation:
     hps = {name: 2.0**value for name, value in best.items()}
 
     def prepared(size: Size) -> Any:
-        return prepare(settings.setup(stand_in(settings), "float32", size))
+        return prepare(settings.tree(stand_in(settings), "float32", size))
 
     wide = prepared(large)
     plan = make_plan(wide, base, large, hps, {})

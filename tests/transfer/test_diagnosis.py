@@ -203,7 +203,7 @@ def test_a_change_of_width_rules_alone_trains_no_base_again() -> None:
     doctor.diagnose(["readout", "decay"], SILENT)
     widths = {"adjusted": set(), "decay": set()}  # type: dict[str, set[int]]
     for one in doctor.study.known.values():  # type: ignore[attr-defined]
-        setup = one.trial.setup
+        setup = one.trial.spec
         if "scheme" in setup["parameterization"]:
             widths["adjusted"].add(one.trial.width)
         if setup["optimizer"]["weight_decay"] == 0:

@@ -50,8 +50,8 @@ class WrongReadout(MuP):
 
 def optimum(trial: Trial) -> float:
     """Where the best log2 eta is: at the space's default, but for what the scheme lacks."""
-    prepared, moved = prepare(trial.setup), 0.0
-    hps = {name: 2.0**value for name, value in trial.hps.items()}
+    prepared, moved = prepare(trial.spec), 0.0
+    hps = {name: 2.0**value for name, value in trial.log2_hps.items()}
     for role, weight in WEIGHTS.items():
         off = []
         for spec in (spec for spec in prepared.specs if spec.role is role):
@@ -60,10 +60,10 @@ def optimum(trial: Trial) -> float:
             right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
             off.append(log2(grown / right))
         moved -= weight * fmean(off or [0.0])
-    wide = trial.setup["model"]["width"] / trial.setup["base"]["width"]
-    if trial.setup["model"]["norm_gain"]:
+    wide = trial.spec["model"]["width"] / trial.spec["base"]["width"]
+    if trial.spec["model"]["norm_gain"]:
         moved -= 0.9 * log2(wide)
-    if trial.setup["optimizer"]["weight_decay"] > 0.1:
+    if trial.spec["optimizer"]["weight_decay"] > 0.1:
         hidden = [spec for spec in prepared.specs if spec.role is Role.HIDDEN]
         ratio = [
             prepared.scale(s, hps).weight_decay / prepared.scale(s.at_base(), hps).weight_decay
@@ -83,8 +83,8 @@ class World(Launcher):
 
     def trained_one(self, trial: Trial, work: Any) -> Result:
         self.trained.append(trial.key)
-        away = trial.hps["eta"] + 6 - optimum(trial)
-        return result(trial, 3 + 0.05 * away**2 + 0.002 * noise(trial.hps, trial.seed))
+        away = trial.log2_hps["eta"] + 6 - optimum(trial)
+        return result(trial, 3 + 0.05 * away**2 + 0.002 * noise(trial.log2_hps, trial.seed))
 
 
 def clinic(*words: str, study: Study | None = None) -> tuple[Clinic, World]:

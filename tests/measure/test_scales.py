@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from sweeper.models.scaled import Attention
-from sweeper.training.scales import RANGES, OperandScale, Tally, scales, watching
+from sweeper.measure.scales import RANGES, OperandScale, Tally, scales, watching
 from sweeper.trial import Trial
-from tests.training.helpers import corpus, setup, trial
+from tests.specs import spec_of
+from tests.training.helpers import corpus, tree, trial
 
 
 def rms(x: torch.Tensor) -> float:
@@ -127,7 +128,10 @@ def test_the_end_is_that_of_the_training(tmp_path: Path) -> None:
     """Steps of no length change no weight."""
     tokens = corpus(tmp_path)
     moving, still = (
-        scales(Trial(setup=setup("mup"), hps=trial("mup", eta=eta).hps, seed=0), tokens)
+        scales(
+            Trial(spec=spec_of(tree("mup")), log2_hps=trial("mup", eta=eta).log2_hps, seed=0),
+            tokens,
+        )
         for eta in (-6.0, -60.0)
     )
     key = ("layers.0.ffn.down", "weight")

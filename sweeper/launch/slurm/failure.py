@@ -6,25 +6,25 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.launch.arrays import Array, submissions
-from sweeper.launch.scheduler import Entry
+from sweeper.launch.slurm.arrays import Array, submissions
+from sweeper.launch.slurm.scheduler import Entry
 
-TAIL = 4000
-"""So much of a log's end is looked at, in bytes."""
-LINES = 3
+TAIL_BYTES = 4000
+"""So much of a log's end is looked at."""
+QUOTED_LINES = 3
 """Lines of it that a message quotes."""
-FURTHER = 0.01
-"""A job has come further when it has done this share of its work more."""
+MIN_PROGRESS = 0.01
+"""A job has come further when it has done this fraction of its work more."""
 NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
 """Lines that say nothing of the cause, where there are others."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Death:
+class SlurmFailure:
     """The end of a job that left no result.
 
-    It is `certain` when it will not come back by itself, `by_training` when it died while it
-    trained and did not say of what, and to `retry` unless it would end the same way.
+    It is `certain` when the job will not come back by itself. `cancelled` tells that somebody
+    ended it; see `launch.job.JobFailure` for the rest.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Death:
     cause: str
     certain: bool
     cancelled: bool
-    by_training: bool
+    blames_trials: bool
     retry: bool
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Death:
         return f"job {self.id}{where} ended without a result ({self.state}): {self.cause}"
 
 
-def death_of(array: Array, index: int, entry: Entry | None) -> Death:
+def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
     """What is known of the end of a member of `array`; `entry` is the queue's last word on it."""
     member = array.members[index]
     started, left, error = (member.last(kind) for kind in ("started", "left", "error"))
@@ -50,29 +50,30 @@ def death_of(array: Array, index: int, entry: Entry | None) -> Death:
     if error:
         cause = str(error.get("error"))
     elif left:
-        share = 100 * float(left.get("share", 0.0))
-        cause = f"{left.get('signal')} told it to leave, at {share:.0f} % of its work"
+        percent = 100 * float(left.get("fraction", 0.0))
+        cause = f"{left.get('signal')} told it to leave, at {percent:.0f} % of its work"
     else:
         cause = last_lines(array, index) or "it left no word"
-    return Death(
+    return SlurmFailure(
         id=array.task_id(index),
         state=state,
         node=str(started.get("node", "")) or (entry.node if entry else ""),
         cause=cause,
         certain=bool(error) or (bool(left) and not left.get("requeue", True)),
         cancelled=state == "CANCELLED",
-        by_training=bool(started) and not error and not left,
+        # It died while it trained, and did not say of what.
+        blames_trials=bool(started) and not error and not left,
         retry=bool(error.get("retry", True)) and state != "OUT_OF_MEMORY",
     )
 
 
-def strikes(own: Path) -> int:
-    """How often running the job in `own` ended without coming further than before."""
+def attempts(job_dir: Path) -> int:
+    """How often running the job in `job_dir` ended without coming further than before."""
     best, count = 0.0, 0
-    for submission in submissions(own):
-        share = submission.share
-        count = 0 if share > best + FURTHER else count + 1
-        best = max(best, share)
+    for submission in submissions(job_dir):
+        fraction = submission.fraction
+        count = 0 if fraction > best + MIN_PROGRESS else count + 1
+        best = max(best, fraction)
     return count
 
 
@@ -81,8 +82,8 @@ def last_lines(array: Array, index: int) -> str:
     for path in logs(array, index):
         lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
         telling = [line for line in lines if not any(noise in line for noise in NOISE)]
-        if found := (telling or lines)[-LINES:]:
-            return f"{' | '.join(found)} (the log is {path})"
+        if quoted := (telling or lines)[-QUOTED_LINES:]:
+            return f"{' | '.join(quoted)} (the log is {path})"
     return ""
 
 
@@ -96,7 +97,7 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL))
+            file.seek(max(0, file.tell() - TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from sweeper.files import private_folder
-from sweeper.launch.worker import BOOT, GRACE, Message
+from sweeper.launch.local.machine import WorkerSlot
+from sweeper.launch.local.worker import BOOT, GRACE, Message
 
 TICK = 1.0
 """Seconds between looks at workers that say nothing; what they say is heard at once."""
@@ -31,23 +32,15 @@ CRASH = "Fatal Python error"
 """How Python's own report of a crash begins; the most recent call comes first in it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seat:
-    """What one worker has of the machine: threads, and the environment that pins its device."""
-
-    threads: int
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass(eq=False, kw_only=True)
 class Worker:
     """A worker process. `task` is what it was told to do and has not answered."""
 
-    seat: Seat
+    slot: WorkerSlot
     process: subprocess.Popen[bytes]
     pipe: Connection
     log: Path
-    heard: float
+    last_heard: float
     ready: bool = False
     task: Any = None
     logged: int = 0
@@ -66,42 +59,48 @@ class Worker:
 
 
 class Pool:
-    """At most one worker to a seat, started when there is something to do."""
+    """At most one worker to a slot, started when there is something to do."""
 
-    def __init__(self, folder: Path, seats: Sequence[Seat], hang: float | None) -> None:
-        """Logs go to `folder`. A worker that is silent for `hang` seconds at a task is killed."""
+    def __init__(
+        self, folder: Path, slots: Sequence[WorkerSlot], hang: float | None, preload: str
+    ) -> None:
+        """Logs go to `folder`. A worker that is silent for `hang` seconds at a task is killed.
+
+        Workers import the module `preload` before they are ready.
+        """
         private_folder(folder)
-        self.folder, self.seats, self.hang = folder, list(seats), hang
+        self.folder, self.slots, self.hang, self.preload = folder, list(slots), hang, preload
         self.workers: list[Worker] = []
-        self.deaths = 0
-        self._kept: list[tuple[Worker, Message | None]] = []
+        self.lost_workers = 0
+        self._unread: list[tuple[Worker, Message | None]] = []
         self._looked = time.monotonic()
 
     def room(self) -> bool:
-        """Whether there is a free worker, or a seat for one."""
+        """Whether there is a free worker, or a slot for one."""
         idle = any(worker.task is None for worker in self.workers)
-        return idle or len(self.workers) < len(self.seats)
+        return idle or len(self.workers) < len(self.slots)
 
     def free(self) -> Worker | None:
-        """A worker without a task, started in a free seat if need be; None when all are busy."""
+        """A worker without a task, started in a free slot if need be; None when all are busy."""
         for worker in self.workers:
             if worker.task is None:
                 return worker
-        taken = {id(worker.seat) for worker in self.workers}
-        for index, seat in enumerate(self.seats):
-            if id(seat) not in taken:
-                return self._start(index, seat)
-        return None
+        return next((self._start(index) for index in self._free_slots()), None)
+
+    def _free_slots(self) -> list[int]:
+        """Slots without a worker, by index."""
+        taken = {id(worker.slot) for worker in self.workers}
+        return [index for index, slot in enumerate(self.slots) if id(slot) not in taken]
 
     def busy(self) -> bool:
         """Whether any worker has a task, or an answer that nobody has heard."""
-        return bool(self._kept) or any(worker.task is not None for worker in self.workers)
+        return bool(self._unread) or any(worker.task is not None for worker in self.workers)
 
     def give(self, worker: Worker, message: Message, task: Any) -> None:
         """Tell a free worker what to do; one that has just died is heard of by `wait`."""
         with suppress(OSError):
             worker.logged = worker.log.stat().st_size
-        worker.task, worker.heard = task, time.monotonic()
+        worker.task, worker.last_heard = task, time.monotonic()
         with suppress(OSError):
             worker.pipe.send_bytes(json.dumps(message).encode())
 
@@ -110,43 +109,44 @@ class Pool:
 
         None from a worker that has ended; its `fate` tells how.
         """
-        if self._kept:
-            kept, self._kept = self._kept, []
-            return kept
-        self._forgive()
+        if self._unread:
+            unread, self._unread = self._unread, []
+            return unread
+        self._restart_clocks()
         pipes = {worker.pipe: worker for worker in self.workers}
-        heard = [(pipes[pipe], self._hear(pipes[pipe])) for pipe in _readable(pipes)]
+        messages = [(pipes[pipe], self._receive(pipes[pipe])) for pipe in _readable(pipes)]
+        spoke = {id(worker) for worker, _ in messages}
         for worker in list(self.workers):
-            if all(worker is not other for other, _ in heard) and (fate := self._lost(worker)):
-                self._bury(worker, fate)
-                heard.append((worker, None))
-        return heard
+            if id(worker) not in spoke and (fate := self._reason_lost(worker)):
+                self._end(worker, fate)
+                messages.append((worker, None))
+        return messages
 
     def ask(self, questions: Mapping[Worker, Message]) -> list[Message | None]:
         """Answers of workers that are asked at the same time, None from those that ended."""
-        for worker, message in questions.items():
-            self.give(worker, message, message)
+        for worker, question in questions.items():
+            self.give(worker, question, question)
         answers: dict[Worker, Message | None] = {}
         others: list[tuple[Worker, Message | None]] = []
         while len(answers) < len(questions):
-            for worker, said in self.wait():
+            for worker, message in self.wait():
                 if worker not in questions:
-                    others.append((worker, said))
-                elif said is not None and "left" in said:
+                    others.append((worker, message))
+                elif message is not None and "left" in message:
                     self.dismiss(worker)
                     answers[worker] = None
-                elif said is None or not said.keys() & {"ready", "share"}:
-                    answers[worker] = said
+                elif message is None or not message.keys() & {"ready", "fraction"}:
+                    answers[worker] = message
                     worker.task = None
-        self._kept += others
+        self._unread += others
         return [answers[worker] for worker in questions]
 
     def fill(self) -> bool:
-        """A worker in every seat, all ready; False when one of them ended instead."""
-        for index, seat in enumerate(self.seats):
-            self._start(index, seat)
+        """A worker in every slot, all ready; False when one of them ended instead."""
+        for index in self._free_slots():
+            self._start(index)
         while not all(worker.ready for worker in self.workers):
-            if any(said is None for _, said in self.wait()):
+            if any(message is None for _, message in self.wait()):
                 return False
         return True
 
@@ -161,7 +161,7 @@ class Pool:
             worker.process.wait()
 
     def stop(self) -> None:
-        """End all workers: a pack that trains is saved; what does not end in time is killed."""
+        """End all workers: a job that runs is saved; what does not end in time is killed."""
         for worker in self.workers:
             worker.pipe.close()
         deadline = time.monotonic() + GRACE
@@ -173,78 +173,79 @@ class Pool:
             for worker in self.workers:
                 worker.process.kill()
                 worker.process.wait()
-                if not self.deaths:
+                if not self.lost_workers:
                     worker.log.unlink(missing_ok=True)
             self.workers.clear()
 
-    def _start(self, index: int, seat: Seat) -> Worker:
-        log = self.folder / f"worker-{index}-of-{len(self.seats)}.log"
-        mine, theirs = Pipe()
+    def _start(self, index: int) -> Worker:
+        slot = self.slots[index]
+        log = self.folder / f"worker-{index}-of-{len(self.slots)}.log"
+        pipe, worker_pipe = Pipe()
         paths = json.dumps([path for path in sys.path if isinstance(path, str)])
-        count = str(seat.threads)
-        with theirs, log.open("ab") as output:
+        count = str(slot.threads)
+        with worker_pipe, log.open("ab") as output:
             os.chmod(log, 0o600)
             process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, str(theirs.fileno()), count, paths],
+                [sys.executable, "-c", BOOT, str(worker_pipe.fileno()), self.preload, paths],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "OMP_NUM_THREADS": count, **seat.env},
+                pass_fds=[worker_pipe.fileno()],
+                env={**os.environ, "OMP_NUM_THREADS": count, **slot.env},
             )
-        worker = Worker(seat=seat, process=process, pipe=mine, log=log, heard=time.monotonic())
+        worker = Worker(slot=slot, process=process, pipe=pipe, log=log, last_heard=time.monotonic())
         self.workers.append(worker)
         return worker
 
-    def _hear(self, worker: Worker) -> Message | None:
+    def _receive(self, worker: Worker) -> Message | None:
         try:
             message: Message = json.loads(worker.pipe.recv_bytes())
         except (EOFError, OSError):
-            self._bury(worker, "")
+            self._end(worker, "")
             return None
-        worker.heard = time.monotonic()
+        worker.last_heard = time.monotonic()
         worker.ready = True
         return message
 
-    def _lost(self, worker: Worker) -> str | None:
+    def _reason_lost(self, worker: Worker) -> str | None:
         """Why a worker that says nothing is to be taken as lost; None when it is not.
 
         Its pipe may outlive it, in a process that it started.
         """
         if worker.process.poll() is not None and not worker.pipe.poll():
             return "ended"
-        silent = time.monotonic() - worker.heard
+        silent = time.monotonic() - worker.last_heard
         if not worker.ready:
             return f"was not ready after {STARTUP:g} s" if silent > STARTUP else None
         if worker.task is not None and self.hang is not None and silent > self.hang:
             return f"did no step for {self.hang:g} s and was ended"
         return None
 
-    def _forgive(self) -> None:
+    def _restart_clocks(self) -> None:
         """The silence of workers does not count while this process itself stood still."""
         now = time.monotonic()
         if now - self._looked > 10 * TICK:
             for worker in self.workers:
-                worker.heard = now
+                worker.last_heard = now
         self._looked = now
 
-    def _bury(self, worker: Worker, fate: str) -> None:
+    def _end(self, worker: Worker, fate: str) -> None:
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(0 if fate else TICK)
         hung = worker.process.poll() is None
         worker.process.kill()
         code = worker.process.wait()
-        worker.fate = fate if hung and fate else describe(code)
+        worker.fate = fate if hung and fate else fate_of(code)
         worker.pipe.close()
         self.workers.remove(worker)
-        self.deaths += 1
+        self.lost_workers += 1
 
 
 def _readable(pipes: Iterable[Connection]) -> list[Connection]:
     return [pipe for pipe in wait(list(pipes), TICK) if isinstance(pipe, Connection)]
 
 
-def describe(code: int) -> str:
+def fate_of(code: int) -> str:
     """How a process ended, by its exit code as `subprocess` has it."""
     if code >= 0:
         return f"ended with exit code {code}"

@@ -1,7 +1,7 @@
 """What was submitted to Slurm, as files: it outlives the driver, and any host may read it.
 
 ```
-jobs/<id>/job.json                      a pack, as for every launcher that uses other processes
+jobs/<id>/job.json                      as for every launcher that uses other processes
           result-<attempt>.json
           submission-<n>/submission.json   the code it was submitted with
                          started-<r>.json  the r-th time that Slurm ran it, and how that ended:
@@ -26,15 +26,17 @@ import shutil
 import stat
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from sweeper.errors import SweeperError
 from sweeper.files import BROKEN, private_folder, read_json, try_json, write_json
-from sweeper.launch import scheduler
-from sweeper.launch.scheduler import Entry
+from sweeper.launch.executor import JobState
+from sweeper.launch.job import Resources
+from sweeper.launch.slurm import scheduler
+from sweeper.launch.slurm.scheduler import Entry
 
 RESTARTS = 1000
 """More than Slurm ever runs one submission."""
@@ -42,8 +44,9 @@ RESTARTS = 1000
 
 def check_private(folder: Path) -> None:
     """SweeperError unless `folder` is this user's own and nobody else may enter it."""
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = os.lstat(folder)
+    private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    if not stat.S_ISDIR(status.st_mode) or not private:
         raise SweeperError(
             f"{folder} must be a folder of yours that nobody else can enter: "
             "what lies there is run (chmod 700)"
@@ -57,7 +60,7 @@ class Submission:
     folder: Path
 
     @property
-    def own(self) -> Path:
+    def job_dir(self) -> Path:
         """The job's folder."""
         return self.folder.parent
 
@@ -67,14 +70,14 @@ class Submission:
         return int(self.folder.name.rpartition("-")[2])
 
     @property
-    def share(self) -> float:
-        """The share of the pack that was last told to be done."""
-        return float(try_json(self.folder / "progress.json").get("share", 0.0))
+    def fraction(self) -> float:
+        """The fraction of the job that was last told to be done."""
+        return float(try_json(self.folder / "progress.json").get("fraction", 0.0))
 
     def runs(self) -> int:
         """How often Slurm ran it, as far as it came to tell."""
-        found = [_number(path) for path in self.folder.glob("started-*.json")]
-        return max(found, default=-1) + 1
+        numbers = (_number(path) for path in self.folder.glob("started-*.json"))
+        return max(numbers, default=-1) + 1
 
     def last(self, kind: str) -> dict[str, Any]:
         """What its last run left as `kind` (started, left, error); empty when it left none."""
@@ -82,36 +85,42 @@ class Submission:
 
     def newest(self) -> bool:
         """Whether the job was not submitted again after it."""
-        return self.own.is_dir() and self.number == len(submissions(self.own)) - 1
+        return self.job_dir.is_dir() and self.number == len(submissions(self.job_dir)) - 1
 
 
 def _number(path: Path) -> int:
-    found = re.search(r"-(\d+)\.json$", path.name)
-    return int(found[1]) if found else -1
+    match = re.search(r"-(\d+)\.json$", path.name)
+    return int(match[1]) if match else -1
 
 
-def submissions(own: Path) -> list[Submission]:
-    """All submissions of the job in `own`, in order."""
-    found = [Submission(folder=path) for path in own.glob("submission-*") if path.is_dir()]
-    return sorted(found, key=lambda submission: submission.number)
+def submissions(job_dir: Path) -> list[Submission]:
+    """All submissions of the job in `job_dir`, in order."""
+    folders = [path for path in job_dir.glob("submission-*") if path.is_dir()]
+    return sorted(
+        (Submission(folder=path) for path in folders), key=lambda submission: submission.number
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Array:
-    """Submissions that were sent to Slurm together; `at` is when, in seconds since the epoch."""
+    """Submissions that are sent to Slurm together; `at` is when, in seconds since the epoch.
+
+    `resources` are those of every job; they are not kept, since the batch script has them.
+    """
 
     folder: Path
     name: str
     members: tuple[Submission, ...]
     at: float
+    resources: Resources = field(default=Resources(), compare=False)
 
     @property
     def id(self) -> str | None:
         """Slurm's number of the array; None when it is not known to have been accepted."""
-        found = try_json(self.folder / "id.json").get("id")
-        return None if found is None else str(found)
+        number = try_json(self.folder / "id.json").get("id")
+        return None if number is None else str(number)
 
-    def accepted(self, number: str) -> None:
+    def accept(self, number: str) -> None:
         """Keep Slurm's number."""
         write_json(self.folder / "id.json", {"id": number})
 
@@ -142,18 +151,25 @@ def prefix(study: Path) -> str:
     return f"sweeper-{study.name}-{try_json(record)['id']}-"
 
 
-def plan(study: Path, owns: Sequence[Path], codes: Sequence[dict[str, str]]) -> Array:
-    """Note that the jobs in `owns` are about to be submitted with this code, before they are."""
+def plan(
+    study: Path,
+    job_dirs: Sequence[Path],
+    codes: Sequence[dict[str, str]],
+    resources: Resources,
+) -> Array:
+    """Note, before it is done, that the jobs in `job_dirs` are submitted with this code."""
     name, members = f"{prefix(study)}{(token := uuid4().hex[:12])}", []
-    for own, code in zip(owns, codes, strict=True):
-        folder = own / f"submission-{len(submissions(own))}"
+    for job_dir, code in zip(job_dirs, codes, strict=True):
+        folder = job_dir / f"submission-{len(submissions(job_dir))}"
         private_folder(folder)
         write_json(folder / "submission.json", {"code": code})
         members.append(Submission(folder=folder))
     folder = study / "slurm" / token
     private_folder(folder)
-    array = Array(folder=folder, name=name, members=tuple(members), at=time.time())
-    places = [f"{member.own.name}/{member.folder.name}" for member in members]
+    array = Array(
+        folder=folder, name=name, members=tuple(members), at=time.time(), resources=resources
+    )
+    places = [f"{member.job_dir.name}/{member.folder.name}" for member in members]
     write_json(folder / "array.json", {"name": name, "members": places, "at": array.at})
     return array
 
@@ -183,18 +199,6 @@ def queued(study: Path) -> dict[tuple[str, int], Entry]:
     return {(entry.name, entry.index): entry for entry in scheduler.queue(prefix(study))}
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobState:
-    """One job as `sweeper status` tells it; `share` of its trials' work is done."""
-
-    id: str
-    state: str
-    node: str
-    since: str
-    trials: int
-    share: float
-
-
 def states(study: Path) -> list[JobState]:
     """Jobs whose results are not yet recorded; SchedulerError when Slurm does not answer."""
     known = [array for array in arrays(study) if not array.cancelled]
@@ -210,7 +214,7 @@ def states(study: Path) -> list[JobState]:
 
 def _state(array: Array, index: int, entry: Entry | None) -> JobState:
     member = array.members[index]
-    done = any(member.own.glob("result-*.json"))
+    done = any(member.job_dir.glob("result-*.json"))
     state = "vanished" if entry is None else entry.state.lower()
     if entry is not None and entry.state == "PENDING":
         state = f"pending ({entry.reason})"
@@ -220,8 +224,8 @@ def _state(array: Array, index: int, entry: Entry | None) -> JobState:
         state="finished" if done else state,
         node=entry.node if entry and entry.node else str(started.get("node", "")),
         since=entry.since if entry else str(started.get("at", "")),
-        trials=len(try_json(member.own / "job.json").get("trials", ())),
-        share=member.share,
+        trials=len(try_json(member.job_dir / "job.json").get("trials", ())),
+        fraction=member.fraction,
     )
 
 

@@ -33,6 +33,19 @@ class Moved:
     changes: tuple[float, ...]
     own: tuple[float, ...]
 
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Moved:
+        """From its fields as JSON."""
+        role = record["role"]
+        return cls(
+            name=record["name"],
+            role=None if role is None else Role(role),
+            entries=record["entries"],
+            rms=float(record["rms"]),
+            changes=tuple(map(float, record["changes"])),
+            own=tuple(map(float, record["own"])),
+        )
+
 
 def moved(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[Moved]:
     """Train `trial` on one batch, its first, and re-evaluate that batch after every step.

@@ -1,20 +1,19 @@
-"""Train on a cluster with Slurm: packs as jobs, in arrays, sent through submitit."""
+"""Run jobs on a cluster with Slurm: in arrays, sent through submitit."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from submitit import SlurmExecutor
+import submitit
 from submitit.core.utils import (
     DelayedSubmission,
     FailedJobError,
@@ -22,26 +21,23 @@ from submitit.core.utils import (
     JobPaths,
 )
 
-from sweeper.data.corpus import Corpus
 from sweeper.errors import ConfigError, suggest
-from sweeper.launch import node
-from sweeper.launch.arrays import Array
-from sweeper.launch.fleet import AWAY, Fleet, Pace
-from sweeper.launch.launcher import Work
-from sweeper.launch.scheduler import (
+from sweeper.launch.executor import Context, Executor
+from sweeper.launch.job import Resources
+from sweeper.launch.slurm import node
+from sweeper.launch.slurm.arrays import Array
+from sweeper.launch.slurm.executor import AWAY, Pace, SlurmExecutor
+from sweeper.launch.slurm.scheduler import (
     SchedulerError,
     ask,
     first_lines,
     outside_a_job,
     partitions,
 )
-from sweeper.training.pack import Compile
-from sweeper.training.train import Execution
-from sweeper.trial import Result, Trial
 
-OURS = {"array", "chdir", "error", "job-name", "open-mode", "output", "requeue", "signal"}
+DRIVER_OPTIONS = {"array", "chdir", "error", "job-name", "open-mode", "output", "requeue", "signal"}
 """What a batch script says already, in the way that the driver relies on."""
-ASSIGNED = {
+KEY_OF_COMPLAINT = {
     "account": "account",
     "partition": "partition",
     "qos": "qos",
@@ -52,25 +48,28 @@ ASSIGNED = {
     "gres|gpu": "gpus",
 }
 """What Slurm complains of, and the key that it is about."""
+DEFAULT = Resources()
+"""Those of the launcher's own settings."""
 UNCOUNTED = 10**6
 """submitit counts how often a job was told to leave; the driver does so itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """Packs as Slurm jobs, one GPU or some cores each.
+    """Jobs in arrays, one GPU or some cores each unless a job asks for other resources.
 
     What a cluster must be told: `partition`, `account`, `qos`, `constraint`, `gpus` to a job
     (0: it trains on `cpus` cores; `gres` says it in another way), `memory` such as 16G, `time`
     in minutes. `setup` are lines of shell before the job, `sbatch` further options of sbatch's,
     `python` the words that start Python.
 
-    `pack` trials are a job; `jobs` at most are submitted at a time, `array_parallelism` at most
-    of an array run at a time. A job saves itself every `save_every` seconds, and `warn` seconds
-    before its time is up, when it goes back into the queue. One that dies is sent again, at most
-    `retries` times running without coming further. The queue is looked at every `poll` seconds;
-    a job that vanished has `grace` seconds to appear again.
+    `jobs` at most are submitted at a time, `array_parallelism` at most of an array run at a time. A
+    job saves itself `warn` seconds before its time is up, when it goes back into the queue. One
+    that dies is sent again, at most `retries` times running without coming further. The queue is
+    looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again.
     """
+
+    pins_gpus: ClassVar[bool] = True
 
     partition: str | None = None
     account: str | None = None
@@ -84,9 +83,6 @@ class Slurm:
     warn: int = 120
     array_parallelism: int = 64
     jobs: int = 512
-    pack: int = 16
-    compile: Compile = "auto"
-    save_every: float = 300.0
     retries: int = 2
     poll: float = 10.0
     grace: float = 60.0
@@ -96,12 +92,11 @@ class Slurm:
 
     def __post_init__(self) -> None:
         """Refuse what no cluster could mean."""
-        for key in ("cpus", "time", "array_parallelism", "jobs", "pack"):
+        for key in ("cpus", "time", "array_parallelism", "jobs"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, getattr(self, key), "a whole number, at least 1")
-        for key in ("save_every", "poll"):
-            if not getattr(self, key) > 0:
-                raise ConfigError(key, getattr(self, key), "a positive number of seconds")
+        if not self.poll > 0:
+            raise ConfigError("poll", self.poll, "a positive number of seconds")
         for key in ("retries", "grace", "warn"):
             if not getattr(self, key) >= 0:
                 raise ConfigError(key, getattr(self, key), "at least 0")
@@ -121,35 +116,24 @@ class Slurm:
         for name, value in self.sbatch.items():
             _check_option(name, value)
 
-    def precision(self) -> str:
-        """Bfloat16 autocast on a GPU, float32 elsewhere."""
-        return "bfloat16" if self.gpus else "float32"
+    @property
+    def device(self) -> str:
+        """A GPU where jobs ask for one."""
+        return "cuda" if self.gpus else "cpu"
 
-    def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
-        """`pack`, and NaN: how long a node takes cannot be measured here."""
-        return self.pack, math.nan
+    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+        """None of this machine's."""
+        return 1
 
-    def run(self, work: Work) -> Iterator[list[Result]]:
-        """Jobs for all that is pending, those of earlier drivers included; see `Launcher`."""
-        self.check(work.folder)
-        execution = Execution(
-            device="cuda" if self.gpus else "cpu",
-            compile=self.compile,
-            checkpoints=work.folder / "checkpoints",
-            save_every=self.save_every,
-        )
-        pace = Pace(
-            pack=self.pack,
-            jobs=self.jobs,
-            retries=self.retries,
-            poll=self.poll,
-            grace=self.grace,
-        )
-        yield from Fleet(work, pace, execution, self).results()
+    def executor(self, context: Context) -> Executor:
+        """One that takes over the jobs of earlier drivers; ConfigError as `check`."""
+        self.check(context.folder)
+        pace = Pace(jobs=self.jobs, poll=self.poll, grace=self.grace)
+        return SlurmExecutor(context, pace, self)
 
     def submit(self, array: Array) -> str:
-        """Send an array; see `fleet.Submitter`."""
-        executor = self._executor(array.folder, array.name)
+        """Send an array; see `executor.Submitter`."""
+        executor = self._executor(array.folder, array.name, array.resources)
         folders = [str(member.folder) for member in array.members]
         try:
             with outside_a_job(), redirect_stderr(StringIO()):
@@ -206,7 +190,7 @@ class Slurm:
     def _explained(self, error: SchedulerError) -> Exception:
         """Slurm's refusal by the key that it is about, where that can be told."""
         said = str(error)
-        for pattern, key in ASSIGNED.items():
+        for pattern, key in KEY_OF_COMPLAINT.items():
             if re.search(pattern, said, re.I):
                 return ConfigError(f"launcher.{key}", getattr(self, key), f"Slurm says: {said}")
         if AWAY.search(said):
@@ -216,31 +200,37 @@ class Slurm:
         }
         return ConfigError("launcher", sizes, f"what some node has; Slurm says: {said}")
 
-    def _executor(self, folder: Path, name: str) -> SlurmExecutor:
+    def _executor(
+        self, folder: Path, name: str, resources: Resources = DEFAULT
+    ) -> submitit.SlurmExecutor:
         """The executor of submitit with all of this in its parameters; it writes below `folder`."""
         ask("sbatch", "--version")
         words = self.python or (sys.executable,)
-        executor = SlurmExecutor(folder, max_num_timeout=UNCOUNTED, python=shlex.join(words))
+        executor = submitit.SlurmExecutor(
+            folder, max_num_timeout=UNCOUNTED, python=shlex.join(words)
+        )
+        gpus = self.gpus if resources.gpus is None else resources.gpus
+        cpus = resources.cpus or self.cpus
         given = {
             "partition": self.partition,
             "account": self.account,
             "qos": self.qos,
             "constraint": self.constraint,
             "gres": self.gres,
-            "mem": self.memory,
-            "gpus_per_node": self.gpus if self.gpus and self.gres is None else None,
+            "mem": resources.memory or self.memory,
+            "gpus_per_node": gpus if gpus and self.gres is None else None,
         }
         executor.update_parameters(
             job_name=name,
-            time=self.time,
-            nodes=1,
-            ntasks_per_node=1,
-            cpus_per_task=self.cpus,
+            time=resources.time or self.time,
+            nodes=resources.nodes,
+            ntasks_per_node=resources.tasks,
+            cpus_per_task=cpus,
             array_parallelism=self.array_parallelism,
             setup=list(self.setup),
             wckey=None,
             # Since 22.05 srun does not take this from sbatch.
-            srun_args=[f"--cpus-per-task={self.cpus}"],
+            srun_args=[f"--cpus-per-task={cpus}"],
             additional_parameters={
                 **self.sbatch,
                 "requeue": True,
@@ -263,7 +253,7 @@ def _check_option(name: str, value: Any) -> None:
         raise ConfigError(
             key, value, "a long option of sbatch's without its dashes, such as licenses"
         )
-    if name in OURS:
+    if name in DRIVER_OPTIONS:
         raise ConfigError(key, value, "the driver sets it itself")
     if not isinstance(value, str | int) or value is False or "\n" in str(value):
         raise ConfigError(key, value, "a text of one line, a number, or true for an option alone")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.data.corpus import TokenCorpus
-from sweeper.training.coordinates import Repeated, moved, rms, tensors_in
+from sweeper.measure.coordinates import Repeated, moved, rms, tensors_in
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program
 from sweeper.trial import Trial
-from tests.training.helpers import GAMMAS, corpus, setup
+from tests.specs import spec_of
+from tests.training.helpers import GAMMAS, corpus, tree
 from tests.transfer.helpers import Plain
 
 STEPS = 3
@@ -25,12 +27,12 @@ def tokens(tmp_path: Path) -> TokenCorpus:
 
 def plain_trial() -> Trial:
     """Somebody's own model under the standard scheme, float64."""
-    made = setup("standard", steps=STEPS, warmup=0.0, final_lr=1.0, batch_size=3, seq_len=6)
+    made = tree("standard", steps=STEPS, warmup=0.0, final_lr=1.0, batch_size=3, seq_len=6)
     made["model"] = {"_target_": "tests.transfer.helpers.Plain", "width": 16, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}
     made["data"]["classes"] = 11
     made["optimizer"] |= {"weight_decay": 0.0}
-    return Trial(setup=made, hps=dict.fromkeys(GAMMAS, 0.0) | {"eta": -6.0}, seed=3)
+    return Trial(spec=spec_of(made), log2_hps=dict.fromkeys(GAMMAS, 0.0) | {"eta": -6.0}, seed=3)
 
 
 def stages(model: Plain, x: Tensor) -> dict[str, Tensor]:
@@ -87,23 +89,29 @@ def test_every_module_is_told_in_the_order_in_which_it_returns(tokens: TokenCorp
 def test_it_is_the_same_each_time_and_leaves_no_hooks(tokens: TokenCorpus) -> None:
     trial = plain_trial()
     assert moved(trial, tokens) == moved(trial, tokens)
-    model = program(prepare(trial.setup), torch.device("cpu")).model
+    model = program(prepare(trial.spec), torch.device("cpu")).model
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_without_a_learning_rate_nothing_moves(tokens: TokenCorpus) -> None:
     trial = plain_trial()
-    still = Trial(setup=trial.setup, hps={**trial.hps, "eta": -60.0}, seed=0)
+    still = Trial(spec=trial.spec, log2_hps={**trial.log2_hps, "eta": -60.0}, seed=0)
     assert all(max(one.changes) < 1e-12 for one in moved(still, tokens))
 
 
 def test_a_head_of_many_classes_is_seen_too(tmp_path: Path) -> None:
     """From 4096 classes on, training computes the loss in chunks and calls no head."""
     trial = plain_trial()
-    made = {**trial.setup, "data": {**trial.setup["data"], "classes": 4096}}
-    made["model"] = setup()["model"] | {"width": 16, "depth": 1}
-    made["base"] = {"width": 16, "depth": 1}
-    found = moved(Trial(setup=made, hps=trial.hps, seed=0), corpus(tmp_path))
+    spec = replace(
+        trial.spec,
+        data={**trial.spec.data, "classes": 4096},
+        model=spec_of(tree()).model,
+        width=16,
+        depth=1,
+        base_width=16,
+        base_depth=1,
+    )
+    found = moved(Trial(spec=spec, log2_hps=trial.log2_hps, seed=0), corpus(tmp_path))
     head = next(one for one in found if one.name == "head")
     assert head.entries == 3 * 6 * 4096 and head.changes[0] > 0
 

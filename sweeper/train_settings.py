@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, cos, pi
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sweeper.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sweeper.trial import PlainHps
 
 SHAPE = ("warmup", "final_lr")
 """Hyperparameters that any space may hold: factors on the shape of the schedule."""
@@ -47,11 +49,9 @@ class TrainSettings:
         if self.clip is not None and not self.clip > 0:
             raise ConfigError("clip", self.clip, "null, or a positive number")
 
-    def of(self, values: Mapping[str, float]) -> TrainSettings:
-        """The settings of a trial with hyperparameters `values`: its schedule's shape."""
-        shape = {
-            name: min(1.0, getattr(self, name) * values[name]) for name in SHAPE if name in values
-        }
+    def of(self, hps: PlainHps) -> TrainSettings:
+        """The settings of a trial with hyperparameters `hps`: its schedule's shape."""
+        shape = {name: min(1.0, getattr(self, name) * hps[name]) for name in SHAPE if name in hps}
         return replace(self, **shape) if shape else self
 
     def window(self) -> int:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import Update
-from sweeper.training.underflow import below_eps
+from sweeper.measure.underflow import below_eps
 from sweeper.trial import Trial
-from tests.training.helpers import corpus, setup, trial
+from tests.specs import spec_of
+from tests.training.helpers import corpus, tree, trial
 from tests.training.optimizers import Member, Run, shipped
 
 STEPS = 5
@@ -59,10 +60,10 @@ def test_adafactor_s_roots_are_of_rows_and_columns() -> None:
 
 
 def with_eps(name: str, eps: float | None, steps: int = 1) -> Trial:
-    made = setup("mup", steps=steps)
+    made = tree("mup", steps=steps)
     own = {"_target_": made["optimizer"]["_target_"].replace("adamw.AdamW", name)}
     own |= {} if eps is None else {"eps": eps}
-    return Trial(setup={**made, "optimizer": own}, hps=trial("mup").hps, seed=0)
+    return Trial(spec=spec_of({**made, "optimizer": own}), log2_hps=trial("mup").log2_hps)
 
 
 @pytest.mark.parametrize("name", ["adamw.AdamW", "muon.Muon", "adafactor.Adafactor"])
@@ -83,7 +84,7 @@ def test_it_counts_what_a_loop_counts(tmp_path: Path) -> None:
 
     made, tokens, eps = with_eps("adamw.AdamW", 1e-3), corpus(tmp_path), 1e-3
     run = PackRun(Pack(trials=(made,), corpus=tokens))
-    scales = run.prepared.scales(made.values())
+    scales = run.prepared.scales(made.hps)
     x, y = run.feed.batch(0)
     losses, grads = run._gradients(x[run.rows], y[run.rows])
     assert losses.isfinite().all()
@@ -100,5 +101,9 @@ def test_optimizers_without_such_roots_and_broken_runs_have_no_share(tmp_path: P
     tokens = corpus(tmp_path)
     assert math.isnan(below_eps(with_eps("sgd.SGD", None), tokens))
     assert math.isnan(below_eps(with_eps("lion.Lion", None), tokens))
-    wild = Trial(setup=setup("standard", steps=4), hps=trial("standard", eta=900.0).hps, seed=0)
+    wild = Trial(
+        spec=spec_of(tree("standard", steps=4)),
+        log2_hps=trial("standard", eta=900.0).log2_hps,
+        seed=0,
+    )
     assert math.isnan(below_eps(wild, tokens))
