@@ -14,7 +14,7 @@ from torch import nn
 
 from sweeper.catalog import TARGET, plugin_target, with_targets
 from sweeper.errors import ConfigError
-from sweeper.models.classify import scaled_ops, specs_between
+from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.plugin import arguments, build, load
 from sweeper.scaling.prescription import Prescription, prescribe
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp

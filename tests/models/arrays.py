@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sweeper.data.arrays import ArrayCorpus, save
-from sweeper.models.classify import Build, scaled_ops, specs_between
+from sweeper.models.classifier import Build, scaled_ops, specs_between
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
 from sweeper.training.pack import Pack

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import scaled_ops, specs_between
+from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.fp8 import (
     DTYPES,
     Format,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import scaled_ops, specs_between
+from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.plugin import build
 from sweeper.scaling.scheme import standard_std

@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import specs_between
+from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
 from sweeper.plugin import build
 from sweeper.scaling.effective_theory import EffectiveTheory
