@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sweeper"
 LAYERS = [
     "errors",
     "trial catalog plugins",
-    "files optuna_tables",
+    "files optuna_storage",
     "scaling data search mirror lock completion",
     "study",
     "models",
@@ -35,7 +35,7 @@ ONLY = {
     "omegaconf": {"config"},
     "submitit": {"launch.slurm"},
     "wandb": {"report.wandb"},
-    "optuna": {"mirror", "optuna_tables", "search.prune", "search.tpe"},
+    "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
     "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
     "jinja2": {"report.page"},
     "tokenizers": {"data.textfiles"},
