@@ -221,6 +221,8 @@ class Mirror:
         """The range that Optuna shows for a hyperparameter, wide enough for `value`."""
         import optuna
 
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is not finite")
         if name not in self._bounds:
             every = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
             seen = [value for value in every if abs(value) < 1000] or [math.log2(value)]

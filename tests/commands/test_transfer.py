@@ -100,7 +100,7 @@ class TestPlan:
         (["--to-width", "32", "root=${oc.env:NOPE_NOPE}"], "'NOPE_NOPE' not found"),
         (["--to-width", "32", "--strict"], "give both"),
         (["--to-width", "32", "a,b"], "is not an override"),
-        (["--to-width", "32", "launcher.device=tpu"], "launcher.device='tpu' is refused"),
+        (["--to-width", "32", "runner.device=tpu"], "runner.device='tpu' is refused"),
     ],
 )
 def test_bad_input_is_one_message_and_writes_nothing(
@@ -294,8 +294,8 @@ def found(*, warranted: bool) -> Trend:
         widths=(16, 32, 64),
         slope=Estimate(value=-0.5, low=-0.6, high=-0.4),
         target=256,
-        transferred=0.0,
-        predicted=near,
+        transferred_log2=0.0,
+        predicted_log2=near,
         gain=Estimate(value=0.0625, low=0.01, high=0.1),
         warranted=warranted,
         reason="because",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sweeper.errors import BadInput
-from sweeper.models.classify import scaled_ops, specs_between
+from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.spec import Role
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
-from tests.models.test_classify_uses import BASE, WIDE, Model, classify, facts
+from tests.models.classifier.test_uses import BASE, WIDE, Model, classify, facts
 
 UNDECIDED = {
     "an operation without a rule": (
@@ -76,7 +76,7 @@ def test_a_forward_pass_that_cannot_be_traced_says_where() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         return m.w(x) if x.sum().item() > 0 else x
 
-    with pytest.raises(BadInput, match=r"test_classify_limits\.py:\d+.* meta .*\n.*\n  w\.weight"):
+    with pytest.raises(BadInput, match=r"test_limits\.py:\d+.* meta .*\n.*\n  w\.weight"):
         classify(forward, lambda w: {"w": nn.Linear(w, w)})
     given = classify(forward, lambda w: {"w": nn.Linear(w, w)}, roles={"*": "hidden"})
     assert given["w.weight"].fan_in == 32
@@ -162,3 +162,21 @@ def test_parameters_made_elsewhere_are_moved() -> None:
 
     specs = classify(lambda m, x: m.v(m.w(x)), parts)
     assert [str(specs[n].role) for n in ("w.weight", "v.weight")] == ["hidden", "readout"]
+
+
+def test_a_parameter_that_changes_its_rank_is_named() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {"w": (width, width) if width > 16 else (width,)}
+
+    with pytest.raises(
+        BadInput, match=r"parameter w has shape \[16\] .* and \[32, 32\] in a larger"
+    ):
+        classify(lambda m, x: x * m.w.sum(), parts)
+
+
+def test_a_parameter_that_changes_its_name_is_named() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {f"w{width}": (width,)}
+
+    with pytest.raises(BadInput, match=r"parameter w32 has no counterpart"):
+        classify(lambda m, x: x * getattr(m, f"w{x.size(-1)}"), parts)

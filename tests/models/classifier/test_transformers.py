@@ -162,8 +162,9 @@ def test_a_model_of_seven_billion_parameters() -> None:
 
     # Both sizes are of this depth; the wider one has 25 billion parameters.
     small = {"hidden_size": 4096, "intermediate_size": 11008}
-    start = time.perf_counter()
+    # CPU time: other work on the machine does not count.
+    start = time.process_time()
     specs = sweeper.classify(build, small, {name: 2 * size for name, size in small.items()})
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60
     assert len(specs) == 3 + 32 * 9
     assert specs["model.layers.31.mlp.down_proj.weight"].base_fan_in == 11008

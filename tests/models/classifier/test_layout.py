@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sweeper.models.provenance import FOREIGN, Layout, lay, of_parameter, read
+from sweeper.models.classifier.layout import FOREIGN, ParamLayout
 
 STEPS = ("transpose", "narrow", "select", "split", "merge", "copy", "expand")
 
@@ -37,26 +37,26 @@ def test_views_are_read_back(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(STEPS), max_size=5))
     # Every entry holds its own number, so its place in the parameter can be worked out.
     x = torch.arange(int(torch.tensor(shape).prod())).reshape(shape)
-    layout: Layout | None = of_parameter("w", x.shape, x.stride())
+    layout = ParamLayout.of_parameter("w", x)
     for name in names:
         y = step(x, name, data.draw)
         if y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
-            dims = read(layout, x.shape, x.stride())
-            if dims is None:
+            mapping = layout.mapping(x)
+            if mapping is None:
                 return  # refused, which is always allowed
             if y.shape != x.shape:  # a merge that had to copy: as its clone, then the view
                 z = x.clone(memory_format=torch.contiguous_format)
-                layout = Layout("w", lay(dims, z.shape, z.stride()))
+                layout = ParamLayout("w").placed(mapping, z)
             else:
-                layout = Layout("w", lay(dims, y.shape, y.stride()))
+                layout = ParamLayout("w").placed(mapping, y)
         x = y
-    dims = read(layout, x.shape, x.stride())
-    if dims is None:
+    mapping = layout.mapping(x)
+    if mapping is None:
         return
     places = torch.stack(torch.unravel_index(x, shape)) if x.dim() else None
-    for i, atoms in enumerate(dims):
-        stems = {dim for dim, _ in atoms} - {FOREIGN}
+    for i, components in enumerate(mapping):
+        stems = {dim for dim, _ in components} - {FOREIGN}
         for dim in range(len(shape)):
             along = places.movedim(i + 1, 0)[:, dim]
             moves = bool((along != along[:1]).any())
-            assert moves == (dim in stems), (shape, names, dims, i, dim)
+            assert moves == (dim in stems), (shape, names, mapping, i, dim)
