@@ -46,10 +46,11 @@ def test_damaged_files_cost_their_trials_time_alone(
         (own / "result-7.json").write_bytes(b"\xff" * 99)
     rewrite_results(harness.study, lambda lines: [lines[0][: len(lines[0]) // 2], *lines[1:]])
     (harness.study / "search.json").write_text("{")
-    (harness.study / "study.db").write_bytes(b"rubbish" * 999)
+    (harness.study / "study.journal").write_bytes(b"rubbish" * 999)
     answer = harness.run("search", *WORDS, *LAUNCHERS[launcher])
     assert answer.code == 0, answer
-    assert answer.out.count("Note: the result file") == 1 and "study.db.damaged-1" in answer.out
+    assert answer.out.count("Note: the result file") == 1
+    assert "study.journal.damaged-1" in answer.out
     assert_whole(harness, expected)
 
 
