@@ -13,16 +13,22 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
-    "errors",
-    "trial catalog plugins",
-    "files optuna_tables",
+    "errors control",
+    "plugin",
+    "catalog train_settings",
+    "trial",
+    "files optuna_storage",
     "scaling data search mirror lock completion",
-    "study",
+    "study launch",
     "models",
     "training",
-    "launch transfer",
+    "measure",
+    "runner",
+    "transfer",
     "report",
     "settings config",
+    "replay",
+    "loop",
     "sweep",
     "commands",
     "cli",
@@ -33,16 +39,16 @@ ONLY = {
     "typer": {"cli"},
     "hydra": {"config"},
     "omegaconf": {"config"},
-    "submitit": {"launch.slurm"},
+    "submitit": {"launch.slurm.launcher"},
     "wandb": {"report.wandb"},
-    "optuna": {"mirror", "optuna_tables", "search.prune", "search.tpe"},
+    "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
     "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
     "jinja2": {"report.page"},
     "tokenizers": {"data.textfiles"},
     "sklearn": {"data.digits"},
 }
 """The only modules that may know these libraries."""
-TORCH = ("models.", "training.", "launch.")
+TORCH = ("models.", "training.", "measure.", "runner.")
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
 
 

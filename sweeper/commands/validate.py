@@ -13,12 +13,13 @@ from sweeper.commands.output import Output, failures
 from sweeper.errors import BadInput
 from sweeper.files import try_json, write_json
 from sweeper.lock import StudyLock
+from sweeper.replay import replay_ladder
 from sweeper.report import console as show
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
-from sweeper.sweep import Sweep, replay_ladder
+from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import AXES, SEVERAL, Size, SizeCurve
 from sweeper.transfer.trend import Trend, trend
 from sweeper.transfer.verdict import Verdict, judge
@@ -52,17 +53,17 @@ def validate(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(rungs) * rule.points_per_line() * rule.seeds
         with progress(settings, output, "validate", planned) as monitor:
-            sweep = Sweep(experiment, study, settings.launcher, monitor, settings.logger)
-            curves = {c.size: c for c in sweep.ladder(found.best, rungs)}
+            sweep = Sweep(experiment, study, monitor)
+            curves = {c.size: c for c in sweep.ladder(found.best_log2, rungs)}
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
-    centre = found.best[rule.along]
+    centre = found.best_log2[rule.along]
     by_axis = {a: [curves[r] for r in s] for a, s in ladders.items()}
     verdicts = [
         judge(axis, part, centre, settings.ladder_base, rule) for axis, part in by_axis.items()
     ]
     moved = trend(by_axis.get("width", ()), centre, target)
-    record = _record(rule.along, found.best, verdicts, list(curves.values()), moved)
+    record = _record(rule.along, found.best_log2, verdicts, list(curves.values()), moved)
     name = "" if rule.along == "eta" else f"-{rule.along}"
     path = folder / f"validation{name}.json"
     write_json(path, _with_earlier(record, try_json(path)))
@@ -87,13 +88,13 @@ def measured_trend(
     if settings.transfer.along != "eta":
         return None
     rungs: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
-    curves, _, missing = replay_ladder(experiment, found.best, rungs, lookup)
-    return None if missing else trend(curves, found.best["eta"], target)
+    curves, _, missing = replay_ladder(experiment, found.best_log2, rungs, lookup)
+    return None if missing else trend(curves, found.best_log2["eta"], target)
 
 
 def _record(
     along: str,
-    best: Log2Hps,
+    best_log2: Log2Hps,
     verdicts: Sequence[Verdict],
     curves: Sequence[SizeCurve],
     moved: Trend | None,
@@ -101,8 +102,8 @@ def _record(
     """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
     return {
         "along": along,
-        f"transferred_log2_{along}": best[along],
-        "log2_hps": dict(best),
+        f"transferred_log2_{along}": best_log2[along],
+        "log2_hps": dict(best_log2),
         "axes": [verdict.to_json() for verdict in verdicts],
         "trend": moved and moved.to_json(),
         "curves": [

@@ -20,6 +20,7 @@ from sweeper.transfer.ladder import SEVERAL, UNSCALED, named, place
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
+from sweeper.trial import plain
 
 
 def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
@@ -95,8 +96,9 @@ def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) 
 
 def _best(console: Console, found: Conclusion, space_names: Iterable[str]) -> None:
     made = table("Best configuration", ["hyperparameter", "log2", "value"])
+    best = plain(found.best_log2)
     for name in space_names:
-        made.add_row(name, f"{found.best[name]:g}", short(2.0 ** found.best[name]))
+        made.add_row(name, f"{found.best_log2[name]:g}", short(best[name]))
     console.print(made)
     seeds = f"mean of {found.seeds} seeds" if found.seeds > 1 else "one seed"
     console.print(
@@ -118,11 +120,11 @@ def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
 
 
 def _line_row(line: LineResult) -> list[str]:
-    values = [value for value, _ in line.points]
+    values = [value for value, _ in line.points_log2]
     return [
         line.name,
-        power(line.optimum),
-        short(2.0**line.optimum),
+        power(line.optimum_log2),
+        short(2.0**line.optimum_log2),
         number(line.objective),
         str(len(values)),
         f"{power(min(values))}..{power(max(values))}",
@@ -211,9 +213,9 @@ def verdict(console: Console, found: Verdict, along: str = "eta") -> None:
     for size in found.sizes:
         shown.add_row(
             place(asdict(size.size), found.axis),
-            within(size.optimum),
-            within(size.shift, sign="+"),
-            _basin(size.basin.width),
+            within(size.optimum_log2),
+            within(size.shift_log2, sign="+"),
+            _basin(size.basin.width_log2),
             number(size.loss.value, 3),
             within(size.regret, 4),
             within(size.cost, 4),
@@ -256,12 +258,12 @@ def trend(console: Console, found: Trend | None, *, applied: bool) -> None:
     """What the optima over width say of the target's, and what became of it."""
     if found is None:
         return
-    low, high = 2.0**found.predicted.low, 2.0**found.predicted.high
+    low, high = 2.0**found.predicted_log2.low, 2.0**found.predicted_log2.high
     text = (
         f"Trend over {len(found.widths)} widths: eta* goes as width^({within(found.slope)}). "
-        f"At width {found.target} it predicts eta {short(2.0**found.predicted.value)} "
+        f"At width {found.target} it predicts eta {short(2.0**found.predicted_log2.value)} "
         f"({short(low)} to {short(high)}) where the plan's transferred one is "
-        f"{short(2.0**found.transferred)}. "
+        f"{short(2.0**found.transferred_log2)}. "
     )
     saved = f"going over saves {found.gain.value:.4f} nats"
     if applied:
@@ -303,5 +305,5 @@ def _finding(finding: Finding) -> list[str]:
     if after is None:
         return ["-", "-", "-", "not tried"]
     share = f"{100 * finding.explained.value:.0f} %"
-    shift, cost = within(after.shift, sign="+"), within(after.cost, 4)
+    shift, cost = within(after.shift_log2, sign="+"), within(after.cost, 4)
     return [shift, cost, number(after.loss.value, 3), share]

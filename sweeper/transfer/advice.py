@@ -63,7 +63,7 @@ def _seeds(size: SizeVerdict, rule: LadderRule) -> int:
     An interval of half-width h around a value that is d off its threshold clears it with
     (h / d)^2 times the seeds. One estimate beyond its threshold suffices to fail.
     """
-    pairs = ((size.shift, rule.max_shift), (size.cost, rule.allowed(size.loss.value)))
+    pairs = ((size.shift_log2, rule.max_shift), (size.cost, rule.allowed(size.loss.value)))
     within, beyond = list[float](), list[float]()
     for estimate, limit in pairs:
         room = limit - abs(estimate.value)

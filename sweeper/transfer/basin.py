@@ -18,19 +18,21 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Basin:
-    """The ends (log2 eta) of the basin as far as it was measured, and its width in log2.
+    """The ends of the basin as far as it was measured, and its width, all in log2 eta.
 
     Where the curve ends within the basin the width is the least that it can be, and its interval
     reaches +inf; beside a point that diverged it reaches that point.
     """
 
-    low: float
-    high: float
-    width: Estimate
+    low_log2: float
+    high_log2: float
+    width_log2: Estimate
 
 
 UNKNOWN_BASIN = Basin(
-    low=math.nan, high=math.nan, width=Estimate(value=math.nan, low=-math.inf, high=math.inf)
+    low_log2=math.nan,
+    high_log2=math.nan,
+    width_log2=Estimate(value=math.nan, low=-math.inf, high=math.inf),
 )
 
 
@@ -48,7 +50,7 @@ def basin(etas: Array, rows: Array, places: Array, heights: Array) -> Basin:
         low=Estimate.of(float(least[0]), least[1:]).low,
         high=Estimate.of(float(most[0]), most[1:]).high,
     )
-    return Basin(low=-float(left[0]), high=float(right[0]), width=width)
+    return Basin(low_log2=-float(left[0]), high_log2=float(right[0]), width_log2=width)
 
 
 def _end(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+from sweeper.catalog import TARGET, plugin_target
 from sweeper.scaling.abc import MUP, exponents, shift
 from sweeper.scaling.adjusted import Change
 from sweeper.scaling.spec import Role, Update
@@ -16,7 +17,6 @@ from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import PlannedParameter
 from sweeper.trial import Log2Hps
 
-ADJUSTED = "sweeper.scaling.adjusted.Adjusted"
 DEVIATES = 0.1
 """Exponents that differ by less from muP's are taken as equal."""
 MATTERS = 0.01
@@ -43,7 +43,7 @@ class Head:
 class Situation:
     """What is known of a transfer that fails before anything more is trained.
 
-    `tree` is the study's resolved configuration and `best` its optimum (log2). `rows` are the
+    `tree` is the study's resolved configuration and `best_log2` its optimum. `rows` are the
     parameters with their exponents, read between `base` and `large`; empty when these are
     equally wide. `heads` is the attention at both sizes, None without any. `margins`, at base
     and large, say how far in log2 the optimum lies below the first rate that diverged; +inf
@@ -52,7 +52,7 @@ class Situation:
     """
 
     tree: Mapping[str, Any]
-    best: Log2Hps
+    best_log2: Log2Hps
     base: Size
     large: Size
     parameters: Sequence[PlannedParameter]
@@ -88,8 +88,8 @@ class Ablation:
 def deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
     """By role, the powers that a scheme's rules lack to muP's; roles that agree are left out.
 
-    muP's exponents (Everett et al., Table 1, with erratum E1; full alignment) are first shifted
-    to the scheme's own multiplier, so that schemes which train alike do not deviate.
+    muP's exponents (Everett et al., Table 1, with erratum E1, docs/errata.md; full alignment) are
+    first shifted to the scheme's own multiplier, so that schemes which train alike do not deviate.
     """
     found: dict[Role, Change] = {}
     for role in ROLES:
@@ -116,7 +116,8 @@ def _adjusted(s: Situation, **changes: Any) -> dict[str, Any]:
     own = dict(s.tree["parameterization"])
     space = own.pop("space")
     made = {k: asdict(v) if isinstance(v, Change) else v for k, v in changes.items()}
-    return {"parameterization": {"_target_": ADJUSTED, "scheme": own, **made, "space": space}}
+    target = plugin_target("parameterization", "adjusted")
+    return {"parameterization": {TARGET: target, "scheme": own, **made, "space": space}}
 
 
 def _powers(change: Change) -> str:
@@ -190,7 +191,7 @@ def _decay(s: Situation) -> Ablation | None:
         )
     hidden = [p for p in s.parameters if p.role == Role.HIDDEN] or list(s.parameters)
     base, large = (median(getattr(p, k).weight_decay for p in hidden) for k in ("base", "target"))
-    kept = base / 2.0 ** s.best.get("weight_decay", 0.0)
+    kept = base / 2.0 ** s.best_log2.get("weight_decay", 0.0)
     seen = f"a step removes {base:.3g} of a hidden weight at the base and {large:.3g} at {s.large}"
     return Ablation(
         name="decay",

@@ -26,7 +26,6 @@ class CheckRule:
     eta: float | None = None
     threshold: float = 0.25
     scale_steps: int = 50
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""

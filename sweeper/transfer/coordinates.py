@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sweeper.measure.coordinates import Moved
 from sweeper.scaling.names import layer_of
 from sweeper.scaling.spec import Role
-from sweeper.training.coordinates import Moved
 from sweeper.transfer.check import CheckRule
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import Size

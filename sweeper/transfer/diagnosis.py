@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweeper.catalog import with_names
 from sweeper.transfer.battery import Ablation
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderRule, SizeCurve
@@ -41,8 +42,8 @@ class Finding:
             return f"{said}: it could not be tried ({self.error})"
         then, now = self.before, self.after
         return (
-            f"{said}: the optimum moves by {_number(now.shift, '+.2f')} instead of "
-            f"{_number(then.shift, '+.2f')} and the base's optimum costs "
+            f"{said}: the optimum moves by {_number(now.shift_log2, '+.2f')} instead of "
+            f"{_number(then.shift_log2, '+.2f')} and the base's optimum costs "
             f"{_number(now.cost, '.4f')} instead of {_number(then.cost, '.4f')} nats; "
             f"{self._meaning()}"
         )
@@ -83,10 +84,12 @@ class Diagnosis:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, each finding with its sentence."""
+        """Plain JSON, each finding with its sentence; plugins have their stable names."""
         found = asdict(self) | {"conclusion": self.sentence}
         for record, finding in zip(found["findings"], self.findings, strict=True):
             record["sentence"] = finding.sentence
+            ablation = record["ablation"]
+            ablation["overrides"] = with_names("parameterization", ablation["overrides"])
         plain: dict[str, Any] = encode(found)
         return plain
 
@@ -103,8 +106,8 @@ def explained(before: SizeVerdict, after: SizeVerdict, rule: LadderRule) -> Esti
 
     The interval is that of `after` alone: the failure itself is beyond its own noise.
     """
-    whole = failure(before.shift.value, before.cost.value, before.loss.value, rule)
-    shift, cost, loss = after.shift, after.cost, after.loss.value
+    whole = failure(before.shift_log2.value, before.cost.value, before.loss.value, rule)
+    shift, cost, loss = after.shift_log2, after.cost, after.loss.value
     least = max(0.0, shift.low, -shift.high)
     most = max(abs(shift.low), abs(shift.high))
     value, low, high = (

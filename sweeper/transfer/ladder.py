@@ -155,29 +155,29 @@ class LadderRule:
         """Values of eta of one size's curve before any extension."""
         return 2 * int(self.span / self.step + 1e-9) + 1
 
-    def line(self, best: Log2Hps, value: Value) -> LineState:
+    def line(self, best_log2: Log2Hps, value: Value) -> LineState:
         """One size's curve around the middle, extended while its optimum is at its end."""
         reach = int(self.span / self.step + 1e-9) * self.step
-        centre = best[self.along]
+        centre = best_log2[self.along]
         axis = Axis(low=centre - reach, high=centre + reach, default=centre)
         rule = LineRule(step=self.step, points=self.points_per_line(), extend=self.extend)
 
         def evaluate(place: float) -> float | None:
-            values = [value(point) for point in self.seeded(best, place)]
+            values = [value(point) for point in self.seeded(best_log2, place)]
             known = [v for v in values if v is not None]
             return sum(known) / len(known) if len(known) == len(values) else None
 
         return replay(rule, axis, evaluate)
 
-    def seeded(self, best: Log2Hps, place: float) -> list[Point]:
+    def seeded(self, best_log2: Log2Hps, place: float) -> list[Point]:
         """The runs of one point of a curve."""
-        hps = {**best, self.along: place}
-        return [Point(hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
+        hps = Log2Hps({**best_log2, self.along: place})
+        return [Point(log2_hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
 
-    def missing(self, best: Log2Hps, value: Value) -> list[Point]:
+    def missing(self, best_log2: Log2Hps, value: Value) -> list[Point]:
         """Runs that one size's curve still needs."""
-        places = self.line(best, value).missing
-        points = [point for place in places for point in self.seeded(best, place)]
+        places = self.line(best_log2, value).missing
+        points = [point for place in places for point in self.seeded(best_log2, place)]
         return [point for point in points if value(point) is None]
 
 

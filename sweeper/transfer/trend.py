@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 class Trend:
     """log2 eta = a + slope * log2 width through the optima of `widths` (Everett et al.'s beta_n).
 
-    `predicted` is log2 eta at the width `target`; `transferred` the one that the plan has
+    `predicted_log2` is eta at the width `target`; `transferred_log2` the one that the plan has
     without it. `gain` is what going over from one to the other would save there, in nats, on
     the curve of the widest model. It is `warranted` when the slope's interval excludes 0 and
     that of the prediction the transferred eta: it then moves further than it may be wrong.
@@ -34,8 +34,8 @@ class Trend:
     widths: tuple[int, ...]
     slope: Estimate
     target: int
-    transferred: float
-    predicted: Estimate
+    transferred_log2: float
+    predicted_log2: Estimate
     gain: Estimate
     warranted: bool
     reason: str
@@ -64,8 +64,8 @@ def trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> Trend
         widths=tuple(fits),
         slope=slope,
         target=target,
-        transferred=transferred,
-        predicted=predicted,
+        transferred_log2=transferred,
+        predicted_log2=predicted,
         gain=widest.cost(float(off[0]), off[1:]),
         warranted=warranted,
         reason=reason,

@@ -20,17 +20,17 @@ Answer = Literal["holds", "fails", "cannot say yet"]
 
 @dataclass(frozen=True, kw_only=True)
 class SizeVerdict:
-    """One size: its optimum (log2 eta), the shift from the base's, its least loss (nats).
+    """One size: its optimum in log2 eta, the shift from the base's, its least loss (nats).
 
     `regret` is the loss of training at the transferred eta, `cost` that of training at the
-    optimum of the base's own curve. The answer rests on `shift` and `cost`: an eta that is off
+    optimum of the base's own curve. The answer rests on `shift_log2` and `cost`: an eta that is off
     at the base already is a matter of the search, not of the transfer. `basin` is the range of
     learning rates within 1 % of the least loss.
     """
 
     size: Size
-    optimum: Estimate
-    shift: Estimate
+    optimum_log2: Estimate
+    shift_log2: Estimate
     loss: Estimate
     regret: Estimate
     cost: Estimate
@@ -146,8 +146,8 @@ def _judge_size(
         reason = "every run diverged" if found is None else "every run of the base diverged"
         return SizeVerdict(
             size=size,
-            optimum=UNKNOWN,
-            shift=UNKNOWN,
+            optimum_log2=UNKNOWN,
+            shift_log2=UNKNOWN,
             loss=UNKNOWN,
             regret=UNKNOWN,
             cost=UNKNOWN,
@@ -172,8 +172,8 @@ def _judge_size(
         answer, reason = _answer(found, shift, cost, rule)
     return SizeVerdict(
         size=size,
-        optimum=found.optimum,
-        shift=shift,
+        optimum_log2=found.optimum,
+        shift_log2=shift,
         loss=found.loss,
         regret=found.regret,
         cost=cost,

@@ -34,7 +34,7 @@ def write_parabolas(study: Path, optima: Mapping[int, float]) -> None:
 
     def changed(line: str) -> str:
         result = Result.from_json(json.loads(line))
-        away = result.trial.hps["eta"] - best
+        away = result.trial.log2_hps["eta"] - best
         if abs(away) > 0.5:
             return line
         loss = 3 + (away - optima[result.trial.width]) ** 2
@@ -137,7 +137,7 @@ class TestPlan:
         (["--to-width", "32", "root=${oc.env:NOPE_NOPE}"], "'NOPE_NOPE' not found"),
         (["--to-width", "32", "--strict"], "give both"),
         (["--to-width", "32", "a,b"], "is not an override"),
-        (["--to-width", "32", "launcher.device=tpu"], "launcher.device='tpu' is refused"),
+        (["--to-width", "32", "runner.device=tpu"], "runner.device='tpu' is refused"),
     ],
 )
 def test_bad_input_is_one_message_and_writes_nothing(
@@ -287,7 +287,9 @@ class TestValidate:
         places = [point["log2_alpha_attn"] for point in record["curves"][0]["points"]]
         assert record["along"] == "alpha_attn"
         assert places == [centre - 0.5, centre, centre + 0.5]
-        trained = [r.trial.hps for r in Study.read(study).results() if r.trial.phase == "validate"]
+        trained = [
+            r.trial.log2_hps for r in Study.read(study).results() if r.trial.phase == "validate"
+        ]
         assert {hps["eta"] for hps in trained} == {best["best_log2"]["eta"]}
         assert {hps["alpha_attn"] for hps in trained} == set(places)
         page = (study / "report.html").read_text()
@@ -349,8 +351,8 @@ def trend_to_256(*, warranted: bool) -> Trend:
         widths=(16, 32, 64),
         slope=Estimate(value=-0.5, low=-0.6, high=-0.4),
         target=256,
-        transferred=0.0,
-        predicted=near,
+        transferred_log2=0.0,
+        predicted_log2=near,
         gain=Estimate(value=0.0625, low=0.01, high=0.1),
         warranted=warranted,
         reason="because",

@@ -11,7 +11,7 @@ from sweeper.transfer import curve as module
 from sweeper.transfer.ladder import LadderRule, Size
 from tests.scripts import load
 
-BENCH = load("experiment/verdict.py")
+BENCH = load("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.errors import ConfigError
+from sweeper.measure.coordinates import Moved, moved
 from sweeper.scaling.spec import Role
-from sweeper.training.coordinates import Moved, moved
 from sweeper.transfer.check import CheckRule
 from sweeper.transfer.coordinates import CoordinateCheck, Runs, check, judge, student
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Trial
-from tests.training.helpers import ETA, SCHEMES, corpus, setup
+from tests.specs import spec_of
+from tests.training.helpers import ETA, SCHEMES, corpus, tree
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128, 256)
@@ -34,7 +35,7 @@ def measured(
     """Runs of a decoder under `scheme`, or under the class `own` of `planted` in its place."""
     runs = {}
     for size in sizes:
-        made = setup(
+        made = tree(
             scheme,
             steps=RULE.steps,
             batch_size=4,
@@ -49,7 +50,7 @@ def measured(
             made["parameterization"]["_target_"] = f"tests.transfer.planted.{own}"
         made["parameterization"] |= keys
         hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme] - 1}
-        trials = [Trial(setup=made, hps=hps, seed=seed) for seed in range(RULE.seeds)]
+        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(RULE.seeds)]
         runs[size] = [moved(trial, tokens) for trial in trials]
     return runs
 
