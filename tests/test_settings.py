@@ -172,7 +172,7 @@ HERE = f"{__name__}."
             "a class with eps, hyperparameters, init, kind, settings, update, weight_decay",
         ),
         ("search", {"_target_": f"{HERE}Bare"}, "this has no conclude, no plan, no propose"),
-        ("launcher", {"_target_": f"{HERE}Bare"}, "this has no estimate"),
+        ("launcher", {"_target_": f"{HERE}Bare"}, "this has no device"),
         ("data", {"_target_": f"{HERE}Bare"}, "this has no prepare"),
         ("logger", {"_target_": f"{HERE}Bare"}, "a class with log, plan; this has no log, no plan"),
         ("logger", {"_target_": f"{HERE}Raises"}, "logger._target_=.*RuntimeError: boom, at"),

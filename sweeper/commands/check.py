@@ -150,6 +150,8 @@ def _coordinates(
         size: [short_run(experiment, size, slower, seed, "coordinates", **train) for seed in seeds]
         for size in sizes
     }
+    for size in sizes:
+        output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
     measured = _measured(experiment, folder, [t for runs in trials.values() for t in runs], output)
     runs = {
         size: [[Moved.from_json(module) for module in measured[trial.key]] for trial in of_size]

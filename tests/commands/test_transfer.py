@@ -258,7 +258,7 @@ class TestValidate:
         sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
         assert [size["is_base"] for size in sizes["batch_size"]] == [True, False]
         results = Study.read(study).results()
-        settings = {(r.trial.setup["train"]["batch_size"], r.steps) for r in results}
+        settings = {(r.trial.spec.train.batch_size, r.steps) for r in results}
         assert settings == {(2, 4), (2, 9), (4, 4)}
         assert "Validation over batch size" in (study / "report.html").read_text()
 
