@@ -19,8 +19,15 @@ from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_name
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional, prepare
-from sweeper.transfer.check import CheckRule
-from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, LadderSize, Size, place
+from sweeper.transfer.coordinates import CheckRule
+from sweeper.transfer.ladder import (
+    JOINT_AXIS,
+    LADDER_AXES,
+    LadderRule,
+    LadderSize,
+    Size,
+    label_size,
+)
 from sweeper.trial import Axis, Log2Hps, Space, Trial
 
 NUMERICS = 2
@@ -89,7 +96,7 @@ class Settings:
     def setup(self, data: Mapping[str, Any], precision: str, size: Size) -> dict[str, Any]:
         """What determines a trial beside hyperparameters and seed; see `Trial.setup`."""
         scheme = {k: v for k, v in self.raw["parameterization"].items() if k != "space"}
-        train = {**self.raw["train"], **size.train()}
+        train = {**self.raw["train"], **size.train_overrides()}
         if train["precision"] == "auto":
             train["precision"] = precision
         # Without casts it is left out: trials then have the keys that they had before it was.
@@ -256,8 +263,9 @@ def _check_ladders(settings: Settings) -> None:
             except ConfigError as error:
                 if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
                     raise
-                key = AXES.get(axis, "sizes")
-                value = place(asdict(size), axis) if axis == SEVERAL else getattr(size, axis)
+                key = LADDER_AXES.get(axis, "sizes")
+                joint = axis == JOINT_AXIS
+                value = label_size(asdict(size), axis) if joint else getattr(size, axis)
                 allowed = f"sizes that the model can have ({error})"
                 raise ConfigError(f"transfer.{key}", value, allowed) from error
 

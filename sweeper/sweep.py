@@ -134,11 +134,11 @@ def replay_ladder(
         state = rule.line(best, value)
         losses = {}
         for eta in state.known:
-            runs = [value(point) for point in rule.seeded(best, eta)]
+            runs = [value(point) for point in rule.runs_at(best, eta)]
             losses[eta] = tuple(run for run in runs if run is not None)
             known += len(losses[eta])
         known += sum(
-            value(point) is not None for eta in state.missing for point in rule.seeded(best, eta)
+            value(point) is not None for eta in state.missing for point in rule.runs_at(best, eta)
         )
         curves.append(SizeCurve(size=size, losses=losses))
         missing += [trial(point) for point in rule.missing(best, value)]

@@ -14,13 +14,14 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
     "errors",
-    "trial catalog plugins",
+    "trial catalog plugin",
     "files optuna_tables",
     "scaling data search mirror lock completion",
     "study",
     "models",
     "training",
     "launch transfer",
+    "diagnosis",
     "report",
     "settings config",
     "sweep",

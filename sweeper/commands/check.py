@@ -21,11 +21,10 @@ from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.training.coordinates import Moved, moved
+from sweeper.training.coordinates import ModuleMeasurement, measure_modules
 from sweeper.training.prepare import prepare
 from sweeper.training.scales import OperandScale, scales
-from sweeper.transfer.coordinates import CoordinateCheck
-from sweeper.transfer.coordinates import check as judged
+from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
 from sweeper.trial import Log2Hps, defaults, encode
@@ -122,7 +121,7 @@ def _ladders(settings: Settings) -> dict[str, list[Size]]:
     """The sizes to check by axis; BadInput without any beside the base."""
     climbed = settings.transfer.ladders(settings.ladder_base)
     ladders = {
-        axis: [Size(width=rung.width, depth=rung.depth) for rung in climbed[axis]]
+        axis: [Size(width=size.width, depth=size.depth) for size in climbed[axis]]
         for axis in ("width", "depth")
         if axis in climbed
     }
@@ -156,19 +155,23 @@ def _coordinates(
             )
     scheme = prepare(short_run(experiment, settings.base, hps, 0, {}).setup).scheme
     return [
-        judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
+        check_coordinates(
+            axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {})
+        )
         for axis, ladder in ladders.items()
     ]
 
 
-def _moved(experiment: Experiment, size: Size, hps: Log2Hps, seed: int, device: str) -> list[Moved]:
+def _moved(
+    experiment: Experiment, size: Size, hps: Log2Hps, seed: int, device: str
+) -> list[ModuleMeasurement]:
     """One run at a constant share of eta."""
     rule = experiment.settings.check
     changed = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
     slower = {**hps, "eta": hps["eta"] + math.log2(rule.share)}
     trial = short_run(experiment, size, slower, seed, changed)
     with _trainable(size):
-        return moved(trial, experiment.corpus, device)
+        return measure_modules(trial, experiment.corpus, device)
 
 
 @contextmanager

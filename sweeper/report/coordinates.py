@@ -18,7 +18,7 @@ from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
 from sweeper.scaling.names import layer_of, with_layer
 from sweeper.training.scales import RANGES, OperandScale
-from sweeper.transfer.coordinates import ANSWERS, Answer, CoordinateCheck, ModuleCheck
+from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import SPREAD, RuleRow
 
 T = TypeVar("T")
@@ -65,7 +65,8 @@ def coordinates(console: Console, found: CoordinateCheck, threshold: float) -> N
 def columns(found: CoordinateCheck) -> dict[str, tuple[str, int]]:
     """The kinds of slope in the table, and their steps, by the columns' heads."""
     changes = {f"change, step {s}": ("change", s) for s in sorted({1, found.steps})}
-    return {"at init": ("output", 0), **changes, f"own, step {found.steps}": ("own", found.steps)}
+    direct = {f"direct, step {found.steps}": ("direct", found.steps)}
+    return {"at init": ("output", 0), **changes, **direct}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class ModuleRow:
     name: str
     role: str
     cells: Sequence[str]
-    answer: Answer
+    answer: CheckAnswer
     reason: str
 
 
@@ -88,7 +89,7 @@ def rows(found: CoordinateCheck) -> list[ModuleRow]:
             ModuleRow(
                 name=name,
                 role=str(worst.role or ""),
-                cells=[_cell(members, of, step) for of, step in columns(found).values()],
+                cells=[_cell(members, *column) for column in columns(found).values()],
                 answer=worst.answer,
                 reason=worst.worst.reason if worst.answer != "pass" else "",
             )
@@ -100,9 +101,9 @@ def legend(found: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
     slopes = [slope for module in found.modules for slope in module.slopes]
     lines = [
-        "Own: the part of the change that the module's own parameters make; it is judged both "
-        "ways, the whole change of such a module for growth alone. ±: 95 % interval over seeds. "
-        f"Pass: within {threshold:g} of what theory says, 0 if nothing else is said."
+        "Direct: the part of the change that the module's own parameters make. It must neither "
+        "grow nor vanish; the whole change of such a module must only not grow. ±: 95 % interval "
+        f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
     ]
     shrinking = [m.name for m in found.modules if any(s.expected for s in m.slopes)]
     if shrinking:
@@ -113,7 +114,7 @@ def legend(found: CoordinateCheck, threshold: float) -> list[str]:
     readouts = [m.name for m in found.modules if m.slopes[0].one_sided]
     if readouts:
         lines.append(
-            f"- As large at any {found.axis}, so it may begin small: {', '.join(readouts)}"
+            f"- As many entries at any {found.axis}, so it may begin small: {', '.join(readouts)}"
         )
     if found.origins:
         lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in found.origins))}")
@@ -122,15 +123,17 @@ def legend(found: CoordinateCheck, threshold: float) -> list[str]:
 
 def _worst(members: Sequence[ModuleCheck]) -> ModuleCheck:
     """The member with the worst answer."""
-    return max(members, key=lambda member: (ANSWERS.index(member.answer), member.worst.off))
+    return max(
+        members, key=lambda member: (CHECK_ANSWERS.index(member.answer), member.worst.deviation)
+    )
 
 
-def _cell(members: Sequence[ModuleCheck], of: str, step: int) -> str:
+def _cell(members: Sequence[ModuleCheck], quantity: str, step: int) -> str:
     """The slope that is farthest off among the members."""
-    slopes = [s for m in members for s in m.slopes if (s.of, s.step) == (of, step)]
+    slopes = [s for m in members for s in m.slopes if (s.quantity, s.step) == (quantity, step)]
     if not slopes:
         return ""
-    worst = max(slopes, key=lambda slope: slope.off)
+    worst = max(slopes, key=lambda slope: slope.deviation)
     return within(worst.slope, sign="+") if math.isfinite(worst.slope.value) else worst.reason
 
 
@@ -151,7 +154,7 @@ def coordinate_figure(found: CoordinateCheck) -> Figure:
     figure.supylabel(f"log2 RMS{' over all entries' * (rows > 1)}", fontsize=9)
     looks = {"output at initialization": _look("output", 0, found)}
     looks |= {f"change, step {s}": _look("change", s, found) for s in sorted({1, found.steps})}
-    looks[f"own part, step {found.steps}"] = _look("own", found.steps, found)
+    looks[f"direct change, step {found.steps}"] = _look("direct", found.steps, found)
     handles = [Line2D([], [], label=label, **look) for label, look in looks.items()]
     title = f"Coordinate check over {found.axis}: {found.answer}"
     look: dict[str, Any] = {"loc": "outside upper left", "alignment": "left"}
@@ -163,9 +166,8 @@ def _panel(ax: Axes, found: CoordinateCheck, name: str, module: ModuleCheck) -> 
     """One module's curves."""
     xs = range(len(found.sizes))
     for slope in module.slopes:
-        if slope.of != "own" or slope.step == found.steps:
-            values = [v if math.isfinite(v) else math.nan for v in slope.values]
-            ax.plot(xs, values, **_look(slope.of, slope.step, found))
+        values = [v if math.isfinite(v) else math.nan for v in slope.values]
+        ax.plot(xs, values, **_look(slope.quantity, slope.step, found))
     ax.set_xticks(list(xs), [str(size) for size in found.sizes])
     ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     reason = f": {module.worst.reason}" if module.answer != "pass" else ""
@@ -177,14 +179,14 @@ def _panel(ax: Axes, found: CoordinateCheck, name: str, module: ModuleCheck) -> 
     )
 
 
-def _look(of: str, step: int, found: CoordinateCheck) -> dict[str, Any]:
+def _look(quantity: str, step: int, found: CoordinateCheck) -> dict[str, Any]:
     """How a curve is drawn."""
-    if of == "output":
+    if quantity == "output":
         return {"color": FAINT, "linestyle": DASHED, "linewidth": 1.0}
-    if of == "own":
+    if quantity == "direct":
         return {"color": RED, "linestyle": DOTTED, "linewidth": 1.4}
-    share = 1.0 if step == found.steps else 0.45
-    return {"color": LINE, "alpha": share, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+    alpha = 1.0 if step == found.steps else 0.45
+    return {"color": LINE, "alpha": alpha, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
 
 
 def scales(console: Console, found: Sequence[OperandScale]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.transfer.ladder import AXES, SEVERAL
+from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES
 
 Document = Mapping[str, Any]
 """A JSON object as a study's folder holds it."""
@@ -34,11 +34,11 @@ def ladder(validation: Document, axis: str) -> list[Document]:
     """The curves that belong to `axis`, ascending: all else of their size is the base's."""
     curves = list(validation.get("curves") or ())
     sizes = [size["size"] for size in verdict(validation, axis).get("sizes") or ()]
-    if axis == SEVERAL:
+    if axis == JOINT_AXIS:
         return [curve for size in sizes for curve in curves if is_of(size, curve)]
 
     def others(size: Document) -> tuple[object, ...]:
-        return tuple(size.get(key) for key in AXES if key != axis)
+        return tuple(size.get(key) for key in LADDER_AXES if key != axis)
 
     shared = [others(size) for size in sizes] or [others(curve) for curve in curves]
     fixed = max(shared, key=shared.count, default=None)
@@ -47,7 +47,7 @@ def ladder(validation: Document, axis: str) -> list[Document]:
 
 def is_of(size: Document, curve: Document) -> bool:
     """Whether a curve is that of a size."""
-    return all(size.get(key) == curve.get(key) for key in AXES)
+    return all(size.get(key) == curve.get(key) for key in LADDER_AXES)
 
 
 def verdict(validation: Document, axis: str) -> Document:

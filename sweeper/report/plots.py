@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
 from sweeper.report.documents import Document, is_of, ladder, number, verdict
-from sweeper.transfer.ladder import place
+from sweeper.transfer.ladder import label_size
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""
@@ -82,9 +82,9 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         _seeds(ax, curve, color, along)
         aside = (index - (len(curves) - 1) / 2) * 0.07
         _curve(ax, points, top, color, marker, aside)
-        _tips(ax, points, top, f"{axis} {place(curve, axis)}, log2 {letter}", aside=aside)
+        _tips(ax, points, top, f"{axis} {label_size(curve, axis)}, log2 {letter}", aside=aside)
         found = _optimum(ax, _judged(judged, curve), color) if judged else ""
-        label = f"{place(curve, axis)}{':' if judged else ''} {found}"
+        label = f"{label_size(curve, axis)}{':' if judged else ''} {found}"
         handles.append(_key(label, color=color, marker=marker, linestyle="-"))
     centre = number(validation.get(f"transferred_log2_{along}"))
     if math.isfinite(centre):

@@ -8,11 +8,10 @@ from rich.console import Console
 from sweeper.report import console as show
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult, Phase
-from sweeper.transfer.basin import Basin
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import UNKNOWN, Basin, Estimate
 from sweeper.transfer.ladder import LadderSize, Size
 from sweeper.transfer.plan import PlannedParameter, Prescription, TransferPlan
-from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
+from sweeper.transfer.verdict import SizeVerdict, Verdict
 
 FOUND = Conclusion(
     best={"eta": 1.5, "alpha": -2.0},
@@ -29,7 +28,7 @@ HOLDS = SizeVerdict(
     shift=Estimate(value=-0.1, low=-0.3, high=0.1),
     loss=Estimate(value=2.125, low=2.0, high=2.25),
     regret=EXACT,
-    cost=EXACT,
+    loss_gap=EXACT,
     at_end=False,
     answer="holds",
     reason="within the thresholds",
@@ -41,7 +40,7 @@ UNTOLD = replace(
     shift=UNKNOWN,
     loss=UNKNOWN,
     regret=UNKNOWN,
-    cost=UNKNOWN,
+    loss_gap=UNKNOWN,
     answer="fails",
     reason="every run diverged",
 )
@@ -205,9 +204,9 @@ class TestVerdict:
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console
     ) -> None:
-        rung = LadderSize(width=32, depth=2, batch_size=8, steps=100)
+        ladder_size = LadderSize(width=32, depth=2, batch_size=8, steps=100)
         width = Estimate(value=1.5, low=1.25, high=math.inf)
-        size = replace(HOLDS, size=rung, basin=Basin(low=0.0, high=1.5, width=width))
+        size = replace(HOLDS, size=ladder_size, basin=Basin(low=0.0, high=1.5, width=width))
         show.verdict(paper, Verdict(axis="batch_size", answer="holds", sizes=(size,)))
         assert "Learning-rate curves over batch size" in read(paper)
         assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"

@@ -19,7 +19,7 @@ from tests.scripts import load
 from .fakes import CONF, config, point_result
 
 KINDS = ("median", "halving")
-BENCH = load("experiment/pruning.py")
+BENCH = load("bench/pruning.py")
 SWEEPS = BENCH.load()
 
 

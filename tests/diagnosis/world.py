@@ -18,7 +18,7 @@ from sweeper.commands.diagnose import Clinic
 from sweeper.config import compose_tree
 from sweeper.scaling.mup import MuP
 from sweeper.scaling.relative import growth
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
 from sweeper.settings import Experiment, resolve, stand_in
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
@@ -42,7 +42,7 @@ WORDS = [
 class WrongReadout(MuP):
     """MuP, but the readout's multiplier is m too large."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
         wrong = growth(spec) if spec.role is Role.READOUT else 1.0
         return replace(found, multiplier=found.multiplier * wrong)
