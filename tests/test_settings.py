@@ -88,11 +88,11 @@ def test_what_determines_a_trial() -> None:
     )
 
 
-def test_a_rung_determines_a_trial_by_batch_and_steps_and_the_base_s_is_the_search_s_own() -> None:
+def test_a_ladder_size_sets_batch_and_steps_and_the_base_s_trials_are_the_search_s() -> None:
     found = resolve(BASE)
     plain = found.setup({}, "float32", found.base)
-    assert found.setup({}, "float32", found.rung) == plain
-    other = found.setup({}, "float32", replace(found.rung, batch_size=3, steps=7))
+    assert found.setup({}, "float32", found.ladder_base) == plain
+    other = found.setup({}, "float32", replace(found.ladder_base, batch_size=3, steps=7))
     assert other["train"] == plain["train"] | {"batch_size": 3, "steps": 7}
     assert {**other, "train": {}} == {**plain, "train": {}}
 

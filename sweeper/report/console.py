@@ -203,15 +203,15 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
     return found
 
 
-def verdict(console: Console, found: Verdict, along: str = "eta") -> None:
+def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     """One axis: the table of its sizes, and the answer; `along`: what the curves are along."""
-    axis = found.axis.replace("_", " ")
+    axis = result.axis.replace("_", " ")
     columns = [axis, f"optimum log2 {along}", "shift", "basin", "loss", "regret", "loss gap"]
     title = "Learning-rate curves" if along == "eta" else f"Curves of {along}"
     shown = table(f"{title} over {axis}", [*columns, "answer"])
-    for size in found.sizes:
+    for size in result.sizes:
         shown.add_row(
-            label_size(asdict(size.size), found.axis),
+            label_size(asdict(size.size), result.axis),
             within(size.optimum),
             within(size.shift, sign="+"),
             _basin(size.basin.width),
@@ -226,22 +226,24 @@ def verdict(console: Console, found: Verdict, along: str = "eta") -> None:
         f"Basin: the range of {along} within 1 % of the least loss, its width in log2. "
         f"Regret: the loss in nats from training at the transferred {along} instead of the "
         "optimum. Loss gap: the loss from training at the base's optimum instead. "
-        f"±: 95 % interval. A size holds with {found.limits}."
+        f"±: 95 % interval. A size holds with {result.limits}."
     )
-    if found.axis in UNSCALED_AXES:
+    if result.axis in UNSCALED_AXES:
         legend += f" The rule over {axis}: eta stays as it is."
-    if found.axis == JOINT_AXIS:
+    if result.axis == JOINT_AXIS:
         legend += " w: width, d: depth, b: batch size, s: steps."
     console.print(legend, highlight=False, soft_wrap=True)
-    doubts = [size for size in found.sizes if size.answer != "holds"]
-    notes = [f"{describe_size(size.size, found.axis)}: {size.reason}" for size in doubts]
-    for line in [*notes, *([f"Note: {found.note}."] if found.note else [])]:
+    doubts = [size for size in result.sizes if size.answer != "holds"]
+    notes = [f"{describe_size(size.size, result.axis)}: {size.reason}" for size in doubts]
+    for line in [*notes, *([f"Note: {result.note}."] if result.note else [])]:
         console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)
-    style = {"holds": "green", "fails": "red"}.get(found.answer, "yellow")
+    style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
+    is_open = result.answer == "cannot say yet"
+    answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
     subject = "" if along == "eta" else f"of {along} "
-    todo = f" To settle it, {found.todo}." if found.todo else ""
+    todo = f" To settle it, {result.todo}." if result.todo else ""
     console.print(
-        f"[bold {style}]The transfer {subject}over {axis} {_sentence(found)}.[/]{todo}",
+        f"[bold {style}]The transfer {subject}over {axis} {answer}.[/]{todo}",
         highlight=False,
         soft_wrap=True,
     )
@@ -254,50 +256,43 @@ def _basin(width: Estimate) -> str:
     return f"{'≥' if math.isinf(width.high) else ''}{width.value:.2f}"
 
 
-def trend(console: Console, found: Trend | None, *, applied: bool) -> None:
+def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
     """What the optima over width say of the target's, and what became of it."""
-    if found is None:
+    if fitted is None:
         return
-    low, high = 2.0**found.predicted.low, 2.0**found.predicted.high
+    low, high = 2.0**fitted.predicted.low, 2.0**fitted.predicted.high
     text = (
-        f"Trend over {len(found.widths)} widths: the best eta scales as "
-        f"width^({within(found.slope)}). At width {found.target} it predicts "
-        f"eta {short(2.0**found.predicted.value)} ({short(low)} to {short(high)}); the "
-        f"transferred eta is {short(2.0**found.transferred)}. "
+        f"Trend over {len(fitted.widths)} widths: the best eta scales as "
+        f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
+        f"eta {short(2.0**fitted.predicted.value)} ({short(low)} to {short(high)}); the "
+        f"transferred eta is {short(2.0**fitted.transferred)}. "
     )
-    saved = f"it saves {found.gain.value:.4f} nats"
+    gain = f"{fitted.gain.value:.4f} nats"
     if applied:
-        text += f"The plan uses the prediction (transfer.correct=true): {saved}."
-    elif found.warranted:
-        text += (
-            f"A correction is warranted: {found.reason}; {saved}. transfer.correct=true applies it."
-        )
+        text += f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
+    elif fitted.warranted:
+        text += f"A correction is warranted and would save {gain}: {fitted.reason}. "
+        text += "transfer.correct=true applies it."
     else:
-        text += f"No correction is warranted: {found.reason}."
+        text += f"No correction is warranted: {fitted.reason}."
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _sentence(found: Verdict) -> str:
-    if found.answer == "cannot say yet":
-        return "can neither be confirmed nor refuted yet"
-    return found.answer
-
-
-def diagnosis(console: Console, found: Diagnosis) -> None:
+def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
     """What every ablation showed, what explains most first, and the likeliest cause."""
-    if found.results:
+    if diagnosed.results:
         columns = ["ablation", "evidence", "shift", "loss gap", "loss", "explains"]
-        shown = table(f"Ablations of the transfer over {found.axis}", columns, left=2)
-        for result in found.results:
+        shown = table(f"Ablations of the transfer over {diagnosed.axis}", columns, left=2)
+        for result in diagnosed.results:
             evidence = "yes" if result.ablation.evidence else ""
             shown.add_row(result.ablation.name, evidence, *_ablation_cells(result))
         console.print(shown)
-        for result in found.results:
+        for result in diagnosed.results:
             evidence = result.ablation.evidence
             line = f"- {result.ablation.name}: {result.sentence}."
             line += f" Evidence without training: {evidence}." if evidence else ""
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(found.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
+    console.print(diagnosed.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
 def _ablation_cells(result: AblationResult) -> list[str]:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from sweeper.files import BROKEN, private_folder, read_json, try_json, write_atomically
 from sweeper.report import sections
-from sweeper.report.documents import Document, interval, ladder, number
+from sweeper.report.documents import Document, interval, ladder_curves, number
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.study import Study
@@ -268,7 +268,7 @@ def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
 def _axis(validation: Document, verdict: Document, base: Document, names: _Names) -> dict[str, Any]:
     """One axis of a validation: the answer, a row a size, the drawing."""
     axis, along = str(verdict["axis"]), str(validation.get("along", "eta"))
-    has_curves = bool(ladder(validation, axis))
+    has_curves = bool(ladder_curves(validation, axis))
     drawing = svg(learning_rate_figure(validation, axis), names.next()) if has_curves else ""
     return {
         "axis": axis,

@@ -311,7 +311,7 @@ class TestCorrection:
         offered = sweeper(*words)
         assert "Trend over 3 widths: the best eta scales as width^(-0.50 ±0.10)." in offered.out
         assert "eta 0.3536 (0.2973 to 0.4204)" in offered.out
-        assert "it saves 0.0625 nats" in offered.out
+        assert "would save 0.0625 nats" in offered.out
         assert "transfer.correct=true applies it" in offered.out
         source = json.loads((study / "transfer/w256-d1/plan.json").read_text())["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None

@@ -82,7 +82,10 @@ class Experiment:
 
     def trial(self, size: Size, hps: Log2Hps, seed: int, phase: str) -> Trial:
         model = {"width": size.width, "depth": size.depth}
-        setup = {"model": model, **({"train": dict(size.train())} if size.train() else {})}
+        setup = {
+            "model": model,
+            **({"train": dict(size.train_overrides())} if size.train_overrides() else {}),
+        }
         return Trial(setup=setup, hps=dict(hps), seed=seed, phase=phase)
 
 
