@@ -26,9 +26,9 @@ from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import LadderRule
 from sweeper.transfer.verdict import SizeVerdict, judge_ladder
 from tests.training.helpers import corpus
-from tests.transfer.curves import BASE, LARGE, Basin, table
+from tests.transfer.curves import BASE, LARGE, Valley, table
 
-from .world import clinic
+from .simulated import clinic
 
 RULE = LadderRule(widths=(32, 256))
 
@@ -119,7 +119,10 @@ def test_the_margin_to_the_edge() -> None:
 
 
 def test_a_verdict_serves_as_it_is() -> None:
-    curves = [Basin(noise=0.001).curve(BASE), Basin(optimum=-2, noise=0.001).curve(LARGE)]
+    curves = [
+        Valley(noise=0.001).curve(BASE),
+        Valley(optimum=-2, noise=0.001).curve(LARGE),
+    ]
     verdict = judge_ladder("width", curves, 0.0, BASE, RULE)
     assert verdict.answer == "fails"
     large = verdict.sizes[1]
@@ -135,7 +138,7 @@ PLANTED = {
     ],
     "readout": [
         "parameterization=mup",
-        f"parameterization._target_={__package__}.world.WrongReadout",
+        f"parameterization._target_={__package__}.simulated.WrongReadout",
     ],
     "gains": ["parameterization=mup", "model.norm_gain=true"],
 }

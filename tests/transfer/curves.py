@@ -16,7 +16,7 @@ LARGE = Size(width=256, depth=2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Basin:
+class Valley:
     """Nats at log2 eta: `floor + curvature * (eta - optimum)^2`, +inf beyond `edge` past it."""
 
     optimum: float = 0.0

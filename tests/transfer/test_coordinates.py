@@ -52,7 +52,7 @@ def measured(
         made["model"] |= {"width": size.width, "depth": size.depth}
         made["base"] = {"width": 32, "depth": sizes[0].depth}
         if planted:
-            made["parameterization"]["_target_"] = f"tests.transfer.planted.{planted}"
+            made["parameterization"]["_target_"] = f"tests.transfer.wrong_schemes.{planted}"
         made["parameterization"] |= keys
         hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme] - 1}
         trials = [Trial(setup=made, hps=hps, seed=seed) for seed in range(RULE.seeds)]

@@ -12,7 +12,7 @@ from sweeper.transfer import curve as module
 from sweeper.transfer.curve import BASIN_TOLERANCE, CurveFit, Estimate, fit_curve
 from sweeper.transfer.ladder import LadderRule, SizeCurve
 
-from .curves import BASE, LARGE, Basin, table
+from .curves import BASE, LARGE, Valley, table
 
 GRID = [i / 2 for i in range(-4, 5)]
 
@@ -36,7 +36,7 @@ def test_a_parabola_is_found_exactly(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DRAWS", 5)
         found = fit_curve(
-            Basin(optimum=optimum, curvature=curvature, floor=floor).curve(rule=rule), 0.0
+            Valley(optimum=optimum, curvature=curvature, floor=floor).curve(rule=rule), 0.0
         )
     assert found is not None and not found.at_end and found.noise < 1e-9
     assert found.optimum.value == pytest.approx(optimum, abs=1e-6)
@@ -66,7 +66,7 @@ def test_any_curve_is_fitted_within_its_points(losses: list[float], eta: float) 
 
 
 def test_nothing_finite_has_no_fit() -> None:
-    assert fit_curve(Basin(edge=-100.0).curve(), 0.0) is None
+    assert fit_curve(Valley(edge=-100.0).curve(), 0.0) is None
 
 
 def test_a_single_finite_point_is_the_optimum_of_unknown_noise() -> None:
@@ -86,7 +86,7 @@ def test_one_seed_tells_no_noise() -> None:
 
 @pytest.mark.parametrize("side", [-1, 1])
 def test_an_optimum_at_the_end_is_only_a_bound(side: int) -> None:
-    found = fit_curve(Basin(optimum=side * 9.0).curve(), 0.0)
+    found = fit_curve(Valley(optimum=side * 9.0).curve(), 0.0)
     assert found is not None and found.at_end and found.optimum.value == side * 4
 
 
@@ -114,14 +114,14 @@ def test_a_hump_is_not_taken_for_a_basin() -> None:
 def test_noise_is_measured_whatever_the_offset_of_a_seed() -> None:
     noises = []
     for number in range(60):
-        found = fit_curve(Basin(noise=0.01, number=number).curve(), 0.0)
+        found = fit_curve(Valley(noise=0.01, number=number).curve(), 0.0)
         assert found is not None
         noises.append(found.noise**2)
     assert np.sqrt(np.mean(noises)) == pytest.approx(0.01, rel=0.15)
 
 
 def test_an_offset_of_a_seed_moves_nothing_but_the_loss() -> None:
-    curve = Basin(noise=0.01).curve()
+    curve = Valley(noise=0.01).curve()
     moved = replace(curve, losses={e: (a, b + 5) for e, (a, b) in curve.losses.items()})
     first, second = fit_curve(curve, 0.5), fit_curve(moved, 0.5)
     assert first is not None and second is not None
@@ -133,7 +133,7 @@ def test_an_offset_of_a_seed_moves_nothing_but_the_loss() -> None:
 
 
 def test_the_loss_gap_on_the_grid_between_its_points_and_beyond() -> None:
-    found = fit_curve(Basin(optimum=0.1, edge=1.2).curve(), 0.0)
+    found = fit_curve(Valley(optimum=0.1, edge=1.2).curve(), 0.0)
     assert found is not None
     assert found.loss_gap(0.5).value == pytest.approx(0.05 * 0.4**2)
     assert found.loss_gap(0.75).value == pytest.approx(0.05 * 0.65**2, abs=1e-6)
@@ -149,7 +149,7 @@ def test_the_loss_gap_on_the_grid_between_its_points_and_beyond() -> None:
 
 
 def test_the_doubt_about_an_eta_widens_its_loss_gap() -> None:
-    found = fit_curve(Basin(optimum=0.3).curve(), 0.0)
+    found = fit_curve(Valley(optimum=0.3).curve(), 0.0)
     assert found is not None
     sure, unsure = found.loss_gap(0.5), found.loss_gap(0.5, np.linspace(0.0, 1.0, 400))
     assert sure.high - sure.low < 1e-9
@@ -158,7 +158,7 @@ def test_the_doubt_about_an_eta_widens_its_loss_gap() -> None:
 
 def test_a_fit_repeats_exactly_and_sizes_draw_apart() -> None:
     """Draws that two sizes shared would cancel in the shift between them."""
-    noisy = Basin(noise=0.01)
+    noisy = Valley(noise=0.01)
     first, again, other = (fit_curve(noisy.curve(size), 0.0) for size in (BASE, BASE, LARGE))
     assert first is not None and again is not None and other is not None
     assert np.array_equal(first.safe_optimum_draws, again.safe_optimum_draws)
@@ -183,7 +183,7 @@ def test_intervals_of_the_optimum_hold_it(step: float) -> None:
     rule, held = LadderRule(widths=(32,), step=step), 0
     for number in range(100):
         optimum = (number % 10 - 4.5) / 10
-        found = fit_curve(Basin(optimum=optimum, noise=0.01, number=number).curve(rule=rule), 0.0)
+        found = fit_curve(Valley(optimum=optimum, noise=0.01, number=number).curve(rule=rule), 0.0)
         assert found is not None
         held += found.optimum.low <= optimum <= found.optimum.high
     assert held >= 90
@@ -192,7 +192,7 @@ def test_intervals_of_the_optimum_hold_it(step: float) -> None:
 # The basin.
 
 
-def fitted(curve: Basin) -> CurveFit:
+def fitted(curve: Valley) -> CurveFit:
     found = fit_curve(curve.curve(), 0.0)
     assert found is not None
     return found
@@ -205,7 +205,7 @@ def test_the_basin_of_a_parabola_is_what_the_formula_says(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DRAWS", 5)
-        found = fitted(Basin(optimum=optimum, curvature=curvature, floor=floor)).basin
+        found = fitted(Valley(optimum=optimum, curvature=curvature, floor=floor)).basin
     half = math.sqrt(BASIN_TOLERANCE * floor / curvature)
     assert found.low == pytest.approx(optimum - half, abs=1e-6)
     assert found.high == pytest.approx(optimum + half, abs=1e-6)
@@ -214,7 +214,7 @@ def test_the_basin_of_a_parabola_is_what_the_formula_says(
 
 
 def test_a_basin_ends_before_a_cliff_and_at_the_latest_there() -> None:
-    found = fitted(Basin(edge=0.6, curvature=0.05, floor=3.0)).basin
+    found = fitted(Valley(edge=0.6, curvature=0.05, floor=3.0)).basin
     half = math.sqrt(0.03 / 0.05)
     assert found.high == 0.5 and found.low == pytest.approx(-half)
     assert found.width.value == pytest.approx(half + 0.5)
@@ -222,7 +222,7 @@ def test_a_basin_ends_before_a_cliff_and_at_the_latest_there() -> None:
 
 
 def test_a_curve_that_ends_within_its_basin_shows_the_least_it_can_be() -> None:
-    found = fitted(Basin(curvature=1e-4)).basin
+    found = fitted(Valley(curvature=1e-4)).basin
     assert (found.low, found.high) == (-2.0, 2.0)
     assert (found.width.low, found.width.value, found.width.high) == (4.0, 4.0, math.inf)
 
@@ -236,7 +236,7 @@ def test_the_basin_of_a_single_finite_point_lies_between_those_that_diverged() -
 def test_noise_widens_the_basin_s_interval_and_it_holds_the_truth() -> None:
     half, held, wide = math.sqrt(0.03 / 0.05), 0, []
     for number in range(60):
-        width = fitted(Basin(noise=0.005, number=number)).basin.width
+        width = fitted(Valley(noise=0.005, number=number)).basin.width
         held += width.low <= 2 * half <= width.high
         wide.append(width.high - width.low)
     assert held >= 52 and min(wide) > 0.01

@@ -18,7 +18,7 @@ from sweeper.transfer.ladder import (
     label_size,
 )
 
-from .curves import Basin
+from .curves import Valley
 
 BASE = LadderSize(width=64, depth=4, batch_size=16, steps=1000)
 RULE = LadderRule(widths=(32, 64, 128))
@@ -116,19 +116,19 @@ def test_what_is_known_is_not_asked_again() -> None:
 def test_a_curve_grows_while_its_optimum_is_at_its_end_and_no_further_than_allowed(
     side: int,
 ) -> None:
-    near = Basin(optimum=side * 2.9).curve()
+    near = Valley(optimum=side * 2.9).curve()
     assert sorted(near.losses)[:: -side or 1][0] == side * 3.5 and len(near.losses) == 12
-    far = Basin(optimum=side * 50.0).curve()
+    far = Valley(optimum=side * 50.0).curve()
     assert len(far.losses) == 9 + RULE.extend
     assert max(abs(eta) for eta in far.losses) == 4.0
 
 
 def test_a_curve_is_not_refined() -> None:
-    assert len(Basin(optimum=0.2).curve().losses) == 9
+    assert len(Valley(optimum=0.2).curve().losses) == 9
 
 
 def test_a_curve_that_diverged_everywhere_is_left_alone() -> None:
-    curve = Basin(edge=-100.0).curve()
+    curve = Valley(edge=-100.0).curve()
     assert len(curve.losses) == 9
     assert {loss for losses in curve.losses.values() for loss in losses} == {math.inf}
 

@@ -12,7 +12,7 @@ from sweeper.transfer import curve as module
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.trend import Trend, fit_trend
 
-from .curves import Basin
+from .curves import Valley
 
 WIDTHS = (32, 64, 128, 256)
 
@@ -24,7 +24,7 @@ def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def curves(optima: Sequence[float], noise: float = 0.0, number: int = 0) -> list[SizeCurve]:
     return [
-        Basin(optimum=at, noise=noise, number=10 * number + i).curve(Size(width=w, depth=2))
+        Valley(optimum=at, noise=noise, number=10 * number + i).curve(Size(width=w, depth=2))
         for i, (w, at) in enumerate(zip(WIDTHS, optima, strict=False))
     ]
 
