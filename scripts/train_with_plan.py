@@ -20,9 +20,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sweeper.train_settings import TrainSettings
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import TransferPlan, make_plan
+from sweeper.trial import PlainHps, PluginSpec, TrialSpec
 
 VOCABULARY, HEAD_SIZE = 256, 16
 BASE = Size(width=32, depth=2)
@@ -109,19 +111,19 @@ MODELS: dict[str, Any] = {"plain": Plain, "gpt-neox": GPTNeoX}
 
 def own_plan(name: str, target: Size, seq_len: int) -> TransferPlan:
     """The plan that `sweeper transfer` would write for this model, at HPS."""
-    setup = {
-        "parameterization": {"_target_": "sweeper.scaling.mup.MuP"},
-        "model": {
-            "_target_": f"train_with_plan.{MODELS[name].__name__}",
-            "width": target.width,
-            "depth": target.depth,
-        },
-        "base": {"width": BASE.width, "depth": BASE.depth},
-        "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
-        "data": {"classes": VOCABULARY},
-        "train": {"steps": 1, "batch_size": 1, "seq_len": seq_len},
-    }
-    return make_plan(prepare(setup), BASE, target, HPS, {"made_by": "train_with_plan.py"})
+    spec = TrialSpec(
+        runner={},
+        parameterization=PluginSpec(name="mup"),
+        model=PluginSpec(name=f"train_with_plan.{MODELS[name].__name__}"),
+        width=target.width,
+        depth=target.depth,
+        base_width=BASE.width,
+        base_depth=BASE.depth,
+        optimizer=PluginSpec(name="adamw"),
+        data={"classes": VOCABULARY},
+        train=TrainSettings(steps=1, batch_size=1, seq_len=seq_len),
+    )
+    return make_plan(prepare(spec), BASE, target, PlainHps(HPS), {"made_by": "train_with_plan.py"})
 
 
 def corpus(text: Path | None) -> Tensor:

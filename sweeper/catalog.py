@@ -1,16 +1,28 @@
 """Which configs and studies there are: groups, options, names, read off the folders alone.
 
-Shell completion and error messages ask here; nothing heavy is imported.
+The configs are the registry of plugins: records name a plugin by its config, not by its class, so
+that a class may be renamed. Shell completion and error messages ask here too; nothing heavy is
+imported.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError, suggest
 
 OVERLAYS = ("experiment", "size")
 """Groups whose options set keys of other groups, and which may be null."""
+
+TARGET = "_target_"
+"""The key of a config that names its class."""
+_TARGET = re.compile(rf"^{TARGET}: *(\S+)", re.MULTILINE)
+_UNLISTED = {"parameterization": {"adjusted": "sweeper.scaling.adjusted.Adjusted"}}
+"""Plugins that no user chooses, and that have no config."""
 
 
 def home() -> Path:
@@ -42,3 +54,62 @@ def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
 def studies(root: Path) -> list[str]:
     """Names of all studies in `root`: a study has a `config.yaml`."""
     return sorted(path.parent.name for path in root.glob("[!.]*/config.yaml"))
+
+
+@cache
+def plugins() -> Mapping[str, Mapping[str, str]]:
+    """The classes (dotted paths) of sweeper's own plugins, by group and name.
+
+    A plugin has the name of its config. Where all configs of a group are presets of one class,
+    as in `fp8`, the group's name stands first. A class is named by the first of its names, and
+    found by any.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(home().glob("*/*.yaml")):
+        if target := _TARGET.search(path.read_text(encoding="utf-8")):
+            found.setdefault(path.parent.name, {})[path.stem] = target[1]
+    for group, classes in found.items():
+        if len(classes) > len(set(classes.values())) == 1:
+            found[group] = {group: next(iter(classes.values())), **classes}
+    return {group: {**classes, **_UNLISTED.get(group, {})} for group, classes in found.items()}
+
+
+def plugin_name(group: str, target: str) -> str:
+    """The stable name of a class: sweeper's own by its config, a user's by its dotted path."""
+    names = (name for name, path in plugins().get(group, {}).items() if path == target)
+    return next(names, target)
+
+
+def plugin_target(group: str, name: str) -> str:
+    """The dotted path of a plugin's class; inverse of `plugin_name`.
+
+    ConfigError for a name that is neither a dotted path nor in the registry.
+    """
+    known = plugins().get(group, {})
+    if "." not in name and name not in known:
+        allowed = f"a dotted path such as package.module.Class; {suggest(name, known)}"
+        raise ConfigError(TARGET, name, allowed)
+    return known.get(name, name)
+
+
+def with_names(group: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A plugin's config with the stable name in place of every class in it."""
+    return _retargeted(config, lambda target: plugin_name(group, target))
+
+
+def with_targets(group: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of `with_names`; ConfigError as `plugin_target`."""
+    return _retargeted(config, lambda name: plugin_target(group, name))
+
+
+def _retargeted(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+    """`config` with its own class and those of the plugins within it renamed."""
+
+    def renamed(key: object, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return _retargeted(value, rename)
+        if isinstance(value, list | tuple):
+            return [renamed(None, item) for item in value]
+        return rename(value) if key == TARGET and isinstance(value, str) else value
+
+    return {key: renamed(key, value) for key, value in config.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +17,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.catalog import OVERLAYS, groups, home
+from sweeper.catalog import OVERLAYS, groups, home, with_names, with_targets
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.plugin import arguments, load
+from sweeper.trial import FORMAT
 
 Tree = dict[str, Any]
 
@@ -199,7 +200,7 @@ def _message(error: Exception) -> str:
     return f"{key}: {text}" if key else text
 
 
-def plain(key: str, value: object) -> Any:
+def override_value(key: str, value: object) -> Any:
     """What `value`, as an override gives it for `key`, stands for: interpolations resolved."""
     return _resolve(OmegaConf.create({key: value}))[key]
 
@@ -222,14 +223,28 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
 
 
 def _load(path: Path) -> DictConfig:
-    """The mapping in a YAML file; BadInput when there is none."""
+    """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
     try:
         config = OmegaConf.load(path)
+        tree = OmegaConf.to_container(config)
     except _UNREADABLE as error:
         raise BadInput(f"{path} cannot be read: {_message(error)}") from error
-    if not isinstance(config, DictConfig) or not config:
+    if not isinstance(tree, dict) or not tree:
         raise BadInput(f"{path} cannot be read: it holds no settings")
-    return config
+    try:
+        settings = {k: _each_plugin(str(k), v, with_targets) for k, v in tree.items()}
+    except ConfigError as error:
+        raise BadInput(f"{path}: {error}") from error
+    settings.pop("format", None)
+    return OmegaConf.create(settings)
+
+
+def _each_plugin(group: str, value: Any, rename: Callable[[str, Tree], Tree]) -> Any:
+    """A group's settings with the classes in it renamed; ConfigError names the group."""
+    try:
+        return rename(group, value) if isinstance(value, dict) else value
+    except ConfigError as error:
+        raise error.below(group) from error
 
 
 def _set(config: DictConfig, key: str, override: Override) -> None:
@@ -246,5 +261,6 @@ def _set(config: DictConfig, key: str, override: Override) -> None:
 
 
 def to_yaml(tree: Mapping[str, Any]) -> str:
-    """The tree as YAML, as it is kept in a study's folder."""
-    return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
+    """The tree as a study's folder keeps it: with its format, plugins by their stable name."""
+    settings = {group: _each_plugin(group, value, with_names) for group, value in tree.items()}
+    return OmegaConf.to_yaml(OmegaConf.create({"format": FORMAT, **settings}))

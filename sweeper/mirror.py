@@ -228,7 +228,7 @@ class Mirror:
         states = optuna.trial.TrialState
         ended = states.PRUNED if result.status == "pruned" else states.COMPLETE
         try:
-            params = result.trial.values()
+            params = dict(result.trial.hps)
             trial = optuna.trial.create_trial(
                 state=states.FAIL if failed else ended,
                 value=None if failed else result.objective,
@@ -247,9 +247,11 @@ class Mirror:
         """The range that Optuna shows for a hyperparameter, wide enough for `value`."""
         import optuna
 
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is not finite")
         if name not in self._bounds:
-            every = (r.trial.hps.get(name, math.nan) for r in self._results.values())
-            seen = [hp for hp in every if abs(hp) < 1000] or [math.log2(value)]
+            every = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
+            seen = [value for value in every if abs(value) < 1000] or [math.log2(value)]
             self._bounds[name] = min(seen), max(seen)
         low, high = self._bounds[name]
         return optuna.distributions.FloatDistribution(

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sweeper.catalog import TARGET, plugin_name, with_names
 from sweeper.data.corpus import Corpus, Source
 from sweeper.errors import ConfigError, suggest
-from sweeper.launch.launcher import Launcher
+from sweeper.launch.executor import Launcher
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
 from sweeper.plugin import build, call, foreign
 from sweeper.report.log import Logger
+from sweeper.runner.runner import RunnerSettings
 from sweeper.scaling.spec import Parameterization
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_name
+from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional, prepare
 from sweeper.transfer.coordinates import CheckRule
@@ -28,17 +32,24 @@ from sweeper.transfer.ladder import (
     Size,
     label_size,
 )
-from sweeper.trial import Axis, Log2Hps, Space, Trial
-
-NUMERICS = 2
-"""Part of every trial's key: raised when a change makes trials train differently."""
+from sweeper.trial import Axis, Log2Hps, PluginSpec, Space, Trial, TrialSpec
 
 LARGEST = Size(width=2**20, depth=2**12)
 """Beyond this a size is a slip of the pen, and building it would take forever."""
 MOST_TRIALS = 10**6
 """Likewise for the trials of a search, or of one size's learning-rate curve."""
 
-GROUPS = ("parameterization", "model", "optimizer", "search", "launcher", "data", "logger", "fp8")
+GROUPS = (
+    "parameterization",
+    "model",
+    "optimizer",
+    "search",
+    "runner",
+    "launcher",
+    "data",
+    "logger",
+    "fp8",
+)
 SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
@@ -69,6 +80,7 @@ class Settings:
     root: Path
     space: Space
     search: Strategy
+    runner: RunnerSettings
     launcher: Launcher
     source: Source
     logger: Logger
@@ -93,24 +105,33 @@ class Settings:
         """Where tokenized corpora are kept, for all studies."""
         return self.root / ".cache"
 
-    def setup(self, data: Mapping[str, Any], precision: str, size: Size) -> dict[str, Any]:
-        """What determines a trial beside hyperparameters and seed; see `Trial.setup`."""
-        scheme = {k: v for k, v in self.raw["parameterization"].items() if k != "space"}
+    def plugin(self, group: str) -> PluginSpec:
+        """The plugin of a group by its stable name, with the arguments it is built with."""
+        config = with_names(group, self.raw[group])
+        unlike_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
+        left = (TARGET, *unlike_arguments.get(group, ()))
+        arguments = {key: value for key, value in config.items() if key not in left}
+        return PluginSpec(name=str(config.get(TARGET)), arguments=arguments)
+
+    def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
+        """What determines a trial of `size` beside its hyperparameters and its seed."""
         train = {**self.raw["train"], **size.train_overrides()}
         if train["precision"] == "auto":
             train["precision"] = precision
-        # Without casts it is left out: trials then have the keys that they had before it was.
-        fp8 = {"fp8": dict(self.raw["fp8"])} if self.fp8.casts else {}
-        return {
-            "numerics": NUMERICS,
-            "parameterization": scheme,
-            "model": {**self.raw["model"], "width": size.width, "depth": size.depth},
-            "base": {"width": self.base.width, "depth": self.base.depth},
-            "optimizer": dict(self.raw["optimizer"]),
-            "data": dict(data),
-            "train": train,
-            **fp8,
-        }
+        return TrialSpec(
+            runner=self.runner.identity(),
+            parameterization=self.plugin("parameterization"),
+            model=self.plugin("model"),
+            width=size.width,
+            depth=size.depth,
+            base_width=self.base.width,
+            base_depth=self.base.depth,
+            optimizer=self.plugin("optimizer"),
+            data=dict(data),
+            train=_under("train", lambda: call(TrainSettings, train, {})),
+            # Without casts it is left out: trials then have the keys that they had before it was.
+            fp8=self.plugin("fp8") if self.fp8.casts else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,14 +142,25 @@ class Experiment:
     corpus: Corpus
     precision: str
 
-    def prepared(self, size: Size) -> PreparedSpec:
-        """The prepared setup at `size`."""
-        return prepare(self.settings.setup(self.corpus.identity(), self.precision, size))
+    @cached_property
+    def _specs(self) -> dict[Size, TrialSpec]:
+        """The specifications that were asked for: a search asks for one of them all the time."""
+        return {}
 
-    def trial(self, size: Size, hps: Log2Hps, seed: int, phase: str) -> Trial:
+    def spec(self, size: Size) -> TrialSpec:
+        """The specification of the trials of `size`."""
+        if size not in self._specs:
+            spec = self.settings.spec(self.corpus.identity(), self.precision, size)
+            self._specs[size] = spec
+        return self._specs[size]
+
+    def prepared(self, size: Size) -> PreparedSpec:
+        """What the trials of `size` share."""
+        return prepare(self.spec(size))
+
+    def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
         """A trial of `size`."""
-        setup = self.settings.setup(self.corpus.identity(), self.precision, size)
-        return Trial(setup=setup, hps=dict(hps), seed=seed, phase=phase)
+        return Trial(spec=self.spec(size), log2_hps=log2_hps, seed=seed, phase=phase)
 
 
 def _under(key: str, make: Callable[[], T]) -> T:
@@ -196,6 +228,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         root=read_root(raw["root"]),
         space=space,
         search=search,
+        runner=plugin("runner", RunnerSettings),
         launcher=plugin("launcher", Launcher),
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
@@ -204,7 +237,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         check=_under("check", lambda: call(CheckRule, raw["check"], {})),
         base=base,
     )
-    _under("launcher", settings.launcher.precision)
+    _under("runner", lambda: settings.runner.precision(settings.launcher))
     _check_counts(settings)
     _check_ladders(settings)
     return settings
@@ -277,7 +310,7 @@ def check_size(settings: Settings, size: Size) -> None:
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
     target = settings.raw["model"].get("_target_")
     with foreign("model._target_", target, "a model that can be built"):
-        prepare(settings.setup(stand_in(settings), "float32", size))
+        prepare(settings.spec(stand_in(settings), "float32", size))
 
 
 def stand_in(settings: Settings) -> dict[str, Any]:
@@ -290,6 +323,8 @@ def stand_in(settings: Settings) -> dict[str, Any]:
 
 
 def default_name(raw: Mapping[str, Any]) -> str:
-    """`<parameterization>-<search>-w<width>-d<depth>`, from the classes' modules."""
-    parts = [str(raw[group]["_target_"]).split(".")[-2] for group in ("parameterization", "search")]
+    """`<parameterization>-<search>-w<width>-d<depth>`; a user's own class by its module."""
+    groups = ("parameterization", "search")
+    names = [plugin_name(group, str(raw[group][TARGET])) for group in groups]
+    parts = [name.split(".")[-2] if "." in name else name for name in names]
     return "-".join([*parts, f"w{raw['model']['width']}", f"d{raw['model']['depth']}"])

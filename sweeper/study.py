@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import marshal
 import re
 from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from sweeper.catalog import studies
 from sweeper.errors import BadInput, ConfigError, SweeperError
@@ -22,9 +20,11 @@ from sweeper.files import (
     replacing,
 )
 from sweeper.mirror import Bounds, Mirror, in_order
-from sweeper.trial import Result
+from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_FORMAT = re.compile(r"^format: (\d+)$", re.MULTILINE)
+_SETTINGS = re.compile(r"^parameterization:", re.MULTILINE)
 
 
 class Study:
@@ -50,11 +50,12 @@ class Study:
         """Open the study in `folder` for its driver: create, clean up and mirror what is missing.
 
         `storage` is any Optuna RDB URL, by default the SQLite file `study.db` in the folder.
-        BadInput when the folder or an external storage cannot be used; a damaged `study.db` is
-        set aside and rebuilt.
+        BadInput when the folder or an external storage cannot be used, or another version of
+        sweeper wrote the study; a damaged `study.db` is set aside and rebuilt.
         """
         folder = folder.absolute()
         check_name(folder.name)
+        check_config_format(folder)
         study = cls(folder)
         try:
             private_folder(folder)
@@ -71,11 +72,12 @@ class Study:
     def read(cls, folder: Path) -> Study:
         """The study in `folder` as it is now, without writing anything or touching Optuna.
 
-        BadInput when there is no such folder.
+        BadInput when there is no such folder, or another version of sweeper wrote it.
         """
         folder = folder.absolute()
         if not folder.is_dir():
             raise BadInput(f"there is no study in {folder}")
+        check_config_format(folder)
         study = cls(folder)
         study._load(repair=False)
         return study
@@ -163,12 +165,17 @@ class Study:
                 self._distrust(path, damage, repair)
 
     def _load_file(self, path: Path, parse: _Parser, repair: bool) -> dict[int, Exception]:
-        """Take in the results in one file; what is wrong, by the number of the line (from 0)."""
+        """Take in the results in one file; what is wrong, by the number of the line (from 0).
+
+        BadInput when another version of sweeper wrote the file: its lines are not damaged.
+        """
         damage: dict[int, Exception] = {}
         with path.open("rb") as file:
             for number, line in enumerate(file):
                 try:
                     result = parse(line)
+                except OtherFormat as error:
+                    raise _unreadable(self.folder, error.format) from error
                 except BROKEN as error:
                     if repair or line.endswith(b"\n"):  # else it may just be being written
                         damage[number] = error
@@ -193,6 +200,29 @@ class Study:
             f"the result file {path} is damaged (line {number + 1}{more}: {error}): what cannot "
             f"be read {fate}, and its trials will run again"
         )
+
+
+def check_config_format(folder: Path) -> None:
+    """BadInput when another version of sweeper kept the configuration of the study in `folder`."""
+    try:
+        text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    named = _FORMAT.search(text)
+    if named and int(named[1]) != FORMAT:
+        raise _unreadable(folder, int(named[1]))
+    # Any other text is no configuration, which whoever reads it says better.
+    if not named and _SETTINGS.search(text):
+        raise _unreadable(folder, OLDEST_FORMAT)
+
+
+def _unreadable(folder: Path, written: int) -> BadInput:
+    """What to say of a study that another version of sweeper wrote."""
+    age = "an older" if written < FORMAT else "a newer"
+    return BadInput(
+        f"the study in {folder} was written by {age} version of sweeper (its format is {written}, "
+        f"this version reads {FORMAT}): search anew under another study.name, or use that version"
+    )
 
 
 def check_name(name: str) -> str:
@@ -233,17 +263,15 @@ def _line(result: Result) -> bytes:
 
 
 class _Parser:
-    """Reads lines, and keeps what is equal in many but once: setups, and the losses of curves."""
+    """Reads lines, and keeps losses that many curves have but once."""
 
     def __init__(self) -> None:
-        self._setups: dict[bytes, Mapping[str, Any]] = {}
         self._losses: dict[float, float] = {}
 
     def __call__(self, line: bytes) -> Result:
         """The result in a line; one of `BROKEN` when it is not to be trusted."""
         record = parse_json(line)
-        setup, curve = record["trial"]["setup"], record["curve"]
-        record["trial"]["setup"] = self._setups.setdefault(marshal.dumps(setup, 2), setup)
+        curve = record["curve"]
         record["curve"] = map(self._losses.setdefault, curve, curve)
         return Result.from_json(record)
 

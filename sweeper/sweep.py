@@ -1,28 +1,25 @@
-"""The loop: propose, train what is not known, record, until nothing is left to propose."""
+"""What a command trains: the trials that a search or a ladder lacks, recorded in a study."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from sweeper.errors import SweeperError
-from sweeper.launch.launcher import Launcher, Work
+from sweeper.launch.cancel import Cancellation
+from sweeper.launch.executor import Context, JobState
 from sweeper.launch.leftovers import tidy
-from sweeper.report.log import Logger, heard
+from sweeper.loop import Loop
+from sweeper.replay import Missing, Replay, replay_ladder
+from sweeper.report.log import notice_of
 from sweeper.search.prune import Kind, Pruner
-from sweeper.search.strategy import Conclusion, History, Point
+from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
-from sweeper.training.prepare import prepare
-from sweeper.training.settings import TrainSettings
+from sweeper.train_settings import TrainSettings
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.trial import Log2Hps, Result, Trial
-
-Lookup = Callable[[str], Result | None]
-"""A finished result by its trial's key."""
-Missing = list[Trial]
+from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 
 
 class Submitted(Exception):
@@ -33,8 +30,12 @@ class Submitted(Exception):
         super().__init__(f"{trials} trials are submitted")
 
 
-class Monitor(Protocol):
-    """Watches a sweep: told of work in the order in which it happens."""
+class ProgressListener(Protocol):
+    """Is told of a sweep's work in the order in which it happens."""
+
+    def watch(self, states: Callable[[], list[JobState]]) -> None:
+        """Jobs can be asked for from here on."""
+        ...
 
     def proposed(self, known: int, missing: Sequence[Trial]) -> None:
         """The loop is about to train `missing`; `known` trials of this job are done already."""
@@ -49,105 +50,69 @@ class Monitor(Protocol):
         ...
 
 
-class Replay:
-    """A search replayed against what is known, which goes on from where it stopped.
+def make_loop(
+    experiment: Experiment,
+    folder: Path,
+    listener: ProgressListener,
+    notify: Callable[[str], None],
+    record: Callable[[Sequence[Result]], None],
+) -> Loop:
+    """The loop of an experiment's runner and launcher, with its files below `folder`."""
+    settings = experiment.settings
+    runner = settings.runner.open(experiment.corpus, settings.launcher, folder, notify)
+    cancellation = Cancellation(folder)
+    context = Context(
+        folder=folder,
+        machine=runner.machine(),
+        progress=lambda job, fraction: loop.progress(job, fraction),
+        notify=notify,
+        cancelled=cancellation.requested,
+    )
+    loop = Loop(
+        runner=runner,
+        executor=settings.launcher.executor(context),
+        retries=settings.launcher.retries,
+        record=record,
+        notify=notify,
+        advanced=listener.advanced,
+        cancelled=cancellation.requested,
+    )
+    listener.watch(loop.states)
+    return loop
 
-    Because only the strategy's own questions enter the history, a resumed or repeated search
-    sees the same history whatever else the study holds, and in whatever order trials finished.
-    What was once known must stay known: the strategy is not asked again about it.
+
+def measure(
+    experiment: Experiment,
+    folder: Path,
+    trials: Iterable[Trial],
+    listener: ProgressListener,
+    notify: Callable[[str], None],
+) -> dict[str, Result]:
+    """Results, by key, of trials that are no part of a study: they are kept in memory alone.
+
+    SweeperError for one that fails.
     """
+    results: dict[str, Result] = {}
+    wanted = list({trial.key: trial for trial in trials}.values())
 
-    def __init__(self, experiment: Experiment, lookup: Lookup) -> None:
-        """Nothing is asked yet."""
-        self._bench, self._lookup = experiment, lookup
-        self._whole = History()
-        self._batch: list[Trial] = []
+    def record(new: Sequence[Result]) -> None:
+        for result in new:
+            if result.status == "failed":
+                raise SweeperError(
+                    f"the model cannot be trained at width {result.trial.width}, "
+                    f"depth {result.trial.depth}: {result.error}"
+                )
+            results[result.key] = result
+            listener.finished(result)
 
-    def missing(self) -> Missing:
-        """What the strategy lacks to go on; empty when it has nothing more to propose."""
-        while not (missing := [trial for trial in self._batch if self._lookup(trial.key) is None]):
-            for result in self._known():
-                self._whole.add(result)
-            self._batch = self._proposed(self._whole)
-            if not self._batch:
-                return []
-        # Lines that are ahead of others need not wait for them.
-        ahead = getattr(self._bench.settings.search, "separable", False)
-        every = [*missing, *(self._ahead() if ahead else [])]
-        return list({trial.key: trial for trial in every}.values())
+    def missing() -> list[Trial]:
+        return [trial for trial in wanted if trial.key not in results]
 
-    def _ahead(self) -> Missing:
-        """What a separable strategy lacks beyond its last batch, which is not whole yet."""
-        history = self.history()
-        while True:
-            trials = self._proposed(history)
-            found = {trial.key: self._lookup(trial.key) for trial in trials}
-            known = [replace(result, trial=t) for t in trials if (result := found[t.key])]
-            if not known:
-                return trials
-            for result in known:
-                history.add(result)
-
-    def _proposed(self, history: History) -> list[Trial]:
-        settings = self._bench.settings
-        return [
-            self._bench.trial(settings.base, point.hps, point.seed, point.phase)
-            for point in settings.search.propose(settings.space, history)
-        ]
-
-    def history(self) -> History:
-        """All that is known of what the strategy asked for, in the order in which it did."""
-        return History([*self._whole.results, *self._known()])
-
-    def _known(self) -> list[Result]:
-        """What is known of the last batch."""
-        found = ((trial, self._lookup(trial.key)) for trial in self._batch)
-        return [replace(result, trial=trial) for trial, result in found if result is not None]
-
-    def known(self) -> tuple[int, int]:
-        """How many results there are: of batches that are whole, and in all."""
-        whole = len(self._whole.results)
-        return whole, whole + len(self._known())
-
-
-def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Missing]:
-    """The strategy's history as far as what is known goes, and what it lacks; see `Replay`."""
-    replay = Replay(experiment, lookup)
-    missing = replay.missing()
-    return replay.history(), missing
-
-
-def replay_ladder(
-    experiment: Experiment, best: Log2Hps, sizes: Iterable[Size], lookup: Lookup
-) -> tuple[list[SizeCurve], int, Missing]:
-    """Curves measured so far at every size, how many runs they hold, and the runs they lack."""
-    rule, curves, missing, known = experiment.settings.transfer, [], [], 0
-    for size in sizes:
-
-        def trial(point: Point, size: Size = size) -> Trial:
-            return experiment.trial(size, point.hps, point.seed, point.phase)
-
-        def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
-            result = lookup(trial(point).key)
-            return None if result is None else _or_inf(result.objective)
-
-        state = rule.line(best, value)
-        losses = {}
-        for eta in state.known:
-            runs = [value(point) for point in rule.runs_at(best, eta)]
-            losses[eta] = tuple(run for run in runs if run is not None)
-            known += len(losses[eta])
-        known += sum(
-            value(point) is not None for eta in state.missing for point in rule.runs_at(best, eta)
-        )
-        curves.append(SizeCurve(size=size, losses=losses))
-        missing += [trial(point) for point in rule.missing(best, value)]
-    return curves, known, missing
-
-
-def _or_inf(objective: float) -> float:
-    """A failed run's objective counts as +inf."""
-    return math.inf if math.isnan(objective) else objective
+    listener.proposed(0, wanted)
+    loop = make_loop(experiment, folder, listener, notify, record)
+    loop.run(missing)
+    loop.runner.tidy(results.__contains__, idle=tidy(folder, results.__contains__))
+    return results
 
 
 class Sweep:
@@ -162,16 +127,14 @@ class Sweep:
         self,
         experiment: Experiment,
         study: Study,
-        launcher: Launcher,
-        monitor: Monitor,
-        logger: Logger,
+        listener: ProgressListener,
         *,
         wait: bool = True,
     ) -> None:
         """`study` must be open for writing, its lock held by the caller."""
         self.wait = wait
-        self.experiment, self.study = experiment, study
-        self.launcher, self.monitor, self.logger = launcher, monitor, logger
+        self.experiment, self.study, self.listener = experiment, study, listener
+        self.logger = experiment.settings.logger
         self._retry = {r.key for r in study.results() if r.status == "failed"}
         self._prune: Kind = "none"
         self._pending: Missing = []
@@ -186,16 +149,16 @@ class Sweep:
         """Run the search to its end; `after_batch` gets each conclusion, and if it is final."""
         settings = self.experiment.settings
         self._prune = getattr(settings.search, "prune", "none")
-        replay, told = Replay(self.experiment, self.lookup), -1
+        replay, concluded = Replay(self.experiment, self.lookup), -1
 
         def ask() -> tuple[int, Missing]:
-            nonlocal told
+            nonlocal concluded
             missing = replay.missing()
             whole, known = replay.known()
-            # A launcher may ask after every trial; what can be concluded is told once a batch.
-            if missing and known and whole != told:
+            # The loop may ask after every trial; what can be concluded is told once a batch.
+            if missing and known and whole != concluded:
                 after_batch(settings.search.conclude(settings.space, replay.history()), False)
-            told = whole
+            concluded = whole
             return known, missing
 
         self._train(ask)
@@ -203,45 +166,39 @@ class Sweep:
         after_batch(conclusion, True)
         return conclusion
 
-    def ladder(self, best: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
+    def ladder(self, best_log2: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
         """Train the curves of all `sizes` to their end; nothing is pruned."""
         self._prune, curves = "none", list[SizeCurve]()
 
         def ask() -> tuple[int, Missing]:
             nonlocal curves
-            curves, known, missing = replay_ladder(self.experiment, best, sizes, self.lookup)
+            curves, known, missing = replay_ladder(self.experiment, best_log2, sizes, self.lookup)
             return known, missing
 
         self._train(ask)
         return curves
 
     def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
-        """Train until `ask` finds nothing missing; it is asked whenever the launcher has room."""
+        """Train until `ask` finds nothing missing; it is asked whenever there is room."""
         asked: set[str] = set()
 
-        def pending() -> list[Trial]:
+        def pending() -> Missing:
             known, missing = ask()
             unique = {trial.key: trial for trial in missing}
             if unique.keys() - asked:
-                self.monitor.proposed(known, list(unique.values()))
+                self.listener.proposed(known, list(unique.values()))
             asked.update(unique)
             self._pending = list(unique.values())
             return self._pending
 
-        work = Work(
-            corpus=self.experiment.corpus,
-            folder=self.study.folder,
-            pending=pending,
-            watch=self.monitor.advanced,
-            tell=self._note,
-            pruner=self._pruner,
-            wait=self.wait,
-        )
         for result in self.study.results():  # a kill may have come between record and log
             self._log(result)
-        for results in self.launcher.run(work):
-            self._record(results)
-        tidy(self.study.folder, lambda key: self.lookup(key) is not None)
+        loop = make_loop(
+            self.experiment, self.study.folder, self.listener, self._note, self._record
+        )
+        loop.pruner, loop.wait = self._pruner, self.wait
+        loop.run(pending)
+        loop.runner.tidy(self._is_finished, idle=tidy(self.study.folder, self._is_finished))
         lost = ask()[1]
         if lost and not self.wait:
             raise Submitted(len(lost))
@@ -249,6 +206,9 @@ class Sweep:
             raise SweeperError(
                 f"the launcher gave no result for {len(lost)} of {len(asked)} trials"
             )
+
+    def _is_finished(self, key: str) -> bool:
+        return self.lookup(key) is not None
 
     def _record(self, results: Sequence[Result]) -> None:
         bounds: Mapping[str, tuple[float, float]] = {
@@ -258,16 +218,16 @@ class Sweep:
         self.study.record(results, bounds)
         for result in results:
             self._log(result)
-            self.monitor.finished(result)
+            self.listener.finished(result)
 
     def _pruner(self, trial: Trial) -> Pruner | None:
-        """What decides which trials of a pack like `trial` are stopped early."""
+        """What decides which trials of a job like this are stopped early."""
         if self._prune == "none":
             return None
-        train = prepare(trial.setup).train
+        train = trial.spec.train
         return Pruner.knowing(
-            [result for result in self.study.results() if result.trial.setup == trial.setup],
-            [one for one in self._pending if one.setup == trial.setup],
+            [result for result in self.study.results() if result.trial.spec == trial.spec],
+            [one for one in self._pending if one.spec == trial.spec],
             kind=self._prune,
             steps=train.steps,
             warmup=round(self._longest_warmup(train) * train.steps),
@@ -277,11 +237,13 @@ class Sweep:
     def _longest_warmup(self, train: TrainSettings) -> float:
         """The share of the steps after which no trial of the space is in its warm-up."""
         axis = self.experiment.settings.space.get("warmup")
-        return train.warmup if axis is None else train.of({"warmup": 2.0**axis.high}).warmup
+        return (
+            train.warmup if axis is None else train.of(PlainHps({"warmup": 2.0**axis.high})).warmup
+        )
 
     def _log(self, result: Result) -> None:
         """Log a result that is recorded already; what is to be said of it is noted once."""
-        if sentence := heard(lambda: self.logger.log(self.study.folder, result)):
+        if sentence := notice_of(lambda: self.logger.log(self.study.folder, result)):
             self._note(sentence)
 
     def _note(self, sentence: str) -> None:

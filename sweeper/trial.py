@@ -1,20 +1,41 @@
-"""What all layers exchange: the space that is searched, a trial, and its result."""
+"""What all layers exchange: hyperparameters and their space, a trial, and its result."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from functools import cached_property
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NewType, get_args
 
 from sweeper.errors import ConfigError
+from sweeper.train_settings import TrainSettings
 
 Status = Literal["complete", "diverged", "pruned", "failed"]
-Log2Hps = Mapping[str, float]
-"""Hyperparameters by name, always as their base-2 logarithm."""
+
+FORMAT = 3
+"""Of every record: raised when its content changes, a field of `TrialSpec` or of `TrainSettings`
+included. Records of another format are refused, never taken for damaged ones."""
+OLDEST_FORMAT = 2
+"""What records without a format have."""
+
+Log2Hps = NewType("Log2Hps", Mapping[str, float])
+"""Hyperparameters by name, as base-2 logarithms."""
+PlainHps = NewType("PlainHps", Mapping[str, float])
+"""Hyperparameters by name, as they are used."""
+
+
+def plain(hps: Log2Hps) -> PlainHps:
+    """Hyperparameters as they are used: 2 to the power of each, +inf where no float holds it."""
+    return PlainHps({n: 2.0**value if value < 1024 else math.inf for n, value in hps.items()})
+
+
+def log2(hps: PlainHps) -> Log2Hps:
+    """Base-2 logarithms of hyperparameters; ValueError for one that is not positive."""
+    return Log2Hps({name: math.log2(value) for name, value in hps.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +64,9 @@ Space = Mapping[str, Axis]
 """The hyperparameters that may be searched, by name."""
 
 
-def defaults(space: Space) -> dict[str, float]:
-    """Every hyperparameter at its default (log2)."""
-    return {name: axis.default for name, axis in space.items()}
+def defaults(space: Space) -> Log2Hps:
+    """Every hyperparameter at its default."""
+    return Log2Hps({name: axis.default for name, axis in space.items()})
 
 
 def digest(value: object) -> str:
@@ -55,39 +76,165 @@ def digest(value: object) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PluginSpec:
+    """A plugin by its stable name, see `catalog.plugins`, with the arguments it is built with."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrialSpec:
+    """All that determines a trial's result beside its hyperparameters and its seed.
+
+    `runner` is what the runner adds to the key. `width` and `depth` are the model's, `base_width`
+    and `base_depth` those at which the hyperparameters are tuned. `data` identifies the data by
+    content. Two specifications are equal when their `digest` is.
+    """
+
+    runner: Mapping[str, Any]
+    parameterization: PluginSpec
+    model: PluginSpec
+    width: int
+    depth: int
+    base_width: int
+    base_depth: int
+    optimizer: PluginSpec
+    data: Mapping[str, Any]
+    train: TrainSettings
+    fp8: PluginSpec | None = None
+
+    @property
+    def plugins(self) -> tuple[PluginSpec, ...]:
+        """The plugins that build its model and train it."""
+        always = (self.parameterization, self.model, self.optimizer)
+        return always if self.fp8 is None else (*always, self.fp8)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of `to_json`."""
+        return digest(self._record)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TrialSpec) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def _record(self) -> dict[str, Any]:
+        """Made once: every line of a study's record has its trial's specification."""
+        record: dict[str, Any] = encode(asdict(self))
+        if self.fp8 is None:
+            del record["fp8"]
+        return record
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; without `fp8` where nothing is cast."""
+        return dict(self._record)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> TrialSpec:
+        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted.
+
+        Equal records give one object: the trials of a study share few specifications.
+        """
+        return _read_spec(marshal.dumps(record, 2))
+
+    @classmethod
+    def _from_parts(cls, parts: dict[str, Any]) -> TrialSpec:
+        for name in ("parameterization", "model", "optimizer", *(["fp8"] * ("fp8" in parts))):
+            parts[name] = PluginSpec(**parts[name])
+        try:
+            parts["train"] = TrainSettings(**parts["train"])
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        spec = cls(**parts)
+        mappings = [spec.runner, spec.data, *(plugin.arguments for plugin in spec.plugins)]
+        if not all(isinstance(mapping, Mapping) for mapping in mappings):
+            raise ValueError("a trial's specification holds something else than a mapping")
+        sizes = (spec.width, spec.depth, spec.base_width, spec.base_depth)
+        if not all(type(size) is int for size in sizes):
+            raise ValueError("a size is no whole number")
+        return spec
+
+
+@lru_cache(maxsize=256)
+def _read_spec(data: bytes) -> TrialSpec:
+    """The specification in a record that `marshal` wrote."""
+    return TrialSpec._from_parts(dict(marshal.loads(data)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One training run, fully resolved.
 
-    `setup` is everything beside the hyperparameters and the seed that determines the result:
-    parameterization, model with its base, optimizer, data (by content) and training, as plain
-    JSON. `hps` are log2 values. `seed` draws the initial weights and the batches. `phase`
-    only describes; it is no part of the key.
+    `seed` draws the initial weights and the batches. `measurement` names what a run measures
+    beside its loss. `phase` only describes; it is no part of the key.
     """
 
-    setup: Mapping[str, Any]
-    hps: Log2Hps
+    spec: TrialSpec
+    log2_hps: Log2Hps
     seed: int = 0
     phase: str = field(default="", compare=False)
+    measurement: str = ""
 
     @cached_property
     def key(self) -> str:
         """Digest of everything that determines the result; two equal trials are one."""
-        hps = {name: round(float(value), 9) + 0.0 for name, value in self.hps.items()}
-        return digest({"setup": self.setup, "hps": hps, "seed": self.seed})[:32]
+        hps = {name: round(float(value), 9) + 0.0 for name, value in self.log2_hps.items()}
+        measurement = {"measurement": self.measurement} if self.measurement else {}
+        content = {"spec": self.spec.digest, "log2_hps": hps, "seed": self.seed}
+        return digest(content | measurement)[:32]
+
+    @cached_property
+    def hps(self) -> PlainHps:
+        """Hyperparameters as they are used."""
+        return plain(self.log2_hps)
 
     @property
     def width(self) -> int:
         """Width of the trial's model."""
-        return int(self.setup["model"]["width"])
+        return self.spec.width
 
     @property
     def depth(self) -> int:
         """Depth (layers) of the trial's model."""
-        return int(self.setup["model"]["depth"])
+        return self.spec.depth
 
-    def values(self) -> dict[str, float]:
-        """Hyperparameters as they are used: 2 to the power of `hps`."""
-        return {name: 2.0**value for name, value in self.hps.items()}
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, with the hyperparameters as they are used beside their logarithms."""
+        return {
+            "hps": encode(self.hps),
+            "log2_hps": encode(self.log2_hps),
+            "seed": self.seed,
+            "phase": self.phase,
+            **({"measurement": self.measurement} if self.measurement else {}),
+            "spec": self.spec.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Trial:
+        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted."""
+        content = {name: value for name, value in record.items() if name != "hps"}
+        trial = cls(**(content | {"spec": TrialSpec.from_json(content["spec"])}))
+        if not all(isinstance(value, (float, int)) for value in trial.log2_hps.values()):
+            raise ValueError("a hyperparameter is not a number")
+        hps = record["hps"]
+        # The logarithms are exact; powers may differ in the last digit from machine to machine.
+        if hps.keys() != trial.hps.keys() or not all(
+            math.isclose(float(hps[name]), value, rel_tol=1e-9) for name, value in trial.hps.items()
+        ):
+            raise ValueError("hps and log2_hps do not agree")
+        return trial
+
+
+class OtherFormat(ValueError):
+    """A record of another version of sweeper; `format` is the one it names."""
+
+    def __init__(self, format: int) -> None:
+        self.format = format
+        super().__init__(f"it has format {format}, and this sweeper reads {FORMAT}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +245,7 @@ class Result:
     when the run diverged and NaN only when it failed for a reason of its own (`error`). `heldout`
     is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
     training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
-    pack's time on `device`.
+    pack's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
     """
 
     trial: Trial
@@ -111,6 +258,7 @@ class Result:
     finished_at: float = 0.0
     error: str = ""
     device: str = ""
+    measurements: Any = None
 
     @property
     def key(self) -> str:
@@ -119,36 +267,40 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; infinities and NaN are written as strings, which JSON can hold."""
-        trial = self.trial
+        measured = self.measurements is not None
         return {
+            "format": FORMAT,
             "key": self.key,
             **{name: encode(getattr(self, name)) for name in _OUTCOME},
-            "trial": {
-                "hps": encode(trial.hps),
-                "seed": trial.seed,
-                "phase": trial.phase,
-                "setup": encode(trial.setup),
-            },
+            **({"measurements": encode(self.measurements)} if measured else {}),
+            "trial": self.trial.to_json(),
         }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Result:
-        """Inverse of `to_json`; ValueError when the record is not that of its own key."""
-        content = {name: value for name, value in record.items() if name != "key"}
+        """Inverse of `to_json`.
+
+        ValueError when the record is not that of its own key, `OtherFormat` when another version
+        of sweeper wrote it.
+        """
+        if (written := record.get("format")) != FORMAT:
+            if isinstance(written, int) or "setup" in record["trial"]:
+                raise OtherFormat(written or OLDEST_FORMAT)
+            raise ValueError("it names no format")
+        content = {name: value for name, value in record.items() if name not in ("format", "key")}
         numbers = ("objective", "heldout", "seconds", "finished_at")
         content |= {name: float(content[name]) for name in numbers}
         content["curve"] = tuple(map(float, content["curve"]))
-        result = cls(**(content | {"trial": Trial(**content["trial"])}))
+        trial = Trial.from_json(content["trial"])
+        result = cls(**(content | {"trial": trial}))
         if result.status not in get_args(Status):
             raise ValueError(f"unknown status {result.status!r}")
-        if not all(isinstance(value, float | int) for value in result.trial.hps.values()):
-            raise ValueError("a hyperparameter is not a number")
         if result.key != record.get("key"):
             raise ValueError("the record's key does not match its content")
         return result
 
 
-_OUTCOME = [each.name for each in fields(Result) if each.name != "trial"]
+_OUTCOME = [each.name for each in fields(Result) if each.name not in ("trial", "measurements")]
 
 
 def encode(value: Any) -> Any:

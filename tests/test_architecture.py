@@ -13,17 +13,23 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
-    "errors",
-    "trial catalog plugin",
+    "errors control",
+    "plugin",
+    "catalog train_settings",
+    "trial",
     "files optuna_tables",
     "scaling data search mirror lock completion",
-    "study",
+    "study launch",
     "models",
     "training",
-    "launch transfer",
+    "measure",
+    "runner",
+    "transfer",
     "diagnosis",
     "report",
     "settings config",
+    "replay",
+    "loop",
     "sweep",
     "commands",
     "cli",
@@ -34,7 +40,7 @@ ONLY = {
     "typer": {"cli"},
     "hydra": {"config"},
     "omegaconf": {"config"},
-    "submitit": {"launch.slurm"},
+    "submitit": {"launch.slurm.launcher"},
     "wandb": {"report.wandb"},
     "optuna": {"mirror", "optuna_tables", "search.prune", "search.tpe"},
     "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
@@ -43,7 +49,7 @@ ONLY = {
     "sklearn": {"data.digits"},
 }
 """The only modules that may know these libraries."""
-TORCH = ("models.", "training.", "launch.")
+TORCH = ("models.", "training.", "measure.", "runner.")
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
 
 

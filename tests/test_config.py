@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.catalog import OVERLAYS, groups, home
-from sweeper.config import compose_tree, near, parse, plain, read_tree, to_yaml
+from sweeper.config import compose_tree, near, override_value, parse, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 
 Write = Callable[..., Path]
@@ -172,7 +172,7 @@ class TestStudysConfig:
 
     def test_overrides(self, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DEVICE", "cpu")
-        words = ["transfer.widths=[16]", "launcher.device=${oc.env:DEVICE}", "+a.b=1"]
+        words = ["transfer.widths=[16]", "runner.device=${oc.env:DEVICE}", "+a.b=1"]
         tree = read_tree(kept, [*words, "search.line={points: 3}"])
         assert tree["transfer"]["widths"] == [16] and tree["launcher"]["device"] == "cpu"
         assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}
@@ -216,9 +216,9 @@ class TestStudysConfig:
 
 
 def test_plain_values() -> None:
-    assert plain("root", "a/b") == "a/b" and plain("root", None) is None
+    assert override_value("root", "a/b") == "a/b" and override_value("root", None) is None
     with pytest.raises(BadInput, match=r"^root: "):
-        plain("root", "${oc.env:NOPE_NOPE}")
+        override_value("root", "${oc.env:NOPE_NOPE}")
 
 
 def test_parse_tells_additions_and_deletions() -> None:

@@ -27,17 +27,21 @@ from sweeper import mirror as module
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.mirror import redact, scrub
 from sweeper.study import Study, check_name, latest
-from sweeper.trial import Result, Trial
+from sweeper.trial import FORMAT, Result, Trial
+from tests.specs import spec_of
 
 ROOT = Path(__file__).parents[1]
 SECRETIVE = "postgresql+psycopg2://user:s3cr%40t-pw@127.0.0.1:1/db?sslpassword=0ther-pw"
 PASSWORDS = ("s3cr%40t-pw", "s3cr@t-pw", "0ther-pw")
 
 
+SPEC = spec_of({"model": {"width": 64, "depth": 2}})
+
+
 def make(number: int, status: str = "complete", **changes: Any) -> Result:
     trial = Trial(
-        setup={"model": {"width": 64, "depth": 2}},
-        hps={"eta": number / 4 - 3, "alpha_attn": 1.0},
+        spec=SPEC,
+        log2_hps={"eta": number / 4 - 3, "alpha_attn": 1.0},
         seed=number,
         phase="random",
     )
@@ -181,7 +185,7 @@ def test_what_the_mirror_shows(folder: Path) -> None:
 
 
 def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
-    odd = replace(make(1), trial=replace(make(1).trial, hps={"eta": 5000.0}))
+    odd = replace(make(1), trial=replace(make(1).trial, log2_hps={"eta": 5000.0}))
     with Study.open(folder) as study:
         study.record([odd])
         study.record([make(2)])
@@ -227,6 +231,9 @@ DAMAGE: dict[str, Callable[[str], str | bytes]] = {
     "null": lambda text: text.replace('"steps"', '"steqs"'),
     "number": lambda text: text.replace('"seconds": 2.0', '"seconds": 1' + "0" * 400),
     "curve": lambda text: text.replace('"curve": []', '"curve": [[]]'),
+    "plain value": lambda text: text.replace('"alpha_attn": 2.0', '"alpha_attn": 2.1'),
+    "specification": lambda text: text.replace('"width": 64', '"width": 65'),
+    "no format": lambda text: text.replace(f'"format": {FORMAT}, ', ""),
 }
 
 
@@ -328,9 +335,9 @@ def test_full_disk_while_recording_is_one_clear_error(
 
 def test_result_that_could_not_be_read_back_is_refused(folder: Path, unmirrored: None) -> None:
     study = Study.open(folder)
-    setup = {"model": {"width": 1, "depth": 1}, "clip": math.inf}
-    with pytest.raises(ValueError, match="key"):
-        study.record([make(1), replace(make(0), trial=Trial(setup=setup, hps={}))])
+    odd = Trial(spec=SPEC, log2_hps={"eta": math.inf})
+    with pytest.raises(ValueError, match="not a number"):
+        study.record([make(1), replace(make(0), trial=odd)])
     assert len(study) == 0 and not list((folder / "results").iterdir())
 
 
@@ -475,10 +482,12 @@ KILLED = """
 import sys
 from pathlib import Path
 from sweeper.study import Study
-from sweeper.trial import Result, Trial
+from sweeper.trial import FORMAT, Result, Trial
+from tests.specs import spec_of
+spec = spec_of()
 with Study.open(Path(sys.argv[1])) as study:
     for number in range(len(study), 100_000):
-        trial = Trial(setup={"model": {"width": 1, "depth": 1}}, hps={"eta": 0.0}, seed=number)
+        trial = Trial(spec=spec, log2_hps={"eta": 0.0}, seed=number)
         study.record([Result(trial=trial, status="complete", objective=1.0, finished_at=number)])
         print(number, flush=True)
 """
@@ -603,11 +612,11 @@ def test_a_pruned_trial_is_shown_as_pruned(folder: Path) -> None:
     assert [(t.state, t.value) for t in trials] == list(zip(ends, [3.0, 4.0, 4.0], strict=True))
 
 
-def test_equal_setups_and_losses_are_kept_once(folder: Path, unmirrored: None) -> None:
+def test_equal_specifications_and_losses_are_kept_once(folder: Path, unmirrored: None) -> None:
     curve = (*(2 + number / 1000 for number in range(50)), math.inf)
     Study.open(folder).record([make(number, curve=curve) for number in range(3)])
     first, second, _ = Study.read(folder).results()
-    assert first == make(0, curve=curve) and first.trial.setup is second.trial.setup
+    assert first == make(0, curve=curve) and first.trial.spec is second.trial.spec
     assert all(a is b for a, b in zip(first.curve[:-1], second.curve[:-1], strict=True))
 
 
@@ -825,3 +834,71 @@ def test_latest_is_the_study_last_worked_on(tmp_path: Path) -> None:
     assert latest(tmp_path) == "b"
     (tmp_path / "b/results/000001.jsonl").unlink()
     assert latest(tmp_path) == "b"
+
+
+OLDER = {
+    "key": "0" * 32,
+    "status": "complete",
+    "objective": 3.0,
+    "heldout": 3.0,
+    "curve": [3.0],
+    "seconds": 1.0,
+    "steps": 10,
+    "finished_at": 1e9,
+    "error": "",
+    "device": "cpu",
+    "trial": {
+        "hps": {"eta": 1.0},
+        "seed": 0,
+        "phase": "eta",
+        "setup": {
+            "numerics": 2,
+            "parameterization": {"_target_": "sweeper.scaling.umup.UMuP"},
+            "model": {"_target_": "sweeper.models.llama.Llama", "width": 16, "depth": 1},
+            "base": {"width": 16, "depth": 1},
+            "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
+            "data": {"digest": "x", "classes": 256},
+            "train": {"steps": 10, "batch_size": 1, "seq_len": 8},
+        },
+    },
+}
+"""A line before records named their format: `hps` are logarithms, plugins are import paths."""
+
+
+@pytest.mark.parametrize("age", ["older", "newer"])
+def test_a_study_of_another_format_is_refused_and_left_as_it_is(
+    folder: Path, unmirrored: None, age: str
+) -> None:
+    Study.open(folder).record([make(0)])
+    record = OLDER if age == "older" else make(1).to_json() | {"format": FORMAT + 1}
+    other = folder / "results" / "000002.jsonl"
+    other.write_text(json.dumps(record) + "\n")
+    before = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
+    for use in (Study.open, Study.read):
+        with pytest.raises(BadInput, match=f"{folder} was written by an? {age} version") as caught:
+            use(folder)
+        assert "search anew under another study.name, or use that version" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("config", "age"),
+    [
+        ("parameterization:\n  _target_: sweeper.scaling.umup.UMuP\n", "older"),
+        (f"format: {FORMAT + 1}\nparameterization: {{}}\n", "newer"),
+        (f"format: {FORMAT}\nparameterization: {{}}\n", ""),
+        ("rubbish", ""),
+        ("", ""),
+    ],
+)
+def test_a_configuration_of_another_format_is_refused(
+    folder: Path, unmirrored: None, config: str, age: str
+) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    for use in (Study.open, Study.read):
+        if age:
+            with pytest.raises(BadInput, match=f"written by an? {age} version"):
+                use(folder)
+        else:
+            assert len(use(folder)) == 0

@@ -28,19 +28,22 @@ from rich.table import Table
 from sweeper.search.random import RandomGrid
 from sweeper.search.strategy import History, Point
 from sweeper.study import Study
-from sweeper.trial import Axis, Result, Trial
+from sweeper.train_settings import TrainSettings
+from sweeper.trial import Axis, PluginSpec, Result, Trial, TrialSpec
 
 SPACE = {name: Axis(low=-4, high=4) for name in ("eta", *(f"alpha_{i}" for i in range(6)))}
-SETUP = {
-    "parameterization": {"name": "umup", "multipliers": dict.fromkeys(SPACE, 1.0)},
-    "model": {"name": "llama", "width": 64, "depth": 4, "head_size": 16, "ffn_ratio": 2.75},
-    "base": {"width": 32, "depth": 2},
-    "optimizer": {"name": "adamw", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 2.0**-13},
-    "data": {"name": "tokens", "digest": "0123456789abcdef" * 4, "classes": 256},
-    "train": {"steps": 1000, "batch_size": 16, "seq_len": 256, "warmup": 0.1, "final_lr": 0.1},
-    "versions": dict.fromkeys(("model", "optimizer", "data", "train"), "0" * 40),
-}
-"""As long as a real setup: some 800 characters."""
+SPEC = TrialSpec(
+    runner={"name": "engine", "numerics": 0},
+    parameterization=PluginSpec(name="umup", arguments={"scaled_embedding_lr": True}),
+    model=PluginSpec(name="llama", arguments={"head_size": 16, "ffn_ratio": 2.75}),
+    width=64,
+    depth=4,
+    base_width=32,
+    base_depth=2,
+    optimizer=PluginSpec(name="adamw", arguments={"beta1": 0.9, "beta2": 0.95, "eps": 1e-8}),
+    data={"digest": "0123456789abcdef" * 4, "classes": 256, "heldout_fraction": 0.05},
+    train=TrainSettings(steps=1000, batch_size=16, seq_len=256),
+)
 CURVE = 100
 EXTRA = {1: 50, 16: 20, 128: 4}
 """Trials to a pack: packs that are recorded into the study once it has its size."""
@@ -52,8 +55,8 @@ def search(size: int) -> RandomGrid:
 
 
 def trial(point: Point) -> Trial:
-    """The trial of a point; all have one setup, as in a search."""
-    return Trial(setup=SETUP, hps=point.hps, seed=point.seed, phase=point.phase)
+    """The trial of a point; all have one specification, as in a search."""
+    return Trial(spec=SPEC, log2_hps=point.log2_hps, seed=point.seed, phase=point.phase)
 
 
 def make(point: Point, number: int) -> Result:

@@ -74,23 +74,22 @@ def _own(name: str, words: str, **more: Any) -> Side:
 
 
 OWN = {
-    "pack": _own("packs of 64", f"search=random launcher.pack=64 {TEXT}"),
-    "single": _own("one at a time", f"search=random launcher.pack=1 {TEXT}"),
-    "tpe": _own("TPE, one at a time", f"search=tpe search.batch=1 launcher.pack=1 {TEXT}"),
+    "pack": _own("packs of 64", f"search=random runner.pack=64 {TEXT}"),
+    "single": _own("one at a time", f"search=random runner.pack=1 {TEXT}"),
+    "tpe": _own("TPE, one at a time", f"search=tpe search.batch=1 runner.pack=1 {TEXT}"),
     "pack-mlp": _own(
         "packs of 64, a step of an MLP",
-        f"search=random launcher.pack=64 launcher.device=cpu {TINY}",
+        f"search=random runner.pack=64 runner.device=cpu {TINY}",
         trains=True,
     ),
     "single-mlp": _own(
         "one at a time, a step of an MLP",
-        f"search=random launcher.pack=1 launcher.device=cpu {TINY}",
+        f"search=random runner.pack=1 runner.device=cpu {TINY}",
         trains=True,
     ),
     "worker-mlp": _own(
         "in a warm worker process, a step of an MLP",
-        "search=random launcher=local launcher.workers=1 launcher.pack=1 launcher.device=cpu "
-        f"{TINY}",
+        f"search=random launcher=local launcher.workers=1 runner.pack=1 runner.device=cpu {TINY}",
         trains=True,
         worker=True,
     ),
@@ -138,7 +137,7 @@ def instant(pack: Any, execution: Any, reporter: Any, pruner: Any) -> tuple[list
 
     results = []
     for trial in pack.trials:
-        value = 3 + sum(hp * hp for hp in trial.hps.values())
+        value = 3 + sum(hp * hp for hp in trial.log2_hps.values())
         curve = tuple(round(value * (1 + 0.37 / step), 5) for step in range(1, 101))
         results.append(
             Result(

@@ -29,8 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.data.corpus import TokenCorpus
+from sweeper.train_settings import TrainSettings
 from sweeper.training.pack import Compile, Pack, PackRun, quiet_attention
-from sweeper.trial import Trial
+from sweeper.trial import Log2Hps, PluginSpec, Trial, TrialSpec
 
 SIZES = {  # width, depth, vocabulary, sequence, batch
     "s0": (32, 2, 256, 64, 8),
@@ -56,27 +57,20 @@ def corpus(folder: Path, classes: int) -> TokenCorpus:
 def trial(size: str, precision: str, seed: int) -> Trial:
     """Trials that differ in learning rate and seed."""
     width, depth, classes, seq_len, batch = SIZES[size]
-    setup = {
-        "numerics": 0,
-        "parameterization": {"_target_": "sweeper.scaling.umup.UMuP"},
-        "model": {
-            "_target_": "sweeper.models.llama.Llama",
-            "width": width,
-            "depth": depth,
-            "head_size": min(32, width),
-            "ffn_ratio": 4,
-        },
-        "base": {"width": width, "depth": depth},
-        "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
-        "data": {"digest": "0" * 64, "classes": classes, "heldout_fraction": 0.1},
-        "train": {
-            "steps": 2000,
-            "batch_size": batch,
-            "seq_len": seq_len,
-            "precision": precision,
-        },
-    }
-    return Trial(setup=setup, hps=dict.fromkeys(HPS, 0.0) | {"eta": -seed / 64}, seed=seed % 3)
+    spec = TrialSpec(
+        runner={"name": "engine", "numerics": 0},
+        parameterization=PluginSpec(name="umup"),
+        model=PluginSpec(name="llama", arguments={"head_size": min(32, width), "ffn_ratio": 4}),
+        width=width,
+        depth=depth,
+        base_width=width,
+        base_depth=depth,
+        optimizer=PluginSpec(name="adamw"),
+        data={"digest": "0" * 64, "classes": classes, "heldout_fraction": 0.1},
+        train=TrainSettings(steps=2000, batch_size=batch, seq_len=seq_len, precision=precision),
+    )
+    log2_hps = Log2Hps(dict.fromkeys(HPS, 0.0) | {"eta": -seed / 64})
+    return Trial(spec=spec, log2_hps=log2_hps, seed=seed % 3)
 
 
 def seconds_a_step(step: Callable[[], object], device: str, least: float) -> float:

@@ -28,7 +28,8 @@ from sweeper.search.lr import LearningRateLine
 from sweeper.search.prune import Pruner, Seen, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy, identity
 from sweeper.study import Study
-from sweeper.trial import Axis, Result, Space, Trial, encode
+from sweeper.train_settings import TrainSettings
+from sweeper.trial import Axis, PluginSpec, Result, Space, Trial, TrialSpec, encode
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
 STRETCHES = 50
@@ -37,7 +38,7 @@ STRETCHES = 50
 LINE = "search=lr search.line.step=0.5 search.line.points=17 search.line.extend=0"
 MUP = f"{LINE} parameterization.space.eta.low=-12 parameterization.space.eta.high=-4"
 UMUP = f"{LINE} parameterization.space.eta.low=-3 parameterization.space.eta.high=5"
-COMMON = "launcher.device=cpu train.batch_size=4 train.seq_len=32"
+COMMON = "runner.device=cpu train.batch_size=4 train.seq_len=32"
 SEARCHES = {
     "line-umup-w32-s200": f"parameterization=umup {UMUP} model.width=32 train.steps=200"
     " search.seeds=2",
@@ -103,7 +104,7 @@ def train(
     found: dict[str, int] = {}
     for start in range(0, len(order), pack):
         part, later = order[start : start + pack], order[start + pack :]
-        planned = (Seen(hps=r.trial.hps, seed=r.trial.seed, losses=()) for r in later)
+        planned = (Seen(log2_hps=r.trial.log2_hps, seed=r.trial.seed, losses=()) for r in later)
         pruner = Pruner(
             kind=kind,
             steps=sweep.steps,
@@ -117,7 +118,7 @@ def train(
             losses = losses_at(result, pruner.rungs, sweep.window)
             reached = sum(rung <= ends[result.key] for rung in pruner.rungs)
             trial = result.trial
-            known.append(Seen(hps=trial.hps, seed=trial.seed, losses=losses[:reached]))
+            known.append(Seen(log2_hps=trial.log2_hps, seed=trial.seed, losses=losses[:reached]))
         found |= ends
     return found
 
@@ -128,7 +129,7 @@ def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | 
     None when it asks for a trial that was not recorded, so that it went another way.
     """
     strategy, space = _strategy(sweep)
-    recorded = {(identity(r.trial.hps), r.trial.seed): r for r in sweep.results}
+    recorded = {(identity(r.trial.log2_hps), r.trial.seed): r for r in sweep.results}
     history, known, trained, total = History(), list[Seen](), 0, 0
     while points := strategy.propose(space, history):
         order = [recorded.get(point.id) for point in points]
@@ -150,7 +151,7 @@ def _strategy(sweep: Sweep) -> tuple[Strategy, Space]:
         ranges = yaml.safe_load(conf.read_text())["space"]
         space = {name: Axis(**axis) for name, axis in ranges.items()}
         return IndependentSearch(runs=50, seeds=1), space
-    etas = [result.trial.hps["eta"] for result in sweep.results]
+    etas = [result.trial.log2_hps["eta"] for result in sweep.results]
     seeds = len({result.trial.seed for result in sweep.results})
     axis = Axis(low=min(etas), high=max(etas), default=(min(etas) + max(etas)) / 2)
     return LearningRateLine(line=LineRule(points=11, extend=0), seeds=seeds), {"eta": axis}
@@ -178,26 +179,26 @@ def needed(sweep: Sweep, near: float = 0.0) -> set[str]:
     found: set[str] = set()
     for name, line in lines(sweep):
         best = min(range(len(line)), key=lambda index: line[index].objective)
-        middle = line[best].trial.hps[name]
+        middle = line[best].trial.log2_hps[name]
         found |= {
             result.key
             for index, result in enumerate(line)
-            if abs(index - best) <= 1 or abs(result.trial.hps[name] - middle) <= near + 1e-9
+            if abs(index - best) <= 1 or abs(result.trial.log2_hps[name] - middle) <= near + 1e-9
         }
     return found
 
 
 def lines(sweep: Sweep) -> Iterator[tuple[str, list[Result]]]:
     """Every line of at least three trials, sorted: results equal but for one hyperparameter."""
-    names = sweep.results[0].trial.hps.keys()
+    names = sweep.results[0].trial.log2_hps.keys()
     for name in names:
         groups: dict[Any, list[Result]] = {}
         for result in sweep.results:
-            rest = {other: value for other, value in result.trial.hps.items() if other != name}
+            rest = {other: value for other, value in result.trial.log2_hps.items() if other != name}
             groups.setdefault((tuple(rest.items()), result.trial.seed), []).append(result)
         for group in groups.values():
             if len(group) >= 3:
-                yield name, sorted(group, key=lambda result: result.trial.hps[name])
+                yield name, sorted(group, key=lambda result: result.trial.log2_hps[name])
 
 
 def load(path: Path = RECORDING) -> list[Sweep]:
@@ -205,11 +206,28 @@ def load(path: Path = RECORDING) -> list[Sweep]:
     return [_sweep(record) for record in json.loads(path.read_text())]
 
 
+UNTRAINED = TrialSpec(
+    runner={},
+    parameterization=PluginSpec(name=""),
+    model=PluginSpec(name=""),
+    width=1,
+    depth=1,
+    base_width=1,
+    base_depth=1,
+    optimizer=PluginSpec(name=""),
+    data={},
+    train=TrainSettings(steps=1, batch_size=1, seq_len=1),
+)
+"""Of recorded trials: a replay asks for their losses alone."""
+
+
 def _sweep(record: dict[str, Any]) -> Sweep:
     fields = {name: record[name] for name in ("name", "steps", "warmup", "window")}
     results = []
     for hps, seed, status, steps, objective, curve in record["trials"]:
-        trial = Trial(setup={}, hps=dict(zip(record["axes"], hps, strict=True)), seed=seed)
+        trial = Trial(
+            spec=UNTRAINED, log2_hps=dict(zip(record["axes"], hps, strict=True)), seed=seed
+        )
         results.append(
             Result(
                 trial=trial,
@@ -236,12 +254,12 @@ def record(folder: Path, out: Path) -> None:
 def _compact(name: str, study: Path) -> dict[str, Any]:
     """A study's results without what the replay does not need; axes never varied are left out."""
     results = Study.read(study).results()
-    train = results[0].trial.setup["train"]
-    hps = [result.trial.hps for result in results]
+    train = results[0].trial.spec.train
+    hps = [result.trial.log2_hps for result in results]
     axes = [axis for axis in hps[0] if len({values[axis] for values in hps}) > 1]
     trials = [
         [
-            [result.trial.hps[axis] for axis in axes],
+            [result.trial.log2_hps[axis] for axis in axes],
             result.trial.seed,
             result.status,
             result.steps,
@@ -252,9 +270,9 @@ def _compact(name: str, study: Path) -> dict[str, Any]:
     ]
     return {
         "name": name,
-        "steps": train["steps"],
-        "warmup": round(train["warmup"] * train["steps"]),
-        "window": math.ceil(train["objective_window"] * train["steps"]),
+        "steps": train.steps,
+        "warmup": round(train.warmup * train.steps),
+        "window": train.window(),
         "axes": axes,
         "trials": encode(trials),
     }
@@ -298,7 +316,7 @@ def conclusions(sweeps: Sequence[Sweep]) -> None:
         for kind in ("median", "halving"):
             for pack in (1, 4, len(sweep.results)):
                 found = concluded(sweep, kind, pack)
-                same = found is not None and found[0].best == whole[0].best
+                same = found is not None and found[0].best_log2 == whole[0].best_log2
                 same = same and found[0].objective == whole[0].objective
                 saved = f"{found[1]:6.1%}" if found else "     -"
                 print(f"{sweep.name:28} {kind:8} {pack:4} {saved}  {'same' if same else 'OTHER'}")

@@ -68,13 +68,12 @@ class Plain:
 
     def _groups(self, pack: PackRun) -> list[dict[str, Any]]:
         """Parameters of equal settings as one group."""
-        values, own = self.trial.values(), pack.prepared.optimizer
+        own = pack.prepared.optimizer
         groups: dict[tuple[float, float, float], list[Any]] = {}
-        scales = pack.prepared.scales(values)
+        prescriptions = pack.prepared.prescriptions(self.trial.values())
         for name, parameter in self.model.named_parameters():
-            scale = scales[name]
-            decay = own.weight_decay * scale.weight_decay  # type: ignore[attr-defined]
-            key = (values["eta"] * scale.lr, own.eps * scale.eps, decay)  # type: ignore[attr-defined]
+            numbers = prescriptions[name]
+            key = (numbers.lr, numbers.eps, numbers.weight_decay)
             groups.setdefault(key, []).append(parameter)
         betas = (own.beta1, own.beta2)  # type: ignore[attr-defined]
         return [
@@ -141,7 +140,7 @@ def peer(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(storage=f"sqlite:///{folder}/peer-{time.time_ns()}.db")
     ranges = optuna.distributions.FloatDistribution(-60, 60)
-    space = dict.fromkeys(results[0].trial.hps, ranges)
+    space = dict.fromkeys(results[0].trial.log2_hps, ranges)
     threads = max(1, torch.get_num_threads() // options.processes)
     arguments = (corpus, options.device, threads, results[0].trial)
     objectives: dict[int, float] = {}
@@ -151,11 +150,11 @@ def peer(
         list(pool.map(idle, [0.5] * options.processes))
         start = time.perf_counter()
         for result in results:
-            study.enqueue_trial(dict(result.trial.hps))
+            study.enqueue_trial(dict(result.trial.log2_hps))
         asked = []
         for result in results:
             trial = study.ask(space)
-            config = replace(result.trial, hps=trial.params)
+            config = replace(result.trial, log2_hps=trial.params)
             asked.append(pool.submit(train_plain, trial.number, config))
         for done in as_completed(asked):
             number, objective = done.result()
@@ -172,7 +171,7 @@ def overrides(options: argparse.Namespace, width: int, root: Path) -> list[str]:
     words += [f"model.width={width}", f"model.depth={options.depth}"]
     words += [f"train.steps={options.steps}", f"train.batch_size={options.batch_size}"]
     words += [f"train.seq_len={options.seq_len}", f"launcher={options.launcher}"]
-    words += [f"launcher.device={options.device}", f"search.eta.points={options.eta_points}"]
+    words += [f"runner.device={options.device}", f"search.eta.points={options.eta_points}"]
     return [*words, f"search.runs={options.runs}", *options.overrides]
 
 

@@ -36,10 +36,10 @@ TRIVIAL = (
     "launcher=slurm",
     "launcher.gpus=0",
     "launcher.cpus=1",
-    "launcher.pack=1",
+    "runner.pack=1",
     "launcher.time=10",
     "launcher.warn=30",
-    "launcher.compile=off",
+    "runner.compile=off",
 )
 
 

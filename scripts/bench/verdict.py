@@ -156,7 +156,7 @@ def measure(
         def value(
             point: Point, valley: Valley = valley, runs: dict[tuple[float, int], float] = runs
         ) -> float:
-            eta, seed = point.hps["eta"], point.seed
+            eta, seed = point.log2_hps["eta"], point.seed
             if (eta, seed) not in runs:
                 right = max(0.0, eta - valley.optimum)
                 spread = noise * 2 ** min(4.0, right / scenario.rise)
@@ -194,13 +194,13 @@ class Tally:
 
     def sized(self, size: SizeVerdict, valley: Valley, base: Valley) -> None:
         """Count the intervals of one size; where the optimum is at an end there are none."""
-        if size.at_end or math.isnan(size.optimum.value) or size.reason.startswith("too few"):
+        if size.at_end or math.isnan(size.optimum_log2.value) or size.reason.startswith("too few"):
             return
-        self.covered("optimum", size.optimum, valley.optimum)
+        self.covered("optimum", size.optimum_log2, valley.optimum)
         self.covered("loss", size.loss, valley.floor)
-        self.covered("basin", size.basin.width, valley.within())
+        self.covered("basin", size.basin.width_log2, valley.within())
         if not size.is_base:
-            self.covered("shift", size.shift, valley.optimum - base.optimum)
+            self.covered("shift", size.shift_log2, valley.optimum - base.optimum)
             self.covered("loss gap", size.loss_gap, valley.loss(base.optimum) - valley.floor)
 
     def extrapolated(self, found: Trend | None, truth: Truth) -> None:
@@ -209,8 +209,8 @@ class Tally:
             return
         self.trends["fitted"] += 1
         self.covered("slope", found.slope, truth.slope)
-        self.covered("target", found.predicted, truth.target)
-        off, left = abs(found.predicted.value - truth.target), abs(truth.target)
+        self.covered("target", found.predicted_log2, truth.target)
+        off, left = abs(found.predicted_log2.value - truth.target), abs(truth.target)
         self.trends["warranted"] += found.warranted
         self.trends["hurt"] += found.warranted and off > left
 

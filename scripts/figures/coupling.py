@@ -174,7 +174,9 @@ def _map(ax: Axes, grid: Document) -> Any:
     for column, best in enumerate(optima(places[1], rows.T.tolist())):
         if best is not None:
             ax.plot(column + 0.5, best + 0.5, "x", color="#e6550d", markersize=4)
-    for axis, values, name in zip((ax.yaxis, ax.xaxis), grid["values"], grid["names"], strict=True):
+    for axis, values, name in zip(
+        (ax.yaxis, ax.xaxis), grid["values_log2"], grid["names"], strict=True
+    ):
         axis.set_ticks(np.arange(len(values)) + 0.5, [f"{number(v):.3g}" for v in values])
         axis.set_label_text(_short(name))
     return drawn

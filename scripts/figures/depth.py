@@ -90,14 +90,14 @@ def _stays(lab: Lab, source: str, rule: str, found: Mapping[str, Document]) -> N
     lab.claim(
         source,
         f"{RULES[rule]}: the best η stays over depth",
-        f"shift {within(estimate(far['shift']))} at depth {depth}{why(judged)}",
+        f"shift {within(estimate(far['shift_log2']))} at depth {depth}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 
 
 def _falls(lab: Lab, source: str, rule: str, found: Mapping[str, Document]) -> None:
     far, depth = _far(found[rule])
-    shift = estimate(far["shift"])
+    shift = estimate(far["shift_log2"])
     lab.claim(
         source,
         f"{RULES[rule]}: the best η falls with depth",

@@ -77,7 +77,9 @@ class Strategy:
     def runs(self, eta: float, *, base: bool) -> list[Result]:
         """The runs of one point of a curve, by seed: all but eta as it was tuned."""
         hps, size = {**self.searched["best_log2"], "eta": eta}, self.size(base=base)
-        chosen = [r for r in self.results if r.trial.hps == hps and r.trial.width == size["width"]]
+        chosen = [
+            r for r in self.results if r.trial.log2_hps == hps and r.trial.width == size["width"]
+        ]
         return sorted(chosen, key=lambda run: run.trial.seed)
 
     def heldout(self, *, base: bool) -> list[float]:
@@ -215,7 +217,9 @@ def _rate(lab: Lab, found: Mapping[str, Strategy]) -> None:
     """Hidden weights' rate at the base: eta, and eta n^-3/2 (1.110)-(1.115) for s = 0."""
     one, other = found[ONE_RATE], found[TANGENT]
     sizes = (verdict(strategy.found, "width")["sizes"] for strategy in (one, other))
-    ours, theirs = (estimate(next(s for s in part if s["is_base"])["optimum"]) for part in sizes)
+    ours, theirs = (
+        estimate(next(s for s in part if s["is_base"])["optimum_log2"]) for part in sizes
+    )
     width = one.size(base=True)["width"]
     less = 1.5 * math.log2(width)
     gap = Estimate(
@@ -235,7 +239,7 @@ def _rate(lab: Lab, found: Mapping[str, Strategy]) -> None:
 def _falls(lab: Lab, one: Strategy) -> None:
     """The theory's rates of hidden weights fall as n^-3/2, so must a rate common to all."""
     far = farthest(verdict(one.found, "width"))
-    shift = estimate(far["shift"])
+    shift = estimate(far["shift_log2"])
     lab.claim(
         "Effective theory, (1.108)-(1.116)",
         "one rate for all: its best value falls with width",
@@ -251,8 +255,8 @@ def _stays(lab: Lab, one: Strategy) -> None:
     lab.claim(
         "Effective theory, (1.108)-(1.116)",
         f"{one.name} rates: the best η stays over width",
-        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}; keeping η costs "
-        f"{gap} nats of {number(far['loss']['value']):.3f}{why(judged)}",
+        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}; keeping η "
+        f"costs {gap} nats of {number(far['loss']['value']):.3f}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 

@@ -119,7 +119,7 @@ def draw(found: Found) -> Figure:
             _rings(ax, found[twin])
     far = {name: farthest(verdict(found[name], "width")) for name in SETTINGS}
     width = far[ONE_RATE]["size"]["width"]
-    moved = {name: estimate(one["shift"]) for name, one in far.items()}
+    moved = {name: estimate(one["shift_log2"]) for name, one in far.items()}
     forest(shifted, moved, f"shift of the best η, width {width}")
     shifted.set_xlabel("log2")
     gaps = {f"{a}\nless {b}": _gap(a, b, found)[0] for a, b in AGAINST.items()}
@@ -171,7 +171,7 @@ def _moves(lab: Lab, found: Document) -> None:
     lab.claim(
         "Everett et al.; u-muP, Fig. 1",
         f"{ONE_RATE}: the best η moves with width",
-        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}{why(judged)}",
+        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
         answers.get(judged["answer"], "cannot say"),
     )
 
@@ -183,7 +183,7 @@ def _stays(lab: Lab, name: str, found: Document) -> None:
     lab.claim(
         "Everett et al., Table 1",
         f"{words}: the best η stays over width",
-        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}{why(judged)}",
+        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 
@@ -191,7 +191,7 @@ def _stays(lab: Lab, name: str, found: Document) -> None:
 def _steadier(lab: Lab, found: Found) -> None:
     """For Adam and the standard parameterization the paper recommends full alignment."""
     full, none = (farthest(verdict(found[name], "width")) for name in ("standard", NONE))
-    ours, theirs = estimate(full["shift"]), estimate(none["shift"])
+    ours, theirs = estimate(full["shift_log2"]), estimate(none["shift_log2"])
     lab.claim(
         "Everett et al.",
         "standard, Adam: the best η moves less under full alignment's exponents than under none's",

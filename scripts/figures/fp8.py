@@ -67,7 +67,7 @@ def _line(lab: Lab, scheme: str, cast: str) -> Line:
     searched = lab.search(study, f"parameterization={scheme}", f"fp8={cast}")
     results: dict[float, list[Result]] = {}
     for result in sorted(Study.read(lab.folder / study).results(), key=lambda r: r.trial.seed):
-        results.setdefault(result.trial.hps["eta"], []).append(result)
+        results.setdefault(result.trial.log2_hps["eta"], []).append(result)
     return Line(best=searched["best_log2"]["eta"], results=results)
 
 
@@ -110,7 +110,7 @@ def _close(lab: Lab, source: str, cast: str, found: Found, share: float) -> None
 def _fails(lab: Lab, found: Found, share: float) -> None:
     """It fails to train when less than half of what the baseline learns is learnt."""
     plain, cost = found["mup", "none"], overall(costs(found, "mup", "printed"))
-    start = math.log(plain.results[plain.best][0].trial.setup["data"]["classes"])
+    start = math.log(plain.results[plain.best][0].trial.spec.data["classes"])
     learnt, most = start - mean(plain.losses), share * mean(plain.losses)
     lab.claim(
         "u-muP, Fig. 7",

@@ -129,7 +129,7 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
     lab.claim(
         "u-muP, Fig. 2 (left)",
         "muP: the best η_emb falls as the width grows",
-        f"as width^{within(slope)}; shift {within(estimate(far['shift']))} "
+        f"as width^{within(slope)}; shift {within(estimate(far['shift_log2']))} "
         f"at width {far['size']['width']}",
         below(slope, NOTHING),
     )
@@ -148,7 +148,7 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
         f"with the rule {compared(gain)} at width {width}, each at its best η",
         below(gain, NOTHING),
     )
-    moved, other = estimate(ours["shift"]), estimate(theirs["shift"])
+    moved, other = estimate(ours["shift_log2"]), estimate(theirs["shift_log2"])
     lab.claim(
         "u-muP, Fig. 5",
         "u-muP: with the rule the best η itself stays better",
@@ -171,14 +171,14 @@ def _searched(lab: Lab, scheme: str) -> Searched:
     runs = f"search.runs={independent['runs']}"
     random = lab.search(f"{scheme}-random", *words, "search=random", runs)
     found = Searched(independent=independent, random=random)
-    eta = next(line["optimum"] for line in independent["lines"] if line["name"] == "eta")
+    eta = next(line["optimum_log2"] for line in independent["lines"] if line["name"] == "eta")
     combination = independent["combination"]
     hps = {
-        "line": {name: axis["default"] for name, axis in independent["space"].items()}
+        "line": {name: axis["default"] for name, axis in independent["space_log2"].items()}
         | {"eta": eta},
         "random": random["best_log2"],
-        "single": combination["single"],
-        "combined": combination["combined"],
+        "single": combination["single_log2"],
+        "combined": combination["combined_log2"],
     }
     for name in CONFIRMED:
         found.losses[name] = _confirm(lab, scheme, hps[name])
@@ -193,7 +193,7 @@ def _confirm(lab: Lab, scheme: str, hps: Mapping[str, float]) -> list[float]:
     line = ["search=lr", "search.line.points=1", "search.line.extend=0"]
     lab.search(study, f"parameterization={scheme}", *words, *line, f"search.seeds={FRESH.stop}")
     known = Study.read(lab.folder / study).results()
-    mine = {r.trial.seed: r.objective for r in known if r.trial.hps == hps}
+    mine = {r.trial.seed: r.objective for r in known if r.trial.log2_hps == hps}
     return [mine[seed] for seed in FRESH]
 
 

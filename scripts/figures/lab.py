@@ -128,7 +128,7 @@ class Lab:
         """What the figure's first study trains, in words."""
         config = yaml.safe_load(min(self.folder.glob("*/config.yaml")).read_text())
         model, train = config["model"], config["train"]
-        images = config["data"]["_target_"].endswith(("Digits", "Idx"))
+        images = config["data"]["_target_"] in ("digits", "idx")
         batch = f"{train['batch_size']} " + ("images" if images else f"x {train['seq_len']}")
         return f"width {model['width']}, depth {model['depth']}, {train['steps']} steps of {batch}"
 
@@ -253,7 +253,7 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
         marker = MARKERS[index % len(MARKERS)]
         label = f"{size[axis]}"
         ax.plot(*zip(*finite, strict=True), color=color, marker=marker, markersize=3, label=label)
-        best, loss = number(judged["optimum"]["value"]), number(judged["loss"]["value"])
+        best, loss = number(judged["optimum_log2"]["value"]), number(judged["loss"]["value"])
         ax.plot(best, loss, "*", color=color, markersize=9, markeredgecolor="black", zorder=5)
         lows.append(min(loss, *(one for _, one in finite)))
         highs.append(sorted(loss for _, loss in finite)[len(finite) // 2])
@@ -320,7 +320,7 @@ def shifts(ax: Axes, judged: Mapping[str, Document], axis: str, title: str = "")
     """How the best learning rate moves over a ladder, a line for each of the verdicts by name."""
     for index, (name, one) in enumerate(judged.items()):
         color, marker = colormaps["tab10"](index), MARKERS[index % len(MARKERS)]
-        moved = [estimate(size["shift"]) for size in one["sizes"]]
+        moved = [estimate(size["shift_log2"]) for size in one["sizes"]]
         aside = 1 + 0.03 * (index - (len(judged) - 1) / 2)
         places = [size["size"][axis] * aside for size in one["sizes"]]
         values = [found.value for found in moved]

@@ -57,11 +57,11 @@ def main() -> None:
 def _stays(lab: Lab, scheme: str, axis: str, source: str, found: Document) -> None:
     judged, words = verdict(found, axis), axis.replace("_", " ")
     far = farthest(judged)
-    most = max(abs(estimate(size["shift"]).value) for size in judged["sizes"])
+    most = max(abs(estimate(size["shift_log2"]).value) for size in judged["sizes"])
     lab.claim(
         f"u-muP, {source}",
         f"{SCHEMES[scheme]}: the best η stays over {words}",
-        f"shift {within(estimate(far['shift']))} at {words} {far['size'][axis]}, "
+        f"shift {within(estimate(far['shift_log2']))} at {words} {far['size'][axis]}, "
         f"at most {most:.2f} on the ladder{why(judged)}",
         ANSWERS[judged["answer"]],
     )
@@ -75,7 +75,7 @@ def _moves(lab: Lab, found: Document) -> None:
     lab.claim(
         "u-muP, Fig. 1; muP",
         "standard: the best η moves with width",
-        f"shift {within(estimate(far['shift']))} at width {far['size']['width']}{why(judged)}",
+        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
         answers.get(judged["answer"], "cannot say"),
     )
 
@@ -93,7 +93,7 @@ def _better(lab: Lab, found: Mapping[str, Document]) -> None:
         f"u-muP {compared(less)}",
         below(less, NOTHING),
     )
-    ours, theirs = estimate(umup["basin"]["width"]), estimate(mup["basin"]["width"])
+    ours, theirs = estimate(umup["basin"]["width_log2"]), estimate(mup["basin"]["width_log2"])
     lab.claim(
         "u-muP, Fig. 1",
         "u-muP's basin (η within 1 % of the least loss) is wider than muP's",

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 from sweeper.report.plots import MARKERS, STYLE
 from sweeper.transfer.curve import Estimate
-from sweeper.transfer.rules import SPREAD
+from sweeper.transfer.rules import MAX_SPREAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _keeps(lab: Lab, row: Document) -> None:
         printed.source,
         f"{printed.optimizer}: {printed.formula} {what} over shapes and widths",
         f"changes from {min(changes):.2f} to {max(changes):.2f} over {len(changes)} shapes, "
-        f"a factor of {row['spread']:.2f} (constant: at most {SPREAD})",
+        f"a factor of {row['spread']:.2f} (constant: at most {MAX_SPREAD})",
         "borne out" if row["keeps"] == printed.keeps else "not borne out",
     )
 
@@ -112,7 +112,7 @@ def _keeps(lab: Lab, row: Document) -> None:
 def _measured(found: Document) -> str:
     """The shift at the far end of the ladder, and the slope over all of it."""
     far = farthest(verdict(found, "width"))
-    width, shift = far["size"]["width"], within(estimate(far["shift"]))
+    width, shift = far["size"]["width"], within(estimate(far["shift_log2"]))
     return f"shift {shift} at width {width}; per doubling {within(_slope(found))}"
 
 
@@ -135,7 +135,7 @@ def _falls(lab: Lab, found: Document) -> None:
         f"Muon: under {MUON['root_max'].formula} the best η falls with width (theory: "
         "by 0.5 per doubling, in log2, if hidden matrices alone decide)",
         _measured(found),
-        below(estimate(far["shift"]), NOTHING),
+        below(estimate(far["shift_log2"]), NOTHING),
     )
 
 

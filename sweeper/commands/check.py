@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.experiment import check_device, open_experiment, short_run
+from sweeper.commands.experiment import open_experiment, progress, short_run
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
 from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import BadInput
 from sweeper.files import private_folder, write_json
-from sweeper.launch.packs import UNTRAINABLE
+from sweeper.measure.coordinates import ModuleMeasurement
+from sweeper.measure.scales import OperandScale
 from sweeper.report import coordinates as show
 from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.training.coordinates import ModuleMeasurement, measure_modules
+from sweeper.sweep import measure
 from sweeper.training.prepare import prepare
-from sweeper.training.scales import OperandScale, scales
 from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
-from sweeper.trial import Log2Hps, defaults, encode
+from sweeper.trial import Log2Hps, Trial, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +66,12 @@ def check(
     if wanted.scales or wanted.coordinates:
         experiment = open_experiment(settings)
         hps = _hps(experiment, output, of_study=study is not None)
-        device = check_device(settings)
         if wanted.scales:
-            document["scales"] = _scales(experiment, hps, device, _made(settings, wanted), output)
+            document["scales"] = _scales(experiment, hps, _made(settings, wanted), output)
         else:
             _check_batch(experiment)
             folder = _made(settings, wanted)
-            found = _coordinates(experiment, hps, ladders, device, output)
+            found = _coordinates(experiment, hps, ladders, folder, output)
             document["check"] = _record(settings, hps, found)
             _write(folder, found, document["check"], settings.check.threshold, output)
         if wanted.folder is None and (settings.folder / "config.yaml").is_file():
@@ -111,9 +109,9 @@ def _hps(experiment: Experiment, output: Output, *, of_study: bool) -> Log2Hps:
     settings = experiment.settings
     found = defaults(settings.space)
     if of_study:
-        found = dict(optimum(experiment, Study.read(settings.folder), output).best)
+        found = optimum(experiment, Study.read(settings.folder), output).best_log2
     if settings.check.eta is not None:
-        found["eta"] = settings.check.eta
+        found = Log2Hps({**found, "eta": settings.check.eta})
     return found
 
 
@@ -135,25 +133,36 @@ def _ladders(settings: Settings) -> dict[str, list[Size]]:
 
 def _coordinates(
     experiment: Experiment,
-    hps: Log2Hps,
+    log2_hps: Log2Hps,
     ladders: Mapping[str, Sequence[Size]],
-    device: str,
+    folder: Path,
     output: Output,
 ) -> list[CoordinateCheck]:
     """Train the runs of every ladder, and judge them."""
-    settings, rule = experiment.settings, experiment.settings.check
+    rule = experiment.settings.check
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     seeds = range(rule.seed, rule.seed + rule.seeds)
-    runs = {}
-    for size in sizes:
-        output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
-        runs[size] = [_moved(experiment, size, hps, seed, device) for seed in seeds]
-        if not runs[size][0]:
-            raise BadInput(
-                "no module's output was seen: the check reads what the modules within the model "
-                "return, so put its parameters into modules of their own"
-            )
-    scheme = prepare(short_run(experiment, settings.base, hps, 0, {}).setup).scheme
+    # A constant fraction of eta, as in a warm-up: the first steps of a run, not its end.
+    slower = Log2Hps({**log2_hps, "eta": log2_hps["eta"] + math.log2(rule.share)})
+    train = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
+    trials = {
+        size: [short_run(experiment, size, slower, seed, "coordinates", **train) for seed in seeds]
+        for size in sizes
+    }
+    measured = _measured(experiment, folder, [t for runs in trials.values() for t in runs], output)
+    runs = {
+        size: [
+            [ModuleMeasurement.from_json(module) for module in measured[trial.key]]
+            for trial in of_size
+        ]
+        for size, of_size in trials.items()
+    }
+    if not all(run for of_size in runs.values() for run in of_size):
+        raise BadInput(
+            "no module's output was seen: the check reads what the modules within the model "
+            "return, so put its parameters into modules of their own"
+        )
+    scheme = prepare(trials[sizes[0]][0].spec).scheme
     return [
         check_coordinates(
             axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {})
@@ -162,37 +171,28 @@ def _coordinates(
     ]
 
 
-def _moved(
-    experiment: Experiment, size: Size, hps: Log2Hps, seed: int, device: str
-) -> list[ModuleMeasurement]:
-    """One run at a constant share of eta."""
-    rule = experiment.settings.check
-    changed = {"steps": rule.steps, "batch_size": rule.batch, "warmup": 0.0, "final_lr": 1.0}
-    slower = {**hps, "eta": hps["eta"] + math.log2(rule.share)}
-    trial = short_run(experiment, size, slower, seed, changed)
-    with _trainable(size):
-        return measure_modules(trial, experiment.corpus, device)
+def _measured(
+    experiment: Experiment, folder: Path, trials: Sequence[Trial], output: Output
+) -> dict[str, Any]:
+    """What runs measure, by their keys; they are trained where the launcher trains everything."""
+    with progress(experiment.settings, output, "check", len(trials), folder) as listener:
+        results = measure(experiment, folder, trials, listener, output.tell)
+    (folder / "progress.json").unlink(missing_ok=True)
+    return {key: result.measurements for key, result in results.items()}
 
 
-@contextmanager
-def _trainable(size: Size) -> Iterator[None]:
-    """SweeperError for what a model raises while it trains, as a search has a failed trial."""
-    try:
-        yield
-    except UNTRAINABLE as error:
-        raise SweeperError(
-            f"the model cannot be trained at {size}: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _record(settings: Settings, hps: Log2Hps, found: Sequence[CoordinateCheck]) -> dict[str, Any]:
+def _record(
+    settings: Settings, log2_hps: Log2Hps, found: Sequence[CoordinateCheck]
+) -> dict[str, Any]:
     """The content of check.json."""
+    rule = asdict(settings.check)
+    rule["log2_eta"] = rule.pop("eta")
     return {
-        "parameterization": settings.raw["parameterization"]["_target_"],
-        "optimizer": settings.raw["optimizer"]["_target_"],
+        "parameterization": settings.plugin("parameterization").name,
+        "optimizer": settings.plugin("optimizer").name,
         "base": asdict(settings.base),
-        "log2_hps": dict(hps),
-        "rule": asdict(settings.check),
+        "log2_hps": dict(log2_hps),
+        "rule": rule,
         "axes": [one.to_json() for one in found],
     }
 
@@ -214,18 +214,15 @@ def _write(
 
 
 def _scales(
-    experiment: Experiment, hps: Log2Hps, device: str, folder: Path, output: Output
+    experiment: Experiment, log2_hps: Log2Hps, folder: Path, output: Output
 ) -> list[dict[str, Any]]:
     """Train one run of the base size; scales.json, its picture, and the table."""
-    settings = experiment.settings
-    changed = {"steps": settings.check.scale_steps}
-    trial = short_run(experiment, settings.base, hps, settings.check.seed, changed)
-    output.tell(f"scales: {settings.base}, {settings.check.scale_steps} steps")
-    with _trainable(settings.base):
-        found: list[OperandScale] = scales(trial, experiment.corpus, device)
+    rule, base = experiment.settings.check, experiment.settings.base
+    trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
+    record: list[dict[str, Any]] = _measured(experiment, folder, [trial], output)[trial.key]
+    found = [OperandScale.from_json(operand) for operand in record]
     if not found:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
-    record: list[dict[str, Any]] = encode([asdict(scale) for scale in found])
     write_json(folder / "scales.json", record)
     show.scales(output.people, found)
     picture, _ = save(show.scale_figure(found), folder / "scales")

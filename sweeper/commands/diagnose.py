@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sweeper.commands.experiment import check_device, open_experiment, progress, short_run
+from sweeper.commands.experiment import open_experiment, progress, short_run
 from sweeper.commands.output import DONE, Output, failures
 from sweeper.commands.transfer import check_storage_password, load_study, optimum
 from sweeper.diagnosis.ablations import (
@@ -34,14 +34,13 @@ from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import Sweep
+from sweeper.sweep import Sweep, measure
 from sweeper.training.prepare import PreparedSpec
-from sweeper.training.underflow import below_eps
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.plan import make_plan
 from sweeper.transfer.verdict import SizeVerdict, Verdict, judge_ladder
-from sweeper.trial import Log2Hps
+from sweeper.trial import Log2Hps, PlainHps, PluginSpec, plain
 
 
 def diagnose(
@@ -66,16 +65,16 @@ def diagnose(
         raise BadInput(f"transfer.{axis}s must name a size beyond the base, {settings.base}")
     check_storage_password(settings)
     experiment = open_experiment(settings)
-    best = dict(optimum(experiment, Study.read(settings.folder), output).best)
+    best = optimum(experiment, Study.read(settings.folder), output).best_log2
     if settings.transfer.eta is not None:
-        best["eta"] = settings.transfer.eta
+        best = Log2Hps({**best, "eta": settings.transfer.eta})
     folder = settings.folder / "transfer"
     private_folder(folder)  # before hours of work, not after
     start = time.time()
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         with progress(settings, output, "diagnose", _planned(settings)) as monitor:
-            clinic = Clinic(experiment, study, monitor, best, axis, ladder[-1])
-            found = clinic.diagnose(only, output)
+            trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
+            found = trainer.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", found.to_json())
@@ -92,13 +91,13 @@ def _planned(settings: Settings) -> int:
 
 
 @dataclass(frozen=True)
-class Clinic:
+class AblationTrainer:
     """Trains and judges the two sizes, as the study has them and with one change at a time."""
 
     experiment: Experiment
     study: Study
     monitor: SweepProgress
-    best: Log2Hps
+    best_log2: Log2Hps
     axis: str
     large: Size
 
@@ -109,23 +108,22 @@ class Clinic:
         verdict = self._judge(curves)
         if verdict.answer != "fails":
             return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
-        findings = []
-        eps = (math.nan, math.nan)
+        results = []
+        eps: tuple[float, ...] = (math.nan, math.nan)
         if has_eps(self.experiment.settings.raw) and (not only or "epsilon" in only):
-            eps = (self._below_eps(base, output), self._below_eps(self.large, output))
+            eps = self._below_eps([base, self.large], output)
         for ablation in applicable_ablations(self._situation(curves, eps), only):
             output.tell(f"Trying {ablation.name}: {ablation.change}.")
-            findings.append(self._try(ablation, curves[0], self._large(verdict)))
-        return Diagnosis(axis=self.axis, answer="fails", results=rank(findings))
+            results.append(self._try(ablation, curves[0], self._large(verdict)))
+        return Diagnosis(axis=self.axis, answer="fails", results=rank(results))
 
     def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
-        settings = self.experiment.settings
-        sweep = Sweep(experiment, self.study, settings.launcher, self.monitor, settings.logger)
-        return sweep.ladder(self.best, sizes)
+        return Sweep(experiment, self.study, self.monitor).ladder(self.best_log2, sizes)
 
     def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
         settings = self.experiment.settings
-        return judge_ladder(self.axis, curves, self.best["eta"], settings.base, settings.transfer)
+        rule = settings.transfer
+        return judge_ladder(self.axis, curves, self.best_log2["eta"], settings.base, rule)
 
     def _large(self, verdict: Verdict) -> SizeVerdict:
         return next(size for size in verdict.sizes if size.size == self.large)
@@ -142,10 +140,11 @@ class Clinic:
         return judge_ablation(ablation, before, self._large(self._judge([base, large])), rule)
 
     def _changed(self, ablation: Ablation) -> Experiment:
-        """The experiment with the ablation's change, on the same corpus."""
-        return replace(
-            self.experiment, settings=resolve(ablation.apply(self.experiment.settings.raw))
-        )
+        """The experiment with the ablation's change, on the same corpus and trained in one place."""
+        settings = self.experiment.settings
+        changed = resolve(ablation.apply(settings.raw))
+        changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
+        return replace(self.experiment, settings=changed)
 
     def _same_at_base(self, changed: Experiment) -> bool:
         """Whether the change changes nothing at the base, whose curve need not be trained again.
@@ -155,24 +154,30 @@ class Clinic:
         """
         base = self.experiment.settings.base
         prepared_specs = [experiment.prepared(base) for experiment in (self.experiment, changed)]
-        first, second = ({**r.setup, "parameterization": None} for r in prepared_specs)
+        unlike = PluginSpec(name="")
+        first, second = (replace(p.spec, parameterization=unlike) for p in prepared_specs)
         return first == second and all(
-            _prescribed(prepared_specs[0], eta, self.best)
-            == _prescribed(prepared_specs[1], eta, self.best)
-            for eta in (self.best["eta"], self.best["eta"] + 1)
+            _prescribed(prepared_specs[0], eta, self.best_log2)
+            == _prescribed(prepared_specs[1], eta, self.best_log2)
+            for eta in (self.best_log2["eta"], self.best_log2["eta"] + 1)
         )
 
-    def _below_eps(self, size: Size, output: Output) -> float:
-        """The share of entries that eps holds back at `size`, after a short run."""
-        settings, steps = self.experiment.settings, self.experiment.settings.check.scale_steps
-        output.tell(f"Second moments at {size}: {steps} steps")
-        trial = short_run(self.experiment, size, self.best, 0, {"steps": steps})
-        return below_eps(trial, self.experiment.corpus, check_device(settings))
+    def _below_eps(self, sizes: Sequence[Size], output: Output) -> tuple[float, ...]:
+        """The shares of entries that eps holds back at `sizes`, after short runs."""
+        steps = self.experiment.settings.check.scale_steps
+        trials = [
+            short_run(self.experiment, size, self.best_log2, 0, "below_eps", steps=steps)
+            for size in sizes
+        ]
+        output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
+        folder = self.study.folder / "transfer"
+        results = measure(self.experiment, folder, trials, self.monitor, output.tell)
+        return tuple(float(results[trial.key].measurements) for trial in trials)
 
-    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, float]) -> FailedTransfer:
+    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:
         """What is known before any ablation; `eps` are the shares of `below_eps`."""
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
-        hps = {name: 2.0**value for name, value in self.best.items()}
+        hps = plain(self.best_log2)
         prepared = self.experiment.prepared(large)
         plan = make_plan(prepared, base, large, hps, {})
         rows = []
@@ -182,7 +187,7 @@ class Clinic:
         heads = [_head(self.experiment.prepared(size), hps) for size in (base, large)]
         return FailedTransfer(
             tree=settings.raw,
-            best=self.best,
+            best_log2=self.best_log2,
             base=base,
             large=large,
             parameters=plan.parameters,
@@ -192,17 +197,17 @@ class Clinic:
                 distance_to_divergence(curves[0]),
                 distance_to_divergence(curves[1]),
             ),
-            below_eps=eps,
+            below_eps=(eps[0], eps[1]),
         )
 
 
-def _prescribed(prepared: PreparedSpec, eta: float, best: Log2Hps) -> object:
-    """All that a scheme says of a model at one rate (log2)."""
-    hps = {name: 2.0**value for name, value in {**best, "eta": eta}.items()}
-    return prepared.scales(hps), prepared.buffers(hps)
+def _prescribed(prepared: PreparedSpec, eta: float, best_log2: Log2Hps) -> object:
+    """All that a model is trained with at one learning rate (log2)."""
+    hps = plain(Log2Hps({**best_log2, "eta": eta}))
+    return prepared.prescriptions(hps), prepared.buffers(hps)
 
 
-def _head(prepared: PreparedSpec, hps: dict[str, float]) -> AttentionScale | None:
+def _head(prepared: PreparedSpec, hps: PlainHps) -> AttentionScale | None:
     """The first attention's head size and scale."""
     for op in prepared.scaled_ops:
         if op.kind == "attention":

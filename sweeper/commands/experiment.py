@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sweeper.commands.output import Output
 from sweeper.errors import BadInput, ConfigError
-from sweeper.launch.packs import resolve_device
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, check_size
 from sweeper.training.prepare import prepare
@@ -24,7 +23,9 @@ def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment
         raise BadInput(f"data: {error}") from error
     train = settings.raw["train"]
     corpus.check(train["batch_size"], train["seq_len"])
-    return Experiment(settings=settings, corpus=corpus, precision=settings.launcher.precision())
+    return Experiment(
+        settings=settings, corpus=corpus, precision=settings.runner.precision(settings.launcher)
+    )
 
 
 def check_target(settings: Settings, size: Size) -> None:
@@ -36,29 +37,35 @@ def check_target(settings: Settings, size: Size) -> None:
         raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
 
 
-def check_device(settings: Settings) -> str:
-    """`check.device`; ConfigError for one that is not there."""
-    try:
-        return resolve_device(settings.check.device)
-    except ConfigError as error:
-        raise error.below("check") from error
-
-
 def short_run(
-    experiment: Experiment, size: Size, hps: Log2Hps, seed: int, changed: Mapping[str, Any]
+    experiment: Experiment,
+    size: Size,
+    log2_hps: Log2Hps,
+    seed: int,
+    measurement: str,
+    **changed: Any,
 ) -> Trial:
-    """A run of `size` in full precision, its training `changed`: no trial of the study."""
-    made = experiment.trial(size, hps, seed, "check")
-    train = {**made.setup["train"], **changed}
-    if train["precision"] != "float64":
-        train["precision"] = "float32"
-    return Trial(setup={**made.setup, "train": train}, hps=hps, seed=seed, phase="check")
+    """A run that measures, in full precision, its training `changed`: no trial of the study."""
+    spec = experiment.spec(size)
+    train = replace(spec.train, **changed)
+    if train.precision != "float64":
+        train = replace(train, precision="float32")
+    return Trial(
+        spec=replace(spec, train=train),
+        log2_hps=log2_hps,
+        seed=seed,
+        phase="check",
+        measurement=measurement,
+    )
 
 
-def progress(settings: Settings, output: Output, job: str, planned: int) -> SweepProgress:
-    """A monitor that weighs trials by their FLOPs."""
+def progress(
+    settings: Settings, output: Output, job: str, planned: int, folder: Path | None = None
+) -> SweepProgress:
+    """A listener that weighs trials by their FLOPs, and writes to `folder` (None: the study's)."""
 
-    def cost(trial: Trial) -> float:
-        return prepare(trial.setup).flops()
+    def flops(trial: Trial) -> float:
+        return prepare(trial.spec).flops()
 
-    return SweepProgress(settings.folder, output.watchers, job, planned=planned, cost=cost)
+    where = folder or settings.folder
+    return SweepProgress(where, output.watchers, job, planned=planned, work=flops)

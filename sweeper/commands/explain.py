@@ -14,7 +14,7 @@ from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.transfer.explain import explain as explained
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
-from sweeper.trial import defaults
+from sweeper.trial import defaults, plain
 
 
 def explain(
@@ -25,7 +25,7 @@ def explain(
     base = settings.base
     target = Size(width=width, depth=depth or base.depth)
     check_target(settings, target)
-    hps = {name: 2.0**value for name, value in defaults(settings.space).items()}
+    hps = plain(defaults(settings.space))
     source = {"hyperparameters": "defaults of the parameterization"}
     plan = make_plan(_prepared(settings, target), base, target, hps, source)
     narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
@@ -37,7 +37,7 @@ def explain(
             "parameterization": plan.parameterization,
             "base": {"width": base.width, "depth": base.depth},
             "target": {"width": target.width, "depth": target.depth},
-            "hyperparameters": hps,
+            "hps": dict(hps),
             "parameters": [row.to_json() for row in rows],
             "operations": dict(plan.operations),
             "needs": list(plan.needs),
@@ -48,4 +48,4 @@ def explain(
 
 def _prepared(settings: Settings, size: Size) -> PreparedSpec:
     """The model of `size`, classified."""
-    return prepare(settings.setup(stand_in(settings), "float32", size))
+    return prepare(settings.spec(stand_in(settings), "float32", size))

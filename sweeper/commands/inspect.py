@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.catalog import studies
-from sweeper.commands.jobs import jobs_state, show_jobs
+from sweeper.commands.jobs import driver_progress, jobs_state, show_jobs
 from sweeper.commands.output import DONE, Output, failures, find_study
 from sweeper.files import try_json
 from sweeper.lock import holder
@@ -40,7 +40,7 @@ def study_state(folder: Path) -> dict[str, Any]:
     """Trials by status, the live driver, and the last progress, of one study."""
     study, driver = Study.read(folder), holder(folder)
     results = study.results()
-    progress = try_json(folder / "progress.json")
+    progress = driver_progress(folder, driver)
     # Trials of a transfer's ladder are of other sizes: their losses say nothing of the search.
     losses = [r.objective for r in results if r.trial.phase != "validate"]
     return {
@@ -50,9 +50,8 @@ def study_state(folder: Path) -> dict[str, Any]:
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
         "notes": [*study.notices, *failures(results)],
         "driver": None if driver is None else str(driver),
-        # What an earlier driver left is not this one's progress.
-        "progress": progress if driver and progress.get("updated", 0) >= driver.started else None,
-        **jobs_state(folder),
+        "progress": progress or None,
+        **jobs_state(folder, progress),
         "search_finished": bool(try_json(folder / "search.json").get("finished")),
     }
 

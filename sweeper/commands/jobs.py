@@ -1,4 +1,4 @@
-"""A study's jobs on a cluster: what `sweeper status` says of them, and `sweeper cancel`."""
+"""A study's jobs: what `sweeper status` says of them, and `sweeper cancel`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,38 @@ from typing import Any
 
 from sweeper.commands.output import DONE, Output, find_study
 from sweeper.errors import SweeperError
-from sweeper.launch import arrays
-from sweeper.launch.scheduler import ACTIVE, WAITING
-from sweeper.lock import holder
+from sweeper.files import try_json
+from sweeper.launch.cancel import request_cancel
+from sweeper.launch.slurm import arrays
+from sweeper.launch.slurm.scheduler import ACTIVE, WAITING
+from sweeper.lock import Holder, holder
 
 
-def jobs_state(folder: Path) -> dict[str, Any]:
-    """The study's jobs, their trials by what becomes of them, and why nothing is known if so."""
+def driver_progress(folder: Path, driver: Holder | None) -> dict[str, Any]:
+    """What the live driver last told of itself; empty without one.
+
+    What an earlier driver left is not this one's progress.
+    """
+    progress = try_json(folder / "progress.json") if driver else {}
+    return progress if driver and progress.get("updated", 0) >= driver.started else {}
+
+
+def jobs_state(folder: Path, progress: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The study's jobs, their trials by what becomes of them, and why nothing is known if so.
+
+    A scheduler is asked for its jobs; of others the driver tells, in its `progress`.
+    """
+    trouble = None
     try:
-        jobs, trouble = arrays.states(folder), None
+        jobs = [asdict(job) for job in arrays.states(folder)]
     except SweeperError as error:
         jobs, trouble = [], str(error)
+    if not jobs and trouble is None:
+        jobs = list((progress or {}).get("jobs", ()))
     counts = Counter[str]()
     for job in jobs:
-        counts[_word(job.state)] += job.trials
-    return {"jobs": [asdict(job) for job in jobs], "job_trials": dict(counts), "trouble": trouble}
+        counts[_word(job["state"])] += job["trials"]
+    return {"jobs": jobs, "job_trials": dict(counts), "trouble": trouble}
 
 
 def _word(state: str) -> str:
@@ -31,7 +48,7 @@ def _word(state: str) -> str:
     word = state.split(" ")[0].upper()
     if word == "FINISHED":
         return "finished"
-    if word in WAITING:
+    if word in WAITING or word == "SUBMITTED":
         return "queued"
     return "running" if word in ACTIVE else "ended"
 
@@ -46,17 +63,23 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
     for job in state["jobs"]:
         node = f" on {job['node']}" if job["node"] else ""
         since = f" since {job['since']}" if job["since"] else ""
-        share = f", {100 * job['share']:.0f} % done" if job["state"] == "running" else ""
+        done = f", {100 * job['fraction']:.0f} % done" if job["state"] == "running" else ""
         trials = f"{job['trials']} trial{'s' * (job['trials'] != 1)}"
-        output.say(f"  {job['id']} {job['state']}{node}{since}: {trials}{share}")
+        output.say(f"  {job['id']} {job['state']}{node}{since}: {trials}{done}")
 
 
 def cancel(name: str | None, root: Path, output: Output) -> int:
     """End exactly this study's jobs. Results stay, and checkpoints, from which a search goes on."""
-    found = find_study(name, root)
-    count, driver = arrays.cancel(root / found), holder(root / found)
-    output.say(f"Study {found}: {count} jobs were cancelled")
-    if driver is not None and count:
+    study = find_study(name, root)
+    folder = root / study
+    driver = holder(folder)
+    jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
+    if driver is not None:
+        request_cancel(folder)
+    on_cluster = arrays.cancel(folder)
+    count = on_cluster or (jobs if driver is not None else 0)
+    output.say(f"Study {study}: {count} jobs were cancelled")
+    if driver is not None:
         output.say(f"Its driver ({driver}) ends by itself.")
-    output.document({"study": found, "cancelled": count})
+    output.document({"study": study, "cancelled": count})
     return DONE

@@ -16,9 +16,10 @@ from sweeper.commands.output import DONE, FAILED, Output, failures
 from sweeper.config import Tree, compose_tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
-from sweeper.launch.launcher import Scheduled
+from sweeper.launch.executor import Scheduled
 from sweeper.lock import StudyLock
 from sweeper.mirror import check_storage, redact
+from sweeper.replay import replay_search
 from sweeper.report import console as show
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.page import write_report
@@ -27,8 +28,8 @@ from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import Submitted, Sweep, replay_search
-from sweeper.trial import defaults, encode
+from sweeper.sweep import Submitted, Sweep
+from sweeper.trial import FORMAT, defaults, encode, plain
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
 """The groups that a search's conclusion depends on."""
@@ -130,7 +131,7 @@ def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: b
         write_json(record, _search_record(settings, found, finished=finished))
 
     with progress(settings, output, "search", planned) as monitor:
-        sweep = Sweep(experiment, study, settings.launcher, monitor, settings.logger, wait=wait)
+        sweep = Sweep(experiment, study, monitor, wait=wait)
         return sweep.search(after_batch)
 
 
@@ -141,15 +142,15 @@ def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> 
     if found.combination is not None:
         combination["finding"] = found.combination.finding
     return {
+        "format": FORMAT,
         "study": settings.name,
-        "parameterization": settings.raw["parameterization"]["_target_"],
-        "search": settings.raw["search"]["_target_"],
+        "parameterization": settings.plugin("parameterization").name,
+        "search": settings.plugin("search").name,
         "finished": finished,
         "base": asdict(settings.base),
-        "space": {name: asdict(axis) for name, axis in settings.space.items()},
-        "best": {name: 2.0**value for name, value in found.best.items()},
-        "best_log2": dict(found.best),
-        **{key: value for key, value in record.items() if key != "best"},
+        "space_log2": {name: asdict(axis) for name, axis in settings.space.items()},
+        "best": plain(found.best_log2),
+        **record,
         "provenance": provenance(),
     }
 
@@ -175,7 +176,7 @@ def _dry_run(settings: Settings, output: Output) -> int:
         prepared, phases = experiment.prepared(settings.base), settings.search.plan(settings.space)
         hps = defaults(settings.space)
         trials = tuple(experiment.trial(settings.base, hps, seed, "dry run") for seed in range(16))
-        pack, seconds = settings.launcher.estimate(trials, experiment.corpus)
+        pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
         known = _finished(settings, experiment)
     flops, measured = prepared.flops(), math.isfinite(seconds)
     time = seconds * prepared.train.steps if measured else None

@@ -12,21 +12,22 @@ from sweeper.catalog import OVERLAYS
 from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.validate import check_ladders, measured_trend, validate
-from sweeper.config import parse, plain, read_tree
+from sweeper.config import override_value, parse, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
+from sweeper.replay import replay_search
 from sweeper.report import console as show
-from sweeper.report.log import heard
+from sweeper.report.log import notice_of
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, read_root, resolve
-from sweeper.study import Study
-from sweeper.sweep import replay_search
+from sweeper.study import Study, check_config_format
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size
 from sweeper.transfer.plan import TransferPlan, make_plan
 from sweeper.transfer.trend import MIN_TREND_WIDTHS, Trend
 from sweeper.transfer.verdict import Verdict
+from sweeper.trial import Log2Hps, plain
 
 
 def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -34,7 +35,7 @@ def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
     root, others = Path("runs"), []
     for word, override in zip(words, parse(words), strict=True):
         if override.key_or_group == "root":
-            root = read_root(plain("root", override.value()))
+            root = read_root(override_value("root", override.value()))
         else:
             others.append(word)
     return root, others
@@ -51,6 +52,7 @@ def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) 
                 f"{key} cannot be changed for the study {study!r}: search anew with it, or choose "
                 "another study with --study"
             )
+    check_config_format(root / study)
     path = root / study / "config.yaml"
     tree = read_tree(path, others, config_dir) | {"root": str(root)}
     if isinstance(tree.get("study"), dict):
@@ -95,8 +97,8 @@ def transfer(
     study = Study.read(settings.folder)
     conclusion = optimum(experiment, study, output)
     if settings.transfer.eta is not None:
-        best = {**conclusion.best, "eta": settings.transfer.eta}
-        conclusion = replace(conclusion, best=best)
+        best = Log2Hps({**conclusion.best_log2, "eta": settings.transfer.eta})
+        conclusion = replace(conclusion, best_log2=best)
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
     verdicts: list[Verdict] = []
     if request.validate:
@@ -112,7 +114,7 @@ def transfer(
     show.trend(output.people, trend, applied=plan.source["correction"] is not None)
     if settings.transfer.correct and trend is None:
         output.say("No correction: the optima of fewer than two widths are known.")
-    if sentence := heard(lambda: settings.logger.plan(settings.folder, folder)):
+    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
         output.notes([sentence])
     write_report(settings.folder)
     output.say(f"Plan: {folder / 'plan.json'}")
@@ -211,14 +213,16 @@ def _plan(
 ) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
     settings, prepared = experiment.settings, experiment.prepared(size)
-    best, origin = conclusion.best, "the study" if settings.transfer.eta is None else "transfer.eta"
+    best_log2 = conclusion.best_log2
+    origin = "the study" if settings.transfer.eta is None else "transfer.eta"
     correction = None
     if settings.transfer.correct and trend is not None and trend.warranted:
-        best, origin = {**best, "eta": trend.predicted.value}, "the trend over width"
+        best_log2 = Log2Hps({**best_log2, "eta": trend.predicted_log2.value})
+        origin = "the trend over width"
         correction = trend.to_json()
     source = {
         "study": settings.name,
-        "search": settings.raw["search"]["_target_"],
+        "search": settings.plugin("search").name,
         "objective": conclusion.objective,
         "runs": conclusion.runs,
         "seeds": conclusion.seeds,
@@ -227,5 +231,4 @@ def _plan(
         "data": experiment.corpus.identity(),
         **provenance(),
     }
-    hps = {name: 2.0**value for name, value in best.items()}
-    return make_plan(prepared, settings.base, size, hps, source)
+    return make_plan(prepared, settings.base, size, plain(best_log2), source)

@@ -13,12 +13,13 @@ from sweeper.commands.output import Output, failures
 from sweeper.errors import BadInput
 from sweeper.files import try_json, write_json
 from sweeper.lock import StudyLock
+from sweeper.replay import replay_ladder
 from sweeper.report import console as show
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
-from sweeper.sweep import Sweep, replay_ladder
+from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve
 from sweeper.transfer.trend import Trend, fit_trend
 from sweeper.transfer.verdict import Verdict, judge_ladder
@@ -52,18 +53,18 @@ def validate(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         with progress(settings, output, "validate", planned) as monitor:
-            sweep = Sweep(experiment, study, settings.launcher, monitor, settings.logger)
-            curves = {c.size: c for c in sweep.ladder(conclusion.best, sizes)}
+            sweep = Sweep(experiment, study, monitor)
+            curves = {c.size: c for c in sweep.ladder(conclusion.best_log2, sizes)}
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
-    centre = conclusion.best[rule.along]
+    centre = conclusion.best_log2[rule.along]
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
     verdicts = [
         judge_ladder(axis, of_axis, centre, settings.ladder_base, rule)
         for axis, of_axis in by_axis.items()
     ]
     trend = fit_trend(by_axis.get("width", ()), centre, target)
-    record = _record(rule.along, conclusion.best, verdicts, list(curves.values()), trend)
+    record = _record(rule.along, conclusion.best_log2, verdicts, list(curves.values()), trend)
     name = "" if rule.along == "eta" else f"-{rule.along}"
     path = folder / f"validation{name}.json"
     write_json(path, _with_earlier(record, try_json(path)))
@@ -88,13 +89,13 @@ def measured_trend(
     if settings.transfer.along != "eta":
         return None
     sizes: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
-    curves, _, missing = replay_ladder(experiment, conclusion.best, sizes, lookup)
-    return None if missing else fit_trend(curves, conclusion.best["eta"], target)
+    curves, _, missing = replay_ladder(experiment, conclusion.best_log2, sizes, lookup)
+    return None if missing else fit_trend(curves, conclusion.best_log2["eta"], target)
 
 
 def _record(
     along: str,
-    best: Log2Hps,
+    best_log2: Log2Hps,
     verdicts: Sequence[Verdict],
     curves: Sequence[SizeCurve],
     trend: Trend | None,
@@ -102,8 +103,8 @@ def _record(
     """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
     return {
         "along": along,
-        f"transferred_log2_{along}": best[along],
-        "log2_hps": dict(best),
+        f"transferred_log2_{along}": best_log2[along],
+        "log2_hps": dict(best_log2),
         "axes": [verdict.to_json() for verdict in verdicts],
         "trend": trend and trend.to_json(),
         "curves": [

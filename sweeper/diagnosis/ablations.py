@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+from sweeper.catalog import TARGET, plugin_target
 from sweeper.scaling.abc import MUP, exponents, shift
 from sweeper.scaling.adjusted import Change
 from sweeper.scaling.spec import Role, Update
@@ -16,7 +17,6 @@ from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import PlannedParameter
 from sweeper.trial import Log2Hps
 
-ADJUSTED_SCHEME = "sweeper.scaling.adjusted.Adjusted"
 EXPONENT_TOLERANCE = 0.1
 """Exponents of the width that differ by at most this are taken as equal."""
 EPS_FRACTION = 0.01
@@ -43,7 +43,7 @@ class AttentionScale:
 class FailedTransfer:
     """What is known of a transfer that fails before any ablation is trained.
 
-    `tree` is the study's resolved configuration and `best` its optimum (log2). `rows` are the
+    `tree` is the study's resolved configuration and `best_log2` its optimum. `rows` are the
     parameters with their exponents of the width, read between `base` and `large`; empty when
     these are equally wide. Pairs are at base and at large: `attention` is None without any;
     `distances_to_divergence` lead from the optimum to the first rate that diverged, in log2, +inf
@@ -52,7 +52,7 @@ class FailedTransfer:
     """
 
     tree: Mapping[str, Any]
-    best: Log2Hps
+    best_log2: Log2Hps
     base: Size
     large: Size
     parameters: Sequence[PlannedParameter]
@@ -124,8 +124,8 @@ def _adjusted(s: FailedTransfer, **changes: Any) -> dict[str, Any]:
     scheme = dict(s.tree["parameterization"])
     space = scheme.pop("space")
     plain = {k: asdict(v) if isinstance(v, Change) else v for k, v in changes.items()}
-    adjusted = {"_target_": ADJUSTED_SCHEME, "scheme": scheme, **plain, "space": space}
-    return {"parameterization": adjusted}
+    target = plugin_target("parameterization", "adjusted")
+    return {"parameterization": {TARGET: target, "scheme": scheme, **plain, "space": space}}
 
 
 def _powers(change: Change) -> str:
@@ -197,7 +197,7 @@ def _decay(s: FailedTransfer) -> Ablation | None:
         )
     hidden = [p for p in s.parameters if p.role == Role.HIDDEN] or list(s.parameters)
     base, large = (median(getattr(p, k).weight_decay for p in hidden) for k in ("base", "target"))
-    kept = base / 2.0 ** s.best.get("weight_decay", 0.0)
+    kept = base / 2.0 ** s.best_log2.get("weight_decay", 0.0)
     evidence = (
         f"a step removes {base:.3g} of a hidden weight at the base and {large:.3g} at {s.large}"
     )

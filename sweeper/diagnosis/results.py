@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweeper.catalog import with_names
 from sweeper.diagnosis.ablations import Ablation
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import LadderRule, SizeCurve
@@ -41,8 +42,8 @@ class AblationResult:
             return f"{change}: it could not be tried ({self.error})"
         before, after = self.before, self.after
         return (
-            f"{change}: the shift is {_number(after.shift, '+.2f')} in log2 instead of "
-            f"{_number(before.shift, '+.2f')}, and the loss gap is "
+            f"{change}: the shift is {_number(after.shift_log2, '+.2f')} in log2 instead of "
+            f"{_number(before.shift_log2, '+.2f')}, and the loss gap is "
             f"{_number(after.loss_gap, '.4f')} nats instead of "
             f"{_number(before.loss_gap, '.4f')}; {self._meaning()}"
         )
@@ -83,10 +84,12 @@ class Diagnosis:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, each result with its sentence."""
+        """Plain JSON, each result with its sentence; plugins have their stable names."""
         record = asdict(self) | {"conclusion": self.sentence}
         for entry, result in zip(record["results"], self.results, strict=True):
             entry["sentence"] = result.sentence
+            ablation = entry["ablation"]
+            ablation["overrides"] = with_names("parameterization", ablation["overrides"])
         plain: dict[str, Any] = encode(record)
         return plain
 
@@ -107,8 +110,8 @@ def explained_fraction(before: SizeVerdict, after: SizeVerdict, rule: LadderRule
 
     The interval is that of `after` alone: `before` is known to fail beyond its noise.
     """
-    whole = severity(before.shift.value, before.loss_gap.value, before.loss.value, rule)
-    shift, gap = after.shift, after.loss_gap
+    whole = severity(before.shift_log2.value, before.loss_gap.value, before.loss.value, rule)
+    shift, gap = after.shift_log2, after.loss_gap
     least_shift = max(0.0, shift.low, -shift.high)
     most_shift = max(abs(shift.low), abs(shift.high))
     # The worst case of both explains least, the best case of both most.

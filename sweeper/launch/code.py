@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import sweeper
 
 
-def code_of(setup: Mapping[str, Any], corpus: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of sweeper and of the user's modules that a trial's setup and corpus name."""
-    modules = {target.rpartition(".")[0] for target in _targets([setup, corpus])}
-    own = sorted(name for name in modules if name and name.split(".")[0] != "sweeper")
-    return {"sweeper": package_digest(), **{name: module_digest(name) for name in own}}
-
-
-def _targets(value: Any) -> Iterator[str]:
-    """All `_target_` anywhere in plain JSON."""
-    if isinstance(value, Mapping):
-        if isinstance(value.get("_target_"), str):
-            yield value["_target_"]
-        for item in value.values():
-            yield from _targets(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _targets(item)
+def code_digests(modules: Iterable[str]) -> dict[str, str]:
+    """Digests of sweeper and of the user's `modules`."""
+    return {"sweeper": package_digest(), **{name: module_digest(name) for name in modules}}
 
 
 @cache
 def package_digest() -> str:
     """Digest of all of sweeper's Python files, as they were when first asked for."""
-    folder, found = Path(sweeper.__file__).parent, hashlib.sha256()
+    folder, digest = Path(sweeper.__file__).parent, hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        found.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-    return found.hexdigest()
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 @cache

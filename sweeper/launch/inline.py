@@ -1,76 +1,98 @@
-"""Train in this process, one pack after the other."""
+"""Run jobs in this process, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from sweeper.data.corpus import Corpus
-from sweeper.errors import ConfigError
-from sweeper.launch.launcher import Work
-from sweeper.launch.packs import PackQueue, estimate, resolve_device, run_pack
-from sweeper.training import checkpoint
-from sweeper.training.pack import Compile
-from sweeper.training.train import Execution, Reporter
-from sweeper.trial import Result, Trial
+from sweeper.control import Control, Leave
+from sweeper.launch.executor import Context, Event, Executor, Finished, Left
+from sweeper.launch.job import Job, Task
+from sweeper.trial import Trial
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether the user has cancelled the sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inline:
-    """The simplest launcher: no other process, one device.
+    """The simplest launcher: no other process, one device."""
 
-    `pack` is the number of trials trained as one model, "auto" to measure it. `compile` is
-    "auto" (on a GPU, where a pack is long enough to earn the compile time back), "on" or "off".
-    A pack saves itself every `save_every` seconds.
-    """
+    retries: ClassVar[int] = 0
+    pins_gpus: ClassVar[bool] = False
+    device: ClassVar[None] = None
 
-    device: str = "auto"
-    pack: int | Literal["auto"] = "auto"
-    compile: Compile = "auto"
-    save_every: float = 300.0
+    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+        """One, or none."""
+        return 1
 
-    def __post_init__(self) -> None:
-        """Refuse an impossible pack size or time."""
-        if self.pack != "auto" and self.pack < 1:
-            raise ConfigError("pack", self.pack, "auto, or at least 1")
-        if not self.save_every > 0:
-            raise ConfigError("save_every", self.save_every, "a positive number of seconds")
+    def executor(self, context: Context) -> Executor:
+        """One that runs a job when it is polled."""
+        return InlineExecutor(context)
 
-    def precision(self) -> str:
-        """Bfloat16 autocast on a GPU, float32 elsewhere."""
-        return "bfloat16" if self._device().startswith("cuda") else "float32"
 
-    def estimate(self, trials: Sequence[Trial], corpus: Corpus) -> tuple[int, float]:
-        """Pack size and seconds of a trial's step; see `Launcher`."""
-        return estimate(tuple(trials), corpus, self._device(), self.pack)
+@dataclass
+class InlineExecutor:
+    """Runs a job from its objects: no file is written, and its task need not be plain JSON."""
 
-    def run(self, work: Work) -> Iterator[list[Result]]:
-        """One pack after the other, those first that were begun before; see `Launcher`."""
-        folder = work.folder / "checkpoints"
-        execution = Execution(
-            device=self._device(),
-            compile=self.compile,
-            checkpoints=folder,
-            save_every=self.save_every,
+    context: Context
+    layouts: range = range(1, 2)
+    recovered: dict[str, tuple[Trial, ...]] = field(default_factory=dict)
+    job: Job | None = None
+    _looked: float = 0.0
+
+    def room(self, *, ahead: bool = False) -> bool:
+        """Whether no job is at hand."""
+        return self.job is None
+
+    def submit(self, job: Job) -> None:
+        """Keep the job until it is polled."""
+        self.job = job
+
+    def claim(self, job: str) -> None:
+        """Nothing is ever recovered: a process that dies takes its job along."""
+        raise LookupError(job)
+
+    def poll(self, *, wait: bool = True) -> list[Event]:
+        """Run the job at hand to its end."""
+        if self.job is None:
+            return []
+        job, notices = self.job, list[str]()
+        control = Control(
+            progress=lambda fraction: self.context.progress(job.id, fraction),
+            notify=notices.append,
+            should_leave=self._should_leave,
         )
-        queue = PackQueue(work, self._device(), self.pack)
-        while pack := queue.next():
-            count, told = len(pack.trials), [0.0]
+        try:
+            outcome = job.task.run(control)
+        except Leave:
+            return [Left(job=job.id)]
+        finally:
+            self.job = None
+        return [Finished(job=job.id, outcome=replace(outcome, notices=tuple(notices)))]
 
-            def progress(share: float, count: int = count, told: list[float] = told) -> None:
-                work.watch((share - told[0]) * count)
-                told[0] = share
+    def _should_leave(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked < LOOK_EVERY:
+            return False
+        self._looked = now
+        return self.context.cancelled()
 
-            reporter = Reporter(progress=progress, tell=work.tell)
-            results, back = run_pack(pack, execution, reporter, work.pruner(pack.trials[0]))
-            if back:
-                work.watch(-told[0] * count)
-            else:
-                progress(1.0)
-            queue.put_back(back)
-            yield results
-            checkpoint.forget(folder, pack.trials)  # of no use either where they go on in parts
+    def settled(self) -> bool:
+        """No job outlives this process."""
+        return False
 
-    def _device(self) -> str:
-        return resolve_device(self.device)
+    def forget(self, job: str, *, keep_log: bool = False) -> None:
+        """There is no file."""
+
+    def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
+        """One after the other, here."""
+        return [task.run(Control()) for task in tasks]
+
+    def use(self, layout: int) -> None:
+        """There is but one."""
+
+    def close(self) -> None:
+        """Nothing was started."""

@@ -1,7 +1,7 @@
-"""A pack for another process: plain JSON in a folder of its own, and what came of it.
+"""A job: trials that are run together, in this process or, through files, in another.
 
 ```
-jobs/<id>/job.json             what to train: written by the driver before anything runs
+jobs/<id>/job.json             what to run: written before anything runs
           result-<attempt>.json   what came of an attempt, whole or not there
 ```
 
@@ -12,117 +12,179 @@ ever unpickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from sweeper.data.corpus import Corpus
+from sweeper.control import Control
 from sweeper.errors import SweeperError
 from sweeper.files import BROKEN, private_folder, read_json, replacing, write_json
-from sweeper.launch.packs import run_pack
-from sweeper.plugin import build
-from sweeper.search.prune import Pruner
-from sweeper.training.pack import Pack
-from sweeper.training.train import Execution, Reporter
+from sweeper.plugin import load
 from sweeper.trial import Result, Trial, digest, encode
+
+JOB_FORMAT = 2
+"""Raised when `job.json` changes in a way that old readers would misread."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a job asks of a cluster; None leaves it to the launcher's own settings.
+
+    `gpus` and `cpus` are those of a node, `tasks` are processes on a node, `memory` is such as
+    "16G", and `time` is in minutes.
+    """
+
+    nodes: int = 1
+    tasks: int = 1
+    gpus: int | None = None
+    cpus: int | None = None
+    memory: str | None = None
+    time: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFailure:
+    """Why a job left trials without a result, and what may help.
+
+    `reason` is one line, `details` the lines that tell more, such as the end of a log. `attempts`
+    counts how often the job failed without coming further. `retry` tells that the same job may do
+    better another time, `blames_trials` that one of its trials may be the cause.
+    """
+
+    reason: str
+    details: str = ""
+    attempts: int = 1
+    retry: bool = True
+    blames_trials: bool = True
+
+    def __str__(self) -> str:
+        """All that is known, for the trial that fails of it."""
+        return f"{self.reason}:\n{self.details}" if self.details else self.reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a job's attempt: results, and packs of trials to be tried in its place.
+    """What came of a job's attempt, by its number from 0.
 
-    `attempt` is its number from 0; `notices` is what the user should be told.
+    Trials without a result have the `failure` to thank for it. The user should be told `notices`.
     """
 
-    attempt: int
-    results: tuple[Result, ...]
-    back: tuple[tuple[Trial, ...], ...] = ()
+    results: tuple[Result, ...] = ()
+    failure: JobFailure | None = None
     notices: tuple[str, ...] = ()
+    attempt: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         return {
             "attempt": self.attempt,
             "results": [result.to_json() for result in self.results],
-            "back": [[asdict(trial) for trial in part] for part in self.back],
+            "failure": self.failure and asdict(self.failure),
             "notices": list(self.notices),
         }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Outcome:
         """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted."""
+        failure = record["failure"]
         return cls(
             attempt=int(record["attempt"]),
             results=tuple(Result.from_json(result) for result in record["results"]),
-            back=tuple(map(_trials, record["back"])),
+            failure=None if failure is None else JobFailure(**failure),
             notices=tuple(map(str, record["notices"])),
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A pack, how to run it, and what may stop its trials early."""
-
-    pack: Pack
-    execution: Execution
-    pruner: Pruner | None = None
+class Task(Protocol):
+    """Work that can be done in this process or, rebuilt from JSON, in another."""
 
     @property
-    def id(self) -> str:
-        """Name of the job's folder: it follows from the trials and their order."""
-        return digest([trial.key for trial in self.pack.trials])[:24]
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials that it is about."""
+        ...
+
+    def run(self, control: Control) -> Any:
+        """Do it. A job's task returns its `Outcome`, and raises SweeperError for bad input."""
+        ...
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; TypeError for a corpus that is no dataclass."""
+        """Plain JSON, without the trials; TypeError when the task cannot leave this process."""
+        ...
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> Task:
+        """Inverse of `to_json`; one of `files.BROKEN`, or ConfigError, for anything else."""
+        ...
+
+    def modules(self) -> list[str]:
+        """Modules of the user's own that the task runs."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A task, and what it needs of the machines that it runs on."""
+
+    task: Task
+    resources: Resources = Resources()
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Those of the task."""
+        return self.task.trials
+
+    @cached_property
+    def id(self) -> str:
+        """Name of the job's folder: it follows from the trials and their order."""
+        return digest([trial.key for trial in self.trials])[:24]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; TypeError as the task."""
         return {
-            "trials": [asdict(trial) for trial in self.pack.trials],
-            "corpus": describe(self.pack.corpus),
-            "execution": _plain(self.execution),
-            "pruner": None if self.pruner is None else self.pruner.to_json(),
+            "format": JOB_FORMAT,
+            **task_to_json(self.task),
+            "modules": self.task.modules(),
+            "resources": asdict(self.resources),
         }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Job:
         """Inverse of `to_json`; one of `files.BROKEN`, or ConfigError, for anything else."""
-        execution = dict(record["execution"])
-        if execution["checkpoints"] is not None:
-            execution["checkpoints"] = Path(execution["checkpoints"])
-        pruner = record["pruner"]
-        return cls(
-            pack=Pack(trials=_trials(record["trials"]), corpus=build(record["corpus"])),
-            execution=Execution(**execution),
-            pruner=None if pruner is None else Pruner.from_json(pruner),
-        )
+        return cls(task=task_from_json(record), resources=Resources(**record["resources"]))
 
 
-def describe(corpus: Corpus) -> dict[str, Any]:
-    """A corpus as a config that `plugin.build` makes it from again."""
-    if not is_dataclass(corpus):
-        raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
-    kind = type(corpus)
-    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **_plain(corpus)}
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass, paths as text."""
-    found = {field.name: getattr(record, field.name) for field in fields(record)}
+def task_to_json(task: Task) -> dict[str, Any]:
+    """A task with its trials, and the class that makes it again."""
+    kind = type(task)
     return {
-        name: str(value) if isinstance(value, Path) else encode(value)
-        for name, value in found.items()
+        "trials": [trial.to_json() for trial in task.trials],
+        "target": f"{kind.__module__}.{kind.__qualname__}",
+        "task": task.to_json(),
     }
 
 
+def task_from_json(record: Mapping[str, Any]) -> Task:
+    """Inverse of `task_to_json`."""
+    kind: Any = load(record["target"], "target")
+    task: Task = kind.from_json(tuple(map(Trial.from_json, record["trials"])), record["task"])
+    return task
+
+
 def write_job(folder: Path, job: Job, *, sync: bool = True) -> Path:
-    """The job's own folder in `folder`, with its `job.json`; OSError when it cannot be written.
+    """The job's folder in `folder`, with its `job.json`; OSError when it cannot be written.
 
     Without `sync` it may be lost when the whole machine fails, but no worker waits for the disk.
     """
     private_folder(folder)
-    own = folder / job.id
-    private_folder(own)
-    _write(own / "job.json", job.to_json(), sync)
-    return own
+    job_dir = folder / job.id
+    private_folder(job_dir)
+    _write(job_dir / "job.json", job.to_json(), sync)
+    return job_dir
 
 
 def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
@@ -133,59 +195,71 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
         file.write(json.dumps(encode(record), allow_nan=False).encode())
 
 
-def read_job(own: Path) -> Job:
-    """The job in the folder `own`; SweeperError when there is none that can be trusted."""
+def read_job(job_dir: Path) -> Job:
+    """The job in the folder `job_dir`; SweeperError when there is none that can be trusted."""
     try:
-        return Job.from_json(read_json(own / "job.json"))
+        record = read_json(job_dir / "job.json")
+        if record["format"] != JOB_FORMAT:
+            raise ValueError(f"its format is {record['format']!r}")
+        return Job.from_json(record)
     except (OSError, *BROKEN) as error:
-        raise SweeperError(f"there is no job in {own}: {error}") from error
+        raise SweeperError(f"there is no job in {job_dir}: {error}") from error
 
 
-def trials_of(own: Path) -> tuple[Trial, ...]:
-    """The trials of the job in the folder `own`; none when it cannot be read: nobody can train it.
+def trials_of(job_dir: Path) -> tuple[Trial, ...]:
+    """The trials of the job in the folder `job_dir`; none when nobody could read and run it.
 
-    Its corpus is not built.
+    Its task is not built.
     """
     try:
-        found = _trials(read_json(own / "job.json")["trials"])
-        return found if all(trial.key for trial in found) else ()  # damaged values have no key
+        record = read_json(job_dir / "job.json")
+        trials = tuple(map(Trial.from_json, record["trials"]))
+        readable = record["format"] == JOB_FORMAT and all(trial.key for trial in trials)
+        return trials if readable else ()  # damaged values have no key
     except (OSError, *BROKEN):
         return ()
 
 
-def _trials(records: Any) -> tuple[Trial, ...]:
-    return tuple(Trial(**record) for record in records)
-
-
 def run_job(
-    own: Path,
+    job_dir: Path,
     attempt: int,
-    reporter: Callable[[Callable[[str], None]], Reporter] = lambda tell: Reporter(tell=tell),
+    control: Callable[[Callable[[str], None]], Control] = lambda notify: Control(notify=notify),
     *,
     sync: bool = True,
 ) -> None:
-    """Train the job in `own` and write what came of it; `train.Left` when it was told to leave.
+    """Run the job in `job_dir` and write what came of it; `Leave` when it was told to leave.
 
-    `reporter` gets a function that keeps a sentence for the user; `sync` as in `write_job`.
+    `control` gets a function that keeps a sentence for the user; `sync` as in `write_job`.
     """
-    job, notices = read_job(own), list[str]()
-    results, back = run_pack(job.pack, job.execution, reporter(notices.append), job.pruner)
-    outcome = Outcome(
-        attempt=attempt, results=tuple(results), back=tuple(back), notices=tuple(notices)
-    )
-    _write(own / f"result-{attempt}.json", outcome.to_json(), sync)
+    job, notices = read_job(job_dir), list[str]()
+    outcome = job.task.run(control(notices.append))
+    outcome = replace(outcome, attempt=attempt, notices=(*outcome.notices, *notices))
+    _write(job_dir / f"result-{attempt}.json", outcome.to_json(), sync)
 
 
-def outcome_of(own: Path) -> Outcome | None:
-    """What came of the job in `own`, by its newest attempt that left a whole result; or None.
+def outcome_of(job_dir: Path) -> Outcome | None:
+    """What came of the job in `job_dir`, by its newest attempt that left a whole result; or None.
 
     An older attempt may finish after a newer one was begun, on a node that was thought lost: the
     newest counts, so that what is read does not depend on when.
     """
-    found = []
-    for path in own.glob("result-*.json"):
-        try:
-            found.append(Outcome.from_json(read_json(path)))
-        except (OSError, *BROKEN):
-            continue
-    return max(found, key=lambda outcome: outcome.attempt, default=None)
+    outcomes = []
+    for path in job_dir.glob("result-*.json"):
+        with suppress(OSError, *BROKEN):
+            outcomes.append(Outcome.from_json(read_json(path)))
+    return max(outcomes, key=lambda outcome: outcome.attempt, default=None)
+
+
+def failed(trials: Iterable[Trial], reason: str) -> list[Result]:
+    """Results of trials that could not be trained, with the reason."""
+    return [
+        Result(
+            trial=trial,
+            status="failed",
+            objective=math.nan,
+            heldout=math.nan,
+            finished_at=time.time(),
+            error=reason[:2000],
+        )
+        for trial in trials
+    ]

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from sweeper.files import remove_leftovers
-from sweeper.launch.arrays import arrays
 from sweeper.launch.job import trials_of
-from sweeper.training.checkpoint import SUFFIX, saved_keys
+from sweeper.launch.slurm.arrays import arrays
 
 
-def tidy(folder: Path, known: Callable[[str], bool]) -> None:
-    """Remove jobs and checkpoints of trials that are all `known` by key, or that none can read.
+def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
+    """Remove jobs whose trials are all finished, by key, or that nobody can read.
 
-    Jobs that wait or run for trials without a result stay. Half-written files go once no job is
-    left that might be writing them. For the study's driver, when a sweep is done.
+    Jobs for trials without a result stay. Half-written files go once no job is left that might be
+    writing them; whether that is so is returned.
     """
-    for path in (folder / "checkpoints").glob(f"*{SUFFIX}"):
-        if all(known(key) for key in _checkpointed(path)):
-            with suppress(OSError):
-                path.unlink()
-    for own in list((folder / "jobs").glob("*/")):
-        if all(known(trial.key) for trial in trials_of(own)):
-            shutil.rmtree(own, ignore_errors=True)
-            _forget_arrays(folder, own)
-    if not list((folder / "jobs").glob("*/")):
+    for job_dir in list((folder / "jobs").glob("*/")):
+        if all(is_finished(trial.key) for trial in trials_of(job_dir)):
+            shutil.rmtree(job_dir, ignore_errors=True)
+            _forget_arrays(folder, job_dir)
+    idle = not list((folder / "jobs").glob("*/"))
+    if idle:
         remove_leftovers(folder)
-        for path in (folder / "checkpoints").glob(".*"):  # safetensors has names of its own
-            with suppress(OSError):
-                path.unlink()
+    return idle
 
 
-def _checkpointed(path: Path) -> list[str]:
-    """Keys of the trials of a checkpoint; none when it is damaged."""
-    try:
-        return saved_keys(path)
-    except ValueError:
-        return []
-
-
-def _forget_arrays(folder: Path, own: Path) -> None:
-    """Remove arrays of which the job that was in `own` was the last."""
+def _forget_arrays(folder: Path, job_dir: Path) -> None:
+    """Remove arrays of which the job that was in `job_dir` was the last."""
     for array in arrays(folder):
-        jobs = {member.own for member in array.members}
-        if own in jobs and not any(job.exists() for job in jobs):
+        job_dirs = {member.job_dir for member in array.members}
+        if job_dir in job_dirs and not any(other.exists() for other in job_dirs):
             shutil.rmtree(array.folder, ignore_errors=True)

@@ -20,6 +20,7 @@ from sweeper.transfer.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, la
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
+from sweeper.trial import plain
 
 
 def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
@@ -95,8 +96,9 @@ def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) 
 
 def _best(console: Console, found: Conclusion, space_names: Iterable[str]) -> None:
     made = table("Best configuration", ["hyperparameter", "log2", "value"])
+    best = plain(found.best_log2)
     for name in space_names:
-        made.add_row(name, f"{found.best[name]:g}", short(2.0 ** found.best[name]))
+        made.add_row(name, f"{found.best_log2[name]:g}", short(best[name]))
     console.print(made)
     seeds = f"mean of {found.seeds} seeds" if found.seeds > 1 else "one seed"
     console.print(
@@ -118,11 +120,11 @@ def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
 
 
 def _line_row(line: LineResult) -> list[str]:
-    values = [value for value, _ in line.points]
+    values = [value for value, _ in line.points_log2]
     return [
         line.name,
-        power(line.optimum),
-        short(2.0**line.optimum),
+        power(line.optimum_log2),
+        short(2.0**line.optimum_log2),
         number(line.objective),
         str(len(values)),
         f"{power(min(values))}..{power(max(values))}",
@@ -212,9 +214,9 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     for size in result.sizes:
         shown.add_row(
             label_size(asdict(size.size), result.axis),
-            within(size.optimum),
-            within(size.shift, sign="+"),
-            _basin(size.basin.width),
+            within(size.optimum_log2),
+            within(size.shift_log2, sign="+"),
+            _basin(size.basin.width_log2),
             number(size.loss.value, 3),
             within(size.regret, 4),
             within(size.loss_gap, 4),
@@ -260,12 +262,12 @@ def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
     """What the optima over width say of the target's, and what became of it."""
     if fitted is None:
         return
-    low, high = 2.0**fitted.predicted.low, 2.0**fitted.predicted.high
+    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
     text = (
         f"Trend over {len(fitted.widths)} widths: the best eta scales as "
         f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
-        f"eta {short(2.0**fitted.predicted.value)} ({short(low)} to {short(high)}); the "
-        f"transferred eta is {short(2.0**fitted.transferred)}. "
+        f"eta {short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
+        f"transferred eta is {short(2.0**fitted.transferred_log2)}. "
     )
     gain = f"{fitted.gain.value:.4f} nats"
     if applied:
@@ -301,5 +303,5 @@ def _ablation_cells(result: AblationResult) -> list[str]:
     if after is None:
         return ["-", "-", "-", "not tried"]
     explained = f"{100 * result.explained.value:.0f} %"
-    shift, gap = within(after.shift, sign="+"), within(after.loss_gap, 4)
+    shift, gap = within(after.shift_log2, sign="+"), within(after.loss_gap, 4)
     return [shift, gap, number(after.loss.value, 3), explained]

@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 
+from sweeper.measure.scales import RANGES, OperandScale
 from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
 from sweeper.scaling.names import layer_of, with_layer
-from sweeper.training.scales import RANGES, OperandScale
 from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
-from sweeper.transfer.rules import SPREAD, RuleRow
+from sweeper.transfer.rules import MAX_SPREAD, RuleRow
 
 T = TypeVar("T")
 COLUMNS = 4
@@ -300,7 +300,7 @@ def rules(console: Console, found: Sequence[RuleRow]) -> None:
         shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)
     console.print(shown)
     console.print(
-        f"Spread: largest over smallest; constant: at most {SPREAD:g}. sign: Adam, Lion; "
+        f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
         "orthogonal: Muon; normalized: unit Frobenius norm, one input.",
         highlight=False,
         soft_wrap=True,

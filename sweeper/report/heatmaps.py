@@ -75,7 +75,7 @@ def _scale(every: Sequence[Losses]) -> Normalize:
 
 def _panel(ax: Axes, grid: Document, losses: Losses, scale: Normalize) -> None:
     """One pair: the first hyperparameter upwards, the second to the right."""
-    first, second = (list(map(number, values)) for values in grid["values"])
+    first, second = (list(map(number, values)) for values in grid["values_log2"])
     drawn = [[loss if math.isfinite(loss) else math.nan for loss in row] for row in losses]
     ax.set_facecolor(STRIP)
     ax.grid(visible=False)

@@ -32,7 +32,7 @@ class Logger(Protocol):
         ...
 
 
-def heard(tell: Callable[[], str | None]) -> str | None:
+def notice_of(tell: Callable[[], str | None]) -> str | None:
     """What the user should know after a logger was told something, a failure included."""
     try:
         return tell()

@@ -285,12 +285,12 @@ def _axis(validation: Document, verdict: Document, base: Document, names: _Names
 def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
     """One row of the verdict's table."""
     loss, is_base = number((size.get("loss") or {}).get("value")), _is_base(size, base)
-    shift = interval(size.get("shift"), "{:+z.2f}")
+    shift = interval(size.get("shift_log2"), "{:+z.2f}")
     return {
         "size": f"{label_size(size['size'], axis)}{' (base)' if is_base else ''}",
-        "optimum": interval(size.get("optimum"), "{:z.2f}"),
+        "optimum": interval(size.get("optimum_log2"), "{:z.2f}"),
         "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
-        "basin": interval((size.get("basin") or {}).get("width"), "{:.2f}"),
+        "basin": interval((size.get("basin") or {}).get("width_log2"), "{:.2f}"),
         "loss": interval(size.get("loss"), "{:.4f}"),
         "regret": interval(size.get("regret"), "{:.4f}"),
         "loss_gap": interval(
@@ -308,7 +308,7 @@ def _is_base(size: Document, base: Document) -> bool:
 
 def _best(search: Document) -> list[dict[str, str]]:
     """A row for each of the best hyperparameters."""
-    rows, space = [], search.get("space") or {}
+    rows, space = [], search.get("space_log2") or {}
     for name, value in (search.get("best") or {}).items():
         axis = space.get(name) or {}
         log2 = number((search.get("best_log2") or {}).get(name))

@@ -136,17 +136,19 @@ def lines_figure(search: Document) -> Figure:
     columns = min(3, max(1, len(lines)))
     rows = max(1, math.ceil(len(lines) / columns))
     figure, panels = _panels(rows, columns, 0.9 + 1.7 * rows)
-    curves = [_points(line.get("points")) for line in lines]
+    curves = [_points(line.get("points_log2")) for line in lines]
     top = _scale(panels[0], curves, max)
     for ax, line, points in zip(panels, lines, curves, strict=False):
-        _line(ax, line, points, top, (search.get("space") or {}).get(line["name"]) or {})
+        _line(ax, line, points, top, (search.get("space_log2") or {}).get(line["name"]) or {})
     for ax in panels[max(1, len(lines)) :]:
         ax.remove()
     figure.supylabel(LOSS, fontsize=9)
     figure.supxlabel("hyperparameter, log2", fontsize=9)
     handles = [_key("optimum", color=LINE, **STAR)]
     handles.append(_key("default", color=FAINT, linestyle=DOTTED))
-    stopped = {(i, float(x)) for i, line in enumerate(lines) for x in line.get("stopped") or ()}
+    stopped = {
+        (i, float(x)) for i, line in enumerate(lines) for x in line.get("stopped_log2") or ()
+    }
     left = [[p for p in points if (i, p[0]) not in stopped] for i, points in enumerate(curves)]
     handles += [_key("stopped early", **STOPPED)] if stopped else []
     handles += _off_scale(left, top)
@@ -317,7 +319,7 @@ def _size_verdict(verdict: Document, curve: Document) -> Document:
 
 def _optimum(ax: Axes, size: Document, color: Any) -> str:
     """Mark a curve's optimum with its interval; the same in words."""
-    estimate = size.get("optimum") or {}
+    estimate = size.get("optimum_log2") or {}
     value, low, high = (number(estimate.get(key)) for key in ("value", "low", "high"))
     loss = number((size.get("loss") or {}).get("value"))
     if not (math.isfinite(value) and math.isfinite(loss)):
@@ -336,12 +338,12 @@ def _line(ax: Axes, line: Document, points: Points, top: float, space: Document)
     if math.isfinite(default):
         ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     _strip(ax, top)
-    stopped = {number(value) for value in line.get("stopped") or ()}
+    stopped = {number(value) for value in line.get("stopped_log2") or ()}
     _curve(ax, [(x, y) for x, y in points if x not in stopped], top, LINE, "o")
     for x in stopped:
         ax.plot(x, (top + ax.get_ylim()[1]) / 2, zorder=4, **STOPPED)
     _tips(ax, points, top, f"{line['name']}, log2", stopped=stopped)
-    best, loss = number(line.get("optimum")), number(line.get("objective"))
+    best, loss = number(line.get("optimum_log2")), number(line.get("objective"))
     found = math.isfinite(best) and math.isfinite(loss)
     if found:
         ax.plot(best, loss, color=LINE, zorder=5, **STAR)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from sweeper.files import write_json
+from sweeper.launch.executor import JobState
 from sweeper.trial import Result, Trial
 
 EVERY = 1.0
@@ -45,9 +46,9 @@ class Snapshot:
 
 
 class SweepProgress:
-    """A `Monitor` that shows and writes what it is told. Use it as a context manager.
+    """A `ProgressListener` that shows and writes what it is told. Use it as a context manager.
 
-    `cost` gives a trial's work in any unit; time left is the work left at the rate so far.
+    `work` gives a trial's work in any unit; time left is the work left at the rate so far.
     `planned` is the number of trials that the job expects from the beginning.
     """
 
@@ -58,14 +59,15 @@ class SweepProgress:
         job: str,
         *,
         planned: int,
-        cost: Callable[[Trial], float],
+        work: Callable[[Trial], float],
     ) -> None:
         """Nothing is shown before the first trials are proposed."""
-        self.path, self.console, self.cost = folder / "progress.json", console, cost
+        self.path, self.console, self.work = folder / "progress.json", console, work
+        self._states: Callable[[], list[JobState]] = list
         self.planned, self.start = planned, time.monotonic()
         self.snapshot = Snapshot(job=job)
         self.work_done, self.work_left = 0.0, 0.0
-        self._mean_cost, self._partial = 1.0, 0.0
+        self._mean_work, self._partial = 1.0, 0.0
         self._written = self._said = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -91,15 +93,19 @@ class SweepProgress:
         self._bar.stop()
         self._write(force=True)
 
+    def watch(self, states: Callable[[], list[JobState]]) -> None:
+        """Write the jobs, too, from here on."""
+        self._states = states
+
     def proposed(self, known: int, missing: Sequence[Trial]) -> None:
         """A new batch: what is known, and what will be trained now."""
         phase = missing[0].phase
         snapshot = self.snapshot
         snapshot.done, snapshot.total = known, max(self.planned, known + len(missing))
-        costs = [self.cost(trial) for trial in missing]
-        self._mean_cost = sum(costs) / len(costs)
+        work = [self.work(trial) for trial in missing]
+        self._mean_work = sum(work) / len(work)
         later = max(0, snapshot.total - known - len(missing))
-        self.work_left, self._partial = sum(costs) + later * self._mean_cost, 0.0
+        self.work_left, self._partial = sum(work) + later * self._mean_work, 0.0
         if phase != snapshot.phase:
             snapshot.phase = phase
             self._said = -math.inf
@@ -112,22 +118,22 @@ class SweepProgress:
 
     def finished(self, result: Result) -> None:
         """Count a result."""
-        snapshot, cost = self.snapshot, self.cost(result.trial)
+        snapshot, work = self.snapshot, self.work(result.trial)
         snapshot.done += 1
         snapshot.trained += 1
         snapshot.failed += result.status == "failed"
         snapshot.diverged += result.status == "diverged"
         if result.objective < snapshot.best:
             snapshot.best = result.objective
-        self.work_done += cost
-        self.work_left -= cost
+        self.work_done += work
+        self.work_left -= work
         self._partial = max(0.0, self._partial - 1)
         self._show()
 
     def _show(self) -> None:
         snapshot = self.snapshot
         snapshot.elapsed = time.monotonic() - self.start
-        partial = self._partial * self._mean_cost
+        partial = self._partial * self._mean_work
         done, left = self.work_done + partial, max(0.0, self.work_left - partial)
         snapshot.left = snapshot.elapsed * left / done if done > 0 else None
         share = (snapshot.done + self._partial) / max(1, snapshot.total)
@@ -165,6 +171,7 @@ class SweepProgress:
         self._written = now
         self.snapshot.updated = time.time()
         record: dict[str, Any] = asdict(self.snapshot)
+        record["jobs"] = [asdict(state) for state in self._states()]
         # Progress is a courtesy: a full disk must not stop the sweep here.
         with suppress(OSError):
             write_json(self.path, record)

@@ -63,8 +63,11 @@ def _result(record: Document) -> Section:
 
 def _numbers(size: Document) -> Section:
     """Shift, loss gap and loss of the large size, with their intervals."""
-    forms = {"shift": "{:+z.2f}", "loss_gap": "{:z.4f}", "loss": "{:.4f}"}
-    return {name: interval(size.get(name), form) for name, form in forms.items()}
+    return {
+        "shift": interval(size.get("shift_log2"), "{:+z.2f}"),
+        "loss_gap": interval(size.get("loss_gap"), "{:z.4f}"),
+        "loss": interval(size.get("loss"), "{:.4f}"),
+    }
 
 
 def checks(record: Document, name: Callable[[], str]) -> list[Section]:
@@ -101,8 +104,8 @@ def scales(records: Sequence[Document], name: Callable[[], str]) -> list[Section
 
 
 def _scales(records: Sequence[Document], name: str) -> Section:
+    from sweeper.measure.scales import OperandScale
     from sweeper.report import coordinates as show
-    from sweeper.training.scales import OperandScale
 
     found = [OperandScale.from_json(record) for record in records]
     columns, rows = show.scale_table(found)

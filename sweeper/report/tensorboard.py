@@ -40,7 +40,7 @@ class TensorBoard:
         if (line := outcome(result)) in ledger:
             return
         trial = result.trial
-        hps = trial.values() | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
+        hps = dict(trial.hps) | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
         scalars = [(step, {"loss": loss}) for step, loss in steps_of(result)]
         last = {"objective": result.objective, "heldout": result.heldout, "seconds": result.seconds}
         scalars.append((result.steps, last))

@@ -86,13 +86,13 @@ class WandB:
 
         trial = result.trial
         config = {
-            "hps": trial.values(),
-            "log2": dict(trial.hps),
+            "hps": dict(trial.hps),
+            "log2_hps": dict(trial.log2_hps),
             "seed": trial.seed,
             "width": trial.width,
             "depth": trial.depth,
             "key": trial.key,
-            "setup": dict(trial.setup),
+            "spec": trial.spec.to_json(),
         }
         kind, name = trial.phase or "trial", f"w{trial.width}-d{trial.depth}-{trial.key[:8]}"
         about = {"name": name, "job_type": kind, "config": config}

@@ -76,15 +76,15 @@ class Grid2D:
         first, second = self._pair(space)
         return list(product(first.grid(self.step), second.grid(self.step)))
 
-    def _hps(self, space: Space, cell: Cell) -> Log2Hps:
-        return defaults(space) | dict(zip(self.axes, cell, strict=True))
+    def _log2_hps(self, space: Space, cell: Cell) -> Log2Hps:
+        return Log2Hps({**defaults(space), **dict(zip(self.axes, cell, strict=True))})
 
     def _value(self, space: Space, history: History, cell: Cell) -> float | None:
-        return history.mean(self._hps(space, cell), range(self.seeds))
+        return history.mean(self._log2_hps(space, cell), range(self.seeds))
 
     def _known(self, space: Space, history: History) -> dict[Cell, float]:
         """Every point of the two axes, with all of its seeds, the rest at its default."""
-        cells = {tuple(r.trial.hps[name] for name in self.axes) for r in history.results}
+        cells = {tuple(r.trial.log2_hps[name] for name in self.axes) for r in history.results}
         found = {(a, b): self._value(space, history, (a, b)) for a, b in sorted(cells)}
         return {cell: value for cell, value in found.items() if value is not None}
 
@@ -111,7 +111,7 @@ class Grid2D:
         self, space: Space, history: History, cells: Sequence[Cell], phase: str
     ) -> list[Point]:
         points = (
-            Point(hps=self._hps(space, cell), seed=seed, phase=phase)
+            Point(log2_hps=self._log2_hps(space, cell), seed=seed, phase=phase)
             for cell in cells
             for seed in range(self.seeds)
         )
@@ -120,8 +120,8 @@ class Grid2D:
     def accepted(self, space: Space, history: History, cell: Cell) -> bool:
         """Whether all six neighbours of `cell` are known and worse, none of them stopped early."""
         known = self._known(space, history)
-        stopped = {identity(r.trial.hps) for r in history.results if r.status == "pruned"}
-        if any(identity(self._hps(space, c)) in stopped for c in self._around(space, cell)):
+        stopped = {identity(r.trial.log2_hps) for r in history.results if r.status == "pruned"}
+        if any(identity(self._log2_hps(space, c)) in stopped for c in self._around(space, cell)):
             return False
         around = [known.get(neighbour) for neighbour in self._around(space, cell)]
         worse = [value is not None and value > known[cell] for value in around]
@@ -135,7 +135,7 @@ class Grid2D:
         for index, result in enumerate(history.results):
             ends[result.trial.phase] = index + 1
         return Conclusion(
-            best=defaults(space) if best is None else self._hps(space, best),
+            best_log2=defaults(space) if best is None else self._log2_hps(space, best),
             objective=math.inf if best is None else known[best],
             seeds=self.seeds,
             runs=len(runs),

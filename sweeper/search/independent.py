@@ -96,14 +96,14 @@ class IndependentSearch:
         base = defaults(space)
         eta = self._eta(space, history)
         if eta.missing:
-            return _points([{**base, "eta": v} for v in eta.missing], [0], "eta", history)
+            return _points([Log2Hps({**base, "eta": v}) for v in eta.missing], [0], "eta", history)
         if math.isinf(min(eta.known.values())):
             return []
-        base["eta"] = self._eta_optimum(space, history)
+        base = self._base(space, history)
         wanted: list[Log2Hps] = []
         for name in self._names(space):
             line = self._line(space, history, name, base)
-            wanted += [{**base, name: value} for value in line.missing]
+            wanted += [Log2Hps({**base, name: value}) for value in line.missing]
         points = _points(wanted, range(self.seeds), "lines", history)
         if points:
             return points
@@ -116,10 +116,14 @@ class IndependentSearch:
 
     def _eta_optimum(self, space: Space, history: History) -> float:
         line = line_result("eta", self._eta(space, history), history, defaults(space))
-        return line.optimum if line else space["eta"].default
+        return line.optimum_log2 if line else space["eta"].default
+
+    def _base(self, space: Space, history: History) -> Log2Hps:
+        """The defaults at eta's optimum."""
+        return Log2Hps({**defaults(space), "eta": self._eta_optimum(space, history)})
 
     def _found_lines(self, space: Space, history: History) -> list[LineResult]:
-        base = defaults(space) | {"eta": self._eta_optimum(space, history)}
+        base = self._base(space, history)
         states = [("eta", self._eta(space, history))]
         states += [(n, self._line(space, history, n, base)) for n in self._names(space)]
         found = (line_result(name, state, history, base) for name, state in states)
@@ -127,8 +131,8 @@ class IndependentSearch:
 
     def _combined(self, space: Space, lines: Sequence[LineResult]) -> Log2Hps:
         """The optimum of every line at once; a line without any finite loss has none."""
-        found = {line.name: line.optimum for line in lines if math.isfinite(line.objective)}
-        return defaults(space) | found
+        found = {line.name: line.optimum_log2 for line in lines if math.isfinite(line.objective)}
+        return Log2Hps({**defaults(space), **found})
 
     def _single(
         self, space: Space, history: History, lines: Sequence[LineResult]
@@ -138,12 +142,12 @@ class IndependentSearch:
         With its objective and how many seeds that is the mean of. Where no line has the defaults
         on its grid, only the line over eta tried them: then its one seed is what all share.
         """
-        base = defaults(space) | {"eta": self._eta_optimum(space, history)}
+        base = self._base(space, history)
         shared = history.mean(base, range(self.seeds)) is not None
         seeds = range(self.seeds if shared else 1)
         found = [
             (hps, objective, len(seeds))
-            for hps in [base, *(base | {line.name: line.optimum} for line in lines)]
+            for hps in [base, *(Log2Hps({**base, li.name: li.optimum_log2}) for li in lines)]
             if (objective := history.mean(hps, seeds)) is not None
         ]
         return min(found, key=lambda single: single[1], default=(base, math.inf, 1))
@@ -161,8 +165,8 @@ class IndependentSearch:
             return None
         difference, error = _paired(pairs)
         return Combination(
-            combined=combined,
-            single=single,
+            combined_log2=combined,
+            single_log2=single,
             combined_objectives=tuple(a for a, _ in pairs),
             single_objectives=tuple(b for _, b in pairs),
             difference=difference,
@@ -180,7 +184,7 @@ class IndependentSearch:
             if not math.isnan(combination.difference):
                 best, objective, seeds = _winner(combination)
         return Conclusion(
-            best=best,
+            best_log2=best,
             objective=objective,
             seeds=seeds,
             runs=len(history.results),
@@ -200,7 +204,7 @@ def _points(
         point.id: point
         for hps in configurations
         for seed in seeds
-        if (point := Point(hps=hps, seed=seed, phase=phase)) not in history
+        if (point := Point(log2_hps=hps, seed=seed, phase=phase)) not in history
     }
     return list(points.values())
 
@@ -217,8 +221,8 @@ def _winner(combination: Combination) -> tuple[Log2Hps, float, int]:
     """The better of the two by mean over the fresh seeds; the combined one if they tie."""
     combined, single = combination.combined_objectives, combination.single_objectives
     if mean(combined) <= mean(single):
-        return combination.combined, mean(combined), len(combined)
-    return combination.single, mean(single), len(single)
+        return combination.combined_log2, mean(combined), len(combined)
+    return combination.single_log2, mean(single), len(single)
 
 
 def _phase_ends(history: History) -> dict[str, int]:

@@ -61,7 +61,7 @@ def along(history: History, base: Log2Hps, name: str, seeds: Sequence[int]) -> E
     """The mean objective over `seeds` as a function of `name` alone, the rest as in `base`."""
 
     def evaluate(value: float) -> float | None:
-        return history.mean({**base, name: value}, seeds)
+        return history.mean(Log2Hps({**base, name: value}), seeds)
 
     return evaluate
 
@@ -140,23 +140,26 @@ def line_result(name: str, state: LineState, history: History, base: Log2Hps) ->
     best = optimum(state.known)
     return LineResult(
         name=name,
-        points=tuple(sorted(state.known.items())),
-        optimum=best,
+        points_log2=tuple(sorted(state.known.items())),
+        optimum_log2=best,
         objective=state.known[best],
         extended=state.extended,
-        stopped=tuple(v for v in sorted(state.known) if history.stopped({**base, name: v})),
+        stopped_log2=tuple(
+            v for v in sorted(state.known) if history.stopped(Log2Hps({**base, name: v}))
+        ),
     )
 
 
 def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
     """Sentences about ends of lines: extended grids, and optima still at an end."""
     for line in lines:
-        values = [value for value, _ in line.points]
+        values = [value for value, _ in line.points_log2]
         if line.extended:
             yield (
                 f"{line.name}: the optimum lay at the end of the grid, which was extended by "
                 f"{line.extended} to 2^{min(values):g}..2^{max(values):g}"
             )
-        at_end = line.optimum in (min(values), max(values)) and len(values) > 1
+        at_end = line.optimum_log2 in (min(values), max(values)) and len(values) > 1
         if at_end and math.isfinite(line.objective):
-            yield f"{line.name}: the optimum 2^{line.optimum:g} is still at the end of the grid"
+            place = f"2^{line.optimum_log2:g}"
+            yield f"{line.name}: the optimum {place} is still at the end of the grid"

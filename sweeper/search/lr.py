@@ -44,7 +44,7 @@ class LearningRateLine:
         base = defaults(space)
         state = self._replay(base, space, history)
         points = (
-            Point(hps={**base, "eta": value}, seed=seed, phase="eta")
+            Point(log2_hps=Log2Hps({**base, "eta": value}), seed=seed, phase="eta")
             for value in state.missing
             for seed in range(self.seeds)
         )
@@ -57,7 +57,7 @@ class LearningRateLine:
         line = line_result("eta", state, history, base)
         runs = [r.objective for r in history.results]
         return Conclusion(
-            best={**base, "eta": line.optimum if line else base["eta"]},
+            best_log2=Log2Hps({**base, "eta": line.optimum_log2 if line else base["eta"]}),
             objective=line.objective if line else float("inf"),
             seeds=self.seeds,
             runs=len(runs),

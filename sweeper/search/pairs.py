@@ -79,7 +79,7 @@ class Pairs:
         line = self._line(space, history)
         if line is not None and line.missing:
             base = defaults(space)
-            return self._points(history, [{**base, "eta": v} for v in line.missing], "eta")
+            return self._points(history, [Log2Hps({**base, "eta": v}) for v in line.missing], "eta")
         if line is not None and line.known and not _finite(line):
             return []
         centre = self._centre(space, line)
@@ -95,10 +95,10 @@ class Pairs:
         evaluate = along(history, defaults(space), "eta", range(self.seeds))
         return replay(self.eta, space["eta"], evaluate)
 
-    def _centre(self, space: Space, line: LineState | None) -> dict[str, float]:
+    def _centre(self, space: Space, line: LineState | None) -> Log2Hps:
         """The defaults, with the eta that the line found."""
         known = line.known if line is not None else {}
-        return defaults(space) | ({"eta": optimum(known)} if known else {})
+        return Log2Hps({**defaults(space), **({"eta": optimum(known)} if known else {})})
 
     def _pairs(self, space: Space) -> list[Names]:
         """The pairs to sweep; ConfigError for a name that the space lacks."""
@@ -141,12 +141,14 @@ class Pairs:
         """Every configuration of one grid, row by row; `eta` is the centre's."""
         eta = space["eta"].default if eta is None else eta
         values = [self._values(space, name, eta) for name in pair]
-        centre = defaults(space) | {"eta": eta}
-        return [centre | dict(zip(pair, cell, strict=True)) for cell in product(*values)]
+        centre = {**defaults(space), "eta": eta}
+        return [Log2Hps(centre | dict(zip(pair, cell, strict=True))) for cell in product(*values)]
 
     def _points(self, history: History, cells: Sequence[Log2Hps], phase: str) -> list[Point]:
         found = (
-            Point(hps=hps, seed=seed, phase=phase) for hps in cells for seed in range(self.seeds)
+            Point(log2_hps=hps, seed=seed, phase=phase)
+            for hps in cells
+            for seed in range(self.seeds)
         )
         return list({point.id: point for point in found if point not in history}.values())
 
@@ -161,7 +163,7 @@ class Pairs:
         best, objective = self._best(history)
         ends = {result.trial.phase: i + 1 for i, result in enumerate(history.results)}
         return Conclusion(
-            best={**defaults(space), **best},
+            best_log2=Log2Hps({**defaults(space), **best}),
             objective=objective,
             seeds=self.seeds,
             runs=len(history.results),
@@ -185,20 +187,20 @@ class Pairs:
         size = len(second)
         rows = tuple(tuple(known[i * size : (i + 1) * size]) for i in range(len(first)))
         error = transfer_error(rows)
-        return PairGrid(names=pair, values=(first, second), losses=rows, transfer_error=error)
+        return PairGrid(names=pair, values_log2=(first, second), losses=rows, transfer_error=error)
 
     def _best(self, history: History) -> tuple[Log2Hps, float]:
         """The least mean over all seeds of a point; while no point has them all, the least run."""
         means = []
         for result in history.results:
-            mean = history.mean(result.trial.hps, range(self.seeds))
+            mean = history.mean(result.trial.log2_hps, range(self.seeds))
             if mean is not None and math.isfinite(mean):
-                means.append((mean, result.trial.hps))
+                means.append((mean, result.trial.log2_hps))
         if means:
             mean, hps = min(means, key=lambda found: found[0])
             return hps, mean
         found = best_result(history)
-        return found.trial.hps, found.objective
+        return found.trial.log2_hps, found.objective
 
     def _notes(
         self, line: LineResult | None, grids: Sequence[PairGrid], objective: float
@@ -259,6 +261,6 @@ def _at_ends(grid: PairGrid, name: str) -> bool:
     """Whether more than half of the optima of `name` in `grid` lie at an end."""
     first = name == grid.names[0]
     rows = list(zip(*grid.losses, strict=True)) if first else grid.losses
-    values = grid.values[0] if first else grid.values[1]
+    values = grid.values_log2[0 if first else 1]
     found = [place for place in optima(values, rows) if place is not None]
     return 2 * sum(place in (values[0], values[-1]) for place in found) > len(found)

@@ -1,7 +1,7 @@
 """Early stopping: which trials of a pack need not train to their end.
 
-Optuna's pruners decide, each at a few rungs, among all trials of one setup and seed that reached
-the rung. What a line search rests on is kept whatever they say.
+Optuna's pruners decide, each at a few rungs, among all trials of one specification and seed that
+reached the rung. What a line search rests on is kept whatever they say.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ WORST = 1e30
 class Seen:
     """A trial at the rungs it reached: its smoothed losses there, in the rungs' order."""
 
-    hps: Log2Hps
+    log2_hps: Log2Hps
     seed: int
     losses: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruner:
-    """Decides at rungs, by what is known of other trials of the same setup.
+    """Decides at rungs, by what is known of other trials of the same specification.
 
-    `steps`, `warmup` and `window` are the setup's: the run, its warm-up and the stretch over which
-    losses are averaged, in steps. `known` are the other trials of the same setup: those trained
-    before, and with no losses those still to be trained, which only tell what lies on a line.
+    `steps`, `warmup` and `window` are the specification's: the run, its warm-up and the stretch
+    over which losses are averaged, in steps. `known` are its other trials: those trained before,
+    and with no losses those still to be trained, which only tell what lies on a line.
     """
 
     kind: Kind
@@ -88,11 +88,11 @@ class Pruner:
         warmup: int,
         window: int,
     ) -> Pruner:
-        """A pruner that knows `results` and the trials `planned`, all of one setup."""
+        """A pruner that knows `results` and the trials `planned`, all of one specification."""
         bare = cls(kind=kind, steps=steps, warmup=warmup, window=window)
         known = [(result.trial, losses_at(result, bare.rungs, window)) for result in results]
         known += [(trial, ()) for trial in planned]
-        seen = (Seen(hps=dict(t.hps), seed=t.seed, losses=losses) for t, losses in known)
+        seen = (Seen(log2_hps=t.log2_hps, seed=t.seed, losses=losses) for t, losses in known)
         return replace(bare, known=tuple(seen))
 
     @property
@@ -121,16 +121,16 @@ class Pruner:
     ) -> set[str]:
         """`cut` among the trials of one seed, which see the same batches."""
         known = [seen for seen in self.known if seen.seed == seed]
-        others = [(seen.hps, _at(seen, rung)) for seen in known]
+        others = [(seen.log2_hps, _at(seen, rung)) for seen in known]
         told = [loss for _, loss in others if loss is not None]
         if not losses or len(told) + len(losses) < STARTUP:
             return set()
-        everyone = others + [(trial.hps, losses.get(key)) for key, trial in pack.items()]
+        everyone = others + [(trial.log2_hps, losses.get(key)) for key, trial in pack.items()]
         worse = stops(self.kind, told, list(losses.values()))
         return {
             key
             for (key, loss), stop in zip(losses.items(), worse, strict=True)
-            if stop and math.isfinite(loss) and not self._kept(pack[key].hps, everyone)
+            if stop and math.isfinite(loss) and not self._kept(pack[key].log2_hps, everyone)
         }
 
     def _kept(self, hps: Log2Hps, everyone: Sequence[tuple[Log2Hps, float | None]]) -> bool:

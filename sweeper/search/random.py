@@ -63,15 +63,15 @@ class RandomGrid:
             if index in seen:
                 continue
             seen.add(index)
-            hps = defaults(space)
+            hps = dict(defaults(space))
             for name, grid in grids.items():
                 index, digit = divmod(index, len(grid))
                 hps[name] = grid[digit]
-            yield hps
+            yield Log2Hps(hps)
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """All that is not trained yet: no point depends on another's result."""
-        points = (Point(hps=hps, seed=0, phase="random") for hps in self._draws(space))
+        points = (Point(log2_hps=hps, seed=0, phase="random") for hps in self._draws(space))
         return [point for point in points if point not in history]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
@@ -79,14 +79,14 @@ class RandomGrid:
         best = best_result(history)
         grids = self._grids(space) if math.isfinite(best.objective) else {}
         at_end = [
-            f"{name}: the best point lies at the end of its grid, 2^{best.trial.hps[name]:g}; "
+            f"{name}: the best point lies at the end of its grid, 2^{best.trial.log2_hps[name]:g}; "
             f"widen parameterization.space.{name}"
             for name, grid in grids.items()
-            if best.trial.hps[name] in (grid[0], grid[-1]) and len(grid) > 1
+            if best.trial.log2_hps[name] in (grid[0], grid[-1]) and len(grid) > 1
         ]
         values = [r.objective for r in history.results]
         return Conclusion(
-            best=dict(best.trial.hps),
+            best_log2=best.trial.log2_hps,
             objective=best.objective,
             seeds=1,
             runs=len(values),

@@ -16,16 +16,16 @@ from sweeper.trial import Log2Hps, Result, Space
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A configuration (log2 values) to train with a seed, and the phase that asks for it."""
+    """A configuration to train with a seed, and the phase that asks for it."""
 
-    hps: Log2Hps
+    log2_hps: Log2Hps
     seed: int
     phase: str
 
     @property
     def id(self) -> tuple[tuple[tuple[str, float], ...], int]:
         """What tells two points apart: values and seed."""
-        return identity(self.hps), self.seed
+        return identity(self.log2_hps), self.seed
 
 
 def identity(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
@@ -50,11 +50,11 @@ class History:
     def add(self, result: Result) -> None:
         """Take one more result in."""
         if result.status == "pruned":
-            self._stopped.add(identity(result.trial.hps))
+            self._stopped.add(identity(result.trial.log2_hps))
         if math.isnan(result.objective) or result.status == "pruned":
             result = replace(result, objective=math.inf)
         self.results.append(result)
-        self._values[identity(result.trial.hps), result.trial.seed] = result.objective
+        self._values[identity(result.trial.log2_hps), result.trial.seed] = result.objective
 
     def __contains__(self, point: Point) -> bool:
         return point.id in self._values
@@ -86,27 +86,28 @@ class Phase:
 class LineResult:
     """A line search over one hyperparameter: (log2 value, mean objective), and the optimum.
 
-    `stopped` are the values of which a trial was stopped early: their objective is +inf too.
+    Values of which a trial was stopped early are in `stopped_log2`: their objective is +inf too.
     """
 
     name: str
-    points: tuple[tuple[float, float], ...]
-    optimum: float
+    points_log2: tuple[tuple[float, float], ...]
+    optimum_log2: float
     objective: float
     extended: int = 0
-    stopped: tuple[float, ...] = ()
+    stopped_log2: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairGrid:
     """A 2D sweep of the hyperparameters `names`, all others as at its middle.
 
-    `values` are both axes' log2 values, ascending; `losses[i][j]` is the mean objective at
-    `values[0][i]` and `values[1][j]`. `transfer_error` is in nats, NaN where nothing can be told.
+    `values_log2` are both axes' values, ascending; `losses[i][j]` is the mean objective at
+    `values_log2[0][i]` and `values_log2[1][j]`. `transfer_error` is in nats, NaN where nothing can
+    be told.
     """
 
     names: tuple[str, str]
-    values: tuple[tuple[float, ...], tuple[float, ...]]
+    values_log2: tuple[tuple[float, ...], tuple[float, ...]]
     losses: tuple[tuple[float, ...], ...]
     transfer_error: float
 
@@ -120,8 +121,8 @@ class Combination:
     standard error, NaN when there is none to tell.
     """
 
-    combined: Log2Hps
-    single: Log2Hps
+    combined_log2: Log2Hps
+    single_log2: Log2Hps
     combined_objectives: tuple[float, ...]
     single_objectives: tuple[float, ...]
     difference: float
@@ -130,7 +131,7 @@ class Combination:
     @property
     def finding(self) -> str:
         """What can be said of combining, in words."""
-        if identity(self.combined) == identity(self.single):
+        if identity(self.combined_log2) == identity(self.single_log2):
             return "the combined optimum is the best single configuration itself"
         if math.isnan(self.difference):
             return "cannot say whether combining helped: both configurations diverged on a seed"
@@ -150,13 +151,13 @@ class Combination:
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """What a search found. `best` is complete (every hyperparameter, log2).
+    """What a search found. `best_log2` is complete: it has every hyperparameter.
 
     `cost_curve` gives the best loss against runs spent: (runs, loss), for a random search the
     expectation over the order of its runs, else in the order of its phases.
     """
 
-    best: Log2Hps
+    best_log2: Log2Hps
     objective: float
     seeds: int
     runs: int

@@ -18,7 +18,7 @@ from sweeper.search.strategy import (
     pruned_notes,
     running_best,
 )
-from sweeper.trial import Space, defaults
+from sweeper.trial import Log2Hps, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,10 @@ class TPE:
                 asked = self._sample(space, history, count)
         finally:
             optuna.logging.set_verbosity(level)
-        return [Point(hps=defaults(space) | params, seed=0, phase="tpe") for params in asked]
+        return [
+            Point(log2_hps=Log2Hps({**defaults(space), **params}), seed=0, phase="tpe")
+            for params in asked
+        ]
 
     def _sample(self, space: Space, history: History, count: int) -> list[dict[str, float]]:
         """Tell a new sampler the history and ask it for `count` configurations."""
@@ -86,7 +89,7 @@ class TPE:
             study.add_trial(
                 optuna.trial.create_trial(
                     state=states.PRUNED if pruned else states.COMPLETE,
-                    params={name: result.trial.hps[name] for name in names},
+                    params={name: result.trial.log2_hps[name] for name in names},
                     distributions=ranges,
                     value=None if pruned else result.objective,
                     intermediate_values={result.steps: result.curve[-1]} if pruned else None,
@@ -99,7 +102,7 @@ class TPE:
         best = best_result(history)
         values = [r.objective for r in history.results]
         return Conclusion(
-            best=dict(best.trial.hps),
+            best_log2=best.trial.log2_hps,
             objective=best.objective,
             seeds=1,
             runs=len(values),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +125,23 @@ def forget(folder: Path, trials: Sequence[Trial]) -> None:
     """Remove the checkpoint of a pack of these trials, whose results are recorded."""
     with suppress(OSError):
         path_of(folder, trials).unlink()
+
+
+def tidy(folder: Path, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+    """Remove checkpoints of trials that are all finished, by key, and those that none can read.
+
+    Where `idle`, nobody is writing: what was written half-way goes too.
+    """
+    for path in folder.glob(f"*{SUFFIX}"):
+        keys = list[str]()
+        with suppress(ValueError):
+            keys = saved_keys(path)
+        if all(is_finished(key) for key in keys):
+            with suppress(OSError):
+                path.unlink()
+    for path in folder.glob(".*") if idle else ():  # safetensors has names of its own
+        with suppress(OSError):
+            path.unlink()
 
 
 def started(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:

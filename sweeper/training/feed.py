@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
-from sweeper.training.settings import TrainSettings
+from sweeper.train_settings import TrainSettings
 
 AHEAD = 64
 """Positions are drawn for so many steps at once, and sent to the device in one copy."""

@@ -1,10 +1,9 @@
-"""From a trial's plain JSON to what its training needs: model, scales, optimizer."""
+"""From a trial's specification to what its training needs: model, scales, optimizer."""
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -13,12 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from sweeper.catalog import TARGET, plugin_target, with_targets
 from sweeper.errors import ConfigError
-from sweeper.models.classify import scaled_ops, specs_between
-from sweeper.plugin import arguments, build, call, load
+from sweeper.models.classifier import scaled_ops, specs_between
+from sweeper.plugin import arguments, build, load
+from sweeper.scaling.prescription import Prescription, prescribe
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
+from sweeper.train_settings import SHAPE, TrainSettings
 from sweeper.training.optimizer import Optimizer
-from sweeper.training.settings import SHAPE, TrainSettings
+from sweeper.trial import PlainHps, PluginSpec, TrialSpec
 
 FACTORS = ("weight_decay", "eps")
 """Hyperparameters that any space may hold: factors on the optimizer's."""
@@ -31,43 +33,59 @@ def optional(optimizer: Optimizer) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class PreparedSpec:
-    """Everything of a setup that all of its trials share; one object for each, see `prepare`."""
+    """What all trials of a specification share; one object for each, see `prepare`."""
 
-    setup: Mapping[str, Any]
+    spec: TrialSpec
     scheme: Parameterization
     optimizer: Optimizer
-    train: TrainSettings
     specs: tuple[ParamSpec, ...]
     scaled_ops: tuple[ScaledOp, ...]
 
     def model(self) -> nn.Module:
-        """The module at the setup's size, on the default device, its weights not drawn."""
-        size = self.setup["model"]
-        return build_model(self.setup, self.scheme.unit_scaled, size["width"], size["depth"])
+        """The module at its size, on the default device, its weights not drawn."""
+        spec = self.spec
+        return build_model(spec, self.scheme.unit_scaled, spec.width, spec.depth)
 
-    def scales(self, values: Mapping[str, float]) -> dict[str, ParamScale]:
-        """The prescription for every parameter, by name, given hyperparameters."""
-        return {spec.name: self.scale(spec, values) for spec in self.specs}
+    @property
+    def train(self) -> TrainSettings:
+        """How its trials are trained."""
+        return self.spec.train
 
-    def scale(self, spec: ParamSpec, values: Mapping[str, float]) -> ParamScale:
-        """The scheme's prescription for `spec`, with the factors that `values` ask for."""
-        found = self.scheme.scale(spec, values, self.optimizer.kind(spec))
-        asked = {name: getattr(found, name) * values[name] for name in FACTORS if name in values}
-        return replace(found, **asked)
+    def prescriptions(self, hps: PlainHps) -> dict[str, Prescription]:
+        """What every parameter is trained with, by name, given hyperparameters."""
+        return {spec.name: self.prescription(spec, hps) for spec in self.specs}
 
-    def buffers(self, values: Mapping[str, float]) -> dict[str, float]:
+    def prescription(self, spec: ParamSpec, hps: PlainHps) -> Prescription:
+        """What `spec` is trained with: the scheme's factors times eta and the optimizer's."""
+        return prescribe(
+            self._scale(spec, hps),
+            eta=hps["eta"],
+            eps=self.optimizer.eps,
+            weight_decay=self.optimizer.weight_decay,
+        )
+
+    def _scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
+        """The scheme's factors for `spec`, with those of `FACTORS` that `hps` hold."""
+        scale = self.scheme.scale(spec, hps, self.optimizer.kind(spec))
+        factors = {name: getattr(scale, name) * hps[name] for name in FACTORS if name in hps}
+        return replace(scale, **factors)
+
+    def buffers(self, hps: PlainHps) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""
-        found: dict[str, float] = {}
-        for name, scale in self.scales(values).items():
-            owner = name.rpartition(".")[0]
+        buffers: dict[str, float] = {}
+        for spec in self.specs:
+            scale, module = self._scale(spec, hps), spec.name.rpartition(".")[0]
+            # A model without multipliers can be trained as long as none is asked of it.
             if scale.multiplier != 1.0:
-                found[f"{owner}.multiplier"] = scale.multiplier
-            if scale.backward is not None:
-                found[f"{owner}.backward_multiplier"] = scale.backward
+                buffers[f"{module}.multiplier"] = scale.multiplier
+            # Not compared with the multiplier: where both are equal, the module still has a
+            # buffer of its own for the backward pass, which would stay at 1.
+            if scale.backward_multiplier is not None:
+                buffers[f"{module}.backward_multiplier"] = scale.backward_multiplier
         for op in self.scaled_ops:
-            factors = self.scheme.scale_op(op, values)
-            found |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
-        return found
+            factors = self.scheme.scale_op(op, hps)
+            buffers |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
+        return buffers
 
     def parameters(self) -> int:
         """Number of weights of one trial."""
@@ -84,8 +102,7 @@ class PreparedSpec:
         attention of a layer.
         """
         weights = sum(prod(s.shape) for s in self.specs if s.role != "embedding")
-        size = self.setup["model"]
-        attention = 12 * size["width"] * self._length() * size["depth"] if self._seen() else 0
+        attention = 12 * self.spec.width * self._length() * self.spec.depth if self._seen() else 0
         return float(self.tokens() * (6 * weights + attention))
 
     def _seen(self) -> list[int]:
@@ -94,124 +111,131 @@ class PreparedSpec:
 
     def _length(self) -> int:
         """Tokens of an example."""
-        arrays = "input_shape" in self.setup["data"]
+        arrays = "input_shape" in self.spec.data
         return max(self._seen(), default=1) if arrays else self.train.seq_len
 
 
-def build_model(setup: Mapping[str, Any], unit: bool, width: int, depth: int) -> nn.Module:
-    """The setup's model at another size; ConfigError names a `model.` key that is refused."""
-    data = setup["data"]
-    offered = {"classes": data["classes"], "base_depth": setup["base"]["depth"], "unit": unit}
+def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Module:
+    """The model of `spec` at another size; ConfigError names a `model.` key that is refused."""
+    data = spec.data
+    offered = {"classes": data["classes"], "base_depth": spec.base_depth, "unit": unit}
     # Not both: a model for the other kind of data then misses an argument, before it is trained.
     if "input_shape" in data:
         offered["input_shape"] = tuple(data["input_shape"])
     else:
-        offered["seq_len"] = setup["train"]["seq_len"]
-    if "fp8" in setup:
-        offered["fp8"] = _fp8(setup)
+        offered["seq_len"] = spec.train.seq_len
+    config = _config("model", spec.model)
+    target = config[TARGET]
+    if spec.fp8 is not None:
+        offered["fp8"] = _fp8(target, spec.fp8)
     try:
-        model = build({**setup["model"], "width": width, "depth": depth}, offered)
+        model = build(config | {"width": width, "depth": depth}, offered)
     except ConfigError as error:
         kinds = {"seq_len": "sequences of tokens", "input_shape": "arrays, such as data=digits"}
         if error.key in kinds and error.value is None:
-            target = setup["model"]["_target_"]
             allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
             raise ConfigError("model._target_", target, allowed) from error
         raise error.below("model") from error
     if not isinstance(model, nn.Module):
-        raise ConfigError("model._target_", setup["model"]["_target_"], "an nn.Module")
+        raise ConfigError("model._target_", target, "an nn.Module")
     return model
 
 
-def _fp8(setup: Mapping[str, Any]) -> Any:
-    """The setup's FP8 scheme; ConfigError if it is refused, or its model takes none."""
-    taken = arguments(load(setup["model"]["_target_"], "model._target_"))
+def _config(group: str, plugin: PluginSpec) -> dict[str, Any]:
+    """The config that builds a plugin; ConfigError for a name that is not in the registry."""
+    try:
+        return with_targets(group, {TARGET: plugin.name, **plugin.arguments})
+    except ConfigError as error:
+        raise error.below(group) from error
+
+
+def _built(group: str, plugin: PluginSpec) -> Any:
+    """The plugin itself; ConfigError names the key of `group` that is refused."""
+    config = _config(group, plugin)
+    try:
+        return build(config)
+    except ConfigError as error:
+        raise error.below(group) from error
+
+
+def _fp8(target: str, fp8: PluginSpec) -> Any:
+    """The FP8 scheme; ConfigError if it is refused, or the model `target` takes none."""
+    taken = arguments(load(target, "model._target_"))
     if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        allowed = f"none: {setup['model']['_target_']} takes no argument fp8"
-        raise ConfigError("fp8", setup["fp8"], allowed)
-    try:
-        return build(setup["fp8"])
-    except ConfigError as error:
-        raise error.below("fp8") from error
-
-
-def prepare(setup: Mapping[str, Any]) -> PreparedSpec:
-    """Build and classify what `setup` describes; ConfigError names the key that is refused."""
-    return _prepare(json.dumps(setup, sort_keys=True))
+        allowed = f"none: {target} takes no argument fp8"
+        raise ConfigError("fp8", dict(fp8.arguments), allowed)
+    return _built("fp8", fp8)
 
 
 @lru_cache(maxsize=64)
-def _prepare(text: str) -> PreparedSpec:
-    setup = json.loads(text)
-    parts = {}
-    for name in ("parameterization", "optimizer"):
-        try:
-            parts[name] = build(setup[name])
-        except ConfigError as error:
-            raise error.below(name) from error
-    try:
-        train = call(TrainSettings, setup["train"], {})
-    except ConfigError as error:
-        raise error.below("train") from error
-    scheme: Parameterization = parts["parameterization"]
-    architecture = json.dumps(_architecture(setup), sort_keys=True)
-    specs, found = _classified(architecture, scheme.unit_scaled)
-    _check_update(scheme, parts["optimizer"], specs)
-    return PreparedSpec(setup, scheme, parts["optimizer"], train, specs, found)
+def prepare(spec: TrialSpec) -> PreparedSpec:
+    """Build and classify what `spec` describes; ConfigError names the key that is refused."""
+    scheme: Parameterization = _built("parameterization", spec.parameterization)
+    optimizer: Optimizer = _built("optimizer", spec.optimizer)
+    specs, ops = _classified(_architecture(spec), scheme.unit_scaled)
+    _check_update(scheme, optimizer, specs)
+    return PreparedSpec(spec, scheme, optimizer, specs, ops)
 
 
-def _architecture(setup: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `setup` the model is built from: trials that differ elsewhere share its classes."""
-    data = {key: setup["data"][key] for key in ("classes", "input_shape") if key in setup["data"]}
-    parts = {key: setup[key] for key in ("model", "base", "fp8") if key in setup}
-    return {**parts, "data": data, "train": {"seq_len": setup["train"]["seq_len"]}}
+def _architecture(spec: TrialSpec) -> TrialSpec:
+    """What of `spec` the model is built from: trials that differ elsewhere share its classes."""
+    anything = PluginSpec(name="")
+    return replace(
+        spec,
+        runner={},
+        parameterization=anything,
+        optimizer=anything,
+        data={key: spec.data[key] for key in ("classes", "input_shape") if key in spec.data},
+        train=TrainSettings(steps=1, batch_size=1, seq_len=spec.train.seq_len),
+    )
 
 
 @lru_cache(maxsize=64)
-def _classified(text: str, unit: bool) -> tuple[tuple[ParamSpec, ...], tuple[ScaledOp, ...]]:
+def _classified(
+    architecture: TrialSpec, unit: bool
+) -> tuple[tuple[ParamSpec, ...], tuple[ScaledOp, ...]]:
     """Parameters and scaled operations of an `_architecture`; its model runs three times."""
-    setup = json.loads(text)
-    target = (setup["model"]["width"], setup["model"]["depth"])
+    target = (architecture.width, architecture.depth)
     specs = specs_between(
-        lambda width, depth: build_model(setup, unit, width, depth),
-        base=(setup["base"]["width"], setup["base"]["depth"]),
+        lambda width, depth: build_model(architecture, unit, width, depth),
+        base=(architecture.base_width, architecture.base_depth),
         target=target,
-        inputs=lambda sizes: _example(setup),
+        inputs=lambda sizes: _example(architecture),
     )
     with torch.device("meta"):
-        model = build_model(setup, unit, *target)
-    _check_trained(setup, model)
+        model = build_model(architecture, unit, *target)
+    _check_trained(architecture, model)
     return tuple(specs), tuple(scaled_ops(model))
 
 
-def _example(setup: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+def _example(spec: TrialSpec) -> tuple[torch.Tensor, ...]:
     """Two examples on the meta device: inputs, and targets if the model's forward takes them."""
     targets: tuple[int, ...] = (2,)
-    if "input_shape" in setup["data"]:
-        x = torch.empty(2, *setup["data"]["input_shape"], device="meta")
+    if "input_shape" in spec.data:
+        x = torch.empty(2, *spec.data["input_shape"], device="meta")
     else:
-        targets = (2, setup["train"]["seq_len"])
+        targets = (2, spec.train.seq_len)
         x = torch.empty(targets, dtype=torch.long, device="meta")
-    forward = getattr(load(setup["model"]["_target_"]), "forward", None)
+    forward = getattr(load(plugin_target("model", spec.model.name)), "forward", None)
     takes = inspect.signature(forward).parameters.values() if forward else ()
     if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
         return (x,)
     return x, torch.empty(targets, dtype=torch.long, device="meta")
 
 
-def _check_trained(setup: Mapping[str, Any], model: nn.Module) -> None:
+def _check_trained(spec: TrialSpec, model: nn.Module) -> None:
     """ConfigError for frozen parameters: they would be drawn anew, and trained."""
     frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
     if frozen:
         allowed = f"a model that trains all its parameters: make {', '.join(frozen[:3])} a buffer"
-        raise ConfigError("model._target_", setup["model"]["_target_"], allowed)
+        raise ConfigError("model._target_", plugin_target("model", spec.model.name), allowed)
 
 
 def _check_update(
     scheme: Parameterization, optimizer: Optimizer, specs: Sequence[ParamSpec]
 ) -> None:
     """ConfigError for an optimizer that the scheme has no rule for: before training, not in it."""
-    ones = dict.fromkeys(scheme.hyperparameters, 1.0)
+    ones = PlainHps(dict.fromkeys(scheme.hyperparameters, 1.0))
     try:
         for spec in specs:
             scheme.scale(spec, ones, optimizer.kind(spec))

@@ -1,11 +1,11 @@
-"""A setup's module, and the ways of getting losses and gradients of many trials from it.
+"""A model's module, and the ways of getting losses and gradients of many trials from it.
 
 A program outlives the packs that use it, so that what was compiled for a pack serves the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain
@@ -17,6 +17,7 @@ from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from sweeper.training.prepare import PreparedSpec, prepare
+from sweeper.trial import TrialSpec
 
 Stacked = dict[str, Tensor]
 """Tensors [K, ...] by name: one slice a trial."""
@@ -28,7 +29,7 @@ COMPILATIONS = 256
 
 
 class Program:
-    """The module of a setup on a device, and its mapped and compiled forms."""
+    """The module of a specification on a device, and its mapped and compiled forms."""
 
     def __init__(self, prepared: PreparedSpec, device: torch.device) -> None:
         """The module's own weights take no memory: they are replaced at every use."""
@@ -257,13 +258,13 @@ def _at(stacked: Stacked, index: int) -> Stacked:
 
 @lru_cache(maxsize=16)
 def program(prepared: PreparedSpec, device: torch.device) -> Program:
-    """The program of a setup: the same object for every pack of it in this process."""
+    """The program of a specification: the same object for every pack of it in this process."""
     return Program(prepared, device)
 
 
-def for_setup(setup: Mapping[str, Any], device: str) -> Program:
-    """The program of a trial's `setup`."""
-    return program(prepare(setup), torch.device(device))
+def for_spec(spec: TrialSpec, device: str) -> Program:
+    """The program of a trial's specification."""
+    return program(prepare(spec), torch.device(device))
 
 
 def weights_dtype(prepared: PreparedSpec) -> torch.dtype:

@@ -65,7 +65,7 @@ def _speed(key: tuple[int, int, str], results: list[Result]) -> Speed:
     width, depth, device = key
     tokens = flops = 0.0
     for result in results:
-        prepared = prepare(result.trial.setup)
+        prepared = prepare(result.trial.spec)
         share = result.steps / prepared.train.steps
         tokens += share * prepared.tokens()
         flops += share * prepared.flops()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
 
+from sweeper.control import Control, Leave
 from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.checkpoint import Ledger
@@ -34,18 +33,6 @@ COMPILE_GAIN = 2.0
 """How much faster a step is taken to become by compiling it."""
 
 
-class Order(Enum):
-    """What `train` is told to do when it asks: go on, save a checkpoint, or save and leave."""
-
-    GO = "go"
-    SAVE = "save"
-    LEAVE = "leave"
-
-
-class Left(Exception):
-    """A pack was saved and left, as it was told to."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """How a pack is run: nothing here changes what comes of its trials beyond rounding.
@@ -60,19 +47,10 @@ class Execution:
     save_every: float = 300.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reporter:
-    """Who is told what, and asked. `progress` gets the share of the pack that is done."""
-
-    progress: Callable[[float], None] = lambda share: None
-    tell: Callable[[str], None] = lambda sentence: None
-    order: Callable[[], Order] = lambda: Order.GO
-
-
 def train(
     pack: Pack,
     execution: Execution = Execution(),
-    reporter: Reporter = Reporter(),
+    control: Control = Control(),  # noqa: B008
     pruner: Pruner | None = None,
 ) -> list[Result]:
     """Train all trials of `pack` together; one result each, in their order.
@@ -80,21 +58,21 @@ def train(
     A trial has diverged, and its objective is +inf, when its loss was ever not finite or ends at
     more than DIVERGED times what it was before the first step. A trial that diverges or is
     pruned leaves the pack at the next look. Losses stay on the device between looks, so that
-    no step waits for the host. A pack that has a checkpoint goes on from there. `Left` is
-    raised when the reporter's order was to leave.
+    no step waits for the host. A pack that has a checkpoint goes on from there. `Leave`
+    is raised when the control says so.
     """
     with quiet_attention():
-        return Training(pack, execution, reporter, pruner).run()
+        return Training(pack, execution, control, pruner).run()
 
 
 class Training:
     """One call of `train`."""
 
     def __init__(
-        self, pack: Pack, execution: Execution, reporter: Reporter, pruner: Pruner | None
+        self, pack: Pack, execution: Execution, control: Control, pruner: Pruner | None
     ) -> None:
         """Draw the pack's weights, or take them from its checkpoint."""
-        self.execution, self.reporter, self.pruner = execution, reporter, pruner
+        self.execution, self.control, self.pruner = execution, control, pruner
         self.start = time.perf_counter()
         self.pack = PackRun(pack, execution.device, compile=execution.compile)
         self.train = self.pack.prepared.train
@@ -114,7 +92,7 @@ class Training:
         try:
             checkpoint.load(self.pack, self.ledger, self.path)
         except ValueError as error:
-            self.reporter.tell(f"{error}; its trials begin anew")
+            self.control.notify(f"{error}; its trials begin anew")
         # The time of earlier attempts counts, the time of what they lost does not.
         self.start = time.perf_counter() - self.ledger.seconds
 
@@ -124,7 +102,7 @@ class Training:
             for stop in self._looks():
                 while self.pack.step_index < stop:
                     self.rows.append(self.pack.step())
-                    self._obey(self.reporter.order())
+                    self._save_if_due()
                 if self.rows:
                     self._look()
                 if not self._alive():
@@ -160,9 +138,9 @@ class Training:
             self._prune(step)
         self.pack.slots = [BALLAST if s in self.ledger.left else s for s in self.pack.slots]
         for notice in self.pack.notices:
-            self.reporter.tell(notice)
+            self.control.notify(notice)
         self.pack.notices.clear()
-        self.reporter.progress(self._done())
+        self.control.progress(self._done())
 
     def _collect(self) -> int:
         """Losses since the last look, one copy for all of them; the first of these steps."""
@@ -220,16 +198,17 @@ class Training:
             saved = per_step * (self.train.steps - step) * (1 - 1 / COMPILE_GAIN)
             self.pack.compile(worth=saved > COMPILE_SECONDS)
 
-    def _obey(self, order: Order) -> None:
-        """Save when it is time to, or when told to; `Left` when told to leave."""
-        late = time.perf_counter() - self.saved_at > self.execution.save_every
-        if order is Order.GO and not (late and self.path):
+    def _save_if_due(self) -> None:
+        """Save when it is time to, or when told to leave; then `Leave` is raised."""
+        leave = self.control.should_leave()
+        due = time.perf_counter() - self.saved_at > self.execution.save_every
+        if not leave and not (due and self.path):
             return
         self._look()
         if self.path and self._alive():
             self._save(self.path)
-        if order is Order.LEAVE and self._alive():
-            raise Left
+        if leave and self._alive():
+            raise Leave
 
     def _save(self, path: Path) -> None:
         self.ledger.seconds = time.perf_counter() - self.start
@@ -237,7 +216,7 @@ class Training:
         try:
             checkpoint.save(self.pack, self.ledger, path)
         except OSError as error:
-            self.reporter.tell(f"no checkpoint could be written ({error}); training goes on")
+            self.control.notify(f"no checkpoint could be written ({error}); training goes on")
 
     def _results(self) -> list[Result]:
         heldout = dict.fromkeys(range(len(self.ledger.steps)), math.nan)

@@ -24,7 +24,7 @@ from sweeper.transfer.ladder import Size
 from sweeper.trial import encode
 
 if TYPE_CHECKING:  # it brings torch
-    from sweeper.training.coordinates import ModuleMeasurement
+    from sweeper.measure.coordinates import ModuleMeasurement
 
 CheckAnswer = Literal["pass", "cannot say", "fail"]
 CHECK_ANSWERS: tuple[CheckAnswer, ...] = ("pass", "cannot say", "fail")
@@ -56,7 +56,6 @@ class CheckRule:
     eta: float | None = None
     threshold: float = 0.25
     scale_steps: int = 50
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""

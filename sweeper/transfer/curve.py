@@ -62,18 +62,18 @@ UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
 
 @dataclass(frozen=True, kw_only=True)
 class Basin:
-    """The ends (log2 eta) of the basin as far as it was measured, and its width in log2.
+    """The ends of the basin as far as it was measured, and its width, all in log2 eta.
 
     Where the curve ends within the basin, the width is a lower bound and its interval reaches
     +inf. Beside a point that diverged, the interval reaches that point.
     """
 
-    low: float
-    high: float
-    width: Estimate
+    low_log2: float
+    high_log2: float
+    width_log2: Estimate
 
 
-UNKNOWN_BASIN = Basin(low=math.nan, high=math.nan, width=UNKNOWN)
+UNKNOWN_BASIN = Basin(low_log2=math.nan, high_log2=math.nan, width_log2=UNKNOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +311,7 @@ def _basin(parabolas: Parabolas) -> Basin:
         low=Estimate.from_draws(float(narrow[0]), narrow[1:]).low,
         high=Estimate.from_draws(float(wide[0]), wide[1:]).high,
     )
-    return Basin(low=-float(left[0]), high=float(right[0]), width=width)
+    return Basin(low_log2=-float(left[0]), high_log2=float(right[0]), width_log2=width)
 
 
 def _basin_end(

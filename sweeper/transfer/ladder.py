@@ -162,29 +162,29 @@ class LadderRule:
         """Values of eta of one size's curve before any extension."""
         return 2 * int(self.span / self.step + 1e-9) + 1
 
-    def line(self, best: Log2Hps, loss: LossLookup) -> LineState:
-        """One size's curve around `best`, extended while its lowest point is at its end."""
+    def line(self, best_log2: Log2Hps, loss: LossLookup) -> LineState:
+        """One size's curve around `best_log2`, extended while its lowest point is at its end."""
         reach = int(self.span / self.step + 1e-9) * self.step
-        centre = best[self.along]
+        centre = best_log2[self.along]
         axis = Axis(low=centre - reach, high=centre + reach, default=centre)
         rule = LineRule(step=self.step, points=self.points_per_line(), extend=self.extend)
 
         def mean_loss(value: float) -> float | None:
-            losses = [loss(point) for point in self.runs_at(best, value)]
+            losses = [loss(point) for point in self.runs_at(best_log2, value)]
             finished = [one for one in losses if one is not None]
             return sum(finished) / len(finished) if len(finished) == len(losses) else None
 
         return replay(rule, axis, mean_loss)
 
-    def runs_at(self, best: Log2Hps, value: float) -> list[Point]:
+    def runs_at(self, best_log2: Log2Hps, value: float) -> list[Point]:
         """The runs of one point of a curve, one a seed: `along` has `value` (log2)."""
-        hps = {**best, self.along: value}
-        return [Point(hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
+        hps = Log2Hps({**best_log2, self.along: value})
+        return [Point(log2_hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
 
-    def missing(self, best: Log2Hps, loss: LossLookup) -> list[Point]:
+    def missing(self, best_log2: Log2Hps, loss: LossLookup) -> list[Point]:
         """Runs that one size's curve still needs."""
-        values = self.line(best, loss).missing
-        points = [point for value in values for point in self.runs_at(best, value)]
+        values = self.line(best_log2, loss).missing
+        points = [point for value in values for point in self.runs_at(best_log2, value)]
         return [point for point in points if loss(point) is None]
 
 

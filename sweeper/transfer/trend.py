@@ -21,7 +21,7 @@ MIN_TREND_WIDTHS = 3
 class Trend:
     """log2 eta = a + slope * log2 width through the optima of `widths` (Everett et al.'s beta_n).
 
-    `predicted` is log2 eta at the width `target`; `transferred` is the plan's eta without a
+    `predicted_log2` is eta at the width `target`; `transferred_log2` is the plan's eta without a
     correction. `gain` is what the prediction would save in nats, read off the curve of the widest
     model. A correction is `warranted` when the slope's interval excludes 0 and the prediction's
     interval excludes the transferred eta; `reason` says so in words.
@@ -30,8 +30,8 @@ class Trend:
     widths: tuple[int, ...]
     slope: Estimate
     target: int
-    transferred: float
-    predicted: Estimate
+    transferred_log2: float
+    predicted_log2: Estimate
     gain: Estimate
     warranted: bool
     reason: str
@@ -66,8 +66,8 @@ def fit_trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> T
         widths=tuple(fits),
         slope=slope,
         target=target,
-        transferred=transferred,
-        predicted=predicted,
+        transferred_log2=transferred,
+        predicted_log2=predicted,
         gain=widest.loss_gap(float(etas[0]), etas[1:]),
         warranted=warranted,
         reason=reason,

@@ -20,17 +20,17 @@ MAX_SEED_FACTOR = 16.0
 
 @dataclass(frozen=True, kw_only=True)
 class SizeVerdict:
-    """One size: its optimum (log2 eta), the shift from the base's, its least loss (nats).
+    """One size: its optimum in log2 eta, the shift from the base's, its least loss (nats).
 
     `regret` is the loss in nats from training at the transferred eta, `loss_gap` that from
-    training at the optimum of the base's curve. The answer rests on `shift` and `loss_gap`: an
-    eta that is wrong at the base already is a fault of the search, not of the transfer. `basin`
+    training at the optimum of the base's curve. The answer rests on `shift_log2` and `loss_gap`:
+    an eta that is wrong at the base already is a fault of the search, not of the transfer. `basin`
     is the range of learning rates within 1 % of the least loss.
     """
 
     size: Size
-    optimum: Estimate
-    shift: Estimate
+    optimum_log2: Estimate
+    shift_log2: Estimate
     loss: Estimate
     regret: Estimate
     loss_gap: Estimate
@@ -115,8 +115,8 @@ def _judge_size(
     if fit is None or base_fit is None:
         return SizeVerdict(
             size=size,
-            optimum=UNKNOWN,
-            shift=UNKNOWN,
+            optimum_log2=UNKNOWN,
+            shift_log2=UNKNOWN,
             loss=UNKNOWN,
             regret=UNKNOWN,
             loss_gap=UNKNOWN,
@@ -131,8 +131,8 @@ def _judge_size(
     answer, reason = _answer(fit, base_fit, shift, gap, rule)
     return SizeVerdict(
         size=size,
-        optimum=fit.optimum,
-        shift=shift,
+        optimum_log2=fit.optimum,
+        shift_log2=shift,
         loss=fit.loss,
         regret=fit.regret,
         loss_gap=gap,
@@ -267,7 +267,7 @@ def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
     """
     allowed = rule.allowed_gap(size.loss.value)
     within, beyond = list[float](), list[float]()
-    for estimate, limit in ((size.shift, rule.max_shift), (size.loss_gap, allowed)):
+    for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
         room = limit - abs(estimate.value)
         half = max(estimate.high - estimate.value, estimate.value - estimate.low)
         # Compared before dividing: room may be 0.

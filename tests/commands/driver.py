@@ -24,8 +24,8 @@ SIZES = [
     "model.width=16",
     "model.head_size=8",
     "model.depth=1",
-    "launcher.pack=1",
-    "launcher.device=cpu",
+    "runner.pack=1",
+    "runner.device=cpu",
 ]
 SEARCH = ["search=lr", "search.line={points: 3, extend: 0}", "transfer.widths=[16,32]"]
 TINY = ["data=text", "data.path=text.txt", *SIZES, *SEARCH]

@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from sweeper.launch.packs import run_pack
 from sweeper.lock import StudyLock
+from sweeper.runner import tasks
 from sweeper.training.pack import Pack
 from tests.commands.driver import (
     LONG,
@@ -39,11 +39,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keys of all trials that are trained in this process."""
     keys: list[str] = []
 
+    train = tasks.train
+
     def watched(pack: Pack, *given: Any) -> Any:
         keys.extend(trial.key for trial in pack.trials)
-        return run_pack(pack, *given)
+        return train(pack, *given)
 
-    monkeypatch.setattr("sweeper.launch.inline.run_pack", watched)
+    monkeypatch.setattr(tasks, "train", watched)
     return keys
 
 
@@ -52,7 +54,7 @@ class TestSearch:
         self, sweeper: Run, workplace: Path
     ) -> None:
         sweeper("search", *TINY, "study=a")
-        again = sweeper("search", *TINY, "study=a", "launcher.pack=2")
+        again = sweeper("search", *TINY, "study=a", "runner.pack=2")
         assert "other values" not in again.out
         changed = sweeper("search", *TINY, "study=a", "train.warmup=0.3", HUGE)
         said = "was searched with other values of parameterization.space, train.warmup before"

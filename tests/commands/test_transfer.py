@@ -100,7 +100,7 @@ class TestPlan:
         (["--to-width", "32", "root=${oc.env:NOPE_NOPE}"], "'NOPE_NOPE' not found"),
         (["--to-width", "32", "--strict"], "give both"),
         (["--to-width", "32", "a,b"], "is not an override"),
-        (["--to-width", "32", "launcher.device=tpu"], "launcher.device='tpu' is refused"),
+        (["--to-width", "32", "runner.device=tpu"], "runner.device='tpu' is refused"),
     ],
 )
 def test_bad_input_is_one_message_and_writes_nothing(
@@ -236,7 +236,9 @@ class TestValidate:
         places = [point["log2_alpha_attn"] for point in record["curves"][0]["points"]]
         assert record["along"] == "alpha_attn"
         assert places == [centre - 0.5, centre, centre + 0.5]
-        trained = [r.trial.hps for r in Study.read(study).results() if r.trial.phase == "validate"]
+        trained = [
+            r.trial.log2_hps for r in Study.read(study).results() if r.trial.phase == "validate"
+        ]
         assert {hps["eta"] for hps in trained} == {best["best_log2"]["eta"]}
         assert {hps["alpha_attn"] for hps in trained} == set(places)
         page = (study / "report.html").read_text()
@@ -292,8 +294,8 @@ def found(*, warranted: bool) -> Trend:
         widths=(16, 32, 64),
         slope=Estimate(value=-0.5, low=-0.6, high=-0.4),
         target=256,
-        transferred=0.0,
-        predicted=near,
+        transferred_log2=0.0,
+        predicted_log2=near,
         gain=Estimate(value=0.0625, low=0.01, high=0.1),
         warranted=warranted,
         reason="because",

@@ -1,7 +1,7 @@
 """A world without training in which the best learning rate is where muP says it is.
 
-The optimum of a model moves by what its scheme, as the trial's own setup prescribes it, lacks to
-muP: so an experiment that mends the scheme mends the transfer, and no other does.
+The optimum of a model moves by what its scheme, as the trial's own specification prescribes it,
+lacks to muP: so an experiment that mends the scheme mends the transfer, and no other does.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from math import log2
-from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from sweeper.commands.diagnose import Clinic
+from sweeper.commands.diagnose import AblationTrainer
 from sweeper.config import compose_tree
-from sweeper.scaling.mup import MuP
-from sweeper.scaling.relative import growth
-from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
+from sweeper.control import Control
+from sweeper.launch.job import Job, Outcome
+from sweeper.measure import MEASUREMENTS
+from sweeper.scaling.relative import MuP
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import Experiment, resolve, stand_in
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Result, Trial, defaults
+from sweeper.trial import Log2Hps, PlainHps, Trial, defaults
 from tests.search.fakes import noise, result
-from tests.test_sweep import Launcher, Study, Watcher
+from tests.test_sweep import MadeUp, Study, Trainer, Watcher
 
 LARGE = Size(width=64, depth=1)
 WEIGHTS = {Role.HIDDEN: 0.8, Role.READOUT: 0.7, Role.EMBEDDING: 0.1, Role.VECTOR: 0.1}
@@ -44,57 +45,78 @@ class WrongReadout(MuP):
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
-        wrong = growth(spec) if spec.role is Role.READOUT else 1.0
+        wrong = spec.width_ratio if spec.role is Role.READOUT else 1.0
         return replace(found, multiplier=found.multiplier * wrong)
 
 
 def optimum(trial: Trial) -> float:
     """Where the best log2 eta is: at the space's default, but for what the scheme lacks."""
-    prepared, moved = prepare(trial.setup), 0.0
-    hps = {name: 2.0**value for name, value in trial.hps.items()}
+    prepared, moved = prepare(trial.spec), 0.0
     for role, weight in WEIGHTS.items():
         off = []
         for spec in (spec for spec in prepared.specs if spec.role is role):
-            mine, base = prepared.scale(spec, hps), prepared.scale(spec.at_base(), hps)
+            mine, base = (
+                prepared.prescription(spec, trial.hps),
+                prepared.prescription(spec.at_base(), trial.hps),
+            )
             grown = mine.multiplier * mine.lr / (base.multiplier * base.lr)
-            right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
+            right = spec.width_ratio ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
             off.append(log2(grown / right))
         moved -= weight * fmean(off or [0.0])
-    wide = trial.setup["model"]["width"] / trial.setup["base"]["width"]
-    if trial.setup["model"]["norm_gain"]:
+    wide = trial.spec.width / trial.spec.base_width
+    if trial.spec.model.arguments["norm_gain"]:
         moved -= 0.9 * log2(wide)
-    if trial.setup["optimizer"]["weight_decay"] > 0.1:
+    if trial.spec.optimizer.arguments["weight_decay"] > 0.1:
         hidden = [spec for spec in prepared.specs if spec.role is Role.HIDDEN]
         ratio = [
-            prepared.scale(s, hps).weight_decay / prepared.scale(s.at_base(), hps).weight_decay
+            prepared.prescription(s, trial.hps).weight_decay
+            / prepared.prescription(s.at_base(), trial.hps).weight_decay
             for s in hidden
         ]
         moved += 0.9 * abs(log2(fmean(ratio)))
     return moved
 
 
-class World(Launcher):
-    """Trains nothing: a parabola around `optimum`, with some noise."""
+class World(Trainer):
+    """Trains nothing: a parabola around `optimum`, with some noise. What is measured is real."""
 
-    precision = "float32"
+    corpus: Any
 
-    def __init__(self) -> None:
-        super().__init__(lambda hps, seed: math.nan)
+    def open(self, corpus: Any, *_: Any) -> World:
+        self.corpus = corpus
+        return self
 
-    def trained_one(self, trial: Trial, work: Any) -> Result:
-        self.trained.append(trial.key)
-        away = trial.hps["eta"] + 6 - optimum(trial)
-        return result(trial, 3 + 0.05 * away**2 + 0.002 * noise(trial.hps, trial.seed))
+    def identity(self) -> dict[str, Any]:
+        return {"name": "simulated"}
+
+    def objective(self, trial: Trial) -> float:
+        away = trial.log2_hps["eta"] + 6 - optimum(trial)
+        return 3 + 0.05 * away**2 + 0.002 * noise(trial.log2_hps, trial.seed)
+
+    def job(self, batch: tuple[Trial, ...], pruner: Any) -> Job:
+        if batch[0].measurement:
+            return Job(task=Measured(batch, 3.0, self.corpus))
+        return super().job(batch, pruner)
 
 
-def clinic(*words: str, study: Study | None = None) -> tuple[Clinic, World]:
+@dataclass(frozen=True)
+class Measured(MadeUp):
+    """The task of one trial that measures something."""
+
+    corpus: Any
+
+    def run(self, control: Control) -> Outcome:
+        (trial,) = self.trials
+        found = MEASUREMENTS[trial.measurement](trial, self.corpus, "cpu")
+        return Outcome(results=(replace(result(trial, self.objective), measurements=found),))
+
+
+def simulate(*words: str, study: Study | None = None) -> tuple[AblationTrainer, World]:
     """What diagnoses a study with these overrides, in the world."""
-    raw = compose_tree([*WORDS, *words])
-    settings, world = resolve(raw), World()
-    settings = replace(settings, launcher=world)
+    settings, world = resolve(compose_tree([*WORDS, *words])), World(lambda hps, seed: math.nan)
+    settings = replace(settings, runner=world, launcher=world)
     corpus = SimpleNamespace(identity=lambda: stand_in(settings))
     experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
-    best = {**defaults(settings.space), "eta": -6.0}
-    made = study or Study()
-    made.folder = Path("nowhere")
-    return Clinic(experiment, made, Watcher(), best, "width", LARGE), world  # type: ignore[arg-type]
+    best = Log2Hps({**defaults(settings.space), "eta": -6.0})
+    trainer = AblationTrainer(experiment, study or Study(), Watcher(), best, "width", LARGE)  # type: ignore[arg-type]
+    return trainer, world

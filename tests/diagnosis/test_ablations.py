@@ -23,7 +23,7 @@ from sweeper.training.prepare import prepare
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
-from sweeper.trial import defaults
+from sweeper.trial import defaults, plain
 
 SMALL = ["model.width=16", "model.depth=1", "model.head_size=8", "transfer.widths=[16,64]"]
 LARGE = Size(width=64, depth=1)
@@ -37,15 +37,15 @@ def failed_transfer(*words: str, **changes: Any) -> FailedTransfer:
     """Of a study with these overrides, its hyperparameters at their defaults."""
     settings, large = settings_of(*words), changes.get("large", LARGE)
     base, best = settings.base, defaults(settings.space)
-    hps = {name: 2.0**value for name, value in best.items()}
+    hps = plain(best)
 
     def prepared(size: Size) -> Any:
-        return prepare(settings.setup(stand_in(settings), "float32", size))
+        return prepare(settings.spec(stand_in(settings), "float32", size))
 
     wide = prepared(large)
     plan = make_plan(wide, base, large, hps, {})
     rows = explain(plan, prepared(Size(width=base.width, depth=large.depth)), wide, hps)
-    given = {"tree": settings.raw, "best": best, "base": base, "large": large, "rows": rows}
+    given = {"tree": settings.raw, "best_log2": best, "base": base, "large": large, "rows": rows}
     return FailedTransfer(**{**given, "parameters": plan.parameters, **changes})
 
 
@@ -96,7 +96,7 @@ def test_every_ablation_is_a_configuration_of_its_own(words: list[str]) -> None:
     assert len(trees) > 4
     for index, tree in enumerate(trees):
         assert tree != s.tree and tree not in trees[:index]
-        assert resolve(tree).space.keys() == s.best.keys()
+        assert resolve(tree).space.keys() == s.best_log2.keys()
 
 
 def test_what_applies_to_mup() -> None:

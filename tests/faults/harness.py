@@ -30,8 +30,8 @@ DEADLY = [*WORDS, "data._target_=tests.faults.deadly.DeadlyText"]
 """The same trials; `+data.how=...` says what is done to them."""
 SLOW = [*DEADLY, "+data.how=slow"]
 """The same trials, each more than half a second."""
-LOCAL = ["launcher=local", "launcher.workers=2", "launcher.save_every=0.02"]
-LAUNCHERS = {"inline": ["launcher.save_every=0.02"], "local": LOCAL}
+LOCAL = ["launcher=local", "launcher.workers=2", "runner.save_every=0.02"]
+LAUNCHERS = {"inline": ["runner.save_every=0.02"], "local": LOCAL}
 INLINE_QUICK = [
     pytest.param(name, marks=() if name == "inline" else pytest.mark.faults) for name in LAUNCHERS
 ]

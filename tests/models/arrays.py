@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from sweeper.data.arrays import ArrayCorpus, save
-from sweeper.models.classify import Build, scaled_ops, specs_between
+from sweeper.models.classifier import Build, scaled_ops, specs_between
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
 from sweeper.training.pack import Pack
 from sweeper.training.train import train
 from sweeper.trial import Trial
+from tests.specs import spec_of
 from tests.training.helpers import ETA, SCHEMES
 
 
@@ -33,8 +34,7 @@ def images(folder: Path) -> ArrayCorpus:
 def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) -> list[Trial]:
     """Trials that differ in seed and in every hyperparameter; width 32 on base 16, float64."""
     settings = {"steps": 20, "batch_size": 8, "seq_len": 1, "precision": "float64"}
-    setup = {
-        "numerics": 1,
+    tree = {
         "parameterization": {"_target_": SCHEMES[scheme][0]},
         "model": {"width": 32, "depth": 2, **model},
         "base": {"width": 16, "depth": 1},
@@ -45,7 +45,8 @@ def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) 
     names = SCHEMES[scheme][1]
     hps = dict.fromkeys(names, 0.0) | {"eta": ETA[scheme]}
     changed = [hps | {name: hps[name] + 1.0} for name in names]
-    return [Trial(setup=setup, hps=h, seed=i % 2) for i, h in enumerate([hps, hps, *changed])]
+    spec, every = spec_of(tree), enumerate([hps, hps, *changed])
+    return [Trial(spec=spec, log2_hps=each, seed=i % 2) for i, each in every]
 
 
 def assert_unit_scale(build: Build, low: float, high: float) -> None:
@@ -72,8 +73,8 @@ def scales_at_start(build: Build, width: int) -> dict[str, float]:
         scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
         torch.nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
-        if scale.backward is not None:
-            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
+        if scale.backward_multiplier is not None:
+            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward_multiplier)
     for op in scaled_ops(model):
         for name, value in scheme.scale_op(op, values).items():
             model.get_buffer(f"{op.name}.{name}").fill_(value)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.models import cross_entropy
-from sweeper.models.classify import specs_between
+from sweeper.models.classifier import specs_between
 from sweeper.models.cross_entropy import CLASSES, head_loss
 from sweeper.models.fp8 import Formats
 from sweeper.models.llama import Llama

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import specs_between
+from sweeper.models.classifier import specs_between
 from sweeper.models.mlp import MLP
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 from tests.training.helpers import SCHEMES

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError
-from sweeper.models.classify import scaled_ops, specs_between
+from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.vit import ViT, normalized, patches
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 from tests.training.helpers import SCHEMES

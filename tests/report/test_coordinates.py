@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sweeper.measure.coordinates import ModuleMeasurement
+from sweeper.measure.scales import OperandScale, Share
 from sweeper.report import coordinates as show
 from sweeper.report.plots import save
 from sweeper.scaling.spec import Role
-from sweeper.training.coordinates import ModuleMeasurement
-from sweeper.training.scales import OperandScale, Share
 from sweeper.transfer.coordinates import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.report.ledger import Ledger, planned, steps_of
-from sweeper.report.log import JsonLines, NoLog, heard
+from sweeper.report.log import JsonLines, NoLog, notice_of
 from sweeper.training.train import curve
 from sweeper.trial import Result, Trial
+from tests.specs import spec_of
 
 from . import samples
 
-TRIAL = Trial(setup={"model": {"width": 8, "depth": 1}}, hps={"eta": 1.0}, phase="eta")
+TRIAL = Trial(spec=spec_of({"model": {"width": 8, "depth": 1}}), log2_hps={"eta": 1.0}, phase="eta")
 RESULT = Result(trial=TRIAL, status="diverged", objective=math.inf, curve=(3.0, math.inf))
 
 
@@ -70,8 +71,8 @@ def test_a_failure_is_told_and_a_sentence_passed_on() -> None:
     def fails() -> None:
         raise OSError("the disk is full")
 
-    assert heard(fails) == "the log failed (OSError: the disk is full); no result is lost"
-    assert heard(lambda: "go") == "go" and heard(lambda: None) is None
+    assert notice_of(fails) == "the log failed (OSError: the disk is full); no result is lost"
+    assert notice_of(lambda: "go") == "go" and notice_of(lambda: None) is None
 
 
 def test_a_plan_is_another_by_its_numbers_and_its_verdict_alone(tmp_path: Path) -> None:

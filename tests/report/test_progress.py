@@ -11,6 +11,7 @@ from rich.console import Console
 from sweeper.report import progress
 from sweeper.report.progress import SweepProgress, duration
 from sweeper.trial import Result, Trial
+from tests.specs import spec_of
 
 
 class Clock:
@@ -34,7 +35,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 def trials(count: int, phase: str = "eta", width: int = 1) -> list[Trial]:
     setup = {"model": {"width": width, "depth": 1}}
-    return [Trial(setup=setup, hps={"eta": 1.0}, seed=i, phase=phase) for i in range(count)]
+    return [
+        Trial(spec=spec_of(setup), log2_hps={"eta": 1.0}, seed=i, phase=phase) for i in range(count)
+    ]
 
 
 def result(trial: Trial, objective: float = 2.0, status: Any = "complete") -> Result:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.report.log import heard
+from sweeper.report.log import notice_of
 from sweeper.report.wandb import FAILURES, WandB
 from sweeper.trial import Result, Trial
+from tests.specs import spec_of
 
 from . import samples
 
@@ -28,8 +29,8 @@ OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", 
 
 def result(number: int, **changes: Any) -> Result:
     trial = Trial(
-        setup={"model": {"width": 8, "depth": 2}, "train": {"steps": 10}},
-        hps={"eta": float(number)},
+        spec=spec_of({"model": {"width": 8, "depth": 2}}),
+        log2_hps={"eta": float(number)},
         seed=1,
         phase="lines" if number % 2 else "eta",
     )
@@ -90,8 +91,9 @@ def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) 
         assert points == list(zip([3, 6, 8, 10], one.curve, strict=True))
         summary = {"objective": 2.5, "heldout": 2.75, "status": "complete", "seconds": 1.5}
         assert summary.items() <= run.summary.items()
-        assert run.config["hps"] == {"eta": 2.0 ** one.trial.hps["eta"]}
-        assert run.config["log2"] == one.trial.hps and run.config["setup"] == one.trial.setup
+        assert run.config["hps"] == {"eta": 2.0 ** one.trial.log2_hps["eta"]}
+        assert run.config["log2_hps"] == one.trial.log2_hps
+        assert run.config["spec"] == one.trial.spec.to_json()
         assert (run.config["width"], run.config["depth"], run.config["seed"]) == (8, 2, 1)
 
 
@@ -209,7 +211,7 @@ def test_a_failure_is_a_sentence_and_not_asked_for_a_fourth_time(
 
     monkeypatch.setattr(wandb, "init", init)
     logger = WandB()
-    said = {heard(lambda: logger.log(folder, result(n))) for n in range(5)}  # noqa: B023
+    said = {notice_of(lambda: logger.log(folder, result(n))) for n in range(5)}  # noqa: B023
     assert said == {"the log failed (RuntimeError: no service); no result is lost"}
     assert len(asked) == FAILURES
     monkeypatch.undo()
@@ -226,8 +228,8 @@ children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())]
     capture_output=True, text=True).stdout.splitlines()
 killed = [int(line.split()[0]) for line in children if "wandb" in line]
 for pid in killed: os.kill(pid, 9)
-from sweeper.report.log import heard
-said = [heard(lambda: logger.log(folder, result(n))) for n in range(6)]
+from sweeper.report.log import notice_of
+said = [notice_of(lambda: logger.log(folder, result(n))) for n in range(6)]
 print(len(killed), [bool(s) for s in said])
 """
     out, _ = script(body).communicate(timeout=240)

@@ -1,4 +1,4 @@
-"""The abc symmetry on whole training runs: gauges of one scheme train to the same losses."""
+"""The abc symmetry on whole training runs: equivalent schemes train to the same losses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweeper.scaling.abc import STANDARD, Gauge
+from sweeper.scaling.abc import STANDARD, ABExponents
 from sweeper.scaling.relative import Relative
 from sweeper.scaling.spec import Role
 from sweeper.training.pack import Pack, PackRun
 from sweeper.trial import Trial
-from tests.training.helpers import SCHEMES, corpus, setup
+from tests.specs import spec_of
+from tests.training.helpers import SCHEMES, corpus, tree
 
 SGD = {"_target_": "sweeper.training.sgd.SGD", "momentum": 0.0, "weight_decay": 0.0}
 ADAM = {"_target_": "sweeper.training.adamw.AdamW", "eps": 1e-3, "weight_decay": 0.0}
@@ -33,13 +34,13 @@ CLOSE = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(Relative):
-    """The standard gauge, each role shifted by a theta of its own."""
+    """The standard exponents, each role shifted by a theta of its own."""
 
     embedding: float = 0.0
     hidden: float = 0.0
     readout: float = 0.0
 
-    def gauge(self) -> Gauge:
+    def ab_exponents(self) -> ABExponents:
         thetas = (self.embedding, self.hidden, self.readout)
         return {
             role: (STANDARD[role][0] + theta, STANDARD[role][1] - theta)
@@ -54,13 +55,13 @@ def losses(
     **changed: Any,
 ) -> torch.Tensor:
     """Twenty losses at width 64 over a base of 16, in float64, and the held-out loss."""
-    made = setup("ntk", steps=20, batch_size=8)
+    made = tree("ntk", steps=20, batch_size=8)
     made["parameterization"] = scheme
     made["model"] |= {"width": 64, "norm_gain": True}
     made["optimizer"] = OPTIMIZERS[optimizer] | changed
     names = SCHEMES["mup" if scheme["_target_"].endswith("MuP") else "ntk"][1]
     hps = dict.fromkeys(names, 0.0) | {"eta": ETA[optimizer]}
-    run = PackRun(Pack(trials=(Trial(setup=made, hps=hps),), corpus=corpus(folder)))
+    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=hps),), corpus=corpus(folder)))
     rows = torch.stack([*(run.step() for _ in range(20)), run.heldout()])
     assert float(rows[-6:].mean()) < float(rows[:3].mean()), "a run that learns says more"
     return rows
@@ -84,7 +85,7 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
 @pytest.mark.parametrize(("alignment", "depth"), [("full", "none"), ("none", "completep")])
-def test_gauges_train_alike(
+def test_equivalent_schemes_train_alike(
     pair: tuple[dict[str, Any], dict[str, Any]],
     optimizer: str,
     alignment: str,
@@ -149,4 +150,4 @@ def test_any_shift_leaves_every_loss_unchanged(
 
 
 def test_shifted_is_what_it_says() -> None:
-    assert Shifted(hidden=0.5).gauge()[Role.HIDDEN] == (0.5, 0.0)
+    assert Shifted(hidden=0.5).ab_exponents()[Role.HIDDEN] == (0.5, 0.0)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from sweeper.replay import replay_search
 from sweeper.search.line import LineRule, LineState, replay
 from sweeper.search.strategy import History, Point, Strategy
-from sweeper.sweep import replay_search
 from sweeper.transfer.ladder import LadderRule, Size
-from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, digest
+from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
+from tests.specs import spec_of
 
 CONF = Path(__file__).parents[2] / "conf"
 Objective = Callable[[Log2Hps, int], float]
@@ -60,8 +62,14 @@ def result(trial: Trial, objective: float) -> Result:
 
 
 def point_result(point: Point, objective: float) -> Result:
-    trial = Trial(setup={}, hps=point.hps, seed=point.seed, phase=point.phase)
+    trial = Trial(spec=spec_of(), log2_hps=point.log2_hps, seed=point.seed, phase=point.phase)
     return result(trial, objective)
+
+
+@cache
+def spec_of_size(size: Size) -> TrialSpec:
+    model = {"width": size.width, "depth": size.depth}
+    return spec_of({"model": model, "train": dict(size.train_overrides())})
 
 
 @dataclass
@@ -73,20 +81,24 @@ class Experiment:
     transfer: LadderRule = field(default_factory=lambda: LadderRule(widths=(32, 64)))
     base: Size = field(default_factory=lambda: Size(width=32, depth=2))
     corpus: Any = None
+    runner: Any = None
+    launcher: Any = None
+    logger: Any = None
 
     @property
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(
-            search=self.search, space=self.space, base=self.base, transfer=self.transfer
+            search=self.search,
+            space=self.space,
+            base=self.base,
+            transfer=self.transfer,
+            runner=self.runner,
+            launcher=self.launcher,
+            logger=self.logger,
         )
 
-    def trial(self, size: Size, hps: Log2Hps, seed: int, phase: str) -> Trial:
-        model = {"width": size.width, "depth": size.depth}
-        setup = {
-            "model": model,
-            **({"train": dict(size.train_overrides())} if size.train_overrides() else {}),
-        }
-        return Trial(setup=setup, hps=dict(hps), seed=seed, phase=phase)
+    def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
+        return Trial(spec=spec_of_size(size), log2_hps=log2_hps, seed=seed, phase=phase)
 
 
 def batches(
@@ -97,8 +109,8 @@ def batches(
     while points := strategy.propose(space, history):
         yield history, points
         for point in points:
-            trial = experiment.trial(experiment.base, point.hps, point.seed, point.phase)
-            history.add(result(trial, objective(point.hps, point.seed)))
+            trial = experiment.trial(experiment.base, point.log2_hps, point.seed, point.phase)
+            history.add(result(trial, objective(point.log2_hps, point.seed)))
     yield history, []
 
 
@@ -119,7 +131,7 @@ def resume(
             return history, known
         for trial in missing:
             assert trial.key not in known
-            known[trial.key] = result(trial, objective(trial.hps, trial.seed))
+            known[trial.key] = result(trial, objective(trial.log2_hps, trial.seed))
 
 
 def lay(rule: LineRule, axis: Axis, loss: Callable[[float], float]) -> tuple[LineState, list[Any]]:

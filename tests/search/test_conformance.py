@@ -86,8 +86,8 @@ def story(history: History) -> list[tuple[str, str, float]]:
 
 def assert_sound(found: Conclusion, space: Space, history: History) -> None:
     """What holds of every conclusion."""
-    assert set(found.best) == set(space)
-    assert all(math.isfinite(value) for value in found.best.values())
+    assert set(found.best_log2) == set(space)
+    assert all(math.isfinite(value) for value in found.best_log2.values())
     assert found.runs == len(history.results) and found.seeds >= 1
     assert not math.isnan(found.objective)
     if math.isfinite(found.objective):
@@ -98,7 +98,7 @@ def assert_sound(found: Conclusion, space: Space, history: History) -> None:
     assert all(after <= before + 1e-9 for before, after in pairwise(losses))
     ends = list(found.phase_ends.values())
     assert ends == sorted(ends) and ends[-1] == found.runs
-    json.dumps(encode({"best": found.best, "cost": found.cost_curve}), allow_nan=False)
+    json.dumps(encode({"best": found.best_log2, "cost": found.cost_curve}), allow_nan=False)
 
 
 @pytest.mark.parametrize(("ranges", "kind"), CASES)
@@ -112,8 +112,8 @@ def test_ends_within_its_plan_naming_every_point_once(
         assert len({point.id for point in points}) == len(points)
         assert not any(point in history for point in points)
         for point in points:
-            assert set(point.hps) == set(space) and point.phase in phases
-            assert all(math.isfinite(value) for value in point.hps.values())
+            assert set(point.log2_hps) == set(space) and point.phase in phases
+            assert all(math.isfinite(value) for value in point.log2_hps.values())
         assert len(history.results) <= 3 * sum(phases.values()), "it does not seem to end"
     found = strategy.conclude(space, history)
     assert_sound(found, space, history)
@@ -175,5 +175,5 @@ def test_improves_on_defaults_that_are_far_off(strategy: Strategy, ranges: str) 
     at = {name: axis.low + 0.85 * (axis.high - axis.low) for name, axis in space.items()}
     objective = basin(space, at=at)
     found = strategy.conclude(space, run_search(strategy, space, objective))
-    assert objective(found.best, 0) == pytest.approx(found.objective)
+    assert objective(found.best_log2, 0) == pytest.approx(found.objective)
     assert found.objective < objective({name: axis.default for name, axis in space.items()}, 0)

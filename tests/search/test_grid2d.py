@@ -16,6 +16,7 @@ from sweeper.plugin import build
 from sweeper.search.grid2d import NEIGHBOURS, Grid2D
 from sweeper.search.strategy import History
 from sweeper.trial import Axis, Result, Space, Trial
+from tests.specs import spec_of
 
 SPACE: Space = {
     "eta": Axis(low=-5, high=4, default=-1),
@@ -31,8 +32,8 @@ def search(strategy: Grid2D, loss: Loss, space: Space = SPACE) -> History:
         assert len({p.id for p in points}) == len(points)
         for point in points:
             assert point not in history
-            value = loss(point.hps["eta"], point.hps["weight_decay"]) + 0.01 * point.seed
-            one = Trial(setup={}, hps=point.hps, seed=point.seed, phase=point.phase)
+            value = loss(point.log2_hps["eta"], point.log2_hps["weight_decay"]) + 0.01 * point.seed
+            one = Trial(spec=spec_of(), log2_hps=point.log2_hps, seed=point.seed, phase=point.phase)
             history.add(Result(trial=one, status="complete", objective=value))
     return history
 
@@ -50,7 +51,7 @@ def test_the_point_it_ends_at_has_six_worse_neighbours(
     strategy, loss = Grid2D(seeds=seeds), bowl(eta, decay)
     history = search(strategy, loss)
     found = strategy.conclude(SPACE, history)
-    x, y = found.best["eta"], found.best["weight_decay"]
+    x, y = found.best_log2["eta"], found.best_log2["weight_decay"]
     worse = [loss(x + dx, y + dy) > loss(x, y) for dx, dy in NEIGHBOURS]
     assert all(worse) == found.notes[0].startswith("accepted")
     inside = all(
@@ -60,7 +61,7 @@ def test_the_point_it_ends_at_has_six_worse_neighbours(
     )
     if inside and len({loss(x + dx, y + dy) for dx, dy in ((0, 0), *NEIGHBOURS)}) == 7:
         assert all(worse)
-    assert found.best["gamma_hidden"] == 0
+    assert found.best_log2["gamma_hidden"] == 0
     assert found.objective == pytest.approx(loss(x, y) + 0.01 * (seeds - 1) / 2)
     assert found.runs == len(history.results)
 
@@ -76,7 +77,7 @@ def test_a_diagonal_neighbour_alone_moves_the_point() -> None:
         return 10 * abs(x + y) + abs(x - 3)
 
     found = Grid2D(step=9.0).conclude(SPACE, search(Grid2D(step=9.0), ridge))
-    assert (found.best["eta"], found.best["weight_decay"]) == (3, -3)
+    assert (found.best_log2["eta"], found.best_log2["weight_decay"]) == (3, -3)
     assert found.notes[0].startswith("accepted")
 
 
@@ -88,7 +89,7 @@ def test_a_plateau_is_not_accepted_and_ends() -> None:
 def test_an_optimum_at_the_end_of_the_extension_is_not_accepted() -> None:
     history = search(Grid2D(extend=1), lambda x, y: -x + y * y)
     found = Grid2D(extend=1).conclude(SPACE, history)
-    assert found.best["eta"] == 5 and found.notes[0].startswith("not accepted")
+    assert found.best_log2["eta"] == 5 and found.notes[0].startswith("not accepted")
 
 
 def test_all_diverged() -> None:

@@ -44,7 +44,7 @@ def test_default_phases_are_9_330_and_6_runs(scheme: str) -> None:
     assert counts == {"eta": 9, "lines": 330 - 4 * 3 - 1, "combine": 6}
     found = search.conclude(space, history)
     assert not any(line.extended for line in found.lines)
-    assert [len(line.points) for line in found.lines] == [9, 22, 22, 22, 22, 22]
+    assert [len(line.points_log2) for line in found.lines] == [9, 22, 22, 22, 22, 22]
 
 
 def test_a_space_of_eta_alone_has_no_lines_and_one_finalist() -> None:
@@ -55,14 +55,14 @@ def test_a_space_of_eta_alone_has_no_lines_and_one_finalist() -> None:
     found = search.conclude(space, history)
     assert found.combination is not None and found.combination.difference == 0
     assert "the best single configuration itself" in found.notes[-1]
-    assert found.seeds == 3 and found.best["eta"] == found.lines[0].optimum
+    assert found.seeds == 3 and found.best_log2["eta"] == found.lines[0].optimum_log2
 
 
 def test_lines_run_at_the_optimal_eta_and_all_their_rounds_together() -> None:
     objective = basin(SPACE, at={"eta": 1.1, "a": 0.1, "b": -1.4})
     rounds = [points for _, points in batches(SMALL, SPACE, objective)]
     assert [points[0].phase for points in rounds[:-1]] == [*["eta"] * 2, *["lines"] * 2, "combine"]
-    assert {where(point.hps) for point in rounds[2]} == {(1, a, 0) for a in range(-2, 3)} | {
+    assert {where(point.log2_hps) for point in rounds[2]} == {(1, a, 0) for a in range(-2, 3)} | {
         (1, 0, b) for b in range(-3, 4)
     }
     assert {point.seed for points in rounds[:2] for point in points} == {0}
@@ -74,9 +74,9 @@ def test_lines_run_at_the_optimal_eta_and_all_their_rounds_together() -> None:
 
 def test_fresh_seeds_compare_and_the_better_is_taken() -> None:
     found = conclude(SMALL, basin(SPACE, at={"eta": 1.9, "a": 1, "b": -1}, spread=0.001))
-    assert found.combination is not None and where(found.best) == (2, 1, -1)
-    assert found.best == found.combination.combined
-    assert where(found.combination.single) in {(2, 1, 0), (2, 0, -1)}
+    assert found.combination is not None and where(found.best_log2) == (2, 1, -1)
+    assert found.best_log2 == found.combination.combined_log2
+    assert where(found.combination.single_log2) in {(2, 1, 0), (2, 0, -1)}
     assert found.combination.difference == pytest.approx(-0.1, abs=0.005)
     assert "combining helped" in found.notes[-1] and found.seeds == 3
     history = run_search(SMALL, SPACE, basin(SPACE))
@@ -92,7 +92,7 @@ def clash(hps: Log2Hps, seed: int) -> float:
 
 def test_combining_that_hurts_is_said_and_the_single_change_kept() -> None:
     found = conclude(SMALL, clash)
-    assert where(found.best) == (1, 0, 1) and found.best == found.combination.single
+    assert where(found.best_log2) == (1, 0, 1) and found.best_log2 == found.combination.single_log2
     assert "combining hurt (+0.9000 nats" in found.notes[-1]
     assert found.objective == pytest.approx(2.8 + 1e-4 * (FRESH_SEED + 1))
 
@@ -104,7 +104,7 @@ def test_a_combined_optimum_that_diverges_loses(seeds: set[int]) -> None:
         return math.inf if both and seed in seeds else clash(hps, seed)
 
     found = conclude(SMALL, objective)
-    assert where(found.best) == (1, 0, 1) and math.isfinite(found.objective)
+    assert where(found.best_log2) == (1, 0, 1) and math.isfinite(found.objective)
     assert found.combination.difference == math.inf and math.isnan(found.combination.error)
     assert "combining hurt: the combined configuration diverged" in found.notes[-1]
 
@@ -115,14 +115,14 @@ def test_a_single_change_that_diverges_loses() -> None:
         return math.inf if alone else clash(hps, seed)
 
     found = conclude(SMALL, objective)
-    assert where(found.best) == (1, 1, 1) and math.isfinite(found.objective)
+    assert where(found.best_log2) == (1, 1, 1) and math.isfinite(found.objective)
     assert "combining helped: the single configuration diverged" in found.notes[-1]
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan])
 def test_when_both_finalists_diverge_the_best_measured_single_change_stays(loss: float) -> None:
     found = conclude(SMALL, lambda hps, seed: loss if seed >= FRESH_SEED else clash(hps, seed))
-    assert where(found.best) == (1, 0, 1) and found.seeds == 2
+    assert where(found.best_log2) == (1, 0, 1) and found.seeds == 2
     assert found.objective == pytest.approx(2.8 + 0.5e-4)
     assert "both configurations diverged" in found.notes[-1]
 
@@ -131,7 +131,7 @@ def test_one_fresh_seed_cannot_tell_whether_combining_helped() -> None:
     search = IndependentSearch(runs=36, seeds=2, combine_seeds=1)
     found = conclude(search, clash)
     assert search.plan(SPACE)[-1].runs == 2
-    assert "one seed cannot say" in found.notes[-1] and where(found.best) == (1, 0, 1)
+    assert "one seed cannot say" in found.notes[-1] and where(found.best_log2) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan])
@@ -145,7 +145,7 @@ def test_nothing_finite_over_eta_ends_the_search_there(loss: float) -> None:
 
 def test_one_finite_eta_is_enough() -> None:
     found = conclude(SMALL, lambda hps, seed: 3.0 if hps["eta"] == 2 else math.inf)
-    assert found.best["eta"] == 2 and found.objective == 3
+    assert found.best_log2["eta"] == 2 and found.objective == 3
 
 
 def test_a_line_that_diverged_everywhere_moves_nothing() -> None:
@@ -157,7 +157,7 @@ def test_a_line_that_diverged_everywhere_moves_nothing() -> None:
         return 3.0 + hps["eta"] ** 2 if seed == 0 and hps["a"] == 0 else math.inf
 
     found = conclude(SMALL, objective)
-    assert where(found.best) == (0, 0, 1)
+    assert where(found.best_log2) == (0, 0, 1)
     assert next(line for line in found.lines if line.name == "a").objective == math.inf
 
 
@@ -167,27 +167,27 @@ def test_defaults_that_no_line_tries_can_still_win(b: Axis) -> None:
     space = {"eta": SPACE["eta"], "b": b}
     search = IndependentSearch(runs=14, seeds=2, lines=LineRule(extend=0))
     found = conclude(search, basin(space, at={"eta": 1, "b": 0}, spread=1e-4), space)
-    assert b.default not in [value for value, _ in found.lines[1].points] or b.low < 0
-    assert found.combination.single == {"eta": 1, "b": 0}
+    assert b.default not in [value for value, _ in found.lines[1].points_log2] or b.low < 0
+    assert found.combination.single_log2 == {"eta": 1, "b": 0}
     assert found.objective <= found.lines[1].objective + 1e-3
 
 
 def test_conclusion_amid_the_lines_is_the_best_that_was_measured() -> None:
     """Of the second phase only one bad point is known: it must not become the optimum."""
     history = run_search(SMALL, SPACE, basin(SPACE, at={"eta": 1, "a": 0, "b": 0}))
-    bad = [r for r in history.results if r.trial.hps["b"] == -3]
+    bad = [r for r in history.results if r.trial.log2_hps["b"] == -3]
     found = SMALL.conclude(SPACE, History(history.results[:9] + bad))
-    assert where(found.best) == (1, 0, 0) and found.objective == 3.0 and found.seeds == 1
+    assert where(found.best_log2) == (1, 0, 0) and found.objective == 3.0 and found.seeds == 1
     good = History([r for r in history.results if r.trial.phase != "combine"])
     found = SMALL.conclude(SPACE, good)
-    assert where(found.best) == (1, 0, 0) and found.seeds == 2
+    assert where(found.best_log2) == (1, 0, 0) and found.seeds == 2
 
 
 def test_budget_of_one_point_a_line_tries_the_defaults_alone() -> None:
     search = IndependentSearch(runs=2, seeds=1, combine_seeds=1)
     history = run_search(search, SPACE, basin(SPACE))
     assert Counter(r.trial.phase for r in history.results) == {"eta": 9, "combine": 1}
-    assert {(r.trial.hps["a"], r.trial.hps["b"]) for r in history.results} == {(0, 0)}
+    assert {(r.trial.log2_hps["a"], r.trial.log2_hps["b"]) for r in history.results} == {(0, 0)}
     with pytest.raises(ConfigError, match="at least 2: a point with 1 seeds a line"):
         IndependentSearch(runs=1, seeds=1).plan(SPACE)
 
@@ -195,15 +195,15 @@ def test_budget_of_one_point_a_line_tries_the_defaults_alone() -> None:
 def test_budget_below_the_grid_is_extended_within_bounds() -> None:
     search = IndependentSearch(runs=4, seeds=1, lines=LineRule(extend=2))
     found = conclude(search, basin(SPACE, at={"a": 9, "b": -9}))
-    assert [len(line.points) for line in found.lines[1:]] == [4, 4]  # 0 and -1 come first
-    assert [line.optimum for line in found.lines[1:]] == [2, -3]
+    assert [len(line.points_log2) for line in found.lines[1:]] == [4, 4]  # 0 and -1 come first
+    assert [line.optimum_log2 for line in found.lines[1:]] == [2, -3]
 
 
 def test_axes_choose_the_lines_beside_eta() -> None:
     search = IndependentSearch(runs=18, seeds=2, axes=("b",))
     found = conclude(search, basin(SPACE))
     assert [line.name for line in found.lines] == ["eta", "b"]
-    assert found.best["a"] == defaults(SPACE)["a"]
+    assert found.best_log2["a"] == defaults(SPACE)["a"]
     with pytest.raises(ConfigError, match="axes='c'"):
         IndependentSearch(axes=("c",)).plan(SPACE)
 

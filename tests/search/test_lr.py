@@ -28,18 +28,18 @@ def test_finds_the_refined_optimum_with_the_rest_at_its_default() -> None:
     search = LearningRateLine(line=LineRule(points=19))
     history = run_search(search, SPACE, basin(SPACE, at={"eta": 1.3}))
     found = search.conclude(SPACE, history)
-    assert found.best == {"alpha": 1, "eta": 1.3125}
+    assert found.best_log2 == {"alpha": 1, "eta": 1.3125}
     assert found.objective == min(r.objective for r in history.results)
-    assert found.lines[0].optimum == 1.3125 and len(found.lines[0].points) == 19
+    assert found.lines[0].optimum_log2 == 1.3125 and len(found.lines[0].points_log2) == 19
     assert found.phase_ends == {"eta": 19} and found.cost_curve[-1] == (19, found.objective)
-    assert {r.trial.hps["alpha"] for r in history.results} == {1}
+    assert {r.trial.log2_hps["alpha"] for r in history.results} == {1}
 
 
 def test_an_optimum_past_the_range_extends_it_and_says_so() -> None:
     search = LearningRateLine()
     history = run_search(search, SPACE, basin(SPACE, at={"eta": 4.1}))
     found = search.conclude(SPACE, history)
-    assert found.best["eta"] == 4 and len(history.results) == 9 + 2
+    assert found.best_log2["eta"] == 4 and len(history.results) == 9 + 2
     assert any("extended by 2 to 2^-1..2^5" in note for note in found.notes)
 
 
@@ -51,16 +51,16 @@ def test_seeds_are_averaged_and_one_that_diverged_rules_a_point_out() -> None:
         lambda hps, seed: math.inf if (hps["eta"], seed) == (1, 1) else (hps["eta"] - 1.1) ** 2,
     )
     found = search.conclude(SPACE, history)
-    assert found.best["eta"] == 2 and found.seeds == 2
-    assert dict(found.lines[0].points)[1] == math.inf
+    assert found.best_log2["eta"] == 2 and found.seeds == 2
+    assert dict(found.lines[0].points_log2)[1] == math.inf
 
 
 def test_a_cliff_stays_on_the_line_and_in_the_cost_curve() -> None:
     search = LearningRateLine()
     history = run_search(search, SPACE, cliff(basin(SPACE, at={"eta": 0.4}), -0.5))
     found = search.conclude(SPACE, history)
-    assert found.best["eta"] == -1 and found.lines[0].extended == 1
-    assert math.inf in [loss for _, loss in found.lines[0].points]
+    assert found.best_log2["eta"] == -1 and found.lines[0].extended == 1
+    assert math.inf in [loss for _, loss in found.lines[0].points_log2]
     assert all(math.isfinite(loss) for _, loss in found.cost_curve)  # -1 comes first
 
 
@@ -68,7 +68,7 @@ def test_half_the_seeds_of_the_first_point_are_no_optimum_yet() -> None:
     search = LearningRateLine(seeds=2)
     first = search.propose(SPACE, History())[0]
     found = search.conclude(SPACE, History([point_result(first, 3.0)]))
-    assert found.best == {"alpha": 1, "eta": 1} and found.objective == math.inf
+    assert found.best_log2 == {"alpha": 1, "eta": 1} and found.objective == math.inf
     assert found.lines == () and found.runs == 1
 
 

@@ -15,6 +15,7 @@ from sweeper.search.prune import RUNGS, STARTUP, Pruner, Seen, losses_at, stops
 from sweeper.search.strategy import History, best_result
 from sweeper.trial import Axis, Result, Trial
 from tests.scripts import load
+from tests.specs import spec_of
 
 from .fakes import CONF, config, point_result
 
@@ -29,11 +30,14 @@ def pruner(kind: str = "median", known: tuple[Seen, ...] = ()) -> Pruner:
 
 def scattered(count: int, seed: int = 0) -> list[Trial]:
     """Trials that lie on no line: any two differ in both hyperparameters."""
-    return [Trial(setup={}, hps={"a": float(i), "b": float(i)}, seed=seed) for i in range(count)]
+    return [
+        Trial(spec=spec_of(), log2_hps={"a": float(i), "b": float(i)}, seed=seed)
+        for i in range(count)
+    ]
 
 
 def along(values: list[float], seed: int = 0) -> list[Trial]:
-    return [Trial(setup={}, hps={"eta": v, "b": 0.0}, seed=seed) for v in values]
+    return [Trial(spec=spec_of(), log2_hps={"eta": v, "b": 0.0}, seed=seed) for v in values]
 
 
 def told(trials: list[Trial], losses: list[float]) -> dict[str, float]:
@@ -143,10 +147,10 @@ def test_a_few_trials_stop_none() -> None:
     trials = scattered(STARTUP - 1)
     losses = told(trials, [1, 9, 9, 9])
     assert not pruner().cut(33, losses, trials)
-    one = Seen(hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
+    one = Seen(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
     assert positions(pruner(known=(one,)).cut(33, losses, trials), trials) == []
     assert pruner(known=(one,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
-    planned = Seen(hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
+    planned = Seen(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
     assert not pruner(known=(planned,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
 
 
@@ -155,7 +159,9 @@ def test_seeds_are_judged_apart() -> None:
     trials = [trial for seed in range(6) for trial in scattered(2, seed)]
     losses = told(trials, [1, 9] * 6)
     assert not pruner().cut(33, losses, trials)
-    known = tuple(Seen(hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9))
+    known = tuple(
+        Seen(log2_hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9)
+    )
     assert positions(pruner(known=known).cut(33, losses, trials), trials) == [1]
 
 
@@ -203,19 +209,21 @@ def test_all_points_about_as_good_as_the_best_are_its_best() -> None:
 
 def test_the_first_trial_of_a_line_is_kept_when_the_line_is_planned() -> None:
     elsewhere = tuple(
-        Seen(hps={"eta": 20.0 + i, "b": 30.0 + i}, seed=0, losses=(1.0,)) for i in range(6)
+        Seen(log2_hps={"eta": 20.0 + i, "b": 30.0 + i}, seed=0, losses=(1.0,)) for i in range(6)
     )
     trial = along([0.0])
     alone, losses = pruner(known=elsewhere), told(trial, [5.0])
     assert alone.cut(33, losses, trial) == {trial[0].key}
-    planned = tuple(Seen(hps=t.hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
+    planned = tuple(Seen(log2_hps=t.hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
     assert not pruner(known=elsewhere + planned).cut(33, losses, trial)
 
 
 def test_any_line_s_need_keeps_a_trial() -> None:
     """A point at the far end of one line may be the optimum of another."""
     row = along([0, 1, 2, 3, 4, 5, 6, 7])
-    column = [Trial(setup={}, hps={"eta": 7.0, "b": float(b)}, seed=0) for b in (1, 2, 3)]
+    column = [
+        Trial(spec=spec_of(), log2_hps={"eta": 7.0, "b": float(b)}, seed=0) for b in (1, 2, 3)
+    ]
     losses = told(row + column, [1, 2, 3, 4, 5, 6, 7, 8, 8.5, 9, 9.5])
     cut = positions(pruner().cut(33, losses, row + column), row + column)
     assert cut == [6, 10]
@@ -239,7 +247,7 @@ def test_the_best_and_its_neighbours_always_survive(data: st.DataObject) -> None
 
 
 def finished(status: str, steps: int, curve: list[float]) -> Result:
-    trial = Trial(setup={}, hps={"eta": 0.0})
+    trial = Trial(spec=spec_of(), log2_hps={"eta": 0.0})
     return Result(trial=trial, status=status, objective=1, steps=steps, curve=tuple(curve))  # type: ignore[arg-type]
 
 
@@ -279,7 +287,7 @@ def test_a_pruner_travels_as_json() -> None:
 
 def test_a_mean_with_a_stopped_run_is_worse_than_any_complete_one() -> None:
     def result(value: float, seed: int, objective: float, status: str) -> Result:
-        trial = Trial(setup={}, hps={"eta": value}, seed=seed)
+        trial = Trial(spec=spec_of(), log2_hps={"eta": value}, seed=seed)
         return Result(trial=trial, status=status, objective=objective, curve=(objective,))  # type: ignore[arg-type]
 
     history = History(
@@ -292,7 +300,7 @@ def test_a_mean_with_a_stopped_run_is_worse_than_any_complete_one() -> None:
         ]
     )
     assert history.mean({"eta": 0}, [0, 1]) == math.inf and history.mean({"eta": 1}, [0, 1]) == 3
-    assert best_result(history).trial.hps == {"eta": 0}
+    assert best_result(history).trial.log2_hps == {"eta": 0}
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "search").glob("*.yaml")), ids=lambda p: p.stem)
@@ -310,14 +318,14 @@ def test_every_strategy_lives_with_stopped_trials(path: Path) -> None:
     while points := strategy.propose(space, history):
         assert len(history.results) < 2000
         for point in points:
-            found = point_result(point, 3 + sum(v**2 for v in point.hps.values()))
-            if abs(point.hps["eta"]) > 2:
+            found = point_result(point, 3 + sum(v**2 for v in point.log2_hps.values()))
+            if abs(point.log2_hps["eta"]) > 2:
                 found = Result(
                     trial=found.trial, status="pruned", objective=0.1, steps=5, curve=(0.2, 0.1)
                 )
             history.add(found)
     conclusion = strategy.conclude(space, history)
-    assert abs(conclusion.best["eta"]) <= 2 and conclusion.objective >= 3
+    assert abs(conclusion.best_log2["eta"]) <= 2 and conclusion.objective >= 3
     assert any("stopped early" in note for note in conclusion.notes)
 
 
@@ -351,7 +359,7 @@ def test_searches_conclude_the_same_with_and_without_pruning(kind: str) -> None:
             continue
         whole, _ = BENCH.concluded(sweep, "none", 1)
         found, share = BENCH.concluded(sweep, kind, len(sweep.results))
-        assert (found.best, found.objective) == (whole.best, whole.objective)
+        assert (found.best_log2, found.objective) == (whole.best, whole.objective)
         saved.append(share)
     assert min(saved) > 0.1
 

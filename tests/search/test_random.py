@@ -31,7 +31,7 @@ def test_draws_points_of_the_grid_without_replacement(space: Space, seed: int, r
     runs = min(runs, size(space))
     points = RandomGrid(runs=runs, seed=seed).propose(space, History())
     grid = set(product(*(axis.grid(1.0) for axis in space.values())))
-    drawn = [tuple(point.hps[name] for name in space) for point in points]
+    drawn = [tuple(point.log2_hps[name] for name in space) for point in points]
     assert len(drawn) == len(set(drawn)) == runs
     assert set(drawn) <= grid
 
@@ -47,7 +47,7 @@ def test_a_longer_search_continues_a_shorter_one(space: Space, seed: int, data: 
 def test_every_point_of_the_grid_is_as_likely() -> None:
     space = {"eta": Axis(low=0, high=2)}
     firsts = [RandomGrid(runs=1, seed=seed).propose(space, History())[0] for seed in range(600)]
-    counts = [sum(point.hps["eta"] == value for point in firsts) for value in (0, 1, 2)]
+    counts = [sum(point.log2_hps["eta"] == value for point in firsts) for value in (0, 1, 2)]
     assert all(abs(count - 200) < 60 for count in counts)  # over 5 standard deviations
 
 
@@ -55,14 +55,18 @@ def test_the_draw_never_changes_between_versions() -> None:
     """Another order would train every random search again."""
     space = {name: Axis(low=-3, high=3) for name in ("alpha", "eta", "beta")}
     points = RandomGrid(runs=3).propose(space, History())
-    assert [list(point.hps.values()) for point in points] == [[-2, 0, -3], [2, 3, 0], [2, -1, -1]]
+    assert [list(point.log2_hps.values()) for point in points] == [
+        [-2, 0, -3],
+        [2, 3, 0],
+        [2, -1, -1],
+    ]
 
 
 def test_axes_that_are_not_searched_keep_their_default() -> None:
     space = space_of("umup")
     points = RandomGrid(runs=5, axes=("eta",)).propose(space, History())
-    assert sorted(point.hps["eta"] for point in points) == [-1, 0, 1, 2, 3]
-    assert {point.hps["alpha_attn"] for point in points} == {0}
+    assert sorted(point.log2_hps["eta"] for point in points) == [-1, 0, 1, 2, 3]
+    assert {point.log2_hps["alpha_attn"] for point in points} == {0}
 
 
 def test_more_runs_than_the_grid_has_are_refused_and_never_asked_for() -> None:

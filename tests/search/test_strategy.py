@@ -28,7 +28,7 @@ SPACE = {name: Axis(low=-1, high=1) for name in ("alpha", "eta", "beta")}
 
 
 def point(value: float, seed: int = 0) -> Point:
-    return Point(hps={"eta": value}, seed=seed, phase="p")
+    return Point(log2_hps={"eta": value}, seed=seed, phase="p")
 
 
 @given(losses)
@@ -83,13 +83,13 @@ def test_a_failed_trial_counts_as_infinite_everywhere() -> None:
     history.add(point_result(point(2), 5.0))
     assert history.value({"eta": 0.0}, 0) == math.inf
     assert [r.objective for r in history.results] == [math.inf, math.inf, 5.0]
-    assert best_result(history).trial.hps == {"eta": 2}
+    assert best_result(history).trial.log2_hps == {"eta": 2}
     assert running_best(r.objective for r in history.results)[-1] == (3, 5.0)
 
 
 def test_the_best_of_equals_is_the_first() -> None:
     history = History([point_result(point(value), 1.0) for value in (3, 1, 2)])
-    assert best_result(history).trial.hps == {"eta": 3}
+    assert best_result(history).trial.log2_hps == {"eta": 3}
 
 
 def test_chosen_axes_begin_with_eta() -> None:
@@ -115,8 +115,8 @@ def test_chosen_axes_begin_with_eta() -> None:
 )
 def test_what_is_said_of_combining(difference: float, error: float, words: str) -> None:
     found = Combination(
-        combined={"eta": 1.0},
-        single={"eta": 0.0},
+        combined_log2={"eta": 1.0},
+        single_log2={"eta": 0.0},
         combined_objectives=(1.0,),
         single_objectives=(1.0,),
         difference=difference,
@@ -127,8 +127,8 @@ def test_what_is_said_of_combining(difference: float, error: float, words: str) 
 
 def test_combining_nothing_is_said_so() -> None:
     found = Combination(
-        combined={"eta": 0.3},
-        single={"eta": 0.1 + 0.2},
+        combined_log2={"eta": 0.3},
+        single_log2={"eta": 0.1 + 0.2},
         combined_objectives=(1.0,),
         single_objectives=(1.0,),
         difference=0.0,

@@ -21,7 +21,7 @@ def test_asks_in_batches_and_stays_in_the_ranges() -> None:
     history = run_search(search, SPACE, basin(SPACE))
     assert len(history.results) == search.plan(SPACE)[0].runs == 12
     for result in history.results:
-        assert all(a.low <= result.trial.hps[n] <= a.high for n, a in SPACE.items())
+        assert all(a.low <= result.trial.log2_hps[n] <= a.high for n, a in SPACE.items())
     assert len(search.propose(SPACE, History(history.results[:10]))) == 2
 
 
@@ -73,13 +73,13 @@ def test_a_space_of_one_point_is_trained_once() -> None:
     space = {"eta": Axis(low=1, high=1)}
     search = TPE(runs=20)
     history = run_search(search, space, basin(space))
-    assert [r.trial.hps for r in history.results] == [{"eta": 1}]
+    assert [r.trial.log2_hps for r in history.results] == [{"eta": 1}]
 
 
 def test_axes_that_are_not_searched_keep_their_default() -> None:
     space = {**SPACE, "eta": Axis(low=-1, high=3, default=9)}
     points = TPE(axes=("alpha",)).propose(space, History())
-    assert {point.hps["eta"] for point in points} == {9}
+    assert {point.log2_hps["eta"] for point in points} == {9}
     history = History([point_result(point, 1.0) for point in points])
     assert len(TPE(axes=("alpha",)).propose(space, history)) == 10
 

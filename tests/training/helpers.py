@@ -1,4 +1,4 @@
-"""Small setups to train in tests."""
+"""Small trials to train in tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.trial import Trial
+from tests.specs import spec_of
 
 GAMMAS = ("eta", "gamma_embedding", "gamma_hidden", "gamma_readout")
 SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -24,12 +25,12 @@ SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "mup": (
-        "sweeper.scaling.mup.MuP",
+        "sweeper.scaling.relative.MuP",
         ("eta", "eta_emb", "sigma_init", "alpha_emb", "alpha_attn", "alpha_output"),
     ),
-    "standard": ("sweeper.scaling.standard.Standard", GAMMAS),
-    "ntk": ("sweeper.scaling.ntk.Ntk", GAMMAS),
-    "mean_field": ("sweeper.scaling.mean_field.MeanField", GAMMAS),
+    "standard": ("sweeper.scaling.relative.Standard", GAMMAS),
+    "ntk": ("sweeper.scaling.relative.Ntk", GAMMAS),
+    "mean_field": ("sweeper.scaling.relative.MeanField", GAMMAS),
     "spectral": ("sweeper.scaling.spectral.Spectral", GAMMAS),
     "effective_theory": (
         "sweeper.scaling.effective_theory.EffectiveTheory",
@@ -49,8 +50,8 @@ def corpus(folder: Path, classes: int = 32) -> TokenCorpus:
     return TokenCorpus(path=path, digest="0" * 64, classes=classes, heldout_fraction=0.1)
 
 
-def setup(scheme: str = "umup", **train: Any) -> dict[str, Any]:
-    """A setup of a tiny decoder, base width 16, target width 32."""
+def tree(scheme: str = "umup", **train: Any) -> dict[str, Any]:
+    """A configuration of a tiny decoder, base width 16, target width 32."""
     settings = {
         "steps": 8,
         "batch_size": 2,
@@ -60,7 +61,6 @@ def setup(scheme: str = "umup", **train: Any) -> dict[str, Any]:
         "heldout_batches": 2,
     }
     return {
-        "numerics": 1,
         "parameterization": {"_target_": SCHEMES[scheme][0]},
         "model": {
             "_target_": "sweeper.models.llama.Llama",
@@ -80,4 +80,4 @@ def trial(
 ) -> Trial:
     """A trial at the scheme's defaults but for `changed` (log2)."""
     hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme]}
-    return Trial(setup=setup(scheme, **(train or {})), hps=hps | changed, seed=seed)
+    return Trial(spec=spec_of(tree(scheme, **(train or {}))), log2_hps=hps | changed, seed=seed)

@@ -18,6 +18,7 @@ from sweeper.training.pack import Pack
 from sweeper.training.prepare import optional, prepare
 from sweeper.training.train import train
 from sweeper.trial import Trial, defaults
+from tests.specs import spec_of
 from tests.training.helpers import corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -47,7 +48,6 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
     size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
     config = configs("model")[model]
     setup = {
-        "numerics": 0,
         "parameterization": {k: v for k, v in given.items() if k != "space"},
         "model": {k: size.get(k, v) for k, v in config.items()},
         "base": {"width": 8, "depth": 1},
@@ -55,16 +55,16 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
         "data": where.identity(),
         "train": {"steps": STEPS, "batch_size": 2, "seq_len": 8, "precision": "float64"},
     }
-    prepared = prepare(setup)
+    prepared = prepare(spec_of(setup))
     space = read_space(given, optional(prepared.optimizer))
     extra = dict.fromkeys(optional(prepared.optimizer), 0.0)
     # Far below the edge of stability, beyond which rounding grows from step to step.
     middle = {**extra, **defaults(space), "eta": defaults(space)["eta"] - CALM}
     return [
         Trial(
-            setup=setup,
+            spec=spec_of(setup),
             seed=i % 2,
-            hps={
+            log2_hps={
                 name: value + i * 0.25 * (-1) ** j for j, (name, value) in enumerate(middle.items())
             },
         )

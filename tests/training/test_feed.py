@@ -10,8 +10,8 @@ import torch
 
 from sweeper.data.arrays import save
 from sweeper.data.corpus import Corpus
+from sweeper.train_settings import TrainSettings
 from sweeper.training.feed import AHEAD, Feed
-from sweeper.training.settings import TrainSettings
 from tests.training.helpers import corpus
 
 TRAIN = TrainSettings(steps=200, batch_size=3, seq_len=8)

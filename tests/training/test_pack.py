@@ -12,7 +12,8 @@ from sweeper.errors import SweeperError
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.train import Execution, train
 from sweeper.trial import Result, Trial
-from tests.training.helpers import SCHEMES, corpus, setup, trial
+from tests.specs import spec_of
+from tests.training.helpers import SCHEMES, corpus, tree, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
@@ -30,7 +31,11 @@ def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
     for i, name in enumerate(SCHEMES[scheme][1]):
         base = trial(scheme, seed=i % 2, train=LONG)
         trials.append(
-            Trial(setup=base.setup, seed=base.seed, hps={**base.hps, name: base.hps[name] + 1.0})
+            Trial(
+                spec=base.spec,
+                seed=base.seed,
+                log2_hps={**base.log2_hps, name: base.log2_hps[name] + 1.0},
+            )
         )
     together = train(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
     for one, packed in zip(trials, together, strict=True):
@@ -105,11 +110,11 @@ def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
 
 
 def test_a_scale_without_a_place_in_the_model_is_an_error(tmp_path: Path) -> None:
-    broken = setup()
+    broken = tree()
     broken["parameterization"] = {"_target_": f"{__name__}.EverythingScaled"}
-    hps = dict(trial().hps)
+    hps = trial().log2_hps
     with pytest.raises(SweeperError, match=r"gain|backward_multiplier"):
-        PackRun(Pack(trials=(Trial(setup=broken, hps=hps),), corpus=corpus(tmp_path)))
+        PackRun(Pack(trials=(Trial(spec=spec_of(broken), log2_hps=hps),), corpus=corpus(tmp_path)))
 
 
 def everything_scaled() -> object:
@@ -120,7 +125,7 @@ def everything_scaled() -> object:
 
     class Scaled(UMuP):
         def scale(self, *given):  # type: ignore[no-untyped-def]
-            return replace(super().scale(*given), backward=0.5)
+            return replace(super().scale(*given), backward_multiplier=0.5)
 
     return Scaled()
 

@@ -1,4 +1,4 @@
-"""From plain JSON to a prepared; refusals name the key."""
+"""From a specification to what its training needs; refusals name the key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from torch import nn
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
 from sweeper.training.prepare import build_model, prepare
-from tests.training.helpers import SCHEMES, setup, trial
+from tests.specs import spec_of
+from tests.training.helpers import SCHEMES, tree, trial
 
 
 def test_flops_and_parameters_of_a_known_model() -> None:
-    prepared = prepare(setup())
+    prepared = prepare(spec_of(tree()))
     hidden = 2 * (96 * 32 + 32 * 32 + 2 * 88 * 32 + 32 * 88)
     assert prepared.parameters() == hidden + 2 * 32 * 32
     tokens = 8 * 2 * 8
@@ -23,9 +24,9 @@ def test_flops_and_parameters_of_a_known_model() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_buffers_have_a_place_in_the_model(scheme: str) -> None:
-    prepared = prepare(setup(scheme))
+    prepared = prepare(spec_of(tree(scheme)))
     known = {name for name, _ in prepared.model().named_buffers()}
-    assert prepared.buffers(trial(scheme).values()).keys() <= known
+    assert prepared.buffers(trial(scheme).hps).keys() <= known
 
 
 @pytest.mark.parametrize(
@@ -44,16 +45,16 @@ def test_buffers_have_a_place_in_the_model(scheme: str) -> None:
     ],
 )
 def test_refusals_name_the_key(path: tuple[str, str], value: Any, key: str) -> None:
-    broken = setup()
+    broken = tree()
     broken[path[0]][path[1]] = value
     with pytest.raises(ConfigError) as caught:
-        prepare(broken)
+        prepare(spec_of(broken))
     assert caught.value.key == key
 
 
 def of_arrays(model: str, **more: Any) -> dict[str, Any]:
-    """A setup whose data are images of 8 x 8 in ten classes."""
-    found = setup("mup")
+    """A configuration whose data are images of 8 x 8 in ten classes."""
+    found = tree("mup")
     found["model"] = {"_target_": f"sweeper.models.{model}", "width": 32, "depth": 2, **more}
     found["data"] = {"digest": "0" * 64, "classes": 10, "input_shape": [8, 8]}
     return found
@@ -62,32 +63,37 @@ def of_arrays(model: str, **more: Any) -> dict[str, Any]:
 def test_flops_of_models_of_arrays() -> None:
     """An image is one token to the perceptron, and four patches to the transformer."""
     samples = 8 * 2
-    assert prepare(of_arrays("mlp.MLP")).flops() == samples * 6 * (2 * 32 * 32 + 32 * 10)
+    assert prepare(spec_of(of_arrays("mlp.MLP"))).flops() == samples * 6 * (2 * 32 * 32 + 32 * 10)
     weights = 2 * 12 * 32 * 32 + 32 * 10
-    assert prepare(of_arrays("vit.ViT")).flops() == samples * 4 * (6 * weights + 12 * 32 * 4 * 2)
+    assert prepare(spec_of(of_arrays("vit.ViT"))).flops() == samples * 4 * (
+        6 * weights + 12 * 32 * 4 * 2
+    )
 
 
 def test_a_model_for_other_data_is_refused() -> None:
     with pytest.raises(ConfigError, match="this one takes sequences of tokens"):
-        prepare(of_arrays("llama.Llama", head_size=8))
-    broken = setup()
+        prepare(spec_of(of_arrays("llama.Llama", head_size=8)))
+    broken = tree()
     broken["model"] = of_arrays("mlp.MLP")["model"]
     with pytest.raises(ConfigError, match="this one takes arrays, such as data=digits") as caught:
-        prepare(broken)
+        prepare(spec_of(broken))
     assert caught.value.key == "model._target_"
 
 
 def test_a_model_must_be_a_module() -> None:
-    broken = setup()
+    broken = tree()
     broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}
     with pytest.raises(ConfigError, match=r"nn\.Module"):
-        prepare(broken)
+        prepare(spec_of(broken))
 
 
 def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
-    prepared = prepare(setup("mup"))
-    values = trial("mup").values()
-    plain, more = prepared.scales(values), prepared.scales(values | {"weight_decay": 4.0})
+    prepared = prepare(spec_of(tree("mup")))
+    hps = trial("mup").hps
+    plain, more = (
+        prepared.prescriptions(hps),
+        prepared.prescriptions({**hps, "weight_decay": 4.0}),
+    )
     assert {n: s.weight_decay for n, s in more.items()} == {
         n: 4 * s.weight_decay for n, s in plain.items()
     }
@@ -104,10 +110,10 @@ def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
 def test_an_optimizer_without_a_rule_is_refused_before_training(
     scheme: str, optimizer: str, key: str
 ) -> None:
-    broken = setup(scheme)
+    broken = tree(scheme)
     broken["optimizer"] = {"_target_": f"sweeper.training.{optimizer}"}
     with pytest.raises(ConfigError) as caught:
-        prepare(broken)
+        prepare(spec_of(broken))
     assert caught.value.key == f"parameterization.{key}"
 
 
@@ -122,15 +128,15 @@ class Plain(nn.Module):
 
 
 def test_the_model_is_given_the_formats() -> None:
-    made = build_model(setup() | {"fp8": FP8}, False, 32, 2)
+    made = build_model(spec_of(tree() | {"fp8": FP8}), False, 32, 2)
     assert made.fp8 == Fp8(head=Formats(input="e4m3"))
-    assert build_model(setup(), False, 32, 2).fp8 == Fp8()
+    assert build_model(spec_of(tree()), False, 32, 2).fp8 == Fp8()
 
 
 def test_a_model_without_fp8_refuses_it() -> None:
     model = {"_target_": f"{__name__}.Plain", "width": 32, "depth": 2}
-    assert isinstance(build_model(setup() | {"model": model}, False, 32, 2), Plain)
+    assert isinstance(build_model(spec_of(tree() | {"model": model}), False, 32, 2), Plain)
     with pytest.raises(ConfigError, match=r"^fp8=.*Plain takes no argument fp8"):
-        build_model(setup() | {"model": model, "fp8": FP8}, False, 32, 2)
+        build_model(spec_of(tree() | {"model": model, "fp8": FP8}), False, 32, 2)
     with pytest.raises(ConfigError, match=r"^fp8\.heads="):
-        build_model(setup() | {"fp8": FP8 | {"heads": None}}, False, 32, 2)
+        build_model(spec_of(tree() | {"fp8": FP8 | {"heads": None}}), False, 32, 2)

@@ -26,7 +26,7 @@ def test_a_packs_trials_share_its_time() -> None:
 
 def test_utilisation_is_of_the_devices_peak() -> None:
     (speed,) = speeds([result(2.0, device="NVIDIA H200", steps=4)])
-    flops = prepare(trial().setup).flops()
+    flops = prepare(trial().spec).flops()
     assert speed.utilisation == pytest.approx(flops / 2 / 2.0 / 989e12)
     assert "of its peak" in str(speed)
 
@@ -43,7 +43,7 @@ def test_utilisation_is_of_the_devices_peak() -> None:
 )
 def test_a_peak_is_known_by_whole_words(device: str, peak: float | None) -> None:
     (speed,) = speeds([result(2.0, device=device)])
-    flops = prepare(trial().setup).flops()
+    flops = prepare(trial().spec).flops()
     assert speed.utilisation == (None if peak is None else pytest.approx(flops / 2.0 / peak))
 
 

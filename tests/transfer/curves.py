@@ -36,10 +36,10 @@ class Valley:
         offsets = generator.normal(0, 10 * self.noise, 16)
 
         def loss(point: Point) -> float:
-            x = point.hps["eta"] - self.optimum
+            x = point.log2_hps["eta"] - self.optimum
             if x > self.edge:
                 return math.inf
-            run = point.hps["eta"], point.seed
+            run = point.log2_hps["eta"], point.seed
             if run not in losses:
                 losses[run] = offsets[point.seed] + generator.normal(0, self.noise)
             return self.floor + self.curvature * x * x + losses[run]

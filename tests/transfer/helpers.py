@@ -10,30 +10,33 @@ from torch import nn
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import TransferPlan, make_plan
-from tests.training.helpers import setup, trial
+from tests.specs import spec_of
+from tests.training.helpers import tree, trial
 
 CHANGED = {"eta_emb": 2.0, "sigma_init": -1.0, "alpha_emb": 1.5, "alpha_attn": 1.0}
 """Hyperparameters (log2) that leave no factor of muP at 1."""
 
 
-def mup_setup(**train: Any) -> dict[str, Any]:
+def mup_tree(**train: Any) -> dict[str, Any]:
     """muP, width 32 on base 16, with decay and an eps that matter and trainable gains."""
-    found = setup("mup", **train)
+    found = tree("mup", **train)
     found["optimizer"] |= {"weight_decay": 0.01, "eps": 1e-3}
     found["model"]["norm_gain"] = True
     return found
 
 
 def plan(scheme: str = "mup", made: dict[str, Any] | None = None, **changed: float) -> TransferPlan:
-    """The plan of `made` (default: `setup(scheme)`) at changed hyperparameters (log2)."""
-    made = made or setup(scheme)
+    """The plan of `made` (default: `tree(scheme)`) at changed hyperparameters (log2)."""
+    made = made or tree(scheme)
     base, target = (Size(width=made[k]["width"], depth=made[k]["depth"]) for k in ("base", "model"))
-    return make_plan(prepare(made), base, target, trial(scheme, **changed).values(), {"by": "hand"})
+    return make_plan(
+        prepare(spec_of(made)), base, target, trial(scheme, **changed).hps, {"by": "hand"}
+    )
 
 
 def plain_model(planned: TransferPlan, made: dict[str, Any]) -> nn.Module:
     """The decoder with operations scaled as the plan needs, and not a weight's multiplier."""
-    model = prepare(made).model().double()
+    model = prepare(spec_of(made)).model().double()
     for name, factors in planned.operations.items():
         for buffer, value in factors.items():
             model.get_buffer(f"{name}.{buffer}").fill_(value)
@@ -61,7 +64,7 @@ class Plain(nn.Module):
 
 def plain_plan(width: int = 16) -> TransferPlan:
     """The plan of `Plain`, tuned at width 8."""
-    made = setup("mup")
+    made = tree("mup")
     made["model"] = {"_target_": f"{__name__}.Plain", "width": width, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}
     made["data"]["classes"] = 11

@@ -14,8 +14,9 @@ from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.transfer.plan import TransferPlan
 from sweeper.trial import Trial
+from tests.specs import spec_of
 from tests.training.helpers import corpus, trial
-from tests.transfer.helpers import CHANGED, Plain, batch, mup_setup, plain_model, plain_plan, plan
+from tests.transfer.helpers import CHANGED, Plain, batch, mup_tree, plain_model, plain_plan, plan
 
 
 def train(planned: TransferPlan, model: nn.Module, steps: int = 3) -> list[float]:
@@ -32,16 +33,16 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, index: int) -> floa
     return float(loss.detach())
 
 
-def test_a_folded_model_trains_as_the_engine_does(tmp_path: Path) -> None:
+def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> None:
     """Plain AdamW with a scheduler on a model without multipliers: the pack's losses to 1e-9."""
-    made = mup_setup(steps=12)
-    hps = trial("mup", **CHANGED, alpha_output=2.0).hps
+    made = mup_tree(steps=12)
+    log2_hps = trial("mup", **CHANGED, alpha_output=2.0).log2_hps
     data = corpus(tmp_path)
-    run = PackRun(Pack(trials=(Trial(setup=made, hps=hps, seed=3),), corpus=data))
+    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=log2_hps, seed=3),), corpus=data))
     planned = plan("mup", made, **CHANGED, alpha_output=2.0)
     model = planned.init_(plain_model(planned, made), seed=3)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, prepare(made).train.schedule)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, prepare(spec_of(made)).train.schedule)
     for index in range(12):
         x, y = (torch.from_numpy(part) for part in data.batch(3, index, 2, 8))
         loss = model(x, y)
@@ -68,7 +69,7 @@ def test_init_has_the_planned_scales() -> None:
     planned = plain_plan(width=64)
     model = planned.init_(Plain(64, 2))
     embedding, head = model.get_parameter("tokens.weight"), model.get_parameter("head.weight")
-    assert float(embedding.detach().std()) == pytest.approx(2.0, rel=0.1)  # alpha_emb folded in
+    assert float(embedding.detach().std()) == pytest.approx(2.0, rel=0.1)  # alpha_emb absorbed
     assert float(head.detach().std()) == pytest.approx(4 / 8 * 8**-0.5, rel=0.1)
     assert torch.equal(model.get_parameter("layers.0.0.weight"), torch.ones(64))
     assert torch.equal(model.get_parameter("layers.0.1.bias"), torch.zeros(64))
@@ -83,7 +84,7 @@ def test_groups_hold_the_settings_and_share_them() -> None:
     assert len(hidden["params"]) == 2 and hidden["lr"] == pytest.approx(2.0**-7 / 2)
     embedding = by_name["tokens.weight"]
     assert embedding["lr"] == pytest.approx(2.0**-7 * 4 * 2)
-    # Half for the folded alpha_emb, half for gradients that shrink as 1/m at twice the base.
+    # Half for the absorbed alpha_emb, half for gradients that shrink as 1/m at twice the base.
     assert embedding["eps"] == pytest.approx(1e-8 / 2 / 2)
     for group in groups:
         assert group["lr"] * group["weight_decay"] == pytest.approx(0.01)
@@ -170,7 +171,7 @@ def test_prefixes_are_understood_but_a_name_of_the_model_s_own_wins() -> None:
     shell.add_module("module", torch.compile(inner, backend="eager"))
     planned.init_(shell)
     assert torch.equal(inner.head.weight, planned.init_(Plain(16, 2)).head.weight)  # type: ignore[union-attr]
-    made = mup_setup()
+    made = mup_tree()
     made["model"] = {"_target_": f"{__name__}.Wrapped", "width": 32, "depth": 1}
     own = plan("mup", made)
     assert own.init_(Wrapped(32, 1, 32)) and own.param_groups(Wrapped(32, 1, 32))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.errors import ConfigError
+from sweeper.measure.coordinates import ModuleMeasurement, measure_modules
 from sweeper.scaling.spec import Role
-from sweeper.training.coordinates import ModuleMeasurement, measure_modules
 from sweeper.transfer.coordinates import (
     CheckRule,
     CoordinateCheck,
@@ -22,7 +22,8 @@ from sweeper.transfer.coordinates import (
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Trial
-from tests.training.helpers import ETA, SCHEMES, corpus, setup
+from tests.specs import spec_of
+from tests.training.helpers import ETA, SCHEMES, corpus, tree
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128, 256)
@@ -40,7 +41,7 @@ def measured(
     """Runs of a decoder under `scheme`, or under the class `planted` in its place."""
     runs = {}
     for size in sizes:
-        made = setup(
+        made = tree(
             scheme,
             steps=RULE.steps,
             batch_size=4,
@@ -55,7 +56,7 @@ def measured(
             made["parameterization"]["_target_"] = f"tests.transfer.wrong_schemes.{planted}"
         made["parameterization"] |= keys
         hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme] - 1}
-        trials = [Trial(setup=made, hps=hps, seed=seed) for seed in range(RULE.seeds)]
+        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(RULE.seeds)]
         runs[size] = [measure_modules(trial, tokens) for trial in trials]
     return runs
 

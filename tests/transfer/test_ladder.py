@@ -87,13 +87,13 @@ def test_a_curve_is_laid_evenly_about_the_transferred_eta(
     rule = LadderRule(widths=(32,), span=span, step=step, seeds=seeds)
     best = {"alpha": 2.0, "eta": centre}
     points = rule.missing(best, lambda point: None)
-    etas = sorted({point.hps["eta"] for point in points})
+    etas = sorted({point.log2_hps["eta"] for point in points})
     assert len(points) == rule.points_per_line() * seeds == len(etas) * seeds
     assert etas[len(etas) // 2] == pytest.approx(centre, abs=1e-9)
     assert etas[-1] - centre == pytest.approx(centre - etas[0], abs=1e-9)
     assert span - step < etas[-1] - centre + 1e-9 <= span + 1e-6
     assert {point.seed for point in points} == set(range(seeds))
-    assert {(point.phase, point.hps["alpha"]) for point in points} == {("validate", 2.0)}
+    assert {(point.phase, point.log2_hps["alpha"]) for point in points} == {("validate", 2.0)}
 
 
 def test_default_curve_is_nine_points_of_two_seeds() -> None:
@@ -105,9 +105,9 @@ def test_what_is_known_is_not_asked_again() -> None:
     known = {(0.5, 0), (0.5, 1), (1.0, 1)}
 
     def value(point: Point) -> float | None:
-        return 3.0 if (point.hps["eta"], point.seed) in known else None
+        return 3.0 if (point.log2_hps["eta"], point.seed) in known else None
 
-    missing = {(p.hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
+    missing = {(p.log2_hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
     assert len(missing) == 18 - 3 and not missing & known
     assert RULE.line({"eta": 0.0}, value).known == {0.5: 3.0}
 
@@ -135,7 +135,11 @@ def test_a_curve_that_diverged_everywhere_is_left_alone() -> None:
 
 def test_one_diverged_seed_makes_a_point_infinite() -> None:
     def value(point: Point) -> float:
-        return math.inf if (point.hps["eta"], point.seed) == (0.0, 1) else point.hps["eta"] ** 2
+        return (
+            math.inf
+            if (point.log2_hps["eta"], point.seed) == (0.0, 1)
+            else point.log2_hps["eta"] ** 2
+        )
 
     assert RULE.line({"eta": 0.0}, value).known[0.0] == math.inf
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sweeper.scaling.mup import MuP
-from sweeper.scaling.spec import ParamScale, ParamSpec, PlainHps, Role, Update
+from sweeper.scaling.relative import MuP
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)

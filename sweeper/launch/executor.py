@@ -1,0 +1,175 @@
+"""What the loop asks of a launcher, and what it is told.
+
+A launcher is a plugin: the settings of a place where jobs run. Its executor runs the jobs of one
+sweep there. Neither knows what a job trains: an executor sees a folder, a task and resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from sweeper.launch.job import Job, JobFailure, Outcome, Task
+from sweeper.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What jobs may use of this machine.
+
+    `gpus` are the names by which CUDA_VISIBLE_DEVICES calls them, none where jobs run on the CPU;
+    `threads` are all that one process would use.
+    """
+
+    gpus: tuple[str, ...] = ()
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What an executor is given: the sweep's folder, the machine, and whom to tell.
+
+    `progress` takes a job's id and the fraction of it that is done, `notify` a sentence for the
+    user. `cancelled` tells whether the user has cancelled the sweep from elsewhere.
+    """
+
+    folder: Path
+    machine: Machine = Machine()
+    progress: Callable[[str, float], None] = lambda job, fraction: None
+    notify: Callable[[str], None] = lambda sentence: None
+    cancelled: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A job came to an end and left an outcome."""
+
+    job: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """A job saved itself and left, or never began; nobody is to blame."""
+
+    job: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """A job is gone without an outcome."""
+
+    job: str
+    failure: JobFailure
+
+
+Event = Finished | Left | Lost
+
+
+class Executor(Protocol):
+    """Runs jobs and says what became of them. A job is known by its id.
+
+    `layouts` are the numbers of jobs at a time that it may run, one of which `use` chooses; it is
+    empty where nothing can be measured beforehand. `recovered` holds the jobs that
+    earlier drivers left, with their trials: one that is claimed counts as submitted.
+    """
+
+    layouts: range
+    recovered: dict[str, tuple[Trial, ...]]
+
+    def room(self, *, ahead: bool = False) -> bool:
+        """Whether a job would run now; `ahead`: whether one may wait for the next free place."""
+        ...
+
+    def submit(self, job: Job) -> None:
+        """Take a job. SweeperError when it cannot be run in other processes."""
+        ...
+
+    def claim(self, job: str) -> None:
+        """Take a recovered job over."""
+        ...
+
+    def poll(self, *, wait: bool = True) -> list[Event]:
+        """What has happened since, as soon as something does; nothing when it takes long.
+
+        SweeperError ends the sweep. An inline executor runs its job in here.
+        """
+        ...
+
+    def settled(self) -> bool:
+        """Whether every job that was submitted would go on without this process."""
+        ...
+
+    def forget(self, job: str, *, keep_log: bool = False) -> None:
+        """Remove a job's files: its results are recorded, or it goes on in parts."""
+        ...
+
+    def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
+        """What tasks return that run at the same time in this layout; None from one that dies."""
+        ...
+
+    def use(self, layout: int) -> None:
+        """Run jobs in this layout from here on."""
+        ...
+
+    def close(self) -> None:
+        """End what this process started: jobs save themselves."""
+        ...
+
+
+class Launcher(Protocol):
+    """Where jobs run; a plugin.
+
+    A job that is lost runs again, at most `retries` times without coming further. Where
+    `pins_gpus`, a job sees no GPU but those it has to itself.
+    """
+
+    @property
+    def retries(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def pins_gpus(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def device(self) -> str | None:
+        """What a job finds elsewhere, "cuda" or "cpu"; None when jobs run on this machine."""
+        ...
+
+    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+        """How many of this machine's GPUs work at the same time; 1 where there are none."""
+        ...
+
+    def executor(self, context: Context) -> Executor:
+        """An executor for one sweep."""
+        ...
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A launcher whose jobs outlive their driver: they are those of a cluster's scheduler."""
+
+    def check(self, folder: Path) -> None:
+        """ConfigError, before anything is submitted, for what the cluster would never run."""
+        ...
+
+    def script(self, folder: Path, jobs: int) -> str:
+        """The batch script of so many jobs of the study in `folder`; nothing is written or sent."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """One job as `sweeper status` tells it; `fraction` of its trials' work is done."""
+
+    id: str
+    state: str
+    node: str
+    since: str
+    trials: int
+    fraction: float

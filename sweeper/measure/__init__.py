@@ -1,0 +1,33 @@
+"""Runs that measure more than their loss: what a trial's `measurement` names, as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sweeper.data.corpus import Corpus
+from sweeper.measure.coordinates import measure_modules
+from sweeper.measure.scales import scales
+from sweeper.measure.underflow import below_eps
+from sweeper.trial import Trial, encode
+
+
+def _coordinates(trial: Trial, corpus: Corpus, device: str) -> Any:
+    return encode([asdict(module) for module in measure_modules(trial, corpus, device)])
+
+
+def _scales(trial: Trial, corpus: Corpus, device: str) -> Any:
+    return encode([asdict(operand) for operand in scales(trial, corpus, device)])
+
+
+def _below_eps(trial: Trial, corpus: Corpus, device: str) -> Any:
+    return encode(below_eps(trial, corpus, device))
+
+
+MEASUREMENTS: Mapping[str, Callable[[Trial, Corpus, str], Any]] = {
+    "coordinates": _coordinates,
+    "scales": _scales,
+    "below_eps": _below_eps,
+}
+"""What can be measured: outputs and their changes, operands of products, entries below eps."""

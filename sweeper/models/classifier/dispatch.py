@@ -1,0 +1,159 @@
+"""One forward pass, every ATen operation of which goes to a rule.
+
+A rule takes the state and the call, records uses and derived weights, and returns what more is
+known of the outputs than that they are activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from sweeper.models.classifier.contractions import (
+    MATMUL_ARGUMENTS,
+    attention,
+    convolution,
+    matmul,
+)
+from sweeper.models.classifier.elementwise import (
+    COPIES,
+    NORM_PARAMETERS,
+    copy,
+    normalize,
+    pointwise,
+    reduce,
+)
+from sweeper.models.classifier.indexing import (
+    embedding,
+    index,
+    index_select,
+    join,
+    repeat,
+    resize,
+)
+from sweeper.models.classifier.state import (
+    ActivationInfo,
+    OpCall,
+    OutputInfo,
+    TraceState,
+    storage_id,
+)
+
+Rule = Callable[[TraceState, OpCall], OutputInfo]
+
+_REDUCTIONS = (
+    *("sum", "mean", "norm", "linalg_vector_norm", "prod", "logsumexp", "var", "std"),
+    *("var_mean", "std_mean", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin"),
+    *("all", "any"),
+)
+_KEEP_PLACES = (
+    *("_softmax", "_log_softmax", "_safe_softmax", "native_dropout", "bernoulli", "masked_fill"),
+    *("copy", "where", "flip", "roll", "tril", "triu", "cumsum", "cumprod"),
+    *("_weight_norm_interface", "_prelu_kernel"),
+)
+"""Not pointwise by their tag, but every output entry stands where its input entry stood."""
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_REDUCTIONS, reduce),
+    **dict.fromkeys(_KEEP_PLACES, pointwise),
+    **dict.fromkeys(MATMUL_ARGUMENTS, matmul),
+    **dict.fromkeys(NORM_PARAMETERS, normalize),
+    **dict.fromkeys(COPIES, copy),
+    **dict.fromkeys(("embedding", "_embedding_bag", "_embedding_bag_forward_only"), embedding),
+    "convolution": convolution,
+    "index": index,
+    "index_select": index_select,
+    "cat": join,
+    "stack": join,
+    "repeat": repeat,
+    "constant_pad_nd": resize,
+}
+
+
+def _unsupported(state: TraceState, call: OpCall) -> OutputInfo:
+    """An operation without a rule: parameters in it are named, activations pass through."""
+    state.record_unsupported(call)
+    return OutputInfo()
+
+
+def _rule(func: Any, name: str) -> Rule:
+    """The rule of the operation `func`, called `name`."""
+    if name in _RULES:
+        return _RULES[name]
+    if torch.Tag.pointwise in func.tags:
+        return pointwise
+    if name.startswith(("upsample_", "_upsample_")):
+        return resize
+    return attention if "attention" in name else _unsupported
+
+
+def tensors_in(tree: object) -> tuple[Tensor, ...]:
+    """All tensors in nested lists, tuples, dicts and the outputs of models."""
+    return tuple(leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor))
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operation itself; in bfloat16 where its meta kernel takes nothing else."""
+    if func.overloadpacket.__name__ != "_grouped_mm" or args[0].dtype is torch.bfloat16:
+        return func(*args, **kwargs)
+    a, b, *rest = args
+    return func(a.bfloat16(), b.bfloat16(), *rest, **kwargs).to(a.dtype)
+
+
+class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
+    """While entered, shows every ATen operation to its rule.
+
+    It stands below autograd and torch's functions: an einsum or a module of torch arrives as the
+    few hundred operations that all models share, and only these need rules.
+    """
+
+    def __init__(self, state: TraceState) -> None:
+        """`state` holds the parameters and the inputs, and gets the uses."""
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.state = state
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run `func` as it is, then record what it did."""
+        out = _run(func, args, dict(kwargs or {}))
+        inputs = tensors_in((args, dict(kwargs or {})))
+        if any(self.state.tracks(tensor) for tensor in inputs):
+            self._record(func, args, inputs, tensors_in(out))
+        return out
+
+    def _record(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+    ) -> None:
+        name, mutable = func.overloadpacket.__name__, func._schema.is_mutable
+        if not outputs or name.endswith("_like") or name.startswith("new_"):
+            return  # only the shape of the input is used
+        if not mutable and set(map(storage_id, outputs)) <= set(map(storage_id, inputs)):
+            return  # a view: its storage is on record, and its strides say the rest
+        state = self.state
+        if name not in COPIES and name not in ("sum", "mean"):
+            state.record_unsummed(inputs)
+        # Both are read before the rule runs: an operation in place changes what is on record.
+        depends_on_input = state.depends_on_input(inputs)
+        source_params = state.source_params(inputs)
+        call = OpCall(name.rstrip("_") if mutable else name, args, inputs, outputs)
+        info = _rule(func, call.name)(state, call)
+        activation = ActivationInfo(
+            depends_on_input=depends_on_input and not info.is_whole_weight,
+            source_params=source_params if info.source_params is None else info.source_params,
+            elementwise_products=info.elementwise_products,
+            groups=info.groups,
+        )
+        state.record_outputs(outputs, activation)

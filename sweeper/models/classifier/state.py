@@ -1,0 +1,179 @@
+"""What the trace of a forward pass knows so far: of every storage, and of every parameter's uses.
+
+A storage holds a weight (a function of parameters and constants alone), an activation, or a
+constant, which is not tracked. Storages are identified by address. Each one on record is kept
+alive: a freed address would soon belong to another tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from sweeper.models.classifier.layout import FOREIGN, DimMapping, ParamLayout, extents
+from sweeper.models.classifier.uses import Use, UseKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationInfo:
+    """What is known of a storage that is no weight.
+
+    `source_params` are the contracted parameters whose output it is. `elementwise_products` are
+    products with a parameter, entry by entry, which may still be summed: a contraction then.
+    `groups` lay out the independent weights that made it (stacked experts).
+    """
+
+    depends_on_input: bool
+    source_params: frozenset[str] = frozenset()
+    elementwise_products: tuple[tuple[ParamLayout, Use], ...] = ()
+    groups: tuple[ParamLayout, ...] = ()
+
+
+UNTRACKED = ActivationInfo(depends_on_input=False)
+
+
+@dataclass(frozen=True)
+class ActivationProduct:
+    """A contraction of two activations over `size` entries, outputs of `source_params`."""
+
+    size: int
+    source_params: frozenset[str]
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """An ATen operation that ran: its name without a trailing underscore, and its tensors."""
+
+    name: str
+    args: tuple[Any, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputInfo:
+    """What a rule says of an operation's outputs; `source_params` None: those of the inputs.
+
+    `is_whole_weight` tells that inputs chose which weight it is, but made none of its entries.
+    """
+
+    source_params: frozenset[str] | None = None
+    elementwise_products: tuple[tuple[ParamLayout, Use], ...] = ()
+    groups: tuple[ParamLayout, ...] = ()
+    is_whole_weight: bool = False
+
+
+def storage_id(tensor: Tensor) -> int:
+    """The address of the tensor's storage; views of one storage share it."""
+    # Not `data_ptr`, which is 0 for all tensors on the meta device.
+    return int(tensor.untyped_storage()._cdata)
+
+
+class TraceState:
+    """Records of storages, and of what every parameter was used for."""
+
+    def __init__(self, parameters: Iterable[tuple[str, Tensor]], inputs: Iterable[Tensor]) -> None:
+        """Each parameter has a storage of its own; `inputs` are the model's."""
+        self.weights: dict[int, tuple[ParamLayout, ...]] = {}
+        self.activations: dict[int, ActivationInfo] = {}
+        self.uses: dict[str, list[Use]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.activation_products: list[ActivationProduct] = []
+        self.contracted_again: set[str] = set()
+        """Parameters whose output reaches another contraction."""
+        self._alive: dict[int, Tensor] = {}
+        for name, tensor in parameters:
+            self.uses[name], self.shapes[name] = [], tuple(tensor.shape)
+            self.weights[self._keep(tensor)] = (ParamLayout.of_parameter(name, tensor),)
+        for tensor in inputs:
+            self.activations[self._keep(tensor)] = ActivationInfo(depends_on_input=True)
+
+    def _keep(self, tensor: Tensor) -> int:
+        address = storage_id(tensor)
+        self._alive.setdefault(address, tensor)
+        return address
+
+    def tracks(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is a weight or an activation."""
+        return storage_id(tensor) in self.weights or storage_id(tensor) in self.activations
+
+    def is_weight(self, thing: object) -> bool:
+        """Whether `thing` is a tensor made of parameters and constants alone."""
+        return isinstance(thing, Tensor) and storage_id(thing) in self.weights
+
+    def activation(self, tensor: Tensor) -> ActivationInfo:
+        """What is known of `tensor` as an activation; UNTRACKED of any other."""
+        return self.activations.get(storage_id(tensor), UNTRACKED)
+
+    def depends_on_input(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether any of `tensors` depends on the model's inputs."""
+        return any(self.activation(tensor).depends_on_input for tensor in tensors)
+
+    def source_params(self, tensors: Iterable[Tensor]) -> frozenset[str]:
+        """The contracted parameters whose outputs `tensors` are."""
+        return frozenset[str]().union(*(self.activation(t).source_params for t in tensors))
+
+    def params_in(self, weight: Tensor) -> Iterator[tuple[ParamLayout, DimMapping]]:
+        """The parameters in `weight`; one whose dimensions are mixed is recorded as unknown."""
+        for layout in self.weights.get(storage_id(weight), ()):
+            mapping = layout.mapping(weight)
+            if mapping is None:
+                self.record_unknown(layout.name, "a reshape that mixes its dimensions")
+            else:
+                yield layout, mapping
+
+    def record(self, name: str, use: Use) -> None:
+        """Record a use of the parameter `name`."""
+        self.uses[name].append(use)
+
+    def record_unknown(self, name: str, why: str) -> None:
+        """Record a use of the parameter `name` that is not understood."""
+        self.record(name, Use(kind=UseKind.UNKNOWN, op=why))
+
+    def record_unsupported(self, call: OpCall) -> None:
+        """Record that every parameter in `call` goes through an operation without a rule."""
+        for tensor in call.inputs:
+            for layout in self.weights.get(storage_id(tensor), ()):
+                why = f"aten.{call.name}, for which there is no rule"
+                self.record_unknown(layout.name, why)
+
+    def record_derived(self, layout: ParamLayout, mapping: DimMapping, out: Tensor) -> None:
+        """Record that the weight `out` is made of the parameter in `layout`, with `mapping`."""
+        derived = layout.placed(mapping, out)
+        address = self._keep(out)
+        recorded = self.weights.get(address, ())
+        # W / |W| holds W and also its norm, whose few dimensions say nothing more of W's use.
+        same = [other for other in recorded if other.name == derived.name]
+        covered = any(_param_dims(derived) < _param_dims(other) for other in same)
+        if derived not in recorded and not covered:
+            self.weights[address] = (*recorded, derived)
+
+    def record_outputs(self, outputs: Iterable[Tensor], info: ActivationInfo) -> None:
+        """Record what the outputs of an operation are, unless they are weights already."""
+        for tensor in outputs:
+            address = self._keep(tensor)
+            if info.depends_on_input:  # written into in place, a weight is none any more
+                self.weights.pop(address, None)
+            if address not in self.weights:
+                self.activations[address] = info
+
+    def record_unsummed(self, tensors: Iterable[Tensor]) -> None:
+        """Record that element-wise products are used as they are, not only summed."""
+        for tensor in tensors:
+            for _, use in self.activation(tensor).elementwise_products:
+                use.used_unsummed = True
+
+    def group_dims(self, tensor: Tensor) -> set[int]:
+        """Dimensions of an activation, from the right (-1 ..), that count independent weights."""
+        dims: set[int] = set()
+        for layout in self.activation(tensor).groups:
+            mapping = layout.mapping(tensor) or ()
+            dims |= {i - len(mapping) for i, group in enumerate(mapping) if extents([group])}
+        return dims
+
+
+def _param_dims(layout: ParamLayout) -> set[int]:
+    return {axis.dim for axis in layout.axes if axis.dim != FOREIGN}

@@ -1,0 +1,1 @@
+"""Runners: what a trial is, and how it is turned into jobs."""

@@ -1,0 +1,186 @@
+"""The runner that trains in sweeper's own engine: many trials as one model, a pack a job."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sweeper.data.corpus import Corpus
+from sweeper.errors import ConfigError
+from sweeper.launch.executor import Executor, Launcher, Machine
+from sweeper.launch.job import Job
+from sweeper.runner.packing import PackSize, PackSizes, measure_here
+from sweeper.runner.runner import Batch
+from sweeper.runner.tasks import TrainPack
+from sweeper.search.prune import Pruner
+from sweeper.training import checkpoint
+from sweeper.training.pack import Compile, Pack
+from sweeper.training.packing import split
+from sweeper.training.prepare import prepare
+from sweeper.training.train import Execution
+from sweeper.trial import Trial
+
+NUMERICS = 2
+"""Part of every trial's key: raised when a change makes trials train differently."""
+
+
+def resolve_device(name: str) -> str:
+    """`name`, or for "auto" the GPU when there is one; ConfigError when it cannot be had."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).item()  # "meta" has no values
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError("device", name, "auto, cpu, or a device that torch can use") from error
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Trains packs: trials of one specification, stacked and trained as one model.
+
+    `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells. `pack` is
+    the number of trials of a pack, "auto" to measure it. `compile` is "auto" (on a GPU, where a
+    pack is long enough to earn the compile time back), "on" or "off". A pack saves itself every
+    `save_every` seconds.
+    """
+
+    device: str = "auto"
+    pack: PackSize = "auto"
+    compile: Compile = "auto"
+    save_every: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuse an impossible pack size or time."""
+        if self.pack != "auto" and self.pack < 1:
+            raise ConfigError("pack", self.pack, "auto, or at least 1")
+        if not self.save_every > 0:
+            raise ConfigError("save_every", self.save_every, "a positive number of seconds")
+
+    def identity(self) -> dict[str, Any]:
+        """The engine, and how it computes."""
+        return {"name": "engine", "numerics": NUMERICS}
+
+    def device_of(self, launcher: Launcher) -> str:
+        """The device that jobs of this launcher train on; ConfigError when it cannot be had."""
+        return launcher.device or resolve_device(self.device)
+
+    def precision(self, launcher: Launcher) -> str:
+        """What `train.precision=auto` stands for: bfloat16 on a GPU, float32 elsewhere."""
+        return "bfloat16" if self.device_of(launcher).startswith("cuda") else "float32"
+
+    def estimate(
+        self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
+    ) -> tuple[int, float]:
+        """Trials to a pack and seconds of one trial's step, measured with `trials` of one spec.
+
+        NaN seconds for jobs that run elsewhere: how long a node takes cannot be measured here.
+        """
+        device = self.device_of(launcher)
+        if launcher.device is not None:
+            return PackSizes.elsewhere(self.pack), math.nan
+        size, seconds = measure_here(tuple(trials), corpus, device, self.pack)
+        return size, seconds / launcher.gpus_at_once(visible_gpus(device))
+
+    def open(
+        self,
+        corpus: Corpus,
+        launcher: Launcher,
+        folder: Path,
+        notify: Callable[[str], None] = lambda sentence: None,
+    ) -> EngineRunner:
+        """The runner of one sweep, whose checkpoints go below `folder`."""
+        return EngineRunner(self, corpus, launcher, folder, notify)
+
+
+class EngineRunner:
+    """Packs as jobs; see `Runner`."""
+
+    def __init__(
+        self,
+        settings: Engine,
+        corpus: Corpus,
+        launcher: Launcher,
+        folder: Path,
+        notify: Callable[[str], None],
+    ) -> None:
+        """Nothing is measured yet."""
+        device = settings.device_of(launcher)
+        self.settings, self.corpus, self.device = settings, corpus, device
+        self.checkpoints = folder.absolute() / "checkpoints"
+        self.execution = Execution(
+            # A worker that is pinned to a GPU sees no other.
+            device="cuda" if launcher.pins_gpus and device.startswith("cuda") else device,
+            compile=settings.compile,
+            checkpoints=self.checkpoints,
+            save_every=settings.save_every,
+        )
+        self.sizes = PackSizes(settings.pack, corpus, self.execution.device, notify)
+
+    def identity(self) -> dict[str, Any]:
+        """The engine's."""
+        return self.settings.identity()
+
+    def validate(self, trial: Trial) -> None:
+        """ConfigError for what cannot be built, classified or scaled."""
+        prepare(trial.spec)
+
+    def machine(self) -> Machine:
+        """GPUs, and torch's threads."""
+        return Machine(gpus=visible_gpus(self.device), threads=torch.get_num_threads())
+
+    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+        """Packs that were begun before, as they were, so that they go on from their checkpoints.
+
+        The others hold trials of one specification, as equal in size as they can be. A trial that
+        measures more than its loss is a batch by itself.
+        """
+        batches = checkpoint.started(self.checkpoints, trials)
+        begun = {trial.key for batch in batches for trial in batch}
+        fresh = [trial for trial in trials if trial.key not in begun]
+        packed = [trial for trial in fresh if not trial.measurement]
+        if packed:
+            self.sizes.choose_layout(packed, executor)
+        for _, group in groupby(packed, key=lambda trial: trial.spec.digest):
+            same = tuple(group)
+            batches += [same[part] for part in split(same, self.sizes.size(same, executor))]
+        return batches + [(trial,) for trial in fresh if trial.measurement]
+
+    def job(self, batch: Batch, pruner: Pruner | None) -> Job:
+        """The job that trains a pack."""
+        pack = Pack(trials=batch, corpus=self.corpus)
+        return Job(task=TrainPack(pack=pack, execution=self.execution, pruner=pruner))
+
+    def parameters(self, trial: Trial) -> int:
+        """Number of weights of the trial's model."""
+        return prepare(trial.spec).parameters()
+
+    def flops(self, trial: Trial) -> float:
+        """Floating-point operations of the trial."""
+        return prepare(trial.spec).flops()
+
+    def forget(self, batch: Batch) -> None:
+        """Remove the pack's checkpoint."""
+        checkpoint.forget(self.checkpoints, batch)
+
+    def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+        """Remove checkpoints of trials that are all finished, or that none can read."""
+        checkpoint.tidy(self.checkpoints, is_finished, idle=idle)
+
+
+def visible_gpus(device: str) -> tuple[str, ...]:
+    """What CUDA_VISIBLE_DEVICES should be for each GPU that `device` ("cuda" or "cuda:i") names."""
+    if not device.startswith("cuda"):
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    names = visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+    _, _, index = device.partition(":")
+    return tuple(name.strip() for name in ([names[int(index)]] if index else names))

@@ -1,0 +1,90 @@
+"""What the loop asks of a runner: trials in, jobs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from sweeper.data.corpus import Corpus
+from sweeper.launch.executor import Executor, Launcher, Machine
+from sweeper.launch.job import Job
+from sweeper.search.prune import Pruner
+from sweeper.trial import Trial
+
+Batch = tuple[Trial, ...]
+"""Trials that one job runs."""
+PrunerOf = Callable[[Trial], Pruner | None]
+"""The pruner for a job with a trial like this one, or None."""
+
+
+def no_pruner(trial: Trial) -> Pruner | None:
+    """Every trial trains to its end."""
+    return None
+
+
+class Runner(Protocol):
+    """Turns trials into jobs. A job's task turns it into results (`launch.job.Task`)."""
+
+    def identity(self) -> Mapping[str, Any]:
+        """What determines results beside a trial's own settings: its part of a trial's key."""
+        ...
+
+    def validate(self, trial: Trial) -> None:
+        """ConfigError, before anything runs, for a trial that could never be trained."""
+        ...
+
+    def machine(self) -> Machine:
+        """What jobs may use of this machine."""
+        ...
+
+    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+        """The trials in batches, one a job; those first that an earlier driver began.
+
+        It may measure with the executor, which has room for a job then.
+        """
+        ...
+
+    def job(self, batch: Batch, pruner: Pruner | None) -> Job:
+        """The job that trains a batch."""
+        ...
+
+    def parameters(self, trial: Trial) -> int | None:
+        """Number of weights of the trial's model; None when it cannot be known."""
+        ...
+
+    def flops(self, trial: Trial) -> float | None:
+        """Floating-point operations of the trial; None when they cannot be known."""
+        ...
+
+    def forget(self, batch: Batch) -> None:
+        """Remove what a batch would go on from: it is recorded, or goes on in parts."""
+        ...
+
+    def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+        """Remove what no trial will go on from; `idle`: no job is left that might be writing."""
+        ...
+
+
+class RunnerSettings(Protocol):
+    """The settings of a runner; a plugin."""
+
+    def identity(self) -> dict[str, Any]:
+        """See `Runner`."""
+        ...
+
+    def precision(self, launcher: Launcher) -> str:
+        """What `train.precision=auto` stands for where this launcher's jobs run."""
+        ...
+
+    def estimate(
+        self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
+    ) -> tuple[int, float]:
+        """Trials to a job and seconds of one trial's step; NaN where nothing can be measured."""
+        ...
+
+    def open(
+        self, corpus: Corpus, launcher: Launcher, folder: Path, notify: Callable[[str], None]
+    ) -> Runner:
+        """The runner of one sweep, with its files below `folder`."""
+        ...

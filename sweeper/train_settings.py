@@ -1,0 +1,67 @@
+"""How a trial is trained, beside its model, data and optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, cos, pi
+from typing import TYPE_CHECKING, Literal
+
+from sweeper.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sweeper.trial import PlainHps
+
+SHAPE = ("warmup", "final_lr")
+"""Hyperparameters that any space may hold: factors on the shape of the schedule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Length, batch, schedule, precision and objective of a run.
+
+    `warmup` and `objective_window` are shares of `steps`; the learning rate ends at `final_lr`
+    times its peak. The objective is the mean training loss over the last `objective_window`.
+    `clip` bounds the norm of a trial's gradients, all parameters together; None leaves them.
+    Precision bfloat16 is an autocast over float32 weights, tf32 the matrix products of float32
+    with the shorter mantissa of a GPU's tensor cores.
+    """
+
+    steps: int
+    batch_size: int
+    seq_len: int
+    warmup: float = 0.1
+    final_lr: float = 0.1
+    objective_window: float = 0.1
+    heldout_batches: int = 8
+    precision: Literal["float32", "tf32", "bfloat16", "float64"] = "float32"
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        for key in ("steps", "batch_size", "seq_len", "heldout_batches"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, getattr(self, key), "at least 1")
+        for key in ("warmup", "final_lr"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ConfigError(key, getattr(self, key), "a share between 0 and 1")
+        if not 0 < self.objective_window <= 1:
+            raise ConfigError("objective_window", self.objective_window, "above 0, at most 1")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError("clip", self.clip, "null, or a positive number")
+
+    def of(self, hps: PlainHps) -> TrainSettings:
+        """The settings of a trial with hyperparameters `hps`: its schedule's shape."""
+        shape = {name: min(1.0, getattr(self, name) * hps[name]) for name in SHAPE if name in hps}
+        return replace(self, **shape) if shape else self
+
+    def window(self) -> int:
+        """Steps in the objective's last stretch."""
+        return max(1, ceil(self.objective_window * self.steps))
+
+    def schedule(self, step: int) -> float:
+        """Share of the peak learning rate at `step`, from 0: linear warm-up, then cosine."""
+        warmup = round(self.warmup * self.steps)
+        if step < warmup:
+            return (step + 1) / warmup
+        progress = (step - warmup) / max(1, self.steps - 1 - warmup)
+        return self.final_lr + (1 - self.final_lr) * 0.5 * (1 + cos(pi * progress))

@@ -1,0 +1,172 @@
+"""The driver of Slurm jobs, against a queue that says what a test tells it to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sweeper.files import read_json, write_json
+from sweeper.launch.executor import Context
+from sweeper.launch.job import Outcome
+from sweeper.launch.slurm import executor as module
+from sweeper.launch.slurm import scheduler
+from sweeper.launch.slurm.arrays import Array, Submission
+from sweeper.launch.slurm.executor import Pace, SlurmExecutor
+from sweeper.trial import Result, Trial
+from tests.launch.cluster import ClusterSweep
+from tests.training.helpers import trial
+
+PACE = Pace(jobs=10, poll=1.0, grace=5.0)
+
+
+class Queue:
+    """Stands in for Slurm and its time: at second t of its clock, `say(t)` sets the states."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, say: Callable[[Queue, int], None]) -> None:
+        self.arrays, self.states = list[Array](), dict[str, str | None]()
+        self.say, self.now, self.away = say, 0, False
+        self.cancelled = list[str]()
+        patch.setattr(scheduler, "queue", self._entries)
+        patch.setattr(scheduler, "cancel", self.cancelled.extend)
+        patch.setattr(module, "largest_array", lambda: 100)
+        patch.setattr(module.time, "sleep", self._sleep)
+        patch.setattr(module.time, "monotonic", lambda: float(self.now))
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += 1
+        assert self.now < 100, "it never ends"
+        self.say(self, self.now)
+
+    def submit(self, array: Array) -> str:
+        self.arrays.append(array)
+        self.states |= {f"{array.name} {i}": "RUNNING" for i in range(len(array.members))}
+        return str(100 + len(self.arrays))
+
+    def repair(self, array: Array, number: str) -> None:
+        raise AssertionError("nothing is to be repaired")
+
+    def set(self, state: str | None, array: int = 0, index: int = 0) -> None:
+        self.states[f"{self.arrays[array].name} {index}"] = state
+
+    def _entries(self, prefix: str) -> list[scheduler.Entry]:
+        if self.away:
+            raise scheduler.SchedulerError("squeue: Unable to contact slurm controller")
+        lines = [
+            f"{name.split()[0]}|1_{name.split()[1]}|{state}|node1|T1|T0|None"
+            for name, state in self.states.items()
+            if state is not None
+        ]
+        return [scheduler._entry(line) for line in lines if line.startswith(prefix)]
+
+
+def leave(member: Submission, restart: int, objective: float) -> None:
+    """The result of a run of a job of one trial."""
+    (given,) = read_json(member.job_dir / "job.json")["trials"]
+    result = Result(trial=Trial.from_json(given), status="complete", objective=objective)
+    attempt = 1000 * member.number + restart
+    outcome = Outcome(attempt=attempt, results=(result,))
+    write_json(member.job_dir / f"result-{attempt}.json", outcome.to_json())
+
+
+@dataclass
+class Cluster:
+    """A launcher whose jobs go to the stand-in."""
+
+    queue: Queue
+    retries: int = 1
+    pins_gpus: bool = True
+    device: str = "cpu"
+
+    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+        return 1
+
+    def executor(self, context: Context) -> SlurmExecutor:
+        return SlurmExecutor(context, PACE, self.queue)
+
+
+def drive(folder: Path, queue: Queue, trials: int = 1) -> ClusterSweep:
+    sweep = ClusterSweep(folder, [trial(seed=seed) for seed in range(trials)])
+    sweep.run(Cluster(queue), pack=1)
+    return sweep
+
+
+def test_a_lost_node_s_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NODE_FAIL for some seconds, then Slurm puts the job back by itself: F1."""
+
+    def say(queue: Queue, now: int) -> None:
+        if state := {2: "NODE_FAIL", 6: "PENDING", 30: "RUNNING", 40: "COMPLETED"}.get(now):
+            queue.set(state)
+        if now == 40:
+            leave(queue.arrays[0].members[0], 1, 2.5)
+
+    queue = Queue(monkeypatch, say)
+    sweep = drive(tmp_path, queue)
+    assert sweep.objectives() == [2.5] and len(queue.arrays) == 1 and not sweep.notices
+
+
+@pytest.mark.parametrize("gone", ["NODE_FAIL", "PREEMPTED", "FAILED", None])
+def test_a_lost_job_is_sent_again_once_and_then_fails(
+    gone: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[int, int] = {}
+
+    def say(queue: Queue, now: int) -> None:
+        seen.setdefault(len(queue.arrays), now)
+        queue.set(gone, array=len(queue.arrays) - 1)
+
+    queue = Queue(monkeypatch, say)
+    sweep = drive(tmp_path, queue)
+    assert len(queue.arrays) == 2 and seen[2] - seen[1] >= PACE.grace
+    (error,) = sweep.errors()
+    assert "ended without a result" in error and (gone or "vanished") in error
+    assert len(queue.cancelled) == 2  # so that Slurm brings neither back later
+
+
+def test_a_result_that_is_slow_to_appear_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(queue: Queue, now: int) -> None:
+        queue.set("COMPLETED")
+        if now == 4:
+            leave(queue.arrays[0].members[0], 0, 1.5)
+
+    queue = Queue(monkeypatch, say)
+    assert drive(tmp_path, queue).objectives() == [1.5] and len(queue.arrays) == 1
+
+
+def test_of_two_copies_the_newer_counts_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy on a silent node ends while the newer runs, and then the newer: F3."""
+
+    def say(queue: Queue, now: int) -> None:
+        if now == 3:
+            leave(queue.arrays[0].members[0], 0, 9.0)
+        if now == 6:
+            leave(queue.arrays[0].members[0], 1, 1.0)
+            queue.set("COMPLETING")
+
+    queue = Queue(monkeypatch, say)
+    sweep = drive(tmp_path, queue)
+    assert sweep.objectives() == [1.0] and sweep.times_recorded == 1
+
+
+def test_results_are_collected_while_slurm_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(queue: Queue, now: int) -> None:
+        queue.away = 2 <= now < 20
+        if now == 10:
+            leave(queue.arrays[0].members[0], 0, 1.0)
+        if now == 30:
+            leave(queue.arrays[0].members[1], 0, 2.0)
+            queue.set("COMPLETED", index=1)
+
+    queue = Queue(monkeypatch, say)
+    sweep = drive(tmp_path, queue, trials=2)
+    assert sorted(sweep.objectives()) == [1.0, 2.0] and len(queue.arrays) == 1
+    (notice,) = set(sweep.notices)
+    assert "did not answer" in notice

@@ -1,0 +1,182 @@
+"""What cannot be decided is named, what the user gives counts, sizes and inputs are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sweeper
+from sweeper.errors import BadInput, ConfigError
+from tests.models.classifier.test_uses import BASE, WIDE, Model, classify, facts
+
+UNDECIDED = {
+    "an operation without a rule": (
+        lambda m, x: x @ torch.linalg.inv(m.w),
+        "w [32, 32]: it goes through aten.linalg_inv_ex, for which there is no rule",
+    ),
+    "weights multiplied with each other": (
+        lambda m, x: x @ (m.w @ m.w.T),
+        "w [32, 32]: it goes through a product with another parameter",
+    ),
+    "two uses that differ": (
+        lambda m, x: x @ m.w + m.w[0],
+        "w [32, 32]: it has several uses that differ: hidden in mm; vector in add",
+    ),
+    "only a statistic": (
+        lambda m, x: x * m.w.norm(),
+        "w [32, 32]: only a statistic of it is used",
+    ),
+    "a product summed and kept": (
+        lambda m, x: (lambda y: y.sum(-1, keepdim=True) * y)(x * m.w[0]),
+        "w [32, 32]: its element-wise product is both summed and used as it is",
+    ),
+    "rows picked by the model itself": (
+        lambda m, x: x + m.w[(x @ m.w).argmax(-1)],
+        "a bias of one expert of several (vector), or a row of a codebook (embedding)?",
+    ),
+    "mixed dimensions": (
+        lambda m, x: x[..., :8] @ m.w[:, 1:].reshape(-1, 8).T,
+        "w [32, 32]: it goes through a reshape that mixes its dimensions",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNDECIDED)
+def test_what_cannot_be_decided_is_named(case: str) -> None:
+    forward, why = UNDECIDED[case]
+    with pytest.raises(BadInput) as error:
+        classify(forward, lambda w: {"w": (w, w)})
+    assert why in str(error.value) and 'roles={"w": "hidden"}' in str(error.value)
+    spec = classify(forward, lambda w: {"w": (w, w)}, roles={"w": "readout"})["w"]
+    assert (spec.role, spec.fan_in, spec.fan_out) == ("readout", 32, 32)
+    assert "role given" in spec.note
+
+
+def test_roles_are_overridden_by_pattern() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {"router": nn.Linear(width, 4), "up": nn.Linear(width, width)}
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.up(x) + m.router(x).sum(-1, keepdim=True)
+
+    specs = classify(forward, parts, roles={"router.weight": "hidden", "up.*": "fixed"})
+    assert [str(spec.role) for spec in specs.values()] == ["hidden", "vector", "fixed", "fixed"]
+    assert specs["router.weight"].note.startswith("role given, traced as readout")
+    assert specs["router.weight"].fan_in == 32
+    with pytest.raises(ConfigError, match=r"no parameter matches; did you mean router\.weight"):
+        classify(forward, parts, roles={"route.weight": "hidden"})
+    with pytest.raises(ConfigError, match=r"did you mean hidden\?"):
+        classify(forward, parts, roles={"up.*": "hiden"})
+
+
+def test_a_forward_pass_that_cannot_be_traced_says_where() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.w(x) if x.sum().item() > 0 else x
+
+    with pytest.raises(BadInput, match=r"test_limits\.py:\d+.* meta .*\n.*\n  w\.weight"):
+        classify(forward, lambda w: {"w": nn.Linear(w, w)})
+    given = classify(forward, lambda w: {"w": nn.Linear(w, w)}, roles={"*": "hidden"})
+    assert given["w.weight"].fan_in == 32
+
+
+def test_how_it_is_called_is_asked_for() -> None:
+    with pytest.raises(BadInput, match="what a Linear takes: give inputs="):
+        sweeper.classify(lambda width: nn.Linear(width, width), BASE, WIDE)
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "why"),
+    [
+        ({"width": 16}, {"size": 32}, "same sizes"),
+        ({"width": 16}, {"width": 16}, "must differ in a width"),
+        ({"width": 16, "depth": 1}, {"width": 16, "depth": 2}, "must differ in a width"),
+    ],
+)
+def test_sizes_are_checked(base: dict[str, int], other: dict[str, int], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        sweeper.classify(lambda **sizes: nn.Linear(1, 1), base, other)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_modules_are_seen_through(whole: bool) -> None:
+    def parts(width: int) -> dict[str, Any]:
+        up = nn.Linear(width, 2 * width)
+        return {"up": up if whole else torch.compile(up)}
+
+    def build(width: int) -> Any:
+        model = Model(lambda m, x: m.up(x), **parts(width))
+        return torch.compile(model) if whole else model
+
+    specs = sweeper.classify(build, BASE, WIDE, inputs=lambda s: torch.zeros(2, s["width"]))
+    assert facts(specs) == {
+        "up.weight": ("hidden", 32, 64, (0, 1)),
+        "up.bias": ("vector", 1, 64, (0,)),
+    }
+
+
+def test_depth_is_told_from_width() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for i in range(len(m.stack)):
+            x = x + m.blocks[i](x @ m.stack[i])
+        return x
+
+    def build(width: int, n_layers: int) -> nn.Module:
+        blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(n_layers))
+        return Model(forward, blocks=blocks, stack=(n_layers, width, width))
+
+    specs = sweeper.classify(
+        build,
+        {"width": 16, "n_layers": 2},
+        {"width": 32, "n_layers": 5},
+        inputs=lambda s: torch.zeros(2, s["width"]),
+    )
+    stack, block = specs["stack"], specs["blocks.4.weight"]
+    assert (stack.role, stack.fan_in, stack.fan_out) == ("hidden", 32, 32)
+    assert (stack.width_dims, stack.depth_dims, stack.shape) == ((1, 2), (0,), (5, 32, 32))
+    assert block.residual and not stack.residual
+    assert (block.depth, block.base_depth, block.base_fan_in) == (5, 2, 16)
+
+
+def test_nothing_is_allocated() -> None:
+    def build(width: int) -> nn.Module:
+        model = nn.Sequential(nn.Linear(width, width), nn.Linear(width, 5))
+        assert all(parameter.is_meta for parameter in model.parameters())
+        return model
+
+    specs = sweeper.classify(
+        build,
+        {"width": 10**6},
+        {"width": 2 * 10**6},
+        inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
+    )
+    assert specs["0.weight"].fan_in == 2 * 10**6
+
+
+def test_parameters_made_elsewhere_are_moved() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {"w": nn.Linear(width, width, device="cpu"), "v": nn.Linear(width, 5)}
+
+    specs = classify(lambda m, x: m.v(m.w(x)), parts)
+    assert [str(specs[n].role) for n in ("w.weight", "v.weight")] == ["hidden", "readout"]
+
+
+def test_a_parameter_that_changes_its_rank_is_named() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {"w": (width, width) if width > 16 else (width,)}
+
+    with pytest.raises(
+        BadInput, match=r"parameter w has shape \[16\] .* and \[32, 32\] in a larger"
+    ):
+        classify(lambda m, x: x * m.w.sum(), parts)
+
+
+def test_a_parameter_that_changes_its_name_is_named() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {f"w{width}": (width,)}
+
+    with pytest.raises(BadInput, match=r"parameter w32 has no counterpart"):
+        classify(lambda m, x: x * getattr(m, f"w{x.size(-1)}"), parts)

@@ -1,0 +1,170 @@
+"""GPT-2, Llama and ViT as transformers writes them, every parameter by a table written by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import sweeper
+from sweeper.scaling.spec import ParamSpec
+
+transformers = pytest.importorskip("transformers")
+
+Row = tuple[str, int, int, tuple[int, ...]]
+"""Role, fan-in and fan-out at width 128, and the dimensions that grow."""
+VECTOR: Row = ("vector", 1, 128, (0,))
+SQUARE: Row = ("hidden", 128, 128, (0, 1))
+LAYERS = 2
+
+
+def gpt2(width: int) -> Any:
+    config = transformers.GPT2Config(
+        n_embd=width,
+        n_head=width // 16,
+        n_layer=LAYERS,
+        vocab_size=50,
+        n_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama(hidden_size: int, intermediate_size: int = 0, head_size: int = 16, **more: Any) -> Any:
+    heads = hidden_size // head_size
+    given = {
+        "num_hidden_layers": LAYERS,
+        "num_key_value_heads": heads // 2,
+        "vocab_size": 50,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    config = transformers.LlamaConfig(
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size or 3 * hidden_size,
+        num_attention_heads=heads,
+        **(given | more),
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def vit(hidden_size: int) -> Any:
+    config = transformers.ViTConfig(
+        hidden_size=hidden_size,
+        num_attention_heads=hidden_size // 16,
+        intermediate_size=4 * hidden_size,
+        num_hidden_layers=LAYERS,
+        image_size=16,
+        patch_size=4,
+        num_labels=7,
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+GPT2_LAYER: dict[str, Row] = {
+    "ln_1.weight": VECTOR,
+    "ln_1.bias": VECTOR,
+    "attn.c_attn.weight": ("hidden", 128, 384, (0, 1)),
+    "attn.c_attn.bias": ("vector", 1, 384, (0,)),
+    "attn.c_proj.weight": SQUARE,
+    "attn.c_proj.bias": VECTOR,
+    "ln_2.weight": VECTOR,
+    "ln_2.bias": VECTOR,
+    "mlp.c_fc.weight": ("hidden", 128, 512, (0, 1)),
+    "mlp.c_fc.bias": ("vector", 1, 512, (0,)),
+    "mlp.c_proj.weight": ("hidden", 512, 128, (0, 1)),
+    "mlp.c_proj.bias": VECTOR,
+}
+GPT2: dict[str, Row] = {
+    "transformer.wte.weight": ("embedding", 50, 128, (1,)),
+    "transformer.wpe.weight": ("embedding", 32, 128, (1,)),
+    "transformer.ln_f.weight": VECTOR,
+    "transformer.ln_f.bias": VECTOR,
+}
+LLAMA_LAYER: dict[str, Row] = {
+    "self_attn.q_proj.weight": SQUARE,
+    "self_attn.k_proj.weight": ("hidden", 128, 64, (0, 1)),
+    "self_attn.v_proj.weight": ("hidden", 128, 64, (0, 1)),
+    "self_attn.o_proj.weight": SQUARE,
+    "mlp.gate_proj.weight": ("hidden", 128, 384, (0, 1)),
+    "mlp.up_proj.weight": ("hidden", 128, 384, (0, 1)),
+    "mlp.down_proj.weight": ("hidden", 384, 128, (0, 1)),
+    "input_layernorm.weight": VECTOR,
+    "post_attention_layernorm.weight": VECTOR,
+}
+LLAMA: dict[str, Row] = {
+    "model.embed_tokens.weight": ("embedding", 50, 128, (1,)),
+    "model.norm.weight": VECTOR,
+    "lm_head.weight": ("readout", 128, 50, (1,)),
+}
+VIT_ENDS: dict[str, Row] = {
+    "cls_token": ("embedding", 1, 128, (2,)),
+    "position_embeddings": ("embedding", 1, 128, (2,)),
+    "patch_embeddings.projection.weight": ("embedding", 48, 128, (0,)),
+    "patch_embeddings.projection.bias": VECTOR,
+    "vit.layernorm.weight": VECTOR,
+    "vit.layernorm.bias": VECTOR,
+    "classifier.weight": ("readout", 128, 7, (1,)),
+    "classifier.bias": ("vector", 1, 7, ()),
+}
+
+
+def facts(specs: dict[str, ParamSpec]) -> dict[str, Row]:
+    return {
+        name: (str(spec.role), spec.fan_in, spec.fan_out, spec.width_dims)
+        for name, spec in specs.items()
+    }
+
+
+def in_layers(prefix: str, rows: dict[str, Row]) -> dict[str, Row]:
+    return {f"{prefix}.{i}.{name}": row for i in range(LAYERS) for name, row in rows.items()}
+
+
+def test_gpt2() -> None:
+    specs = sweeper.classify(gpt2, {"width": 64}, {"width": 128})
+    assert facts(specs) == GPT2 | in_layers("transformer.h", GPT2_LAYER)
+    assert specs["transformer.wte.weight"].tied == ("lm_head.weight",)
+    starts = {spec.init for name, spec in specs.items() if name.endswith("bias")}
+    assert starts == {"zeros"} and specs["transformer.ln_f.weight"].init == "ones"
+
+
+def test_llama() -> None:
+    specs = sweeper.classify(llama, {"hidden_size": 64}, {"hidden_size": 128})
+    assert facts(specs) == LLAMA | in_layers("model.layers", LLAMA_LAYER)
+    assert not any("head size" in spec.note for spec in specs.values())
+
+
+def vit_row(name: str) -> Row:
+    """Names of a ViT's layers differ between versions of transformers; what they are does not."""
+    for end, row in VIT_ENDS.items():
+        if name.endswith(end):
+            return row
+    inner = any(part in name for part in ("fc1", "intermediate"))
+    outer = any(part in name for part in ("fc2", "output.dense")) and "attention" not in name
+    if name.endswith("bias") or "norm" in name:
+        return ("vector", 1, 512, (0,)) if inner else VECTOR
+    return ("hidden", 512 if outer else 128, 512 if inner else 128, (0, 1))
+
+
+def test_vit() -> None:
+    specs = sweeper.classify(vit, {"hidden_size": 64}, {"hidden_size": 128})
+    assert len(specs) == len(VIT_ENDS) + LAYERS * 16
+    assert facts(specs) == {name: vit_row(name) for name in specs}
+
+
+def test_a_model_of_seven_billion_parameters() -> None:
+    def build(hidden_size: int, intermediate_size: int) -> Any:
+        heads = hidden_size // 128
+        more = {"num_hidden_layers": 32, "num_key_value_heads": heads, "vocab_size": 32000}
+        return llama(hidden_size, intermediate_size, head_size=128, **more)
+
+    # Both sizes are of this depth; the wider one has 25 billion parameters.
+    small = {"hidden_size": 4096, "intermediate_size": 11008}
+    # CPU time: other work on the machine does not count.
+    start = time.process_time()
+    specs = sweeper.classify(build, small, {name: 2 * size for name, size in small.items()})
+    assert time.process_time() - start < 60
+    assert len(specs) == 3 + 32 * 9
+    assert specs["model.layers.31.mlp.down_proj.weight"].base_fan_in == 11008

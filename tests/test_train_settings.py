@@ -1,0 +1,60 @@
+"""The schedule and the objective's stretch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.errors import ConfigError
+from sweeper.train_settings import TrainSettings
+
+
+def made(**more: float) -> TrainSettings:
+    return TrainSettings(**({"steps": 100, "batch_size": 2, "seq_len": 4} | more))  # type: ignore[arg-type]
+
+
+def test_schedule_warms_up_linearly_and_ends_at_its_share() -> None:
+    settings = made(warmup=0.2)
+    assert [settings.schedule(i) for i in range(20)] == pytest.approx(
+        [(i + 1) / 20 for i in range(20)]
+    )
+    assert settings.schedule(20) == 1.0
+    assert settings.schedule(99) == pytest.approx(0.1)
+
+
+@given(
+    st.integers(1, 500),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_schedule_stays_within_its_bounds(steps: int, warmup: float, final: float) -> None:
+    settings = made(steps=steps, warmup=warmup, final_lr=final)
+    values = [settings.schedule(i) for i in range(steps)]
+    assert all(0 <= value <= 1 + 1e-12 for value in values)
+    peak = values.index(max(values))
+    assert values[: peak + 1] == sorted(values[: peak + 1])
+    assert values[peak:] == sorted(values[peak:], reverse=True)
+
+
+@pytest.mark.parametrize(("share", "steps", "window"), [(0.1, 100, 10), (0.1, 3, 1), (1, 7, 7)])
+def test_window(share: float, steps: int, window: int) -> None:
+    assert made(objective_window=share, steps=steps).window() == window
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("steps", 0),
+        ("batch_size", 0),
+        ("seq_len", -1),
+        ("warmup", 1.5),
+        ("final_lr", -0.1),
+        ("objective_window", 0.0),
+        ("heldout_batches", 0),
+    ],
+)
+def test_impossible_values_are_refused(key: str, value: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(**{key: value})
+    assert caught.value.key == key
