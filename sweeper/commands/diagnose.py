@@ -140,7 +140,7 @@ class AblationTrainer:
         return judge_ablation(ablation, before, self._large(self._judge([base, large])), rule)
 
     def _changed(self, ablation: Ablation) -> Experiment:
-        """The experiment with the ablation's change, on the same corpus and trained in one place."""
+        """The experiment with the ablation's change, trained where the study's own is."""
         settings = self.experiment.settings
         changed = resolve(ablation.apply(settings.raw))
         changed = replace(changed, runner=settings.runner, launcher=settings.launcher)

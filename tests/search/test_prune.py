@@ -214,7 +214,7 @@ def test_the_first_trial_of_a_line_is_kept_when_the_line_is_planned() -> None:
     trial = along([0.0])
     alone, losses = pruner(known=elsewhere), told(trial, [5.0])
     assert alone.cut(33, losses, trial) == {trial[0].key}
-    planned = tuple(Seen(log2_hps=t.hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
+    planned = tuple(Seen(log2_hps=t.log2_hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
     assert not pruner(known=elsewhere + planned).cut(33, losses, trial)
 
 
