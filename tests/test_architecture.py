@@ -25,6 +25,7 @@ LAYERS = [
     "measure",
     "runner",
     "transfer",
+    "diagnosis",
     "report",
     "settings config",
     "replay",

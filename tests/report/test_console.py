@@ -9,11 +9,10 @@ from sweeper.report import console as show
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult, Phase
-from sweeper.transfer.basin import Basin
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import UNKNOWN, Basin, Estimate
 from sweeper.transfer.ladder import LadderSize, Size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
-from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
+from sweeper.transfer.verdict import SizeVerdict, Verdict
 
 FOUND = Conclusion(
     best_log2={"eta": 1.5, "alpha": -2.0},
@@ -34,7 +33,7 @@ HOLDS = SizeVerdict(
     shift_log2=Estimate(value=-0.1, low=-0.3, high=0.1),
     loss=Estimate(value=2.125, low=2.0, high=2.25),
     regret=EXACT,
-    cost=EXACT,
+    loss_gap=EXACT,
     at_end=False,
     answer="holds",
     reason="within the thresholds",
@@ -46,7 +45,7 @@ UNTOLD = replace(
     shift_log2=UNKNOWN,
     loss=UNKNOWN,
     regret=UNKNOWN,
-    cost=UNKNOWN,
+    loss_gap=UNKNOWN,
     answer="fails",
     reason="every run diverged",
 )
@@ -210,9 +209,10 @@ class TestVerdict:
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console
     ) -> None:
-        rung = LadderSize(width=32, depth=2, batch_size=8, steps=100)
+        ladder_size = LadderSize(width=32, depth=2, batch_size=8, steps=100)
         width = Estimate(value=1.5, low=1.25, high=math.inf)
-        size = replace(HOLDS, size=rung, basin=Basin(low_log2=0.0, high_log2=1.5, width_log2=width))
+        basin = Basin(low_log2=0.0, high_log2=1.5, width_log2=width)
+        size = replace(HOLDS, size=ladder_size, basin=basin)
         show.verdict(paper, Verdict(axis="batch_size", answer="holds", sizes=(size,)))
         assert "Learning-rate curves over batch size" in read(paper)
         assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"

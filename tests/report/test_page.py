@@ -119,7 +119,7 @@ def test_every_target_has_its_answer(full):
 
 def test_reasons_and_intervals_are_in_the_table(full):
     text = Page(full).text
-    assert "the optimum moved by at least 1.21 in log2" in text
+    assert "the optimum shifts by at least 1.21 in log2" in text
     assert "32 (base) ✓ holds 1.52 1.41 to 1.63 0 by definition 3.7191" in text
     assert re.search(r"-1\.42 -1\.56 to -1\.28 .* 9\.\d+ %", text)
 
