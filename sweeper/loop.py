@@ -154,16 +154,16 @@ class Loop:
     def _failed(self, job: str, failure: JobFailure, rest: Batch) -> None:
         """Run the job again, or its halves, or have its trials fail: the one policy for all."""
         if failure.retry and failure.attempts <= self.retries:
-            self.notify(f"{failure.reason}: it is run again")
+            self.notify(f"a job is run again: {failure.reason}")
             self._again(job)
         elif failure.blames_trials and len(rest) > 1:
             if failure.retry:
-                self.notify(f"{failure.reason}: its {len(rest)} trials are halved")
+                self.notify(f"a job of {len(rest)} trials is halved: {failure.reason}")
             middle = -(-len(rest) // 2)
             self._end(job, again=[rest[:middle], rest[middle:]], keep_log=failure.retry)
         else:
             self.progress(job, 1.0)
-            self._record(failed(rest, failure.reason))
+            self._record(failed(rest, str(failure)))
             self._end(job, keep_log=True)
 
     def _record(self, results: Sequence[Result]) -> None:

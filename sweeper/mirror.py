@@ -6,21 +6,25 @@ import json
 import math
 import os
 import re
-import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_plus
 
 from sweeper.errors import BadInput
 from sweeper.files import BROKEN
-from sweeper.optuna_tables import MARK, add_trials, stored_marks
 from sweeper.trial import Result, encode
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+    from sweeper.optuna_storage import OptunaStudy
 
 Bounds = Mapping[str, tuple[float, float]]
 """The searched range of each hyperparameter, as base-2 logarithms."""
@@ -67,12 +71,12 @@ def scrub(text: str, url: str) -> str:
 
 def check_storage(url: str) -> None:
     """BadInput, without the password, unless the storage at `url` can be used now."""
+    from sweeper.optuna_storage import connect, disconnect
+
     why = ""
     try:
         with _quiet():
-            storage = _storage(url)
-            storage.remove_session()
-            storage.engine.dispose()
+            disconnect(connect(url))
     except Exception as error:
         why = scrub(_reason(error), url)
     # No exception is being handled here: its text could bring the password into the chain.
@@ -84,17 +88,12 @@ def _unusable(url: str, why: str) -> str:
     return f"the storage {redact(url)} cannot be used: {why}"
 
 
-def _storage(url: str, **options: Any) -> Any:
-    """Optuna's storage at `url`, its tables made where need be."""
-    import optuna
-
-    # Optuna takes the URL for a template.
-    url = url.replace("{", "{{").replace("}", "}}")
-    return optuna.storages.RDBStorage(url, engine_kwargs=options)
-
-
 class Mirror:
-    """Optuna's copy of the results. It may fail at any time: the files are the record."""
+    """Optuna's copy of the results. It may fail at any time: the files are the record.
+
+    The copy is the journal file `study.journal` in the study's folder, or the database at
+    `storage`. A damaged journal is set aside and made again. A database is never repaired.
+    """
 
     def __init__(
         self,
@@ -104,40 +103,34 @@ class Mirror:
         notices: list[str],
     ) -> None:
         self._folder, self._url = folder, storage
+        self._journal = folder / "study.journal"
         self._bounds: dict[str, tuple[float, float]] = {}
         self._results, self._notices = results, notices
-        self._storage: Any = None
-        self._study = 0
-        self._behind = self._told = False
+        self._study: OptunaStudy | None = None  # None: closed, and perhaps behind
+        self._told = False
         self._retry_at = 0.0
 
     def start(self) -> None:
         """Bring the mirror up to date; BadInput when an external storage cannot be used."""
-        error = self._attempt(self._sync)
-        if error and self._url is None and _lasts(error):
-            broken = _reason(error)
-            error = self._attempt(lambda: self._rebuild(broken))
+        why = self._settle(self._catch_up())
         # No exception is being handled here: its text could bring the password into the chain.
-        why = self._describe(error)
-        self._settle(why)
         if why and self._url is not None:
             raise BadInput(_unusable(self._url, why))
 
     def add(self, results: Sequence[Result], bounds: Bounds) -> None:
         """Mirror `results`, or after a failure, some time later, all that are missing."""
         self._bounds |= bounds
-        if self._behind and time.monotonic() < self._retry_at:
-            return
-        work = self._sync if self._behind else lambda: self._append(results)
-        self._settle(self._describe(self._attempt(work)))
+        study = self._study
+        if study is not None:
+            self._settle(self._attempt(lambda: self._append(study, results)))
+        elif time.monotonic() >= self._retry_at:
+            self._settle(self._catch_up())
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
-        storage, self._storage = self._storage, None
-        self._behind = True
-        if storage is not None:
-            storage.remove_session()
-            storage.engine.dispose()
+        study, self._study = self._study, None
+        if study is not None:
+            study.close()
 
     def _attempt(self, work: Callable[[], None]) -> Exception | None:
         """Do `work` with Optuna kept quiet; the error if it fails."""
@@ -148,79 +141,60 @@ class Mirror:
             return error
         return None
 
-    def _describe(self, error: Exception | None) -> str:
-        """What went wrong, without the password; empty when nothing did."""
-        return scrub(_reason(error), self._url or "") if error else ""
-
-    def _settle(self, why: str) -> None:
-        """Remember whether the mirror is behind, and tell the user, but once."""
-        self._behind = bool(why)
-        if not why:
-            return
+    def _settle(self, error: Exception | None) -> str:
+        """After an error: close the mirror, tell the user once, and return what went wrong."""
+        if error is None:
+            return ""
+        why = scrub(_reason(error), self._url or "")
         with suppress(Exception):
             self.close()
         self._retry_at = time.monotonic() + RETRY
         if not self._told:
             self._told = True
-            where = redact(self._url) if self._url else self._folder / "study.db"
+            where = redact(self._url) if self._url else self._journal
             self._notices.append(
                 f"Optuna's copy of the results, {where}, is behind ({why}). No result is lost: "
                 f"they are in {self._folder / 'results'}, and the copy catches up later"
             )
+        return why
+
+    def _catch_up(self) -> Exception | None:
+        """Add all that is missing, to a new journal where the old one is damaged."""
+        error = self._attempt(self._sync)
+        if error and self._url is None and not isinstance(_cause(error), _PASSING):
+            damage = _reason(error)
+            error = self._attempt(lambda: self._rebuild(damage))
+        return error
 
     def _sync(self) -> None:
         """Add all results that the Optuna study does not have yet."""
-        if self._storage is None:
-            self._connect()
-        with self._storage.scoped_session() as session:
-            known = set(stored_marks(session, self._study))
-        missing = [r for r in in_order(self._results) if _mark(r) not in known]
-        self._append(missing[:CHUNK])  # even of none: it notices tables that are not Optuna's
-        for start in range(CHUNK, len(missing), CHUNK):
-            self._append(missing[start : start + CHUNK])
+        from sweeper.optuna_storage import DatabaseStudy, JournalStudy
 
-    def _append(self, results: Sequence[Result]) -> None:
-        """Add `results` to the Optuna study, all or none."""
-        trials = [trial for r in results if (trial := self._frozen(r))]
-        with self._storage.scoped_session() as session, session.begin():
-            add_trials(session, self._study, trials)
+        name, url = self._folder.name, self._url
+        study = DatabaseStudy(url, name) if url else JournalStudy(self._journal, name)
+        self._study = study
+        present = {_mark(trial.user_attrs) for trial in study.trials()}
+        missing = [r for r in in_order(self._results) if _mark(_attributes(r)) not in present]
+        for start in range(0, len(missing), CHUNK):
+            self._append(study, missing[start : start + CHUNK])
 
-    def _connect(self) -> None:
-        """Open the storage, and in it the study of the folder's name."""
-        import optuna
-
-        database = self._folder / "study.db"
-        if self._url is None and (damage := _damage(database)):
-            self._set_aside(damage)
-        url = self._url or "sqlite:///study.db"
-        options = {} if self._url else {"creator": lambda: _connection(database)}
-        self._storage = _storage(url, **options)
-        name = self._folder.name
-        optuna.create_study(
-            storage=self._storage, study_name=name, direction="minimize", load_if_exists=True
-        )
-        self._study = self._storage.get_study_id_from_name(name)
-
-    def _rebuild(self, why: str) -> None:
-        """Start over with a new database."""
+    def _rebuild(self, damage: str) -> None:
+        """Start over with a new journal; the damaged one stays beside it under another name."""
         self.close()
-        self._set_aside(why)
+        names = (self._journal.with_name(f"{self._journal.name}.damaged-{n}") for n in count(1))
+        aside = next(name for name in names if not name.exists())
+        os.replace(self._journal, aside)
+        self._notices.append(
+            f"Optuna's copy of the results, {self._journal}, was damaged ({damage}): it was moved "
+            f"to {aside.name} and made again from the results; none is lost"
+        )
         self._sync()
 
-    def _set_aside(self, why: str) -> None:
-        """Move the damaged database, and what belongs to it, out of the way."""
-        database = self._folder / "study.db"
-        names = (database.with_name(f"study.db.damaged-{n}") for n in count(1))
-        aside = next(name for name in names if not name.exists())
-        for end in ("", "-journal", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.replace(f"{database}{end}", f"{aside}{end}")
-        self._notices.append(
-            f"Optuna's copy of the results, {database}, was damaged ({why}): it was moved to "
-            f"{aside.name} and made again from the results; none is lost"
-        )
+    def _append(self, study: OptunaStudy, results: Sequence[Result]) -> None:
+        """Add `results` to the Optuna study."""
+        study.add([trial for r in results if (trial := self._frozen(r))])
 
-    def _frozen(self, result: Result) -> Any:
+    def _frozen(self, result: Result) -> FrozenTrial | None:
         """`result` as Optuna's trial, or None (and a notice) where it cannot be one."""
         import optuna
 
@@ -243,10 +217,12 @@ class Mirror:
             return None
         return trial
 
-    def _range(self, name: str, value: float) -> Any:
+    def _range(self, name: str, value: float) -> BaseDistribution:
         """The range that Optuna shows for a hyperparameter, wide enough for `value`."""
         import optuna
 
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is not finite")
         if name not in self._bounds:
             every = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
             seen = [value for value in every if abs(value) < 1000] or [math.log2(value)]
@@ -268,31 +244,13 @@ def _attributes(result: Result) -> dict[str, Any]:
     return attributes | ({"error": result.error[:2000]} if result.error else {})
 
 
-def _mark(result: Result) -> tuple[str, ...]:
-    """What tells apart the trials in Optuna: one key may first fail and then succeed."""
-    return tuple(json.dumps(encode(getattr(result, name))) for name in MARK)
+def _mark(attributes: Mapping[str, Any]) -> str:
+    """What tells trials apart in Optuna: one key may first fail and then succeed."""
+    return json.dumps([attributes.get(name) for name in ("key", "status", "finished_at")])
 
 
-def _connection(database: Path) -> sqlite3.Connection:
-    """A connection to the study's own database, whatever characters its path has."""
-    connection = sqlite3.connect(database, timeout=2.0, check_same_thread=False)
-    # A power cut may damage the file, which is rebuilt then; nothing else needs the syncing.
-    connection.execute("PRAGMA synchronous=OFF")
-    return connection
-
-
-def _damage(database: Path) -> str:
-    """What is wrong with the SQLite file; empty when nothing is or it cannot be told now."""
-    try:
-        if not database.exists():
-            return ""
-        with closing(sqlite3.connect(database, timeout=2.0)) as connection:
-            found = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
-    except (OSError, sqlite3.OperationalError):
-        return ""
-    except sqlite3.DatabaseError as error:
-        return str(error)
-    return "" if found == "ok" else found
+_PASSING = (OSError, ImportError, MemoryError)
+"""Causes that a new journal does not help against: a full disk, no access, no memory."""
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -300,14 +258,6 @@ def _cause(error: BaseException) -> BaseException:
     while error.__cause__:
         error = error.__cause__
     return error
-
-
-def _lasts(error: Exception) -> bool:
-    """Whether a new database would help, unlike against a lock, a full disk or no access."""
-    cause = _cause(error)
-    if isinstance(cause, sqlite3.OperationalError):
-        return getattr(cause, "sqlite_errorname", "") == "SQLITE_ERROR"
-    return not isinstance(cause, OSError | ImportError | MemoryError)
 
 
 def _reason(error: Exception) -> str:

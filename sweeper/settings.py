@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """A study's name (None: made from the configuration) and its Optuna URL (None: SQLite)."""
+    """A study's name (None: made from the configuration) and its Optuna URL (None: a journal file)."""
 
     name: str | None = None
     storage: str | None = None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import marshal
 import re
 from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from sweeper.catalog import studies
 from sweeper.errors import BadInput, ConfigError, SweeperError
@@ -22,7 +20,7 @@ from sweeper.files import (
     replacing,
 )
 from sweeper.mirror import Bounds, Mirror, in_order
-from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, TrialSpec
+from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _FORMAT = re.compile(r"^format: (\d+)$", re.MULTILINE)
@@ -51,9 +49,9 @@ class Study:
     def open(cls, folder: Path, storage: str | None = None) -> Study:
         """Open the study in `folder` for its driver: create, clean up and mirror what is missing.
 
-        `storage` is any Optuna RDB URL, by default the SQLite file `study.db` in the folder.
+        `storage` is any Optuna RDB URL, by default the journal file `study.journal` in the folder.
         BadInput when the folder or an external storage cannot be used, or another version of
-        sweeper wrote the study; a damaged `study.db` is set aside and rebuilt.
+        sweeper wrote the study; a damaged `study.journal` is set aside and rebuilt.
         """
         folder = folder.absolute()
         check_name(folder.name)
@@ -265,10 +263,9 @@ def _line(result: Result) -> bytes:
 
 
 class _Parser:
-    """Reads lines, and keeps what many share but once: specifications, and losses of curves."""
+    """Reads lines, and keeps losses that many curves have but once."""
 
     def __init__(self) -> None:
-        self._specs: dict[bytes, TrialSpec] = {}
         self._losses: dict[float, float] = {}
 
     def __call__(self, line: bytes) -> Result:
@@ -276,13 +273,7 @@ class _Parser:
         record = parse_json(line)
         curve = record["curve"]
         record["curve"] = map(self._losses.setdefault, curve, curve)
-        return Result.from_json(record, self._spec)
-
-    def _spec(self, record: Any) -> TrialSpec:
-        key = marshal.dumps(record, 2)
-        if key not in self._specs:
-            self._specs[key] = TrialSpec.from_json(record)
-        return self._specs[key]
+        return Result.from_json(record)
 
 
 def _next_file(folder: Path) -> Path:

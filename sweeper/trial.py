@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NewType, get_args
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import call
 from sweeper.train_settings import TrainSettings
 
 Status = Literal["complete", "diverged", "pruned", "failed"]
@@ -29,8 +29,8 @@ PlainHps = NewType("PlainHps", Mapping[str, float])
 
 
 def plain(hps: Log2Hps) -> PlainHps:
-    """Hyperparameters as they are used: 2 to the power of each."""
-    return PlainHps({name: 2.0**value for name, value in hps.items()})
+    """Hyperparameters as they are used: 2 to the power of each, +inf where no float holds it."""
+    return PlainHps({n: 2.0**value if value < 1024 else math.inf for n, value in hps.items()})
 
 
 def log2(hps: PlainHps) -> Log2Hps:
@@ -113,7 +113,7 @@ class TrialSpec:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of `to_json`."""
-        return digest(self.to_json())
+        return digest(self._record)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TrialSpec) and self.digest == other.digest
@@ -121,24 +121,48 @@ class TrialSpec:
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; without `fp8` where nothing is cast."""
+    @cached_property
+    def _record(self) -> dict[str, Any]:
+        """Made once: every line of a study's record has its trial's specification."""
         record: dict[str, Any] = encode(asdict(self))
         if self.fp8 is None:
             del record["fp8"]
         return record
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; without `fp8` where nothing is cast."""
+        return dict(self._record)
+
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> TrialSpec:
-        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted."""
+    def from_json(cls, record: dict[str, Any]) -> TrialSpec:
+        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted.
+
+        Equal records give one object: the trials of a study share few specifications.
+        """
+        return _read_spec(marshal.dumps(record, 2))
+
+    @classmethod
+    def _from_parts(cls, parts: dict[str, Any]) -> TrialSpec:
+        for name in ("parameterization", "model", "optimizer", *(["fp8"] * ("fp8" in parts))):
+            parts[name] = PluginSpec(**parts[name])
         try:
-            spec: TrialSpec = call(cls, record, {})
+            parts["train"] = TrainSettings(**parts["train"])
         except ConfigError as error:
             raise ValueError(str(error)) from error
+        spec = cls(**parts)
         mappings = [spec.runner, spec.data, *(plugin.arguments for plugin in spec.plugins)]
         if not all(isinstance(mapping, Mapping) for mapping in mappings):
             raise ValueError("a trial's specification holds something else than a mapping")
+        sizes = (spec.width, spec.depth, spec.base_width, spec.base_depth)
+        if not all(type(size) is int for size in sizes):
+            raise ValueError("a size is no whole number")
         return spec
+
+
+@lru_cache(maxsize=256)
+def _read_spec(data: bytes) -> TrialSpec:
+    """The specification in a record that `marshal` wrote."""
+    return TrialSpec._from_parts(dict(marshal.loads(data)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,20 +214,16 @@ class Trial:
         }
 
     @classmethod
-    def from_json(
-        cls,
-        record: Mapping[str, Any],
-        read_spec: Callable[[Mapping[str, Any]], TrialSpec] = TrialSpec.from_json,
-    ) -> Trial:
+    def from_json(cls, record: Mapping[str, Any]) -> Trial:
         """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted."""
         content = {name: value for name, value in record.items() if name != "hps"}
-        trial = cls(**(content | {"spec": read_spec(content["spec"])}))
+        trial = cls(**(content | {"spec": TrialSpec.from_json(content["spec"])}))
         if not all(isinstance(value, (float, int)) for value in trial.log2_hps.values()):
             raise ValueError("a hyperparameter is not a number")
         hps = record["hps"]
         # The logarithms are exact; powers may differ in the last digit from machine to machine.
         if hps.keys() != trial.hps.keys() or not all(
-            math.isclose(hps[name], value, rel_tol=1e-9) for name, value in trial.hps.items()
+            math.isclose(float(hps[name]), value, rel_tol=1e-9) for name, value in trial.hps.items()
         ):
             raise ValueError("hps and log2_hps do not agree")
         return trial
@@ -257,12 +277,8 @@ class Result:
         }
 
     @classmethod
-    def from_json(
-        cls,
-        record: Mapping[str, Any],
-        read_spec: Callable[[Mapping[str, Any]], TrialSpec] = TrialSpec.from_json,
-    ) -> Result:
-        """Inverse of `to_json`; `read_spec` reads the trial's specification.
+    def from_json(cls, record: Mapping[str, Any]) -> Result:
+        """Inverse of `to_json`.
 
         ValueError when the record is not that of its own key, `OtherFormat` when another version
         of sweeper wrote it.
@@ -275,7 +291,7 @@ class Result:
         numbers = ("objective", "heldout", "seconds", "finished_at")
         content |= {name: float(content[name]) for name in numbers}
         content["curve"] = tuple(map(float, content["curve"]))
-        trial = Trial.from_json(content["trial"], read_spec)
+        trial = Trial.from_json(content["trial"])
         result = cls(**(content | {"trial": trial}))
         if result.status not in get_args(Status):
             raise ValueError(f"unknown status {result.status!r}")

@@ -12,7 +12,7 @@ from sweeper.train_settings import TrainSettings
 from sweeper.trial import PluginSpec, TrialSpec
 
 DEFAULTS: Mapping[str, Any] = {
-    "parameterization": {TARGET: "sweeper.scaling.standard.Standard"},
+    "parameterization": {TARGET: "sweeper.scaling.relative.Standard"},
     "model": {TARGET: "sweeper.models.llama.Llama"},
     "optimizer": {TARGET: "sweeper.training.adamw.AdamW"},
     "data": {},

@@ -1,9 +1,16 @@
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper import catalog
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
+from sweeper.scaling import mup
+from sweeper.settings import resolve, stand_in
+from sweeper.training import prepare as preparing
+from sweeper.trial import Result, Trial
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,3 +46,110 @@ def test_says_where_configs_are_missing(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(catalog, "__file__", str(tmp_path / "sweeper" / "catalog.py"))
     with pytest.raises(BadInput, match="the configs are missing"):
         catalog.home()
+
+
+NAMES = {
+    "data": ["digits", "idx", "stdlib", "text", "tokens"],
+    "fp8": ["fp8"],
+    "launcher": ["inline", "local", "slurm"],
+    "logger": ["jsonl", "none", "tensorboard", "wandb"],
+    "model": ["llama", "mlp", "vit"],
+    "optimizer": ["adafactor", "adamw", "lion", "muon", "sgd"],
+    "parameterization": [
+        "adjusted",
+        "effective_theory",
+        "mean_field",
+        "mup",
+        "ntk",
+        "spectral",
+        "standard",
+        "umup",
+    ],
+    "search": ["grid2d", "independent", "lr", "pairs", "random", "tpe"],
+}
+
+
+def test_stable_names_stay() -> None:
+    """A name that is gone, or that another config of the class takes, orphans every record."""
+    plugins = catalog.plugins()
+    for group, names in NAMES.items():
+        classes = set(plugins[group].values())
+        assert sorted(catalog.plugin_name(group, target) for target in classes) == names
+    assert plugins.keys() == NAMES.keys()
+
+
+def test_names_and_classes_are_inverse() -> None:
+    for group, classes in catalog.plugins().items():
+        for name, target in classes.items():
+            assert catalog.plugin_target(group, name) == target
+            assert catalog.plugin_target(group, catalog.plugin_name(group, target)) == target
+
+
+def test_presets_of_one_class_share_the_name_of_their_group() -> None:
+    target = catalog.plugin_target("fp8", "printed")
+    assert target == catalog.plugin_target("fp8", "none") == catalog.plugin_target("fp8", "fp8")
+    assert catalog.plugin_name("fp8", target) == "fp8"
+
+
+def test_a_user_s_class_keeps_its_dotted_path() -> None:
+    assert catalog.plugin_name("model", "mine.models.Net") == "mine.models.Net"
+    assert catalog.plugin_target("model", "mine.models.Net") == "mine.models.Net"
+
+
+def test_a_name_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"_target_='lama' is refused: .*did you mean llama\?"):
+        catalog.plugin_target("model", "lama")
+
+
+def test_plugins_within_plugins_are_renamed_too() -> None:
+    mup, adjusted = (catalog.plugin_target("parameterization", n) for n in ("mup", "adjusted"))
+    config = {"_target_": adjusted, "scheme": {"_target_": mup}, "list": [{"_target_": mup}, 1]}
+    named = catalog.with_names("parameterization", config)
+    assert named == {
+        "_target_": "adjusted",
+        "scheme": {"_target_": "mup"},
+        "list": [{"_target_": "mup"}, 1],
+    }
+    assert catalog.with_targets("parameterization", named) == config
+
+
+def test_the_registry_needs_neither_hydra_nor_torch() -> None:
+    code = (
+        "import sys; from sweeper.catalog import plugins; plugins();"
+        "print([name for name in ('torch', 'hydra', 'omegaconf', 'yaml') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config's `_target_` follows the class: the key stays, and an old record prepares."""
+    from sweeper.config import compose_tree, to_yaml
+
+    def trial(tree: dict[str, Any]) -> Trial:
+        settings = resolve(tree)
+        spec = settings.spec(stand_in(settings), "float32", settings.base)
+        return Trial(spec=spec, log2_hps={"eta": -6.0})
+
+    words = ["parameterization=mup", "model.width=16", "model.head_size=8", "model.depth=1"]
+    tree = compose_tree(words)
+    before = trial(tree)
+    record = Result(trial=before, status="complete", objective=1.0).to_json()
+    kept = to_yaml(tree)
+    assert "sweeper." not in str(record) and "sweeper." not in kept
+
+    class Renamed(mup.MuP):
+        """As after a renaming."""
+
+    monkeypatch.setattr(mup, "Renamed", Renamed, raising=False)
+    monkeypatch.delattr(mup, "MuP")
+    found = {group: dict(classes) for group, classes in catalog.plugins().items()}
+    found["parameterization"]["mup"] = "sweeper.scaling.mup.Renamed"
+    monkeypatch.setattr(catalog, "plugins", lambda: found)
+    preparing.prepare.cache_clear()
+    again = catalog.with_targets("parameterization", {"_target_": "mup"})
+    assert again == {"_target_": "sweeper.scaling.mup.Renamed"}
+    renamed = tree | {"parameterization": tree["parameterization"] | again}
+    assert trial(renamed).key == before.key
+    old = Result.from_json(record).trial
+    assert old == before and isinstance(preparing.prepare(old.spec).scheme, Renamed)

@@ -172,7 +172,7 @@ class TestStudysConfig:
 
     def test_overrides(self, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DEVICE", "cpu")
-        words = ["transfer.widths=[16]", "launcher.device=${oc.env:DEVICE}", "+a.b=1"]
+        words = ["transfer.widths=[16]", "runner.device=${oc.env:DEVICE}", "+a.b=1"]
         tree = read_tree(kept, [*words, "search.line={points: 3}"])
         assert tree["transfer"]["widths"] == [16] and tree["launcher"]["device"] == "cpu"
         assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}

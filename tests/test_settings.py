@@ -10,6 +10,7 @@ from sweeper.config import compose_tree
 from sweeper.errors import BadInput, ConfigError
 from sweeper.settings import LARGEST, Settings, check_size, default_name, read_root, resolve
 from sweeper.transfer.ladder import Size
+from sweeper.trial import PluginSpec
 
 BASE = compose_tree(
     [
@@ -17,7 +18,7 @@ BASE = compose_tree(
         "model.width=16",
         "model.head_size=8",
         "model.depth=1",
-        "launcher.device=cpu",
+        "runner.device=cpu",
         "transfer.widths=[16,32]",
     ]
 )
@@ -44,7 +45,7 @@ class NoModel:
 
 
 def settings(*words: str) -> Settings:
-    return resolve(compose_tree([*words, "launcher.device=cpu"]))
+    return resolve(compose_tree([*words, "runner.device=cpu"]))
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
@@ -79,32 +80,35 @@ def test_the_name_is_of_the_classes_modules() -> None:
 
 def test_what_determines_a_trial() -> None:
     found = resolve(BASE)
-    setup = found.setup({"digest": "x"}, "bfloat16", Size(width=32, depth=3))
-    assert setup["train"]["precision"] == "bfloat16" and "space" not in setup["parameterization"]
-    assert (setup["model"]["width"], setup["base"]["width"]) == (32, 16)
+    spec = found.spec({"digest": "x"}, "bfloat16", Size(width=32, depth=3))
+    assert spec.train.precision == "bfloat16"
+    assert (spec.width, spec.depth, spec.base_width, spec.base_depth) == (32, 3, 16, 1)
+    assert spec.parameterization == PluginSpec(name="umup", arguments={"scaled_embedding_lr": True})
+    assert not {"width", "depth"} & spec.model.arguments.keys()
     changed_default = resolve(changed("train.warmup", 0.2))
-    assert changed_default.setup({}, "float32", found.base) != found.setup(
-        {}, "float32", found.base
-    )
+    assert changed_default.spec({}, "float32", found.base) != found.spec({}, "float32", found.base)
 
 
 def test_a_rung_determines_a_trial_by_batch_and_steps_and_the_base_s_is_the_search_s_own() -> None:
     found = resolve(BASE)
-    plain = found.setup({}, "float32", found.base)
-    assert found.setup({}, "float32", found.rung) == plain
-    other = found.setup({}, "float32", replace(found.rung, batch_size=3, steps=7))
-    assert other["train"] == plain["train"] | {"batch_size": 3, "steps": 7}
-    assert {**other, "train": {}} == {**plain, "train": {}}
+    plain = found.spec({}, "float32", found.base)
+    assert found.spec({}, "float32", found.ladder_base) == plain
+    other = found.spec({}, "float32", replace(found.ladder_base, batch_size=3, steps=7))
+    assert other == replace(plain, train=replace(plain.train, batch_size=3, steps=7)) != plain
 
 
 def test_fp8_is_part_of_what_determines_a_trial_once_it_casts() -> None:
     """Without casts it is left out, so that no trial's key changes by its being there."""
     size = Size(width=16, depth=1)
-    plain = resolve(BASE).setup({}, "float32", size)
-    assert "fp8" not in plain
+    plain = resolve(BASE).spec({}, "float32", size)
+    assert plain.fp8 is None and "fp8" not in plain.to_json()
     for name in ("printed", "later"):
-        tree = BASE | {"fp8": compose_tree([f"fp8={name}"])["fp8"]}
-        assert resolve(tree).setup({}, "float32", size) == plain | {"fp8": tree["fp8"]}
+        fp8 = compose_tree([f"fp8={name}"])["fp8"]
+        del fp8["_target_"]
+        spec = resolve(BASE | {"fp8": compose_tree([f"fp8={name}"])["fp8"]}).spec(
+            {}, "float32", size
+        )
+        assert spec == replace(plain, fp8=PluginSpec(name="fp8", arguments=fp8))
 
 
 @pytest.mark.parametrize("section", [key for key in BASE if key != "root"])
@@ -151,7 +155,7 @@ HERE = f"{__name__}."
         ("model.classes", 3, "model.classes=3 .*follows from other settings"),
         ("model.unit", True, "model.unit=True .*follows from other settings"),
         ("model.foo", 1, "model.foo=1 is refused: there is no such key"),
-        ("model._target_", f"{HERE}NoModel", "model.ffn_ratio=2.75 is refused"),
+        ("model._target_", f"{HERE}NoModel", "model.head_size=8 is refused"),
         ("model", {"_target_": f"{HERE}NoModel", "width": 8, "depth": 1}, "an nn.Module"),
         ("train.steps", 0, "train.steps=0 is refused: at least 1"),
         ("train.steps", None, "train.steps=None"),
@@ -204,9 +208,9 @@ HERE = f"{__name__}."
         ("transfer.seeds", 10**12, "transfer=.* trials a size' is refused"),
         ("transfer.span", 1e9, "transfer=.* trials a size' is refused"),
         ("transfer.max_regret", -1, "transfer.max_regret=-1"),
-        ("launcher.pack", 0, "launcher.pack=0"),
-        ("launcher.device", "tpu", "launcher.device='tpu' is refused"),
-        ("launcher.compile", True, "launcher.compile=True"),
+        ("runner.pack", 0, "runner.pack=0"),
+        ("runner.device", "tpu", "runner.device='tpu' is refused"),
+        ("runner.compile", True, "runner.compile=True"),
         ("study.name", "../x", r"study.name='\.\./x' is refused"),
         ("study.name", 3, "study.name=3 is refused"),
         ("study.nam", "x", "study.nam='x' is refused: there is no such key; did you mean name"),

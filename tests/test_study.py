@@ -21,23 +21,29 @@ import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna.trial import TrialState
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
 
 from sweeper import mirror as module
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.mirror import redact, scrub
 from sweeper.study import Study, check_name, latest
-from sweeper.trial import Result, Trial
+from sweeper.trial import FORMAT, Log2Hps, Result, Trial
+from tests.specs import spec_of
 
 ROOT = Path(__file__).parents[1]
 SECRETIVE = "postgresql+psycopg2://user:s3cr%40t-pw@127.0.0.1:1/db?sslpassword=0ther-pw"
 PASSWORDS = ("s3cr%40t-pw", "s3cr@t-pw", "0ther-pw")
 
 
+SPEC = spec_of({"model": {"width": 64, "depth": 2}})
+
+
 def make(number: int, status: str = "complete", **changes: Any) -> Result:
     trial = Trial(
-        setup={"model": {"width": 64, "depth": 2}},
-        hps={"eta": number / 4 - 3, "alpha_attn": 1.0},
+        spec=SPEC,
+        log2_hps=Log2Hps({"eta": number / 4 - 3, "alpha_attn": 1.0}),
         seed=number,
         phase="random",
     )
@@ -63,14 +69,25 @@ def filed(folder: Path) -> dict[str, tuple[str, float]]:
 
 def mirrored(folder: Path, url: str | None = None) -> dict[str, tuple[str, float]]:
     """What Optuna says, read as any dashboard would read it; the newest trial of a key counts."""
-    storage = optuna.storages.RDBStorage(url or f"sqlite:///{folder / 'study.db'}")
+    trials = shown(folder) if url is None else in_database(url, folder.name)
+    assert all(t.state.is_finished() for t in trials)
+    return {t.user_attrs["key"]: (t.user_attrs["status"], t.value) for t in trials}
+
+
+def shown(folder: Path) -> list[FrozenTrial]:
+    """The trials in the study's journal, read as a dashboard reads it."""
+    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+    return optuna.load_study(study_name=folder.name, storage=storage).trials
+
+
+def in_database(url: str, name: str) -> list[FrozenTrial]:
+    """The trials of a study in a database."""
+    storage = optuna.storages.RDBStorage(url)
     try:
-        trials = optuna.load_study(study_name=folder.name, storage=storage).trials
+        return optuna.load_study(study_name=name, storage=storage).trials
     finally:
         storage.remove_session()
         storage.engine.dispose()
-    assert all(t.state.is_finished() for t in trials)
-    return {t.user_attrs["key"]: (t.user_attrs["status"], t.value) for t in trials}
 
 
 def refuse(code: int) -> Callable[..., Any]:
@@ -143,9 +160,7 @@ def test_recording_twice_keeps_one_and_a_failure_gives_way(folder: Path) -> None
             (1, "complete", 3e9),
         ]
     assert mirrored(folder) == filed(folder)
-    with sqlite3.connect(folder / "study.db") as database:
-        assert database.execute("SELECT COUNT(*) FROM trials").fetchone() == (5,)
-    database.close()
+    assert len(shown(folder)) == 5
 
 
 def test_what_the_mirror_shows(folder: Path) -> None:
@@ -154,12 +169,9 @@ def test_what_the_mirror_shows(folder: Path) -> None:
         study.record([make(40, "diverged")])
         study.record([make(5, "failed", error="no memory")], {"eta": (-8.0, 8.0)})
         study.record([make(6, heldout=math.nan)])
-        name, where = study.name, f"sqlite:///{folder / 'study.db'}"
-    storage = optuna.storages.RDBStorage(where)
-    loaded = optuna.load_study(study_name=name, storage=storage)
+    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+    loaded = optuna.load_study(study_name=study.name, storage=storage)
     good, bad, failed, silent = loaded.trials
-    storage.remove_session()
-    storage.engine.dispose()
     assert loaded.direction.name == "MINIMIZE"
     assert good.params == {"eta": 0.25, "alpha_attn": 2.0}
     assert good.distributions == {
@@ -181,7 +193,8 @@ def test_what_the_mirror_shows(folder: Path) -> None:
 
 
 def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
-    odd = replace(make(1), trial=replace(make(1).trial, hps={"eta": 5000.0}))
+    # Its power of two is zero, which no logarithmic range holds.
+    odd = replace(make(1), trial=replace(make(1).trial, log2_hps=Log2Hps({"eta": -1080.0})))
     with Study.open(folder) as study:
         study.record([odd])
         study.record([make(2)])
@@ -201,7 +214,7 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(folder: Path, tmp_path: 
     (results / "000007.jsonl").write_text('{"trial"\n')
     (results / "000008.jsonl").write_text('{"being written')
     (results / ".x.tmp").touch()
-    (folder / "study.db").write_text("rubbish")
+    (folder / "study.journal").write_text("rubbish")
     before = {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]}
     code = (
         "import sys; from pathlib import Path; from sweeper.study import Study;"
@@ -227,6 +240,9 @@ DAMAGE: dict[str, Callable[[str], str | bytes]] = {
     "null": lambda text: text.replace('"steps"', '"steqs"'),
     "number": lambda text: text.replace('"seconds": 2.0', '"seconds": 1' + "0" * 400),
     "curve": lambda text: text.replace('"curve": []', '"curve": [[]]'),
+    "plain value": lambda text: text.replace('"alpha_attn": 2.0', '"alpha_attn": 2.1'),
+    "specification": lambda text: text.replace('"width": 64', '"width": 65'),
+    "no format": lambda text: text.replace(f'"format": {FORMAT}, ', ""),
 }
 
 
@@ -328,9 +344,9 @@ def test_full_disk_while_recording_is_one_clear_error(
 
 def test_result_that_could_not_be_read_back_is_refused(folder: Path, unmirrored: None) -> None:
     study = Study.open(folder)
-    setup = {"model": {"width": 1, "depth": 1}, "clip": math.inf}
-    with pytest.raises(ValueError, match="key"):
-        study.record([make(1), replace(make(0), trial=Trial(setup=setup, hps={}))])
+    odd = Trial(spec=SPEC, log2_hps={"eta": math.inf})
+    with pytest.raises(ValueError, match="not a number"):
+        study.record([make(1), replace(make(0), trial=odd)])
     assert len(study) == 0 and not list((folder / "results").iterdir())
 
 
@@ -340,12 +356,12 @@ def test_full_disk_of_the_mirror_loses_nothing(
     with Study.open(folder) as study:
         study.record([make(0)])
         with monkeypatch.context() as patch:
-            patch.setattr(module, "add_trials", refuse(errno.ENOSPC))
+            patch.setattr(JournalFileBackend, "append_logs", refuse(errno.ENOSPC))
             patch.setattr(module, "RETRY", 0.0)
             for number in range(1, 5):
                 study.record([make(number)])
         (notice,) = study.notices
-        assert "study.db, is behind" in notice and "No space left" in notice
+        assert "study.journal, is behind" in notice and "No space left" in notice
         assert len(study.results()) == 5
         assert len(mirrored(folder)) == 1
     with Study.open(folder) as again:
@@ -356,7 +372,7 @@ def test_full_disk_of_the_mirror_loses_nothing(
 def test_mirror_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Study.open(folder) as study:
         with monkeypatch.context() as patch:
-            patch.setattr(module, "add_trials", refuse(errno.EIO))
+            patch.setattr(JournalFileBackend, "append_logs", refuse(errno.EIO))
             study.record([make(0, "failed")])
             study.record([make(1)])
         study.record([make(2)])
@@ -370,71 +386,76 @@ def test_mirror_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_mirror_damaged_in_the_middle_of_a_run_is_rebuilt_in_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)  # between Optuna's five attempts
     with Study.open(folder) as study:
         study.record([make(0)])
-        rubbish(folder / "study.db")
+        rubbish(folder / "study.journal")
         study.record([make(1)])
         study._mirror._retry_at = 0.0  # type: ignore[union-attr]
         study.record([make(2)])
         behind, damaged = study.notices
-        assert "behind" in behind and "study.db.damaged-1" in damaged
+        assert "behind" in behind and "study.journal.damaged-1" in damaged
     assert mirrored(folder) == filed(folder) and len(filed(folder)) == 3
 
 
-def test_database_locked_by_another_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_locked_by_another_program(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between Optuna's five attempts
-    connect = sqlite3.connect
-    monkeypatch.setattr(
-        module.sqlite3, "connect", lambda *a, **k: connect(*a, **(k | {"timeout": 0.05}))
-    )
-    with Study.open(folder) as study:
+    database = tmp_path / "far.db"
+    url = f"sqlite:///{database}?timeout=0.05"
+    other = sqlite3.connect(database, isolation_level=None)
+    with Study.open(folder, url) as study:
         study.record([make(0)])
-    other = connect(folder / "study.db", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    with Study.open(folder) as study:
+        other.execute("BEGIN EXCLUSIVE")
         study.record([make(1)])
         (notice,) = study.notices
         assert "locked" in notice
+    with pytest.raises(BadInput, match="locked"):
+        Study.open(folder, url)
     other.execute("ROLLBACK")
     other.close()
-    assert not list(folder.glob("*.damaged*"))
-    Study.open(folder).close()
-    assert mirrored(folder) == filed(folder) and len(filed(folder)) == 2
+    Study.open(folder, url).close()
+    assert mirrored(folder, url) == filed(folder) and len(filed(folder)) == 2
 
 
-def rubbish(database: Path) -> None:
-    database.write_bytes(os.urandom(5000))
+def rubbish(journal: Path) -> None:
+    journal.write_bytes(os.urandom(5000))
 
 
-def truncated(database: Path) -> None:
-    os.truncate(database, database.stat().st_size // 2)
+def overwritten(journal: Path) -> None:
+    content = bytearray(journal.read_bytes())
+    content[len(content) // 3 : len(content) // 2] = b"\xa5" * (len(content) // 6)
+    journal.write_bytes(content)
 
 
-def overwritten(database: Path) -> None:
-    content = bytearray(database.read_bytes())
-    content[4096 * 3 :] = b"\xa5" * len(content[4096 * 3 :])
-    database.write_bytes(content)
+def from_the_future(journal: Path) -> None:
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines[2]["op_code"] = 99
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def from_the_future(database: Path) -> None:
-    with sqlite3.connect(database) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'v99.0.a'")
-    connection.close()
+def other_fields(journal: Path) -> None:
+    journal.write_text(journal.read_text().replace('"study_id"', '"studyId"'))
 
 
-def other_columns(database: Path) -> None:
-    with sqlite3.connect(database) as connection:
-        connection.execute("ALTER TABLE trials RENAME COLUMN number TO nummer")
-    connection.close()
+def other_study(journal: Path) -> None:
+    journal.write_text(journal.read_text().replace('"first"', '"second"'))
+
+
+def created_again(journal: Path) -> None:
+    """Its study was deleted, and then created by someone else."""
+    storage = JournalStorage(JournalFileBackend(str(journal)))
+    optuna.delete_study(study_name="first", storage=storage)
+    optuna.create_study(study_name="first", storage=storage)
 
 
 @pytest.mark.parametrize(
-    "damage", [rubbish, truncated, overwritten, from_the_future, other_columns]
+    "damage",
+    [rubbish, overwritten, from_the_future, other_fields, other_study, created_again],
 )
-def test_damaged_database_is_set_aside_and_rebuilt(
+def test_damaged_journal_is_set_aside_and_rebuilt(
     folder: Path, damage: Callable[[Path], None]
 ) -> None:
     with Study.open(folder) as study:
@@ -442,32 +463,47 @@ def test_damaged_database_is_set_aside_and_rebuilt(
             study.record([make(number, "failed" if number == 1 else "complete")])
     expected = mirrored(folder)
     assert expected == filed(folder)
-    damage(folder / "study.db")
-    (folder / "study.db-wal").write_bytes(b"")
-    damaged = (folder / "study.db").read_bytes()
+    damage(folder / "study.journal")
+    damaged = (folder / "study.journal").read_bytes()
     with Study.open(folder) as study:
         (notice,) = study.notices
-        assert "damaged" in notice and "study.db.damaged-1" in notice
+        assert "damaged" in notice and "study.journal.damaged-1" in notice
         assert len(study) == 4
-    assert (folder / "study.db.damaged-1").read_bytes() == damaged
+    assert (folder / "study.journal.damaged-1").read_bytes() == damaged
     assert mirrored(folder) == expected
 
 
-def test_deleted_or_empty_database_is_rebuilt_and_old_damage_kept(folder: Path) -> None:
+def test_journal_that_was_cut_short_catches_up(folder: Path) -> None:
+    """A kill, a full disk or a power cut may cut it anywhere."""
+    with Study.open(folder) as study:
+        study.record([make(0), make(1, "failed")])
+        study.record([make(2)])
+    journal, expected = folder / "study.journal", mirrored(folder)
+    whole = journal.read_bytes()
+    created = whole.index(b"\n") + 1
+    for size in {*range(created, len(whole), 97), created, len(whole) - 1, len(whole)}:
+        journal.write_bytes(whole[:size])
+        with Study.open(folder) as study:
+            assert study.notices == []
+        assert mirrored(folder) == expected and len(shown(folder)) == 3
+
+
+def test_deleted_or_empty_journal_is_rebuilt_and_old_damage_kept(folder: Path) -> None:
+    journal = folder / "study.journal"
     with Study.open(folder) as study:
         study.record([make(0)])
-    (folder / "study.db").unlink()
+    journal.unlink()
     with Study.open(folder) as study:
         assert study.notices == []
     assert mirrored(folder) == filed(folder)
-    os.truncate(folder / "study.db", 0)
+    os.truncate(journal, 0)
     Study.open(folder).close()
     assert mirrored(folder) == filed(folder)
-    (folder / "study.db.damaged-1").write_text("kept")
-    rubbish(folder / "study.db")
+    (folder / "study.journal.damaged-1").write_text("kept")
+    rubbish(journal)
     Study.open(folder).close()
-    assert (folder / "study.db.damaged-1").read_text() == "kept"
-    assert (folder / "study.db.damaged-2").exists()
+    assert (folder / "study.journal.damaged-1").read_text() == "kept"
+    assert (folder / "study.journal.damaged-2").exists()
     assert mirrored(folder) == filed(folder)
 
 
@@ -475,10 +511,12 @@ KILLED = """
 import sys
 from pathlib import Path
 from sweeper.study import Study
-from sweeper.trial import Result, Trial
+from sweeper.trial import FORMAT, Result, Trial
+from tests.specs import spec_of
+spec = spec_of()
 with Study.open(Path(sys.argv[1])) as study:
     for number in range(len(study), 100_000):
-        trial = Trial(setup={"model": {"width": 1, "depth": 1}}, hps={"eta": 0.0}, seed=number)
+        trial = Trial(spec=spec, log2_hps={"eta": 0.0}, seed=number)
         study.record([Result(trial=trial, status="complete", objective=1.0, finished_at=number)])
         print(number, flush=True)
 """
@@ -596,18 +634,16 @@ def test_a_pruned_trial_is_shown_as_pruned(folder: Path) -> None:
         study.record([make(0, "pruned"), make(1, "pruned")])
     with Study.open(folder) as study:
         study.record([make(1, finished_at=2e9)])
-        storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
-        trials = storage.get_all_trials(storage.get_study_id_from_name(study.name))
-    storage.engine.dispose()
+    trials = shown(folder)
     ends = [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
     assert [(t.state, t.value) for t in trials] == list(zip(ends, [3.0, 4.0, 4.0], strict=True))
 
 
-def test_equal_setups_and_losses_are_kept_once(folder: Path, unmirrored: None) -> None:
+def test_equal_specifications_and_losses_are_kept_once(folder: Path, unmirrored: None) -> None:
     curve = (*(2 + number / 1000 for number in range(50)), math.inf)
     Study.open(folder).record([make(number, curve=curve) for number in range(3)])
     first, second, _ = Study.read(folder).results()
-    assert first == make(0, curve=curve) and first.trial.setup is second.trial.setup
+    assert first == make(0, curve=curve) and first.trial.spec is second.trial.spec
     assert all(a is b for a, b in zip(first.curve[:-1], second.curve[:-1], strict=True))
 
 
@@ -630,23 +666,15 @@ def test_paths_may_hold_any_character(tmp_path: Path) -> None:
     with Study.open(folder) as study:
         study.record([make(0)])
         assert study.notices == []
-    assert mirrored_here(folder) == 1
-    assert {p.name for p in folder.iterdir()} == {"results", "study.db"}
-
-
-def mirrored_here(folder: Path) -> int:
-    connection = sqlite3.connect(folder / "study.db")
-    try:
-        return int(connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0])
-    finally:
-        connection.close()
+    assert mirrored(folder) == filed(folder) and len(filed(folder)) == 1
+    assert {p.name for p in folder.iterdir()} == {"results", "study.journal"}
 
 
 def test_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared {v}.db'}"
     with Study.open(folder, url) as study:
         study.record([make(0)])
-    assert not (folder / "study.db").exists()
+    assert not (folder / "study.journal").exists()
     assert mirrored(folder, url.replace("{", "{{").replace("}", "}}")) == filed(folder)
     with Study.open(folder.with_name("second"), url):
         pass
@@ -721,7 +749,7 @@ def test_server_gone_later_is_a_notice_without_the_password(
     monkeypatch.setattr(optuna.storages, "RDBStorage", Server)
     url = f"sqlite:///{tmp_path / 'far.db'}?password=0ther-pw"
     with Study.open(folder, url) as study:
-        monkeypatch.setattr(module, "add_trials", gone)
+        monkeypatch.setattr(optuna.Study, "add_trials", gone)
         study.record([make(0)])
         study.record([make(1)])
         (notice,) = study.notices
@@ -783,13 +811,13 @@ def test_optuna_is_kept_quiet_and_left_as_it_was(
         levels.append(optuna.logging.get_verbosity())
         warnings.warn("experimental", optuna.exceptions.ExperimentalWarning, stacklevel=1)
 
-    monkeypatch.setattr(module, "add_trials", add_trials)
+    monkeypatch.setattr(optuna.Study, "add_trials", add_trials)
     optuna.logging.set_verbosity(logging.INFO)
     before = list(warnings.filters)
     with Study.open(folder) as study:
         study.record([make(0)])
         assert study.notices == []
-    assert levels == [logging.ERROR] * 2
+    assert levels == [logging.ERROR] * 2  # one creates the study
     assert capfd.readouterr() == ("", "")
     assert optuna.logging.get_verbosity() == logging.INFO
     assert list(warnings.filters) == before
@@ -825,3 +853,71 @@ def test_latest_is_the_study_last_worked_on(tmp_path: Path) -> None:
     assert latest(tmp_path) == "b"
     (tmp_path / "b/results/000001.jsonl").unlink()
     assert latest(tmp_path) == "b"
+
+
+OLDER = {
+    "key": "0" * 32,
+    "status": "complete",
+    "objective": 3.0,
+    "heldout": 3.0,
+    "curve": [3.0],
+    "seconds": 1.0,
+    "steps": 10,
+    "finished_at": 1e9,
+    "error": "",
+    "device": "cpu",
+    "trial": {
+        "hps": {"eta": 1.0},
+        "seed": 0,
+        "phase": "eta",
+        "setup": {
+            "numerics": 2,
+            "parameterization": {"_target_": "sweeper.scaling.umup.UMuP"},
+            "model": {"_target_": "sweeper.models.llama.Llama", "width": 16, "depth": 1},
+            "base": {"width": 16, "depth": 1},
+            "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
+            "data": {"digest": "x", "classes": 256},
+            "train": {"steps": 10, "batch_size": 1, "seq_len": 8},
+        },
+    },
+}
+"""A line before records named their format: `hps` are logarithms, plugins are import paths."""
+
+
+@pytest.mark.parametrize("age", ["older", "newer"])
+def test_a_study_of_another_format_is_refused_and_left_as_it_is(
+    folder: Path, unmirrored: None, age: str
+) -> None:
+    Study.open(folder).record([make(0)])
+    record = OLDER if age == "older" else make(1).to_json() | {"format": FORMAT + 1}
+    other = folder / "results" / "000002.jsonl"
+    other.write_text(json.dumps(record) + "\n")
+    before = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
+    for use in (Study.open, Study.read):
+        with pytest.raises(BadInput, match=f"{folder} was written by an? {age} version") as caught:
+            use(folder)
+        assert "search anew under another study.name, or use that version" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("config", "age"),
+    [
+        ("parameterization:\n  _target_: sweeper.scaling.umup.UMuP\n", "older"),
+        (f"format: {FORMAT + 1}\nparameterization: {{}}\n", "newer"),
+        (f"format: {FORMAT}\nparameterization: {{}}\n", ""),
+        ("rubbish", ""),
+        ("", ""),
+    ],
+)
+def test_a_configuration_of_another_format_is_refused(
+    folder: Path, unmirrored: None, config: str, age: str
+) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    for use in (Study.open, Study.read):
+        if age:
+            with pytest.raises(BadInput, match=f"written by an? {age} version"):
+                use(folder)
+        else:
+            assert len(use(folder)) == 0

@@ -1,23 +1,26 @@
-"""The loop, with a launcher and a study that only pretend."""
+"""What a search and a ladder train, with a runner and a study that only pretend."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper.control import Control
 from sweeper.errors import SweeperError
-from sweeper.launch.launcher import Work
+from sweeper.launch.executor import Context, Event, Finished, Machine
+from sweeper.launch.job import Job, Outcome
+from sweeper.replay import replay_ladder, replay_search
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LineRule
 from sweeper.search.lr import LearningRateLine
 from sweeper.search.strategy import Conclusion, History, Point
-from sweeper.sweep import Sweep, replay_ladder, replay_search
+from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import LadderRule, LadderSize, Size
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.training import helpers
@@ -52,38 +55,110 @@ class Study:
                 self.known[new.key] = new
 
 
-class Launcher:
-    """Trains by `loss`, in any order; remembers what it was asked for. Loses `lose` trials."""
+@dataclass(frozen=True)
+class MadeUp:
+    """The task of one trial, trained by a formula."""
 
-    def __init__(self, loss: Objective, stop_after: float = math.inf, lose: int = 0) -> None:
+    trials: tuple[Trial, ...]
+    objective: float
+
+    def run(self, control: Control) -> Outcome:
+        control.progress(1.0)
+        return Outcome(results=(result(self.trials[0], self.objective),))
+
+    def to_json(self) -> dict[str, Any]:
+        raise TypeError("it stays here")
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MadeUp:
+        raise NotImplementedError
+
+    def modules(self) -> list[str]:
+        return []
+
+
+class Trainer:
+    """Runner, launcher and executor in one: trains by `loss`, at most `slots` jobs at a time.
+
+    Of the jobs at hand a random one ends next, or with `newest` that which came last. The runner
+    forgets `lose` trials. It remembers what it was asked for, and what it has trained.
+    """
+
+    retries, pins_gpus, device = 0, False, None
+    layouts = range(1, 2)
+
+    def __init__(
+        self,
+        loss: Objective,
+        stop_after: float = math.inf,
+        lose: int = 0,
+        slots: int = 1000,
+        newest: bool = False,
+    ) -> None:
         self.loss, self.stop_after, self.lose = loss, stop_after, lose
+        self.slots, self.newest = slots, newest
+        self.recovered: dict[str, tuple[Trial, ...]] = {}
         self.asked: list[list[Trial]] = []
         self.trained: list[str] = []
+        self.jobs: list[Job] = []
 
-    def run(self, work: Work) -> Iterator[list[Result]]:
-        lost: set[str] = set()
-        while trials := [trial for trial in work.pending() if trial.key not in lost]:
-            self.asked.append(list(trials))
-            shuffled = random.Random(len(self.asked)).sample(trials, len(trials))
-            lost |= {trial.key for trial in shuffled[: self.lose]}
-            for trial in shuffled[self.lose :]:
-                yield [self.trained_one(trial, work)]
+    def open(self, *_: Any) -> Trainer:
+        return self
 
-    def trained_one(self, trial: Trial, work: Work) -> Result:
+    def executor(self, context: Context) -> Trainer:
+        self.jobs.clear()
+        return self
+
+    def machine(self) -> Machine:
+        return Machine()
+
+    def batches(self, trials: Sequence[Trial], executor: Any) -> list[tuple[Trial, ...]]:
+        self.asked.append(list(trials))
+        return [(trial,) for trial in trials[self.lose :]]
+
+    def job(self, batch: tuple[Trial, ...], pruner: Any) -> Job:
+        return Job(task=MadeUp(batch, self.objective(batch[0])))
+
+    def objective(self, trial: Trial) -> float:
+        return self.loss(trial.log2_hps, trial.seed)
+
+    def room(self, *, ahead: bool = False) -> bool:
+        return len(self.jobs) < self.slots
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def poll(self, *, wait: bool = True) -> list[Event]:
         if len(self.trained) >= self.stop_after:
             raise KeyboardInterrupt
-        self.trained.append(trial.key)
-        work.watch(1.0)
-        return result(trial, self.loss(trial.log2_hps, trial.seed))
+        chance = random.Random(len(self.trained))
+        job = self.jobs.pop() if self.newest else self.jobs.pop(chance.randrange(len(self.jobs)))
+        self.trained.append(job.trials[0].key)
+        return [Finished(job=job.id, outcome=job.task.run(Control()))]
+
+    def settled(self) -> bool:
+        return False
+
+    def forget(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def tidy(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class Watcher:
-    """Monitor and logger at once."""
+    """Listener and logger at once."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
         self.done: list[Result] = []
         self.logged: list[Result] = []
+
+    def watch(self, states: Any) -> None:
+        assert states() == []
 
     def proposed(self, known: int, missing: Sequence[Trial]) -> None:
         assert missing
@@ -103,11 +178,13 @@ class Watcher:
 
 
 def make(
-    launcher: Launcher, study: Study | None = None, search: Any = LINE, **experiment: Any
+    trainer: Trainer, study: Study | None = None, search: Any = LINE, **experiment: Any
 ) -> tuple[Sweep, Study, Watcher]:
     study, watcher = study or Study(), Watcher()
-    made = Experiment(search=search, space=SPACE, **experiment)
-    return Sweep(made, study, launcher, watcher, watcher), study, watcher  # type: ignore[arg-type]
+    made = Experiment(
+        search=search, space=SPACE, runner=trainer, launcher=trainer, logger=watcher, **experiment
+    )
+    return Sweep(made, study, watcher), study, watcher  # type: ignore[arg-type]
 
 
 def search(sweep: Sweep) -> tuple[Conclusion, list[tuple[int, bool]]]:
@@ -120,7 +197,7 @@ def fails_at(loss: Objective, *etas: float) -> Objective:
 
 
 def test_trains_what_the_strategy_asks_for_and_records_it() -> None:
-    launcher = Launcher(basin(SPACE))
+    launcher = Trainer(basin(SPACE))
     sweep, study, watcher = make(launcher)
     found, said = search(sweep)
     assert [len(trials) for trials in launcher.asked] == [5, 4]
@@ -133,10 +210,10 @@ def test_trains_what_the_strategy_asks_for_and_records_it() -> None:
 
 
 def test_a_finished_search_trains_nothing_again() -> None:
-    _, study, _ = make(first := Launcher(basin(SPACE)))
+    _, study, _ = make(first := Trainer(basin(SPACE)))
     sweep, study, _ = make(first, study)
     found, _ = search(sweep)
-    second = Launcher(basin(SPACE))
+    second = Trainer(basin(SPACE))
     again, _, watcher = make(second, Study(*reversed(study.results())))
     assert search(again) == (found, [(9, True)])
     assert second.asked == [] and watcher.told == []
@@ -144,53 +221,53 @@ def test_a_finished_search_trains_nothing_again() -> None:
 
 @pytest.mark.parametrize("after", [1, 4, 5, 7])
 def test_interrupted_it_goes_on_to_the_same_conclusion(after: int) -> None:
-    whole = search(make(Launcher(basin(SPACE)))[0])[0]
-    sweep, study, _ = make(Launcher(basin(SPACE), stop_after=after))
+    whole = search(make(Trainer(basin(SPACE)))[0])[0]
+    sweep, study, _ = make(Trainer(basin(SPACE), stop_after=after))
     with pytest.raises(KeyboardInterrupt):
         search(sweep)
     assert len(study.known) == after
-    rest = Launcher(basin(SPACE))
+    rest = Trainer(basin(SPACE))
     found, _ = search(make(rest, study)[0])
     assert found == whole and len(rest.trained) == 9 - after
 
 
 def test_a_failed_trial_ends_as_infinite_and_is_tried_again_by_the_next_sweep() -> None:
-    first = Launcher(fails_at(basin(SPACE), 0.0))
+    first = Trainer(fails_at(basin(SPACE), 0.0))
     sweep, study, watcher = make(first)
     found, _ = search(sweep)
     assert len(first.trained) == len(set(first.trained))  # not again in the same sweep
     assert dict(found.lines[0].points_log2)[0.0] == math.inf and math.isfinite(found.objective)
     assert [one.status for one in watcher.done].count("failed") == 1
 
-    second = Launcher(basin(SPACE))
+    second = Trainer(basin(SPACE))
     found, _ = search(make(second, study)[0])
     assert dict(found.lines[0].points_log2)[0.0] == pytest.approx(
         basin(SPACE)({"eta": 0, "alpha": 0}, 0)
     )
-    assert found == search(make(Launcher(basin(SPACE)))[0])[0]
+    assert found == search(make(Trainer(basin(SPACE)))[0])[0]
     assert all(r.status == "complete" for r in study.results() if r.trial.log2_hps["eta"] == 0.0)
 
 
 def test_a_trial_that_fails_again_ends_the_next_sweep_too() -> None:
-    sweep, study, _ = make(Launcher(fails_at(basin(SPACE), 0.0)))
+    sweep, study, _ = make(Trainer(fails_at(basin(SPACE), 0.0)))
     first, _ = search(sweep)
-    again = Launcher(fails_at(basin(SPACE), 0.0))
+    again = Trainer(fails_at(basin(SPACE), 0.0))
     second, _ = search(make(again, study)[0])
     assert second == first and len(again.trained) == 1
 
 
 def test_a_diverged_trial_stays_on_the_curve_and_is_not_tried_again() -> None:
     cliff = lambda hps, seed: math.inf if hps["eta"] > 0 else basin(SPACE)(hps, seed)  # noqa: E731
-    sweep, study, _ = make(Launcher(cliff))
+    sweep, study, _ = make(Trainer(cliff))
     found, _ = search(sweep)
     assert math.inf in dict(found.lines[0].points_log2).values()
     assert {r.status for r in study.results()} == {"complete", "diverged"}
-    again = Launcher(cliff)
+    again = Trainer(cliff)
     assert search(make(again, study)[0])[0] == found and again.trained == []
 
 
-def test_a_launcher_that_gives_no_result_ends_the_sweep() -> None:
-    sweep, study, _ = make(Launcher(basin(SPACE), lose=2))
+def test_trials_that_nobody_trains_end_the_sweep() -> None:
+    sweep, study, _ = make(Trainer(basin(SPACE), lose=2))
     with pytest.raises(SweeperError, match="no result for 2 of 5 trials"):
         search(sweep)
     assert len(study.known) == 3
@@ -213,7 +290,7 @@ class Twice:
 
 
 def test_duplicates_are_trained_once() -> None:
-    launcher = Launcher(basin(SPACE))
+    launcher = Trainer(basin(SPACE))
     sweep, _, watcher = make(launcher, search=Twice())
     found, _ = search(sweep)
     assert len(launcher.trained) == 1 and found.runs == 3
@@ -222,7 +299,7 @@ def test_duplicates_are_trained_once() -> None:
 
 def test_replay_sees_its_own_questions_in_its_own_order_only() -> None:
     strategy = IndependentSearch(runs=12, seeds=1)
-    sweep, study, _ = make(Launcher(basin(SPACE, spread=0.01)), search=strategy)
+    sweep, study, _ = make(Trainer(basin(SPACE, spread=0.01)), search=strategy)
     search(sweep)
     experiment = Experiment(search=strategy, space=SPACE)
     stranger = experiment.trial(LARGE, {"eta": 0.0, "alpha": 0.0}, 0, "eta")
@@ -251,16 +328,15 @@ def widths(large: float) -> Objective:
     return lambda hps, seed: 3 + 0.1 * (hps["eta"] - large) ** 2 + 0.01 * seed
 
 
-class BySize(Launcher):
+class BySize(Trainer):
     """The optimum depends on the size: 0.5 at the base, `large` at the other."""
 
     def __init__(self, large: float) -> None:
-        super().__init__(lambda hps, seed: 0.0)
+        super().__init__(lambda hps, seed: 0.0, slots=1)
         self.large = large
 
-    def trained_one(self, trial: Trial, work: Work) -> Result:
-        self.loss = widths(0.5 if trial.width == 32 else self.large)
-        return super().trained_one(trial, work)
+    def objective(self, trial: Trial) -> float:
+        return widths(0.5 if trial.width == 32 else self.large)(trial.log2_hps, trial.seed)
 
 
 def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_end() -> None:
@@ -278,19 +354,19 @@ def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_en
 def test_rungs_of_other_batches_and_steps_are_setups_of_their_own() -> None:
     base = LadderSize(width=32, depth=2, batch_size=4, steps=100)
     rungs = [base, replace(base, batch_size=8), replace(base, steps=200)]
-    launcher = Launcher(widths(0.5))
+    launcher = Trainer(widths(0.5))
     sweep, study, _ = make(launcher, transfer=RULE)
     curves = sweep.ladder(BEST, rungs)
     assert [curve.size for curve in curves] == rungs
     assert len(study.results()) == 3 * 9 * 2
-    trained = {tuple(sorted(r.trial.setup["train"].items())) for r in study.results()}
-    assert trained == {tuple(sorted(rung.train().items())) for rung in rungs}
+    trained = {(r.trial.spec.train.batch_size, r.trial.spec.train.steps) for r in study.results()}
+    assert trained == {(size.batch_size, size.steps) for size in rungs}
 
 
 def test_ladder_shares_the_runs_that_the_search_has_trained() -> None:
-    sweep, study, _ = make(Launcher(widths(0.5)), transfer=RULE)
+    sweep, study, _ = make(Trainer(widths(0.5)), transfer=RULE)
     found, _ = search(sweep)
-    launcher = Launcher(widths(0.5))
+    launcher = Trainer(widths(0.5))
     make(launcher, study, transfer=RULE)[0].ladder(dict(found.best_log2), [BASE])
     trained = {(t.log2_hps["eta"], t.seed) for trials in launcher.asked for t in trials}
     searched = {(r.trial.log2_hps["eta"], 0) for r in study.results() if r.trial.phase == "eta"}
@@ -303,11 +379,11 @@ def test_ladder_keeps_diverged_and_failed_runs_as_infinite() -> None:
             return math.inf
         return math.nan if (hps["eta"], seed) == (0.0, 1) else 3 + hps["eta"] ** 2
 
-    sweep, study, _ = make(Launcher(loss), transfer=RULE)
+    sweep, study, _ = make(Trainer(loss), transfer=RULE)
     (curve,) = sweep.ladder(BEST, [BASE])
     assert curve.losses[1.5] == (math.inf, math.inf)
     assert curve.losses[0.0] == (3.0, math.inf)
-    retried = Launcher(lambda hps, seed: 3.0)
+    retried = Trainer(lambda hps, seed: 3.0)
     (curve,) = make(retried, study, transfer=RULE)[0].ladder(BEST, [BASE])
     assert curve.losses[0.0] == (3.0, 3.0) and len(retried.trained) == 1
 
@@ -332,12 +408,7 @@ def test_a_strategy_is_asked_once_for_every_batch_however_often_the_launcher_ask
             asked.append(len(history.results))
             return super().propose(space, history)
 
-    class Eager(Launcher):
-        def run(self, work: Work) -> Iterator[list[Result]]:
-            while trials := work.pending():
-                yield [self.trained_one(trials[-1], work)]
-
-    launcher = Eager(basin(SPACE))
+    launcher = Trainer(basin(SPACE), slots=1)
     sweep, _, _ = make(launcher, search=Counted(line=LineRule(points=5)))
     found, said = search(sweep)
     assert len(launcher.trained) == found.runs == len(set(launcher.trained))
@@ -346,27 +417,20 @@ def test_a_strategy_is_asked_once_for_every_batch_however_often_the_launcher_ask
     assert [runs for runs, final in said if not final] == sorted(set(asked) - {0, found.runs})
 
 
-class OneByOne(Launcher):
-    """Has room for one trial: asks anew after every result, and takes the newest first."""
-
-    def run(self, work: Work) -> Iterator[list[Result]]:
-        while trials := work.pending():
-            self.asked.append(list(trials))
-            yield [self.trained_one(trials[-1], work)]
-
-
 def test_a_line_that_is_ahead_does_not_wait_for_the_others() -> None:
     strategy = IndependentSearch(runs=14, seeds=1, lines=LineRule(step=1.0))
     loss = basin({**SPACE, "beta": Axis(low=-2, high=2)}, at={"beta": 0.75})
     space = {**SPACE, "beta": Axis(low=-2, high=2)}
 
-    def sweep_of(launcher: Launcher) -> tuple[Sweep, Launcher]:
+    def sweep_of(trainer: Trainer) -> tuple[Sweep, Trainer]:
         study, watcher = Study(), Watcher()
-        experiment = Experiment(search=strategy, space=space)
-        return Sweep(experiment, study, launcher, watcher, watcher), launcher  # type: ignore[arg-type]
+        given: Any = {"runner": trainer, "launcher": trainer, "logger": watcher}
+        experiment = Experiment(search=strategy, space=space, **given)
+        return Sweep(experiment, study, watcher), trainer  # type: ignore[arg-type]
 
-    slow, whole = sweep_of(Launcher(loss))
-    fast, ahead = sweep_of(OneByOne(loss))
+    slow, whole = sweep_of(Trainer(loss))
+    # While the oldest job goes on, the other place serves all that can be named meanwhile.
+    fast, ahead = sweep_of(Trainer(loss, slots=2, newest=True))
     assert search(slow)[0] == search(fast)[0]
     assert set(ahead.trained) == set(whole.trained)
     lines = [[t for t in asked if t.phase == "lines"] for asked in ahead.asked]
@@ -379,7 +443,7 @@ def test_a_line_that_is_ahead_does_not_wait_for_the_others() -> None:
 
 @pytest.mark.parametrize(("high", "longest"), [(None, 2), (1.0, 4), (-1.0, 1), (9.0, 8)])
 def test_pruning_waits_for_the_longest_warm_up(high: float | None, longest: int) -> None:
-    sweep, _, _ = make(Launcher(basin(SPACE)))
+    sweep, _, _ = make(Trainer(basin(SPACE)))
     if high is not None:
         sweep.experiment.space = SPACE | {"warmup": Axis(low=-2, high=high)}  # type: ignore[attr-defined,operator]
     sweep._prune = "median"

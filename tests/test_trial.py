@@ -7,22 +7,80 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
-from sweeper.trial import Axis, Result, Trial, defaults, digest, encode
+from sweeper.files import BROKEN
+from sweeper.train_settings import TrainSettings
+from sweeper.trial import (
+    FORMAT,
+    Axis,
+    OtherFormat,
+    PluginSpec,
+    Result,
+    Trial,
+    TrialSpec,
+    defaults,
+    digest,
+    encode,
+    log2,
+    plain,
+)
 
-SETUP = {"model": {"width": 64, "depth": 2}, "optimizer": {"betas": [0.9, 0.999]}}
-TRIAL = Trial(setup=SETUP, hps={"eta": 1.0, "alpha": 0.0}, seed=3, phase="random")
+SPEC = TrialSpec(
+    runner={"name": "engine", "numerics": 1},
+    parameterization=PluginSpec(name="umup", arguments={"scaled_embedding_lr": True}),
+    model=PluginSpec(name="llama", arguments={"head_size": 8, "ffn_ratio": 2.75}),
+    width=64,
+    depth=2,
+    base_width=32,
+    base_depth=1,
+    optimizer=PluginSpec(name="adamw", arguments={"betas": [0.9, 0.999]}),
+    data={"digest": "x", "classes": 256},
+    train=TrainSettings(steps=10, batch_size=4, seq_len=8),
+)
+TRIAL = Trial(spec=SPEC, log2_hps={"eta": 1.0, "alpha": 0.0}, seed=3, phase="random")
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | st.integers() | finite | st.text()
 json_values = st.recursive(
     scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
 )
+mappings = st.dictionaries(st.text(), json_values, max_size=3)
+plugins = st.builds(PluginSpec, name=st.text(), arguments=mappings)
+counts = st.integers(1, 2**31)
+shares = st.floats(0, 1)
+train_settings = st.builds(
+    TrainSettings,
+    steps=counts,
+    batch_size=counts,
+    seq_len=counts,
+    warmup=shares,
+    final_lr=shares,
+    objective_window=st.floats(0, 1, exclude_min=True),
+    heldout_batches=counts,
+    precision=st.sampled_from(["float32", "tf32", "bfloat16", "float64"]),
+    clip=st.none() | st.floats(0, exclude_min=True, allow_infinity=False),
+)
+specs = st.builds(
+    TrialSpec,
+    runner=mappings,
+    parameterization=plugins,
+    model=plugins,
+    width=counts,
+    depth=counts,
+    base_width=counts,
+    base_depth=counts,
+    optimizer=plugins,
+    data=mappings,
+    train=train_settings,
+    fp8=st.none() | plugins,
+)
+log2_hps = st.dictionaries(st.text(), st.floats(-60, 60), max_size=4)
 trials = st.builds(
     Trial,
-    setup=st.dictionaries(st.text(), json_values, max_size=4),
-    hps=st.dictionaries(st.text(), st.floats(-60, 60), max_size=4),
+    spec=specs,
+    log2_hps=log2_hps,
     seed=st.integers(0, 2**31),
     phase=st.text(),
+    measurement=st.text(),
 )
 results = st.builds(
     Result,
@@ -35,7 +93,66 @@ results = st.builds(
     steps=st.integers(0),
     finished_at=st.floats(),
     error=st.text(),
+    measurements=json_values,
 )
+
+
+@given(log2_hps)
+def test_logarithms_and_plain_values_are_inverse(hps: dict[str, float]) -> None:
+    back = log2(plain(hps))
+    assert back == pytest.approx(hps, rel=1e-12, abs=1e-12)
+    assert plain(back) == pytest.approx(plain(hps), rel=1e-12)
+    assert all(value > 0 for value in plain(hps).values())
+
+
+def test_plain_values_are_powers_of_two() -> None:
+    assert plain({"eta": -3.0, "alpha": 0.5}) == {"eta": 0.125, "alpha": 2**0.5}
+    assert log2({"eta": 0.125, "alpha": 4.0}) == {"eta": -3.0, "alpha": 2.0}
+    assert plain({"eta": 5000.0}) == {"eta": math.inf}
+    with pytest.raises(ValueError, match="domain"):
+        log2({"eta": 0.0})
+
+
+@given(specs)
+def test_a_specification_survives_strict_json(spec: TrialSpec) -> None:
+    text = json.dumps(spec.to_json(), allow_nan=False)
+    back = TrialSpec.from_json(json.loads(text))
+    assert back == spec and hash(back) == hash(spec) and back.to_json() == spec.to_json()
+    assert replace(spec, width=spec.width + 1) != spec
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": "64"}, "whole number"),
+        ({"depth": True}, "whole number"),
+        ({"model": {"nam": "llama"}}, "nam"),
+        ({"model": "llama"}, "mapping"),
+        ({"optimizer": {"name": "adamw", "arguments": [1]}}, "mapping"),
+        ({"runner": "engine"}, "mapping"),
+        ({"train": {"steps": 0, "batch_size": 1, "seq_len": 1}}, "steps"),
+        ({"train": None}, "mapping"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_damaged_specification_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(BROKEN, match=message):
+        TrialSpec.from_json(SPEC.to_json() | change)
+
+
+@pytest.mark.parametrize("part", SPEC.to_json())
+def test_a_specification_with_a_part_missing_is_refused(part: str) -> None:
+    record = SPEC.to_json()
+    del record[part]
+    with pytest.raises(BROKEN):
+        TrialSpec.from_json(record)
+
+
+@given(trials)
+def test_a_trial_survives_strict_json(trial: Trial) -> None:
+    back = Trial.from_json(json.loads(json.dumps(trial.to_json(), allow_nan=False)))
+    assert back == trial and back.key == trial.key and back.phase == trial.phase
+    assert back.hps == trial.hps
 
 
 @given(results)
@@ -54,7 +171,7 @@ def test_result_with_another_trial_than_its_key_is_refused(result: Result, seed:
         Result.from_json(record)
 
 
-@pytest.mark.parametrize("gone", ["key", "trial", "objective", "curve", "status"])
+@pytest.mark.parametrize("gone", ["format", "key", "trial", "objective", "curve", "status"])
 def test_result_record_with_a_part_missing_is_refused(gone: str) -> None:
     record = Result(trial=TRIAL, status="complete", objective=1.0).to_json()
     del record[gone]
@@ -66,33 +183,65 @@ def test_key_depends_on_all_that_determines_the_result_and_on_nothing_else() -> 
     keys = {
         TRIAL.key,
         replace(TRIAL, seed=4).key,
-        replace(TRIAL, hps={"eta": 1.5, "alpha": 0.0}).key,
-        replace(TRIAL, hps={"eta": 1.0}).key,
-        replace(TRIAL, setup=SETUP | {"optimizer": {}}).key,
+        replace(TRIAL, log2_hps={"eta": 1.5, "alpha": 0.0}).key,
+        replace(TRIAL, log2_hps={"eta": 1.0}).key,
+        replace(TRIAL, spec=replace(SPEC, optimizer=PluginSpec(name="adamw"))).key,
+        replace(TRIAL, spec=replace(SPEC, base_depth=2)).key,
+        replace(TRIAL, measurement="coordinates").key,
     }
-    assert len(keys) == 5
+    assert len(keys) == 7
     assert replace(TRIAL, phase="line").key == TRIAL.key
     assert replace(TRIAL, phase="line") == TRIAL
     assert len(TRIAL.key) == 32 and set(TRIAL.key) <= set("0123456789abcdef")
 
 
 def test_key_sees_through_spelling() -> None:
-    same = replace(
-        TRIAL, hps={"alpha": -0.0, "eta": 1 + 1e-12}, setup=dict(reversed(SETUP.items()))
-    )
+    data = dict(reversed(SPEC.data.items()))
+    same = replace(TRIAL, log2_hps={"alpha": -0.0, "eta": 1 + 1e-12}, spec=replace(SPEC, data=data))
     assert same.key == TRIAL.key
-    tuples = replace(TRIAL, setup=SETUP | {"optimizer": {"betas": (0.9, 0.999)}})
-    assert tuples.key == TRIAL.key
+    optimizer = PluginSpec(name="adamw", arguments={"betas": (0.9, 0.999)})
+    assert replace(TRIAL, spec=replace(SPEC, optimizer=optimizer)).key == TRIAL.key
 
 
 def test_key_never_changes_between_versions() -> None:
     """A new spelling of the key would run every trial of every study again."""
-    assert TRIAL.key == "3313479f5bec7630a3df0286053c343f"
+    assert TRIAL.key == "d05dec581f35559ee281225c590ec99f"
 
 
 def test_trial_shows_its_size_and_its_values() -> None:
     assert (TRIAL.width, TRIAL.depth) == (64, 2)
-    assert TRIAL.values() == {"eta": 2.0, "alpha": 1.0}
+    assert TRIAL.hps == {"eta": 2.0, "alpha": 1.0}
+
+
+def test_a_record_holds_both_kinds_of_values_and_they_must_agree() -> None:
+    record = Result(trial=TRIAL, status="complete", objective=1.0).to_json()
+    assert record["trial"]["hps"] == {"eta": 2.0, "alpha": 1.0}
+    assert record["trial"]["log2_hps"] == {"eta": 1.0, "alpha": 0.0}
+    for hps in ({"eta": 2.0}, {"eta": 2.0, "alpha": 1.1}, {"eta": 2.0, "beta": 1.0}):
+        record["trial"]["hps"] = hps
+        with pytest.raises(ValueError, match="do not agree"):
+            Result.from_json(record)
+
+
+def test_what_is_not_measured_is_not_written() -> None:
+    result = Result(trial=TRIAL, status="complete", objective=1.0)
+    assert "measurements" not in result.to_json() and "measurement" not in result.to_json()["trial"]
+    assert "fp8" not in SPEC.to_json()
+    measured = replace(
+        result, trial=replace(TRIAL, measurement="rms"), measurements=[{"rms": 1.5}]
+    ).to_json()
+    assert measured["measurements"] == [{"rms": 1.5}] and measured["trial"]["measurement"] == "rms"
+
+
+@pytest.mark.parametrize("written", [1, FORMAT - 1, FORMAT + 1])
+def test_a_record_of_another_format_is_told_from_a_damaged_one(written: int) -> None:
+    record = Result(trial=TRIAL, status="complete", objective=1.0).to_json()
+    with pytest.raises(OtherFormat) as caught:
+        Result.from_json(record | {"format": written})
+    assert caught.value.format == written
+    del record["format"]
+    with pytest.raises(ValueError, match="no format"):
+        Result.from_json(record)
 
 
 def test_grid_reaches_both_ends_despite_rounding() -> None:

@@ -74,23 +74,22 @@ def _own(name: str, words: str, **more: Any) -> Side:
 
 
 OWN = {
-    "pack": _own("packs of 64", f"search=random launcher.pack=64 {TEXT}"),
-    "single": _own("one at a time", f"search=random launcher.pack=1 {TEXT}"),
-    "tpe": _own("TPE, one at a time", f"search=tpe search.batch=1 launcher.pack=1 {TEXT}"),
+    "pack": _own("packs of 64", f"search=random runner.pack=64 {TEXT}"),
+    "single": _own("one at a time", f"search=random runner.pack=1 {TEXT}"),
+    "tpe": _own("TPE, one at a time", f"search=tpe search.batch=1 runner.pack=1 {TEXT}"),
     "pack-mlp": _own(
         "packs of 64, a step of an MLP",
-        f"search=random launcher.pack=64 launcher.device=cpu {TINY}",
+        f"search=random runner.pack=64 runner.device=cpu {TINY}",
         trains=True,
     ),
     "single-mlp": _own(
         "one at a time, a step of an MLP",
-        f"search=random launcher.pack=1 launcher.device=cpu {TINY}",
+        f"search=random runner.pack=1 runner.device=cpu {TINY}",
         trains=True,
     ),
     "worker-mlp": _own(
         "in a warm worker process, a step of an MLP",
-        "search=random launcher=local launcher.workers=1 launcher.pack=1 launcher.device=cpu "
-        f"{TINY}",
+        f"search=random launcher=local launcher.workers=1 runner.pack=1 runner.device=cpu {TINY}",
         trains=True,
         worker=True,
     ),
@@ -132,7 +131,7 @@ OTHERS = [
 ]
 
 
-def instant(pack: Any, execution: Any, reporter: Any, pruner: Any) -> tuple[list[Any], list[Any]]:
+def instant(pack: Any, execution: Any, control: Any, pruner: Any) -> list[Any]:
     """In place of training: a result with a full curve for every trial, at once."""
     from sweeper.trial import Result
 
@@ -152,8 +151,8 @@ def instant(pack: Any, execution: Any, reporter: Any, pruner: Any) -> tuple[list
                 finished_at=time.time(),
             )
         )
-    reporter.progress(1.0)
-    return results, []
+    control.progress(1.0)
+    return results
 
 
 def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, Any]:
@@ -188,7 +187,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
         ends.append(time.perf_counter())
 
     profile = cProfile.Profile()
-    training = nullcontext() if side.trains else patch("sweeper.launch.inline.run_pack", instant)
+    training = nullcontext() if side.trains else patch("sweeper.runner.tasks.train", instant)
     with (
         StudyLock(settings.folder),
         Study.open(settings.folder) as study,

@@ -38,7 +38,7 @@ STRETCHES = 50
 LINE = "search=lr search.line.step=0.5 search.line.points=17 search.line.extend=0"
 MUP = f"{LINE} parameterization.space.eta.low=-12 parameterization.space.eta.high=-4"
 UMUP = f"{LINE} parameterization.space.eta.low=-3 parameterization.space.eta.high=5"
-COMMON = "launcher.device=cpu train.batch_size=4 train.seq_len=32"
+COMMON = "runner.device=cpu train.batch_size=4 train.seq_len=32"
 SEARCHES = {
     "line-umup-w32-s200": f"parameterization=umup {UMUP} model.width=32 train.steps=200"
     " search.seeds=2",

@@ -68,13 +68,12 @@ class Plain:
 
     def _groups(self, pack: PackRun) -> list[dict[str, Any]]:
         """Parameters of equal settings as one group."""
-        hps, own = self.trial.hps, pack.prepared.optimizer
+        own = pack.prepared.optimizer
         groups: dict[tuple[float, float, float], list[Any]] = {}
-        scales = pack.prepared.scales(hps)
+        prescriptions = pack.prepared.prescriptions(self.trial.values())
         for name, parameter in self.model.named_parameters():
-            scale = scales[name]
-            decay = own.weight_decay * scale.weight_decay  # type: ignore[attr-defined]
-            key = (hps["eta"] * scale.lr, own.eps * scale.eps, decay)  # type: ignore[attr-defined]
+            numbers = prescriptions[name]
+            key = (numbers.lr, numbers.eps, numbers.weight_decay)
             groups.setdefault(key, []).append(parameter)
         betas = (own.beta1, own.beta2)  # type: ignore[attr-defined]
         return [
@@ -172,7 +171,7 @@ def overrides(options: argparse.Namespace, width: int, root: Path) -> list[str]:
     words += [f"model.width={width}", f"model.depth={options.depth}"]
     words += [f"train.steps={options.steps}", f"train.batch_size={options.batch_size}"]
     words += [f"train.seq_len={options.seq_len}", f"launcher={options.launcher}"]
-    words += [f"launcher.device={options.device}", f"search.eta.points={options.eta_points}"]
+    words += [f"runner.device={options.device}", f"search.eta.points={options.eta_points}"]
     return [*words, f"search.runs={options.runs}", *options.overrides]
 
 

@@ -147,7 +147,7 @@ class Lab:
         Console(width=None if sys.stdout.isatty() else 120).print(made)
         claims = [asdict(one) for one in self.claims]
         # Where trials are trained and kept changes nothing.
-        words = [word for word in self.passed if not word.startswith("launcher")]
+        words = [word for word in self.passed if not word.startswith(("launcher", "runner"))]
         command = shlex.join(["python", f"scripts/figures/{self.name}.py", *words])
         record = {"figure": self.name, "size": size, "command": command, "claims": claims}
         write_json(self.folder / "claims.json", record)

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 from sweeper.report.plots import MARKERS, STYLE
 from sweeper.transfer.estimate import Estimate
-from sweeper.transfer.rules import SPREAD
+from sweeper.transfer.rules import MAX_SPREAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _keeps(lab: Lab, row: Document) -> None:
         printed.source,
         f"{printed.optimizer}: {printed.formula} {what} over shapes and widths",
         f"changes from {min(changes):.2f} to {max(changes):.2f} over {len(changes)} shapes, "
-        f"a factor of {row['spread']:.2f} (constant: at most {SPREAD})",
+        f"a factor of {row['spread']:.2f} (constant: at most {MAX_SPREAD})",
         "borne out" if row["keeps"] == printed.keeps else "not borne out",
     )
 

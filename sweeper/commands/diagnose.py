@@ -191,9 +191,9 @@ class Clinic:
 
 
 def _prescribed(prepared: PreparedSpec, eta: float, best_log2: Log2Hps) -> object:
-    """All that a scheme says of a model at one rate (log2)."""
+    """All that a model is trained with at one learning rate (log2)."""
     hps = plain(Log2Hps({**best_log2, "eta": eta}))
-    return prepared.scales(hps), prepared.buffers(hps)
+    return prepared.prescriptions(hps), prepared.buffers(hps)
 
 
 def _head(prepared: PreparedSpec, hps: PlainHps) -> Head | None:

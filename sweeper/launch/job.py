@@ -51,14 +51,20 @@ class Resources:
 class JobFailure:
     """Why a job left trials without a result, and what may help.
 
-    `attempts` counts how often the job failed without coming further. `retry` tells that the same
-    job may do better another time, `blames_trials` that one of its trials may be the cause.
+    `reason` is one line, `details` the lines that tell more, such as the end of a log. `attempts`
+    counts how often the job failed without coming further. `retry` tells that the same job may do
+    better another time, `blames_trials` that one of its trials may be the cause.
     """
 
     reason: str
+    details: str = ""
     attempts: int = 1
     retry: bool = True
     blames_trials: bool = True
+
+    def __str__(self) -> str:
+        """All that is known, for the trial that fails of it."""
+        return f"{self.reason}:\n{self.details}" if self.details else self.reason
 
 
 @dataclass(frozen=True, kw_only=True)

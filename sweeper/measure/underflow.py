@@ -19,8 +19,8 @@ def below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> float:
     not finite, and for optimizers that divide by no such root.
     """
     run = PackRun(Pack(trials=(trial,), corpus=corpus), device)
-    roots = getattr(run.prepared.optimizer, "roots", None)
-    if roots is None:
+    second_moment_roots = getattr(run.prepared.optimizer, "second_moment_roots", None)
+    if second_moment_roots is None:
         run.program.release()
         return math.nan
     with quiet_attention():
@@ -31,8 +31,8 @@ def below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> float:
             run.program.release()
     small = total = 0
     with torch.no_grad():
-        found = roots(run.state, run.factors, run.step_index)
-        for root, eps in zip(found, run.factors.eps, strict=True):
+        roots = second_moment_roots(run.state, run.update_hps, run.step_index)
+        for root, eps in zip(roots, run.update_hps.eps, strict=True):
             if not root.isfinite().all():
                 return math.nan
             total += int((root > 0).sum())

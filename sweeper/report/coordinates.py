@@ -19,7 +19,7 @@ from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
 from sweeper.scaling.names import layer_of, with_layer
 from sweeper.transfer.coordinates import ANSWERS, Answer, CoordinateCheck, ModuleCheck
-from sweeper.transfer.rules import SPREAD, RuleRow
+from sweeper.transfer.rules import MAX_SPREAD, RuleRow
 
 T = TypeVar("T")
 COLUMNS = 4
@@ -298,7 +298,7 @@ def rules(console: Console, found: Sequence[RuleRow]) -> None:
         shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)
     console.print(shown)
     console.print(
-        f"Spread: largest over smallest; constant: at most {SPREAD:g}. sign: Adam, Lion; "
+        f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
         "orthogonal: Muon; normalized: unit Frobenius norm, one input.",
         highlight=False,
         soft_wrap=True,

@@ -1,1 +1,1 @@
-"""Scaling rules, one scheme a file; pure mathematics, no torch."""
+"""Scaling rules, and what they prescribe for a parameter; pure mathematics, no torch."""

@@ -1,8 +1,9 @@
 """Exponents of width: the learning rate's follows from (a, b), the optimizer and the alignment.
 
 Everett et al. (arXiv:2407.05872): a weight acts as `n^-a W x`, `W ~ N(0, n^-2b)`, its learning
-rate goes as `n^-c` and its gradient's entries as `n^-g`. A table of (a, b) by role is a gauge:
-tables that the symmetry of `shift` connects train alike and differ in what is written where.
+rate goes as `n^-c` and its gradient's entries as `n^-g`. A parameterization is a table of (a, b)
+by role. Tables that the abc symmetry (`shift`) connects are equivalent: they train alike and
+differ in what is written where.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from sweeper.scaling.spec import Role, Update
 Alignment = Literal["full", "none"]
 """Whether a layer's input has turned towards its update (full) or is as good as random."""
 
-Gauge = Mapping[Role, tuple[float, float]]
+ABExponents = Mapping[Role, tuple[float, float]]
 """(a, b) for embedding, hidden and readout."""
 
 EMBEDDING, HIDDEN, READOUT = Role.EMBEDDING, Role.HIDDEN, Role.READOUT
-STANDARD: Gauge = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (0, 0.5)}
-NTK: Gauge = {EMBEDDING: (0, 0), HIDDEN: (0.5, 0), READOUT: (0.5, 0)}
-MUP: Gauge = {EMBEDDING: (-0.5, 0.5), HIDDEN: (0, 0.5), READOUT: (0.5, 0.5)}
-"""Erratum E1: the readout is (1/2, 1/2); the printed (1/2, 0) trains as the standard one."""
-MEAN_FIELD: Gauge = {EMBEDDING: (0, 0), HIDDEN: (0.5, 0), READOUT: (1, 0)}
+STANDARD: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (0, 0.5)}
+NTK: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0.5, 0), READOUT: (0.5, 0)}
+MUP: ABExponents = {EMBEDDING: (-0.5, 0.5), HIDDEN: (0, 0.5), READOUT: (0.5, 0.5)}
+"""The readout is (1/2, 1/2): (1/2, 0) trains as `STANDARD` does (erratum E1, docs/errata.md)."""
+MEAN_FIELD: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0.5, 0), READOUT: (1, 0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Exponents:
     g: float = 0.0
 
 
-def movement(role: Role, update: Update, alignment: Alignment) -> float:
+def alignment_exponent(role: Role, update: Update, alignment: Alignment) -> float:
     """k: an update with entries of order 1 moves a layer's output by n^k.
 
     Contracting n terms gives n when input and update are aligned and n^1/2 when they are not;
@@ -66,36 +67,48 @@ def update_exponent(role: Role, update: Update, b: float, g: float) -> float:
 
 
 def exponents(
-    gauge: Gauge, role: Role, update: Update = Update.SIGN, alignment: Alignment = "full"
+    ab: ABExponents, role: Role, update: Update = Update.SIGN, alignment: Alignment = "full"
 ) -> Exponents:
-    """Exponents of a layer: its output must move by O(1), so `c = k - a - u` (section 2.3)."""
-    if role not in gauge:
+    """Exponents of a layer: a step must move its output by O(1).
+
+    The step n^-c n^-u, multiplied by n^-a and contracted to n^k, is of order 1 when
+    `c = k - a - u`. Everett et al.'s table of learning rates by optimizer is this equation for
+    u = g (SGD), 0 (Adam) and b (Adafactor).
+    """
+    if role not in ab:
         return Exponents()
     if role is READOUT:
-        return _readout(gauge, update, alignment)
-    a, b = gauge[role]
-    g = a + _backward(gauge, update, alignment)
+        return _readout(ab, update, alignment)
+    a, b = ab[role]
+    # d(loss)/dW is the multiplier, times the gradient of the layer's output, times its input,
+    # whose entries are of order 1.
+    g = a + _activation_gradient(ab, update, alignment)
     u = update_exponent(role, update, b, g)
-    return Exponents(a=a, b=b, c=movement(role, update, alignment) - a - u, g=g)
+    return Exponents(a=a, b=b, c=alignment_exponent(role, update, alignment) - a - u, g=g)
 
 
-def _readout(gauge: Gauge, update: Update, alignment: Alignment) -> Exponents:
+def _readout(ab: ABExponents, update: Update, alignment: Alignment) -> Exponents:
     """The readout's: its gradient is its multiplier times an activation of order 1.
 
     Under SGD c = k - 2a alone would let the update outgrow the initial weights in the backward
-    pass, and every other layer would have to pay with its own rate. The largest sum of rates,
-    the linear programme of Everett et al. (Appendix), holds c at b - a where that is more.
+    pass, and every other layer would have to pay with its learning rate. The largest sum of
+    rates, the linear programme of Everett et al. (Appendix), holds c at b - a where that is more.
     """
-    a, b = gauge[READOUT]
-    c = movement(READOUT, update, alignment) - a - update_exponent(READOUT, update, b, a)
+    a, b = ab[READOUT]
+    c = alignment_exponent(READOUT, update, alignment) - a - update_exponent(READOUT, update, b, a)
     return Exponents(a=a, b=b, c=max(c, b - a) if update is Update.GRADIENT else c, g=a)
 
 
-def _backward(gauge: Gauge, update: Update, alignment: Alignment) -> float:
-    """The gradient of the activations goes as n^-this: the readout's weights or their update."""
-    out = _readout(gauge, update, alignment)
-    moved = out.a + out.c + update_exponent(READOUT, update, out.b, out.g)
-    return min(out.a + out.b, moved)
+def _activation_gradient(ab: ABExponents, update: Update, alignment: Alignment) -> float:
+    """The gradient of the activations goes as n^-this.
+
+    The readout hands it down through its weights, n^-(a+b), and through what training adds to
+    them, n^-(a+c+u): the larger of the two, which has the smaller exponent, is what counts.
+    Hidden layers pass it on unchanged, as each contracts n terms of n^-1/2 without alignment.
+    """
+    readout = _readout(ab, update, alignment)
+    u = update_exponent(READOUT, update, readout.b, readout.g)
+    return min(readout.a + readout.b, readout.a + readout.c + u)
 
 
 def shift(e: Exponents, theta: float, update: Update) -> Exponents:
@@ -103,6 +116,7 @@ def shift(e: Exponents, theta: float, update: Update) -> Exponents:
 
     c changes by how the update follows the weight: -theta when it does not (Adam, Muon), -2
     theta when it goes as the gradient (SGD), not at all when it goes as the weight (Adafactor).
+    `prescription.absorbed_factors` is the same at one width, for a multiplier in numbers.
     """
     follows = {Update.GRADIENT: 2, Update.PARAMETER: 0}.get(update, 1)
     return Exponents(a=e.a + theta, b=e.b - theta, c=e.c - follows * theta, g=e.g + theta)

@@ -9,14 +9,20 @@ from typing import Any
 
 from sweeper.errors import ConfigError
 from sweeper.plugin import build
-from sweeper.scaling.relative import growth
-from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Role, ScaledOp, Update
+from sweeper.scaling.spec import (
+    Parameterization,
+    ParamScale,
+    ParamSpec,
+    Role,
+    ScaledOp,
+    Update,
+)
 from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Further powers of the growth m of a role's width: init std m^-b, learning rate m^-c."""
+    """Further powers of a role's width ratio m: init std m^-b, learning rate m^-c."""
 
     b: float = 0.0
     c: float = 0.0
@@ -26,10 +32,10 @@ class Change:
 class Adjusted:
     """The scheme of the config `scheme`, changed above the base size; at the base it is the same.
 
-    Multipliers stay: by the abc symmetry (`scaling.abc.shift`) init std and learning rate can say
-    whatever a multiplier would. So do eps and weight decay, to change one thing at a time.
-    `attention` is a further power of the growth of the head size, whose base is `head_size`, by
-    which attention's logits shrink.
+    Multipliers stay as they are: by the abc symmetry (`scaling.abc.shift`) init std and learning
+    rate can say whatever a multiplier would. Eps and weight decay stay too, to change one thing at
+    a time. Attention's logits shrink by a further power, `attention`, of the ratio of the head
+    size to the base's `head_size`.
     """
 
     scheme: Mapping[str, Any]
@@ -44,14 +50,14 @@ class Adjusted:
     def inner(self) -> Parameterization:
         """The scheme that is changed."""
         try:
-            found: Parameterization = build(self.scheme)
+            scheme: Parameterization = build(self.scheme)
         except ConfigError as error:
             raise error.below("scheme") from error
-        return found
+        return scheme
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
-        """The scheme's own."""
+        """The scheme's."""
         return self.inner.hyperparameters
 
     @property
@@ -60,18 +66,18 @@ class Adjusted:
         return self.inner.unit_scaled
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """The scheme's prescription times powers of the growth in width."""
-        found = self.inner.scale(spec, hps, update)
+        """The scheme's scales times powers of the width ratio."""
+        scale = self.inner.scale(spec, hps, update)
         if spec.role is Role.FIXED:
-            return found
+            return scale
         change: Change = getattr(self, spec.role)
-        m = growth(spec)
-        return replace(found, init_std=found.init_std * m**-change.b, lr=found.lr * m**-change.c)
+        m = spec.width_ratio
+        return replace(scale, init_std=scale.init_std * m**-change.b, lr=scale.lr * m**-change.c)
 
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
-        """The scheme's factors, attention's logits by the growth of the head size."""
-        found = self.inner.scale_op(op, hps)
+        """The scheme's factors, attention's logits times a power of the ratio of head sizes."""
+        factors = self.inner.scale_op(op, hps)
         if op.kind != "attention" or not self.attention:
-            return found
-        grown = op.geometry["head_size"] / self.head_size
-        return found | {"logit": found["logit"] * grown**-self.attention}
+            return factors
+        ratio = op.geometry["head_size"] / self.head_size
+        return factors | {"logit": factors["logit"] * ratio**-self.attention}

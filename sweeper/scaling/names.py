@@ -10,8 +10,8 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 def layer_of(name: str) -> str | None:
     """The layer's number in a name, its first part that is one; None outside of layers."""
-    found = NUMBER.search(name)
-    return found and found[0]
+    match = NUMBER.search(name)
+    return match and match[0]
 
 
 def with_layer(name: str, layer: str) -> str:

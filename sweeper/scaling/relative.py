@@ -1,13 +1,33 @@
-"""Schemes relative to a base model: powers of its growth in width."""
+"""Schemes relative to a base model: powers of its growth in width, one table of exponents each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from sweeper.scaling.abc import Alignment, Exponents, Gauge, exponents, shift
-from sweeper.scaling.plain import standard_std
-from sweeper.scaling.scheme import GAMMAS, Epsilon, Scheme, decay_factor, gamma
+from sweeper.scaling.abc import (
+    EMBEDDING,
+    HIDDEN,
+    MEAN_FIELD,
+    MUP,
+    NTK,
+    READOUT,
+    STANDARD,
+    ABExponents,
+    Alignment,
+    Exponents,
+    exponents,
+    shift,
+)
+from sweeper.scaling.scheme import (
+    GAMMAS,
+    DepthRule,
+    Epsilon,
+    Scheme,
+    decay_factor,
+    gamma,
+    standard_std,
+)
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
@@ -16,9 +36,9 @@ from sweeper.trial import PlainHps
 class Relative(Scheme):
     """A scheme whose rules are powers of width / base width, and nothing at the base.
 
-    A scheme names its `gauge`, and may change what the base model is given (`at_base`) and the
-    scale of attention. With m the growth of the dimension that a parameter's exponents speak
-    of, `eta_l = eta * gamma_l * m^-c_l` and `eps_l = eps * m^-g_l` (Everett et al., section 4).
+    A scheme names its `ab_exponents`, and may change what the base model is given (`base_scale`)
+    and the scale of attention. With m the `width_ratio` of a parameter,
+    `eta_l = eta * gamma_l * m^-c_l` and `eps_l = eps * m^-g_l` (Everett et al., section 4).
     Without an `alignment` learning rates and epsilon have no rule: c = g = 0.
     """
 
@@ -28,47 +48,126 @@ class Relative(Scheme):
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *GAMMAS)
     relative: ClassVar[bool] = True
 
-    def gauge(self) -> Gauge:
+    def ab_exponents(self) -> ABExponents:
         """(a, b) by role."""
         raise NotImplementedError
 
-    def at_base(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """Standard init, and the layer's constant."""
+    def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
+        """At the base: standard init, and the layer type's constant."""
         std = standard_std(spec, spec.base_fan_in)
         return ParamScale(init_std=std, lr=gamma(spec, hps))
 
     def exponents(self, spec: ParamSpec, update: Update = Update.SIGN) -> Exponents:
         """The parameter's exponents of width, as they are applied.
 
-        A vector is an embedding (it contracts nothing) without a multiplier: a is folded away.
+        A vector is an embedding: it contracts nothing. No module multiplies a gain or a bias, so
+        its a is shifted to 0 by the abc symmetry.
         """
         vector = spec.role is Role.VECTOR
         role = Role.EMBEDDING if vector else spec.role
-        found = exponents(self.gauge(), role, update, self.alignment or "full")
-        found = shift(found, -found.a, update) if vector else found
-        return replace(found, c=0.0, g=0.0) if self.alignment is None else found
+        e = exponents(self.ab_exponents(), role, update, self.alignment or "full")
+        e = shift(e, -e.a, update) if vector else e
+        return replace(e, c=0.0, g=0.0) if self.alignment is None else e
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """The base's prescription times powers of the growth in width and in depth."""
-        base, e, m = self.at_base(spec, hps), self.exponents(spec, update), growth(spec)
-        deep_lr, deep_gradient = self.depth_factors(spec, update)
-        lr = base.lr * m**-e.c * deep_lr
+        """The base's scales times powers of the growth in width and in depth."""
+        base, e, m = self.base_scale(spec, hps), self.exponents(spec, update), spec.width_ratio
+        depth_lr, depth_gradient = self.depth_factors(spec, update)
+        lr = base.lr * m**-e.c * depth_lr
         return replace(
             base,
             init_std=base.init_std * m**-e.b,
             multiplier=base.multiplier * m**-e.a,
             lr=lr,
-            eps=m**-e.g * deep_gradient if self.epsilon == "scaled" else 1.0,
+            eps=m**-e.g * depth_gradient if self.epsilon == "scaled" else 1.0,
             weight_decay=decay_factor(self.decay, hps["eta"], lr, m**-e.c),
         )
 
 
-def growth(spec: ParamSpec) -> float:
-    """m: how much the dimension grew that the exponents speak of.
+@dataclass(frozen=True, kw_only=True)
+class Standard(Relative):
+    """The standard parameterization, with fan-in init; Everett et al., Table 1, first row.
 
-    Each side counts for itself: the fan-in for what is contracted over (an FFN's second matrix
-    has a fan-in of its own), the fan-out for embeddings and vectors. 1 when nothing grows.
+    Without an `alignment` there is one learning rate and one epsilon for all widths: the
+    baseline whose optimum moves as the width grows (u-muP paper, Figure 1 left). With `full`
+    or `none` every layer's learning rate follows the width (`full`, with Adam, is the
+    recommendation of Everett et al.).
     """
-    if spec.role in (Role.HIDDEN, Role.READOUT):
-        return spec.fan_in / spec.base_fan_in
-    return spec.fan_out / spec.base_fan_out
+
+    alignment: Alignment | None = None
+
+    def ab_exponents(self) -> ABExponents:
+        """(0, 0), (0, 1/2), (0, 1/2)."""
+        return STANDARD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ntk(Relative):
+    """Everett et al., Table 1, second row: trains exactly as `standard` with the same alignment.
+
+    It is the standard parameterization with multipliers in place of small weights, and no
+    learning-rate strategy: the "neural-tangent" strategy of the effective theory of Transformers
+    is `effective_theory` with s = 0 (erratum E17, docs/errata.md).
+    """
+
+    def ab_exponents(self) -> ABExponents:
+        """(0, 0), (1/2, 0), (1/2, 0)."""
+        return NTK
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanField(Relative):
+    """Everett et al., Table 1, last row: trains exactly as `mup` with the same alignment."""
+
+    def ab_exponents(self) -> ABExponents:
+        """(0, 0), (1/2, 0), (1, 0)."""
+        return MEAN_FIELD
+
+    def logit_scale(self, head_size: int, hps: PlainHps) -> float:
+        """1 / d_head, as in muP."""
+        return 1 / head_size
+
+
+TENSOR_PROGRAMS: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (1, 0)}
+"""Tensor Programs V, Table 8, and microsoft/mup: `MUP` with its embedding and readout shifted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuP(Relative):
+    """Maximal update parameterization relative to a base model, and depth-muP.
+
+    With m = fan-in / base-fan-in and Adam: hidden init std and learning rate shrink as m^-1/2
+    and 1/m; the readout keeps its base init and is multiplied by 1/m (u-muP paper, Table 1, first
+    half; Tensor Programs V, VI). `convention` writes the same training as Everett et al. (erratum
+    E1): embeddings multiplied by m^1/2, readout by m^-1/2. Attention logits are over d_head.
+    """
+
+    depth: DepthRule = "depth_mup"
+    convention: Literal["tensor_programs", "everett"] = "tensor_programs"
+
+    hyperparameters: ClassVar[tuple[str, ...]] = (
+        "eta",
+        "eta_emb",
+        "sigma_init",
+        "alpha_emb",
+        "alpha_attn",
+        "alpha_output",
+    )
+
+    def ab_exponents(self) -> ABExponents:
+        """The readout's 1/m as a multiplier, or half of it in its initialization."""
+        return MUP if self.convention == "everett" else TENSOR_PROGRAMS
+
+    def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
+        """Table 1 of the u-muP paper, row muP, where the base model has the standard init."""
+        std = hps["sigma_init"] * standard_std(spec, spec.base_fan_in)
+        match spec.role:
+            case Role.EMBEDDING:
+                return ParamScale(init_std=std, multiplier=hps["alpha_emb"], lr=hps["eta_emb"])
+            case Role.READOUT:
+                return ParamScale(init_std=std, multiplier=hps["alpha_output"])
+        return ParamScale(init_std=std)
+
+    def logit_scale(self, head_size: int, hps: PlainHps) -> float:
+        """alpha_attn / d_head: after training q and k are aligned, and their product adds up."""
+        return hps["alpha_attn"] / head_size

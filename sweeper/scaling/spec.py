@@ -26,14 +26,14 @@ class Role(StrEnum):
 
 
 class Update(StrEnum):
-    """How the entries of an optimizer's update scale; each optimizer names its own."""
+    """How the entries of an optimizer's update scale; `Optimizer.kind` says which."""
 
     GRADIENT = "gradient"
     """As the gradient: SGD with or without momentum."""
     SIGN = "sign"
     """Of order 1 whatever the gradient: Adam, Lion, signSGD."""
     PARAMETER = "parameter"
-    """As the parameter's own RMS: Adafactor, Adam with parameter scaling."""
+    """As the parameter's RMS: Adafactor, Adam with parameter scaling."""
     ORTHOGONAL = "orthogonal"
     """A matrix whose singular values are all 1: Muon."""
     NORMALIZED = "normalized"
@@ -50,8 +50,7 @@ class ParamSpec:
     or "zeros". `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the
     width and with the depth. `lookup` tells an embedding whose rows are picked (words) from one
     that is multiplied with its input (patches). `tied` are other names of the same parameter.
-    `note` says in a line how the parameter is used, and what to mind.
-    `width` is the model's own.
+    `note` says in a line how the parameter is used, and what to mind. `width` is the model's.
     """
 
     name: str
@@ -79,6 +78,17 @@ class ParamSpec:
         """Whether outputs sum over the fan-in, as in a matrix product; a lookup does not."""
         return self.fan_in > 1 and not self.lookup
 
+    @property
+    def width_ratio(self) -> float:
+        """m: target over base of the dimension that the parameter's exponents of width speak of.
+
+        It is the fan-in for what contracts over it (an FFN's second matrix has another than its
+        first), and the fan-out for embeddings and vectors. 1 when nothing grows.
+        """
+        if self.role in (Role.HIDDEN, Role.READOUT):
+            return self.fan_in / self.base_fan_in
+        return self.fan_out / self.base_fan_out
+
     def at_base(self) -> ParamSpec:
         """The same parameter in the base model."""
         return replace(
@@ -96,14 +106,14 @@ class ParamScale:
     """What a scheme prescribes for one parameter.
 
     The forward pass uses `multiplier * W`, `W ~ N(0, init_std^2)`. The gradient that goes back
-    to the layer's input is multiplied by `backward` in place of `multiplier` (None: the same).
-    `lr`, `eps` and `weight_decay` are factors on the global ones; `lr` includes every
+    to the layer's input is multiplied by `backward_multiplier` in place of `multiplier` (None:
+    the same). `lr`, `eps` and `weight_decay` are factors on the global ones; `lr` includes every
     hyperparameter but eta.
     """
 
     init_std: float
     multiplier: float = 1.0
-    backward: float | None = None
+    backward_multiplier: float | None = None
     lr: float = 1.0
     eps: float = 1.0
     weight_decay: float = 1.0
@@ -127,7 +137,7 @@ class Parameterization(Protocol):
     """A scheme: scales for parameters and operations, from shapes and hyperparameters alone.
 
     `hyperparameters` names those it knows, eta first. `unit_scaled` asks the model for
-    operations whose backward pass has scales of its own. Both methods must be pure, and be
+    operations that are scaled otherwise in the backward pass. Both methods must be pure, and be
     given every hyperparameter.
     """
 

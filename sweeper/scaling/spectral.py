@@ -1,7 +1,8 @@
 """Spectral rules: learning rates from a matrix's shape, under the RMS-to-RMS operator norm.
 
 `||A|| = sqrt(d_in / d_out) * sigma_max(A)` bounds how much A changes the RMS of what it acts on
-(lecture, section I.3). The rules below are all that the sources print, right ones and wrong.
+(Yang, Simon, Bernstein, arXiv:2310.17813). The rules below are all that the sources print, right
+ones and wrong: docs/errata.md says which is which, and `sweeper check` measures them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from math import sqrt
 from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.plain import standard_std
-from sweeper.scaling.scheme import GAMMAS, Scheme, decay_factor, gamma
+from sweeper.scaling.scheme import GAMMAS, Scheme, decay_factor, gamma, standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
@@ -27,17 +27,20 @@ Rule = Literal[
     "root_max",
 ]
 RULES: Mapping[str, Callable[[int, int], float]] = {
-    # Right for aligned sign-like updates (Adam, Lion): all d_in entries add up.
+    # Right for aligned sign-like updates (Adam, Lion): all d_in entries of +-1 add up.
     "inverse_fan_in": lambda d_in, d_out: 1 / d_in,
-    # The lecture's gamma / sqrt(d_in): right only without alignment (erratum E15).
+    # Right without alignment alone, where d_in random signs add up to sqrt(d_in): the lecture
+    # gives it without that condition (erratum E15, docs/errata.md).
     "inverse_root_fan_in": lambda d_in, d_out: 1 / sqrt(d_in),
-    # The notes' 1 / sqrt(d_in d_out): off by sqrt(d_in / d_out) (erratum E12).
+    # The notes' rule: off by sqrt(d_in / d_out), right for square matrices alone (erratum E12).
     "inverse_root_product": lambda d_in, d_out: 1 / sqrt(d_in * d_out),
-    # Right for orthogonalised (Muon) and Frobenius-normalised updates.
+    # Right where sigma_max is 1: the norm of orthogonalised (Muon) updates is sqrt(d_in / d_out).
+    # A Frobenius-normalised gradient of one example has rank 1 and the same sigma_max.
     "root_ratio": lambda d_in, d_out: sqrt(d_out / d_in),
-    # Muon as published: narrowing layers are left alone, so they move too much.
+    # Muon as published. The floor leaves narrowing layers (d_out < d_in) at 1: they move too much.
     "root_ratio_floored": lambda d_in, d_out: sqrt(max(1.0, d_out / d_in)),
-    # Muon brought to the RMS of Adam's updates: it needs Adam's rates, and moves with width.
+    # Brings Muon's updates, of RMS max(d_in, d_out)^-1/2, to 0.2, about that of Adam's: it is made
+    # for Adam's learning rates, and alone lets the move grow with the width.
     "root_max": lambda d_in, d_out: 0.2 * sqrt(max(d_in, d_out)),
 }
 """Learning-rate factors of a matrix [d_out, d_in] by the name of the rule."""
@@ -46,7 +49,7 @@ HIDDEN_ONLY = ("root_ratio", "root_ratio_floored", "root_max")
 
 
 def matched(spec: ParamSpec, update: Update) -> float:
-    """The rule that moves the layer's output by eta in RMS, for the optimizer at hand.
+    """The rule that moves the layer's output by eta in RMS under updates of this kind.
 
     An update that follows the weight (Adafactor) is sign-like times the weight's d_in^-1/2.
     """
@@ -66,9 +69,9 @@ class Spectral(Scheme):
     """Absolute rules by shape; eta is the RMS by which a layer's output moves in a step.
 
     `rule` names one of `RULES`, or `matched`: the right one for the optimizer's updates. What is
-    looked up or applied element by element moves by its own entries: 1. Initialization is the
-    standard one. A rule fits one kind of update: exponents of Adam's never go on top of Muon's,
-    and a rule of `HIDDEN_ONLY` leaves projections and readouts to the matched one.
+    looked up or applied element by element moves by the step's entries: its factor is 1.
+    Initialization is the standard one. A rule fits one kind of update: Adam's exponents never go
+    on top of Muon's, and a rule of `HIDDEN_ONLY` leaves projections and readouts to `matched`.
     """
 
     rule: Rule = "matched"
@@ -77,16 +80,16 @@ class Spectral(Scheme):
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Eta * gamma_l * rule(d_in, d_out)."""
-        deep_lr, _ = self.depth_factors(spec, update)
-        lr = gamma(spec, hps) * self.rate(spec, update) * deep_lr
+        depth_lr, _ = self.depth_factors(spec, update)
+        lr = gamma(spec, hps) * self.lr_factor(spec, update) * depth_lr
         decay = decay_factor(self.decay, hps["eta"], lr, lr)
         return ParamScale(init_std=standard_std(spec, spec.fan_in), lr=lr, weight_decay=decay)
 
-    def rate(self, spec: ParamSpec, update: Update) -> float:
+    def lr_factor(self, spec: ParamSpec, update: Update) -> float:
         """The rule's factor for a matrix; 1 where nothing is summed."""
         if not (spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)):
             return 1.0
-        theirs = self.rule in HIDDEN_ONLY and spec.role is not Role.HIDDEN
-        if self.rule == "matched" or theirs:
+        not_muon = self.rule in HIDDEN_ONLY and spec.role is not Role.HIDDEN
+        if self.rule == "matched" or not_muon:
             return matched(spec, update)
         return RULES[self.rule](spec.fan_in, spec.fan_out)

@@ -19,11 +19,13 @@ def log_interpolate(a: float, upper: float, lower: float) -> float:
 def attention_scale(seq_len: int, head_size: int, alpha: float, *, causal: bool = True) -> float:
     """Factor that brings attention's output back to unit scale (Table 4).
 
-    The logits are `alpha / head_size * q k^T`. Without a causal mask the lower bound of the
-    model is sqrt(1/s). One position attends to itself alone and needs no factor.
+    The logits are `alpha / head_size * q k^T`. An empirical model interpolates the output's
+    scale between 1, where attention picks one position, and that of a mean over all positions.
     """
     if seq_len == 1:
-        return 1.0
+        return 1.0  # it attends to itself alone; log(1) = 0 would make the mean's scale 0
+    # A mean over s positions has scale s^-1/2. Under a causal mask position i averages i of them,
+    # and the mean of 1/i over all positions is about log(s)/s.
     lower = sqrt((log(seq_len) if causal else 1.0) / seq_len)
     return 1.0 / log_interpolate(1 / (1 + 4 * head_size / alpha**2), 1.0, lower)
 
@@ -34,17 +36,21 @@ def gated_silu_scale(alpha: float) -> float:
 
 
 def residual_tau(branch: int, branches: int, residual: float, ratio: float) -> float:
-    """Squared weight tau of `branch` (1 .. `branches`, odd is attention) over its skip.
+    """tau: variance of `branch` (1 .. `branches`, odd is attention) over that of its skip.
 
-    Eqs. 20-22 and 31 with errata E4 and E5: the alphas are squared, 1/sqrt(L) belongs inside,
-    and alpha_residual is the average of attention's and FFN's variance over the embedding's.
+    Eqs. 19-24 with errata E4 and E5 (docs/errata.md): the alphas are squared, 1/sqrt(L) belongs
+    inside, and alpha_residual^2 is the average of attention's and FFN's variance over the
+    embedding's.
     """
+    # Variances of all FFN and of all attention branches together, the embedding's being 1.
     ffn = residual**2 * 2 / (ratio**2 + 1)
     attention = ratio**2 * ffn
-    before = (branch - 1) // 2
+    layers_before = (branch - 1) // 2
+    # One branch has 2 / branches of its kind's variance. The skip holds the embedding and all
+    # branches before this one, whose variances add up. Both are written times branches / 2.
     if branch % 2:
-        return attention / (branches / 2 + before * (attention + ffn))
-    return ffn / (branches / 2 + (before + 1) * attention + before * ffn)
+        return attention / (branches / 2 + layers_before * (attention + ffn))
+    return ffn / (branches / 2 + (layers_before + 1) * attention + layers_before * ffn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +79,10 @@ class UMuP:
         return {Role.EMBEDDING: -0.5} if self.scaled_embedding_lr else {}
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (E9).
+        """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (erratum E9).
 
-        The rules are Adam's; weights of RMS 1 make updates that follow it the same.
+        The rules are Adam's. They hold for Adafactor as well: its updates are Adam's times the
+        RMS of the weights, which is 1.
         """
         if update not in (Update.SIGN, Update.PARAMETER):
             allowed = (
@@ -86,14 +93,19 @@ class UMuP:
         depth = 1 / sqrt(spec.depth) if spec.residual else 1.0
         match spec.role:
             case Role.EMBEDDING:
+                # muP's rule is 1; the paper measured that this one transfers better (A.3).
                 lr = 1 / sqrt(spec.fan_out) if self.scaled_embedding_lr else 1.0
                 return ParamScale(init_std=1.0, lr=lr)
             case Role.HIDDEN:
                 root = 1 / sqrt(spec.fan_in)
                 return ParamScale(init_std=1.0, multiplier=root, lr=root * depth)
             case Role.READOUT:
+                # muP wants 1/fan-in forward. Backward it would leave every gradient of the model
+                # too small; a scale of the whole backward pass is one that Adam does not see.
                 return ParamScale(
-                    init_std=1.0, multiplier=1 / spec.fan_in, backward=1 / sqrt(spec.fan_out)
+                    init_std=1.0,
+                    multiplier=1 / spec.fan_in,
+                    backward_multiplier=1 / sqrt(spec.fan_out),
                 )
         return ParamScale(init_std=1.0, lr=depth)
 

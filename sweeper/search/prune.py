@@ -245,38 +245,34 @@ def _median(told: Sequence[float], count: int) -> list[bool]:
     import optuna
 
     study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
-    complete = optuna.trial.TrialState.COMPLETE
-    study.add_trials([_stand_in(loss, complete) for loss in told])
+    study.add_trials(
+        [optuna.trial.create_trial(value=loss, intermediate_values={1: loss}) for loss in told]
+    )
     return [_asked(study, loss) for loss in told[-count:]]
 
 
 def _halving(told: Sequence[float], count: int) -> list[bool]:
-    """Not the best of FACTOR at the rung; the attribute is Optuna's mark of having been there.
+    """Not the best of FACTOR at the rung.
 
-    Asking leaves the trial itself in the study, so that every one needs its own.
+    Optuna marks the trials that it was asked about, and compares a trial with those alone. So it
+    is asked about all of them first. Then it is asked about each again, in a study with all
+    others: the question leaves the trial in the study, where it would count for the next.
     """
     import optuna
 
-    pruned, key = optuna.trial.TrialState.PRUNED, "completed_rung_0"
-    stand_ins = [_stand_in(loss, pruned, {key: loss}) for loss in told]
-    answers = []
-    for index in range(len(told) - count, len(told)):
+    def new_study() -> optuna.Study:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
-        study = optuna.create_study(pruner=pruner)
-        study.add_trials(stand_ins[:index] + stand_ins[index + 1 :])
+        return optuna.create_study(pruner=pruner)
+
+    first = new_study()
+    for loss in told:
+        _asked(first, loss)
+    marked, answers = first.get_trials(deepcopy=False), []
+    for index in range(len(told) - count, len(told)):
+        study = new_study()
+        study.add_trials(marked[:index] + marked[index + 1 :])
         answers.append(_asked(study, told[index]))
     return answers
-
-
-def _stand_in(
-    loss: float, state: optuna.trial.TrialState, attributes: dict[str, Any] | None = None
-) -> optuna.trial.FrozenTrial:
-    """A trial as Optuna should see it: at its first step, which stands for the rung."""
-    import optuna
-
-    return optuna.trial.create_trial(
-        state=state, value=loss, intermediate_values={1: loss}, system_attrs=attributes
-    )
 
 
 def _asked(study: optuna.Study, loss: float) -> bool:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import BadInput
-from sweeper.scaling.absorb import AbsorbedParam
 from sweeper.scaling.names import with_layer
+from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.training.draw import normal
 
 WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 """Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
-SHOWN = 20
+MAX_NAMES = 20
 """An error lists this many names of a kind at most."""
 
 Matched = list[tuple[AbsorbedParam, nn.Parameter]]
@@ -30,17 +30,17 @@ def unwrapped(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
-def match(settings: Sequence[AbsorbedParam], model: nn.Module) -> Matched:
+def match_parameters(settings: Sequence[AbsorbedParam], model: nn.Module) -> Matched:
     """Every parameter of `model`, in its order, beside its settings.
 
-    A name that is known as it stands wins; otherwise wrappers are taken off on both sides.
+    A name that the plan has as it stands wins; otherwise wrappers are taken off on both sides.
     BadInput lists parameters that only the model or only the plan has, and other shapes.
     """
     exact = {setting.name: setting for setting in settings}
     cores: dict[str, list[AbsorbedParam]] = {}
     for setting in settings:
         cores.setdefault(unwrapped(setting.name), []).append(setting)
-    found: Matched = []
+    matched: Matched = []
     unknown, reshaped, left = [], [], set(exact)
     for name, parameter in model.named_parameters():
         options = [exact[name]] if name in exact else cores.get(unwrapped(name), [])
@@ -50,9 +50,9 @@ def match(settings: Sequence[AbsorbedParam], model: nn.Module) -> Matched:
         left.discard(options[0].name)
         if tuple(parameter.shape) != options[0].shape:
             reshaped.append(f"{name} {list(parameter.shape)}, planned {list(options[0].shape)}")
-        found.append((options[0], parameter))
+        matched.append((options[0], parameter))
     _refuse(unknown, [name for name in exact if name in left], reshaped)
-    return found
+    return matched
 
 
 def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None:
@@ -64,9 +64,9 @@ def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None
     )
     parts = []
     for words, names in kinds:
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         if names:
-            parts.append(f"{words}: {'; '.join(names[:SHOWN])}{more}")
+            parts.append(f"{words}: {'; '.join(names[:MAX_NAMES])}{more}")
     if parts:
         hint = "is it the model, width and depth that the plan was made for?"
         raise BadInput(". ".join([*parts, hint]))
@@ -78,23 +78,17 @@ def init_(settings: Sequence[AbsorbedParam], model: nn.Module, seed: int) -> Non
 
     Neither the order of modules nor sharding changes a value: each process draws the whole
     parameter (8 bytes an entry, one parameter at a time) and keeps its own part of it, without
-    any communication. BadInput as `match`, and for parameters without memory.
+    any communication. BadInput as `match_parameters`, and for parameters without memory.
     """
-    matched = match(settings, model)
+    matched = match_parameters(settings, model)
     if empty := [setting.name for setting, parameter in matched if parameter.is_meta]:
         raise BadInput(
             f"{len(empty)} parameters are on the meta device, {empty[0]} first: "
             "call model.to_empty(device=...) before plan.init_(model)"
         )
     for setting, parameter in matched:
-        parameter.copy_(_placed(_values(setting, seed), parameter))
-
-
-def _values(setting: AbsorbedParam, seed: int) -> Tensor:
-    """The whole parameter, float64 on the CPU."""
-    if setting.init == "normal":
-        return normal(setting.name, setting.shape, seed) * setting.value
-    return torch.full(setting.shape, setting.value, dtype=torch.float64)
+        values = normal(setting.name, setting.shape, seed) * setting.init_std + setting.init_mean
+        parameter.copy_(_placed(values, parameter))
 
 
 def _placed(values: Tensor, parameter: nn.Parameter) -> Tensor:
@@ -119,13 +113,13 @@ def param_groups(
     if not lr_scale > 0:
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
     groups: dict[tuple[float, float, float], Matched] = {}
-    for setting, parameter in match(settings, model):
-        key = (setting.lr, setting.eps, setting.decay)
+    for setting, parameter in match_parameters(settings, model):
+        key = (setting.lr, setting.eps, setting.weight_decay)
         groups.setdefault(key, []).append((setting, parameter))
     return [
         {
             "params": [parameter for _, parameter in members],
-            "name": _named([setting.name for setting, _ in members]),
+            "name": _group_name([setting.name for setting, _ in members]),
             "lr": lr * lr_scale,
             "eps": eps,
             "weight_decay": decay / (lr * lr_scale),
@@ -134,6 +128,6 @@ def param_groups(
     ]
 
 
-def _named(names: list[str]) -> str:
-    """Names for people: a layer's number as `*`, what is then alike once."""
+def _group_name(names: list[str]) -> str:
+    """A name for people: `*` for a layer's number, and each pattern once."""
     return ", ".join(dict.fromkeys(with_layer(name, "*") for name in names))

@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.training.optimizer import Factors, Now, State
-from sweeper.training.updates import blend, check, decay, rates, searched, spread
+from sweeper.training.optimizer import State, StepInfo, UpdateHps
+from sweeper.training.updates import (
+    apply_weight_decay,
+    check_ranges,
+    current_lrs,
+    per_param,
+    searched_settings,
+    update_averages,
+)
 from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lion:
-    """`p -= share * (lr * sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)`.
+    """`p -= schedule * (lr * sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)`.
 
     Then `m = beta2 * m + (1 - beta2) * g`. The decay is independent of the learning rate, as
     AdamW's; the paper's is coupled to it. `eps` plays no part.
@@ -32,7 +39,7 @@ class Lion:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check(self, "beta1", "beta2")
+        check_ranges(self, "beta1", "beta2")
 
     def kind(self, spec: ParamSpec) -> Update:
         """A sign, of every parameter."""
@@ -40,20 +47,20 @@ class Lion:
 
     def settings(self, hps: PlainHps) -> dict[str, float]:
         """`beta1` and `beta2`."""
-        return searched(self, hps)
+        return searched_settings(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero `momentum` of the parameters' shapes."""
         return {"momentum": [torch.zeros_like(p) for p in params]}
 
     def update(
-        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, decay and betas of its own."""
+        """One step in place; each trial has its learning rates, decay and betas."""
         momentum = state["momentum"]
-        step = torch._foreach_lerp(momentum, grads, spread(1 - factors.own["beta1"], params))
+        step = torch._foreach_lerp(momentum, grads, per_param(1 - hps.settings["beta1"], params))
         torch._foreach_sign_(step)
-        torch._foreach_mul_(step, rates(params, factors, now))
-        decay(params, factors, now)
+        torch._foreach_mul_(step, current_lrs(params, hps, now))
+        apply_weight_decay(params, hps, now)
         torch._foreach_sub_(params, step)
-        blend(momentum, grads, factors.own["beta2"])
+        update_averages(momentum, grads, hps.settings["beta2"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -11,35 +11,35 @@ from torch import Tensor
 
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Role, Update
-from sweeper.training.optimizer import Factors, Now, State
+from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.updates import (
     adam,
     adam_roots,
-    blend,
-    check,
-    decay,
-    empty,
-    rates,
-    searched,
-    spread,
+    apply_weight_decay,
+    check_ranges,
+    current_lrs,
+    empty_state,
+    per_param,
+    searched_settings,
+    update_averages,
 )
 from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Muon:
-    """`p -= share * (lr * O(m) + weight_decay * p)`, where O makes all singular values about 1.
+    """`p -= schedule * (lr * O(m) + weight_decay * p)`, where O makes all singular values about 1.
 
     m is the gradient's running average by `momentum` (with `nesterov` looking a step ahead), O
     is `steps` of Newton-Schulz with the polynomial's `coefficients`, as in torch's Muon. More
     than two dimensions are one matrix, [first, all others]. `bfloat16` iterates in that type,
-    torch's way; else in the weights' own. eps bounds the norm that m is divided by, and is
+    as torch does; else in the type of the weights. eps bounds the norm that m is divided by, and is
     AdamW's. The decay is independent of the learning rate.
 
-    Nothing multiplies O by shape here: that is the scheme's to say, as it knows which side is
-    the fan-in. `parameterization=spectral` has every published rule by name (sqrt(d_out/d_in),
-    sqrt(max(1, d_out/d_in)), 0.2 sqrt(max)); in schemes relative to a base model the ratio of
-    a matrix's sides belongs to the base, and its share of the growth is in their exponents.
+    Nothing here multiplies O by a function of the shape: the scheme does, as it knows which side
+    is the fan-in. `parameterization=spectral` has every published rule by name
+    (sqrt(d_out/d_in), sqrt(max(1, d_out/d_in)), 0.2 sqrt(max)). In schemes relative to a base
+    model the ratio of a matrix's sides belongs to the base, and how it grows to their exponents.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
@@ -60,7 +60,7 @@ class Muon:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check(self, "momentum", "beta1", "beta2")
+        check_ranges(self, "momentum", "beta1", "beta2")
         if not 1 <= self.steps < 100:
             raise ConfigError("steps", self.steps, "from 1 to 99")
         if len(self.coefficients) != 3:
@@ -73,75 +73,82 @@ class Muon:
 
     def settings(self, hps: PlainHps) -> dict[str, float]:
         """`momentum`, `beta1` and `beta2`."""
-        return searched(self, hps)
+        return searched_settings(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""
         return {
             "first": [torch.zeros_like(p) for p in params],
             "second": [
-                empty(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
+                empty_state(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
                 for p, kind in zip(params, kinds, strict=True)
             ],
         }
 
-    def roots(self, state: State, factors: Factors, step: int) -> list[Tensor]:
+    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
         """What Adam divides by before eps is added; see `Optimizer`."""
-        return adam_roots(state["second"], factors, step)
+        return adam_roots(state["second"], hps, step)
 
     def update(
-        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, eps, decay, betas and momentum of its own."""
-        for orthogonal, step in ((False, adam), (True, self._orthogonal)):
-            part = [
-                i for i, k in enumerate(factors.kinds) if (k is Update.ORTHOGONAL) == orthogonal
-            ]
+        """One step in place; each trial has its learning rates, eps, decay, betas and momentum."""
+        tensors = (params, grads, state["first"], state["second"])
+        for orthogonal, step in ((False, adam), (True, self._orthogonal_step)):
+            part = [i for i, k in enumerate(hps.kinds) if (k is Update.ORTHOGONAL) == orthogonal]
             if part:
-                own, slopes, first, second = (
-                    [values[i] for i in part]
-                    for values in (params, grads, state["first"], state["second"])
+                weights, gradients, first, second = (
+                    [values[i] for i in part] for values in tensors
                 )
-                step(own, slopes, first, second, _of(factors, part), now)
+                step(weights, gradients, first, second, _select(hps, part), now)
 
-    def _orthogonal(
+    def _orthogonal_step(
         self,
         params: list[Tensor],
         grads: list[Tensor],
         first: list[Tensor],
         second: list[Tensor],
-        factors: Factors,
-        now: Now,
+        hps: UpdateHps,
+        now: StepInfo,
     ) -> None:
         """The step of hidden matrices; `second` is empty."""
-        momentum, lr = factors.own["momentum"], rates(params, factors, now)
-        blend(first, grads, momentum)
-        decay(params, factors, now)
-        ahead = spread(momentum, params)
+        momentum, lr = hps.settings["momentum"], current_lrs(params, hps, now)
+        update_averages(first, grads, momentum)
+        apply_weight_decay(params, hps, now)
+        momenta = per_param(momentum, params)
         for i, (p, m) in enumerate(zip(params, first, strict=True)):
-            m = torch.lerp(grads[i], m, ahead[i]) if self.nesterov else m
-            floor = factors.eps[i].reshape(-1, 1, 1)
-            p.sub_(lr[i] * self._newton_schulz(m.reshape(*m.shape[:2], -1), floor).view_as(p))
+            # The average as it would be after the same gradient once more.
+            m = torch.lerp(grads[i], m, momenta[i]) if self.nesterov else m
+            min_norm = hps.eps[i].reshape(-1, 1, 1)
+            p.sub_(lr[i] * self._newton_schulz(m.reshape(*m.shape[:2], -1), min_norm).view_as(p))
 
-    def _newton_schulz(self, matrices: Tensor, floor: Tensor) -> Tensor:
-        """Matrices [K, rows, columns] with singular values moved to about 1."""
+    def _newton_schulz(self, matrices: Tensor, min_norm: Tensor) -> Tensor:
+        """Matrices [K, rows, columns] with singular values moved to about 1.
+
+        The polynomial a s + b s^3 + c s^5 of a matrix acts on its singular values s alone. Its
+        coefficients make small ones grow fast. They end between about 0.7 and 1.2 rather than
+        converge to 1, which Muon does not need: so five steps are enough.
+        """
         a, b, c = self.coefficients
         x = matrices.bfloat16() if self.bfloat16 else matrices
+        # X X^T has the size of the rows: of a tall matrix the transpose costs less.
         tall = x.shape[1] > x.shape[2]
         x = x.mT if tall else x
-        x = x / torch.maximum(torch.linalg.matrix_norm(x, keepdim=True), floor.to(x.dtype))
+        # The Frobenius norm bounds the largest singular value: all s must start within [0, 1].
+        x = x / torch.maximum(torch.linalg.matrix_norm(x, keepdim=True), min_norm.to(x.dtype))
         for _ in range(self.steps):
             gram = x @ x.mT
+            # a x + (b gram + c gram^2) x
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         return (x.mT if tall else x).to(matrices.dtype)
 
 
-def _of(factors: Factors, part: list[int]) -> Factors:
-    """The factors of some of the parameters."""
-    return Factors(
-        kinds=[factors.kinds[i] for i in part],
-        lr=[factors.lr[i] for i in part],
-        eps=[factors.eps[i] for i in part],
-        weight_decay=[factors.weight_decay[i] for i in part],
-        own=factors.own,
+def _select(hps: UpdateHps, part: list[int]) -> UpdateHps:
+    """The hyperparameters of some of the parameters."""
+    return replace(
+        hps,
+        kinds=[hps.kinds[i] for i in part],
+        lr=[hps.lr[i] for i in part],
+        eps=[hps.eps[i] for i in part],
+        weight_decay=[hps.weight_decay[i] for i in part],
     )

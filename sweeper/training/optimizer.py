@@ -9,46 +9,46 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.trial import PlainHps
 
 State = dict[str, list[Tensor]]
 """By a quantity's name, one tensor [K, ...] a parameter; [K, 0] where a parameter has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factors:
-    """What each of K trials trains a parameter with; nothing of it changes during a run.
+class UpdateHps:
+    """What each of K trials updates its parameters with; nothing of it changes during a run.
 
     Lists over parameters: `kinds`, how its updates scale; `lr`, the peak learning rate, `eps`,
     and `weight_decay`, the share of a weight that one step at the schedule's peak removes, all
-    tensors [K, 1, ..., 1]. `own` are the optimizer's own settings by name, tensors [K].
+    tensors [K, 1, ..., 1] (see `Prescription`). `settings` are the optimizer's, such as betas, by
+    name, tensors [K].
     """
 
     kinds: Sequence[Update]
     lr: list[Tensor]
     eps: list[Tensor]
     weight_decay: list[Tensor]
-    own: Mapping[str, Tensor]
+    settings: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Now:
-    """Where the run stands: `step`, a scalar tensor from 1, and `share` [K], the schedule's value.
+class StepInfo:
+    """Where the run stands: `step`, a scalar from 1, and `schedule` [K], from 0 to 1 at the peak.
 
     Tensors, so that neither waits for the device nor makes a compiled update compile again.
     """
 
     step: Tensor
-    share: Tensor
+    schedule: Tensor
 
 
 class Optimizer(Protocol):
     """Init and update over stacked parameters: lists of tensors [K, ...], one slice a trial.
 
-    `eps` and `weight_decay` are the trials' own before a scheme's and a trial's factors.
-    `hyperparameters` names settings of its own that a space may hold. One that divides by the
-    root of a second moment may have `roots(state, factors, step)`, which gives these roots after
-    `step` steps, as eps meets them: a tensor a parameter, [K, ...] or [K, 0] where there is none.
+    `eps` and `weight_decay` are those before a scheme's and a trial's factors. `hyperparameters`
+    names settings that a space may hold. One that divides by the root of a second moment may have
+    `second_moment_roots(state, hps, step)`, which gives these roots after `step` steps, as eps
+    meets them: a tensor for each parameter, [K, ...] or [K, 0] where there is none.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]]
@@ -59,8 +59,8 @@ class Optimizer(Protocol):
         """How the entries of this parameter's updates scale."""
         ...
 
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """One trial's `Factors.own`, given its hyperparameters; those it lacks count as 1."""
+    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+        """One trial's `UpdateHps.settings`; hyperparameters that `values` lacks count as 1."""
         ...
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
@@ -68,20 +68,21 @@ class Optimizer(Protocol):
         ...
 
     def update(
-        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         """One step in place. A slice must never touch another; no host waits for the device."""
         ...
 
 
-def along(values: Tensor, like: Tensor) -> Tensor:
-    """`hps` [K] as [K, 1, ..., 1], to act on every entry of a trial's slice of `like`."""
+def unsqueeze_like(values: Tensor, like: Tensor) -> Tensor:
+    """`values` [K] as [K, 1, ..., 1], to act on every entry of a trial's slice of `like`."""
     return values.view(-1, *[1] * (like.dim() - 1))
 
 
-def complement(value: float, factor: float) -> float:
+def scale_distance_from_one(value: float, factor: float) -> float:
     """`value` with its distance from 1 times `factor`: how a decay rate such as beta is searched.
 
-    Never below 0, where nothing is remembered.
+    An average by beta looks back over about 1 / (1 - beta) steps: a factor on the distance is one
+    on that horizon. Never below 0, where nothing is remembered.
     """
     return max(0.0, 1.0 - (1.0 - value) * factor)

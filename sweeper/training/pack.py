@@ -19,10 +19,10 @@ from torch import Tensor
 
 from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
-from sweeper.scaling.spec import ParamScale, ParamSpec
+from sweeper.scaling.prescription import Prescription, initial_distribution
 from sweeper.training.draw import normal
 from sweeper.training.feed import AHEAD, Feed
-from sweeper.training.optimizer import Factors, Now, along
+from sweeper.training.optimizer import StepInfo, UpdateHps, unsqueeze_like
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.training.program import Stacked, program, random_seed, weights_dtype
 from sweeper.trial import Trial
@@ -74,13 +74,13 @@ class PackRun:
         self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
         self.step_index = 0
         trials = self._trials()
-        scales = [self.prepared.scales(trial.hps) for trial in trials]
+        prescriptions = [self.prepared.prescriptions(trial.hps) for trial in trials]
         self.rows = self._there([self.seeds.index(trial.seed) for trial in trials])
-        self.params = self._drawn([{n: s.init_std for n, s in row.items()} for row in scales])
+        self.params = self._drawn(prescriptions)
         self.buffers = self._buffers(trials)
-        self.factors = self._factors(trials, scales)
-        self.state = self.prepared.optimizer.init(list(self.params.values()), self.factors.kinds)
-        self._shares, self._first = torch.empty(0), 0
+        self.update_hps = self._update_hps(trials, prescriptions)
+        self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
+        self._schedules, self._first = torch.empty(0), 0
 
     def _sized(self, compile: Compile) -> tuple[list[int], bool]:
         """The slots, filled up with ballast to a compiled size; and whether to compile."""
@@ -116,16 +116,20 @@ class PackRun:
     def _there(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device)
 
-    def _drawn(self, stds: Sequence[dict[str, float]]) -> Stacked:
+    def _drawn(self, prescriptions: Sequence[dict[str, Prescription]]) -> Stacked:
         """Initial weights, by (seed, name) alone: company in a pack changes nothing."""
-        found = {}
+        params = {}
         for spec in self.prepared.specs:
-            scale = self._there([row[spec.name] for row in stds], torch.float64)
-            value = _units(spec, self.seeds).to(self.device)[self.rows]
-            if spec.init == "normal":
-                value = value * along(scale, value)
-            found[spec.name] = value.to(self.dtype).requires_grad_()
-        return found
+            moments = [
+                initial_distribution(spec.init, p[spec.name].init_std) for p in prescriptions
+            ]
+            means, stds = self._there(moments, torch.float64).unbind(1)
+            # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
+            draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
+            values = draws.to(self.device)[self.rows]
+            values.mul_(unsqueeze_like(stds, values)).add_(unsqueeze_like(means, values))
+            params[spec.name] = values.to(self.dtype).requires_grad_()
+        return params
 
     def _buffers(self, trials: Sequence[Trial]) -> Stacked:
         """Scale buffers [K], and the module's own state [K, ...].
@@ -147,28 +151,29 @@ class PackRun:
             name: self._there([row.get(name, 1.0) for row in rows], self.dtype) for name in names
         } | {name: torch.stack([own[name]] * len(rows)) for name in self._own_state}
 
-    def _factors(self, trials: Sequence[Trial], scales: Sequence[dict[str, ParamScale]]) -> Factors:
-        optimizer, rows, own = self.prepared.optimizer, [], []
-        for trial, prescribed in zip(trials, scales, strict=True):
-            hps, each = trial.hps, prescribed.values()
-            rows.append([(hps["eta"] * s.lr, s.eps, s.weight_decay) for s in each])
-            own.append(optimizer.settings(hps))
-        lists: list[list[Tensor]] = []
-        for index, scale in enumerate((1.0, optimizer.eps, optimizer.weight_decay)):
-            lists.append(
-                [
-                    self._there([row[i][index] * scale for row in rows], self.dtype).view(
-                        -1, *[1] * len(spec.shape)
-                    )
-                    for i, spec in enumerate(self.prepared.specs)
-                ]
-            )
-        return Factors(
-            kinds=[optimizer.kind(spec) for spec in self.prepared.specs],
-            lr=lists[0],
-            eps=lists[1],
-            weight_decay=lists[2],
-            own={name: self._there([row[name] for row in own], torch.float64) for name in own[0]},
+    def _update_hps(
+        self, trials: Sequence[Trial], prescriptions: Sequence[dict[str, Prescription]]
+    ) -> UpdateHps:
+        """The trials' prescriptions as tensors, and their optimizer's settings."""
+        optimizer, specs = self.prepared.optimizer, self.prepared.specs
+
+        def stacked(field: str) -> list[Tensor]:
+            rows = [[getattr(p[spec.name], field) for p in prescriptions] for spec in specs]
+            return [
+                self._there(row, self.dtype).view(-1, *[1] * len(spec.shape))
+                for row, spec in zip(rows, specs, strict=True)
+            ]
+
+        settings = [optimizer.settings(trial.hps) for trial in trials]
+        return UpdateHps(
+            kinds=[optimizer.kind(spec) for spec in specs],
+            lr=stacked("lr"),
+            eps=stacked("eps"),
+            weight_decay=stacked("weight_decay"),
+            settings={
+                name: self._there([row[name] for row in settings], torch.float64)
+                for name in settings[0]
+            },
         )
 
     def _way(self) -> list[str]:
@@ -238,17 +243,17 @@ class PackRun:
         with torch.no_grad():
             if self.prepared.train.clip is not None:
                 clip(grads, self.prepared.train.clip)
-            now = Now(
+            now = StepInfo(
                 step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
-                share=self._share(),
+                schedule=self._schedule(),
             )
             self._update(grads, now)
         self.step_index += 1
         return losses
 
-    def _update(self, grads: list[Tensor], now: Now) -> None:
+    def _update(self, grads: list[Tensor], now: StepInfo) -> None:
         """The optimizer's step, compiled where gradients are and as long as that succeeds."""
-        arguments = (list(self.params.values()), grads, self.state, self.factors, now)
+        arguments = (list(self.params.values()), grads, self.state, self.update_hps, now)
         way = "compiled update"
         if self.compiled and self.device.type != "cpu" and way not in self.program.refused:
             try:
@@ -260,15 +265,17 @@ class PackRun:
                 self.program.refused[way] = str(error)
         self.program.update(False)(*arguments)
 
-    def _share(self) -> Tensor:
+    def _schedule(self) -> Tensor:
         """The schedule's value [K] at this step, from a block that is sent ahead."""
-        if not self._first <= self.step_index < self._first + len(self._shares):
+        if not self._first <= self.step_index < self._first + len(self._schedules):
             train, self._first = self.prepared.train, self.step_index
             steps = range(self._first, self._first + AHEAD)
             settings = [train.of(trial.hps) for trial in self._trials()]
             table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
-            self._shares = self._there([table[one] for one in settings], self.dtype).T.contiguous()
-        return self._shares[self.step_index - self._first]
+            self._schedules = self._there(
+                [table[one] for one in settings], self.dtype
+            ).T.contiguous()
+        return self._schedules[self.step_index - self._first]
 
     def keep(self, slices: Sequence[int]) -> None:
         """Drop all slices but these."""
@@ -286,16 +293,16 @@ class PackRun:
             }
             self.buffers = {name: kept([value])[0] for name, value in self.buffers.items()}
             self.state = {name: kept(values) for name, values in self.state.items()}
-            factors = self.factors
-            self.factors = replace(
-                factors,
-                lr=kept(factors.lr),
-                eps=kept(factors.eps),
-                weight_decay=kept(factors.weight_decay),
-                own={name: kept([value])[0] for name, value in factors.own.items()},
+            hps = self.update_hps
+            self.update_hps = replace(
+                hps,
+                lr=kept(hps.lr),
+                eps=kept(hps.eps),
+                weight_decay=kept(hps.weight_decay),
+                settings={name: kept([value])[0] for name, value in hps.settings.items()},
             )
             self.rows = self.rows[at]
-        self._shares = torch.empty(0)
+        self._schedules = torch.empty(0)
 
     def tensors(self) -> Stacked:
         """All that training has changed, by name; restored by `load`."""
@@ -337,15 +344,7 @@ def clip(grads: list[Tensor], most: float) -> None:
     squares = [grad.double().flatten(1).square().sum(1) for grad in grads]
     factor = (most / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     for grad in grads:
-        grad.mul_(along(factor.to(grad.dtype), grad))
-
-
-def _units(spec: ParamSpec, seeds: Sequence[int]) -> Tensor:
-    """One parameter's values [seeds, ...] before its scale, float64."""
-    if spec.init == "normal":
-        return torch.stack([normal(spec.name, spec.shape, seed) for seed in seeds])
-    value = 1.0 if spec.init == "ones" else 0.0
-    return torch.full((len(seeds), *spec.shape), value, dtype=torch.float64)
+        grad.mul_(unsqueeze_like(factor.to(grad.dtype), grad))
 
 
 @contextmanager

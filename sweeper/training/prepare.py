@@ -16,6 +16,7 @@ from sweeper.catalog import TARGET, plugin_target, with_targets
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.plugin import arguments, build, load
+from sweeper.scaling.prescription import Prescription, prescribe
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
 from sweeper.train_settings import SHAPE, TrainSettings
 from sweeper.training.optimizer import Optimizer
@@ -50,29 +51,41 @@ class PreparedSpec:
         """How its trials are trained."""
         return self.spec.train
 
-    def scales(self, hps: PlainHps) -> dict[str, ParamScale]:
-        """The prescription for every parameter, by name, given hyperparameters."""
-        return {spec.name: self.scale(spec, hps) for spec in self.specs}
+    def prescriptions(self, hps: PlainHps) -> dict[str, Prescription]:
+        """What every parameter is trained with, by name, given hyperparameters."""
+        return {spec.name: self.prescription(spec, hps) for spec in self.specs}
 
-    def scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """The scheme's prescription for `spec`, with the factors that `hps` ask for."""
-        found = self.scheme.scale(spec, hps, self.optimizer.kind(spec))
-        asked = {name: getattr(found, name) * hps[name] for name in FACTORS if name in hps}
-        return replace(found, **asked)
+    def prescription(self, spec: ParamSpec, hps: PlainHps) -> Prescription:
+        """What `spec` is trained with: the scheme's factors times eta and the optimizer's."""
+        return prescribe(
+            self._scale(spec, hps),
+            eta=hps["eta"],
+            eps=self.optimizer.eps,
+            weight_decay=self.optimizer.weight_decay,
+        )
+
+    def _scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
+        """The scheme's factors for `spec`, with those of `FACTORS` that `hps` hold."""
+        scale = self.scheme.scale(spec, hps, self.optimizer.kind(spec))
+        factors = {name: getattr(scale, name) * hps[name] for name in FACTORS if name in hps}
+        return replace(scale, **factors)
 
     def buffers(self, hps: PlainHps) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""
-        found: dict[str, float] = {}
-        for name, scale in self.scales(hps).items():
-            owner = name.rpartition(".")[0]
+        buffers: dict[str, float] = {}
+        for spec in self.specs:
+            scale, module = self._scale(spec, hps), spec.name.rpartition(".")[0]
+            # A model without multipliers can be trained as long as none is asked of it.
             if scale.multiplier != 1.0:
-                found[f"{owner}.multiplier"] = scale.multiplier
-            if scale.backward is not None:
-                found[f"{owner}.backward_multiplier"] = scale.backward
+                buffers[f"{module}.multiplier"] = scale.multiplier
+            # Not compared with the multiplier: where both are equal, the module still has a
+            # buffer of its own for the backward pass, which would stay at 1.
+            if scale.backward_multiplier is not None:
+                buffers[f"{module}.backward_multiplier"] = scale.backward_multiplier
         for op in self.scaled_ops:
             factors = self.scheme.scale_op(op, hps)
-            found |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
-        return found
+            buffers |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
+        return buffers
 
     def parameters(self) -> int:
         """Number of weights of one trial."""

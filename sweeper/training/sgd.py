@@ -10,14 +10,20 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.training.optimizer import Factors, Now, State
-from sweeper.training.updates import check, decay, rates, searched, spread
+from sweeper.training.optimizer import State, StepInfo, UpdateHps
+from sweeper.training.updates import (
+    apply_weight_decay,
+    check_ranges,
+    current_lrs,
+    per_param,
+    searched_settings,
+)
 from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """`b = momentum * b + g; p -= share * (lr * b + weight_decay * p)`.
+    """`b = momentum * b + g; p -= schedule * (lr * b + weight_decay * p)`.
 
     As torch's without dampening: with a momentum the steps add up to 1 / (1 - momentum) times
     the gradient. With `nesterov` the step is `g + momentum * b`. The decay is independent of
@@ -33,7 +39,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check(self, "momentum")
+        check_ranges(self, "momentum")
 
     def kind(self, spec: ParamSpec) -> Update:
         """As the gradient, of every parameter."""
@@ -41,22 +47,22 @@ class SGD:
 
     def settings(self, hps: PlainHps) -> dict[str, float]:
         """`momentum`."""
-        return searched(self, hps)
+        return searched_settings(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero `momentum` of the parameters' shapes."""
         return {"momentum": [torch.zeros_like(p) for p in params]}
 
     def update(
-        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
-        """One step in place, each trial with rates, decay and momentum of its own."""
-        step, momentum = state["momentum"], spread(factors.own["momentum"], params)
+        """One step in place; each trial has its learning rates, decay and momentum."""
+        step, momentum = state["momentum"], per_param(hps.settings["momentum"], params)
         torch._foreach_mul_(step, momentum)
         torch._foreach_add_(step, grads)
-        decay(params, factors, now)
+        apply_weight_decay(params, hps, now)
         if self.nesterov:
             step = list(torch._foreach_mul(step, momentum))
             torch._foreach_add_(step, grads)
-        moved = torch._foreach_mul(step, rates(params, factors, now))
+        moved = torch._foreach_mul(step, current_lrs(params, hps, now))
         torch._foreach_sub_(params, moved)

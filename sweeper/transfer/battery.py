@@ -88,8 +88,8 @@ class Ablation:
 def deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
     """By role, the powers that a scheme's rules lack to muP's; roles that agree are left out.
 
-    muP's exponents (Everett et al., Table 1, with erratum E1; full alignment) are first shifted
-    to the scheme's own multiplier, so that schemes which train alike do not deviate.
+    muP's exponents (Everett et al., Table 1, with erratum E1, docs/errata.md; full alignment) are
+    first shifted to the scheme's own multiplier, so that schemes which train alike do not deviate.
     """
     found: dict[Role, Change] = {}
     for role in ROLES:

@@ -6,14 +6,15 @@ from dataclasses import asdict, dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from sweeper.scaling.spec import ParamScale, Role
+from sweeper.scaling.prescription import Prescription
+from sweeper.scaling.spec import Role
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.trial import PlainHps
 
 if TYPE_CHECKING:
     from sweeper.training.prepare import PreparedSpec
 
-WHY = {
+ROLE_REASONS = {
     Role.EMBEDDING: "only its output grows with the width",
     Role.HIDDEN: "sums over an input that grows, into an output that grows",
     Role.READOUT: "sums over an input that grows, into an output that does not",
@@ -27,8 +28,8 @@ WHY = {
 class Explained:
     """A planned parameter with its exponents of width, as the scheme applies them.
 
-    With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c. They are
-    read off the scheme at two widths, the depth held at the target's.
+    With m the ratio of the widths: multiplier m^-a, init std m^-b, learning rate m^-c. They are
+    read off the prescriptions at two widths, the depth held at the target's.
     """
 
     parameter: PlannedParameter
@@ -55,23 +56,23 @@ def explain(
 
     Both must have the plan's depth, so that their parameters have the plan's names.
     """
-    growth = wide.spec.width / narrow.spec.width
-    before, after = narrow.scales(hps), wide.scales(hps)
+    width_ratio = wide.spec.width / narrow.spec.width
+    before, after = narrow.prescriptions(hps), wide.prescriptions(hps)
     notes = {spec.name: spec.note for spec in narrow.specs}
-    found = []
+    rows = []
     for parameter in plan.parameters:
-        a, b, c = _exponents(before[parameter.name], after[parameter.name], growth)
-        why = [WHY[Role(parameter.role)], notes[parameter.name]]
-        text = "; ".join(part for part in why if part)
-        found.append(Explained(parameter=parameter, a=a, b=b, c=c, why=text))
-    return found
+        a, b, c = _exponents(before[parameter.name], after[parameter.name], width_ratio)
+        reasons = [ROLE_REASONS[Role(parameter.role)], notes[parameter.name]]
+        why = "; ".join(reason for reason in reasons if reason)
+        rows.append(Explained(parameter=parameter, a=a, b=b, c=c, why=why))
+    return rows
 
 
-def _exponents(before: ParamScale, after: ParamScale, growth: float) -> tuple[float, ...]:
+def _exponents(before: Prescription, after: Prescription, width_ratio: float) -> tuple[float, ...]:
     """(a, b, c): how multiplier, init std and learning rate shrink as the width grows."""
     pairs = (
         (before.multiplier, after.multiplier),
         (before.init_std, after.init_std),
         (before.lr, after.lr),
     )
-    return tuple(round(-log(new / old) / log(growth), 6) + 0.0 for old, new in pairs)
+    return tuple(round(-log(new / old) / log(width_ratio), 6) + 0.0 for old, new in pairs)

@@ -1,4 +1,4 @@
-"""What a plan cannot fold into init, learning rate and eps, in words for the model's author."""
+"""What init, learning rate and eps cannot absorb, in words for the model's author."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from math import isclose
 from sweeper.scaling.names import with_layer
 from sweeper.scaling.spec import ScaledOp
 
-DECAY = (
+DECAY_NEED = (
     "weight decay: the plan's is independent of the learning rate; param_groups hold decay / lr "
     "for decoupled decay (torch.optim.AdamW, SGD without momentum); the L2 decay of "
     "torch.optim.Adam is something else"
 )
-EPS = (
-    "eps: folding divides it by the multiplier, so it differs between groups: the optimizer must "
+EPS_NEED = (
+    "eps: absorbing a multiplier divides eps by it, so groups differ in eps: the optimizer must "
     "take eps from its groups (torch.optim.AdamW does), or do without one (atan2)"
 )
-UNIT = (
-    "eps: the plan's was chosen for unit-scaled gradients; a plain model's are smaller, so "
+UNIT_SCALED_EPS_NEED = (
+    "eps: the plan's eps was chosen for unit-scaled gradients; those of a plain model are smaller: "
     "take an optimizer without eps (atan2) or an eps far below the root mean square of any gradient"
 )
-FOREIGN = (
+UNSEEN_OPERATIONS_NEED = (
     "operations: this model has none that sweeper can see; where it has attention, residual "
     "branches or an output scale, give them the parameterization's factors yourself"
 )
@@ -39,20 +39,20 @@ def needs(
 
     `multipliers` are those of every parameter, forward and backward.
     """
-    found = [line for op in scaled_ops for line in _op(op, operations[op.name])]
+    factors = [need for op in scaled_ops for need in _op_needs(op, operations[op.name])]
     for name, (forward, backward) in multipliers.items():
         if not isclose(forward, backward):
-            found.append((name, "multiply the gradient to its input by {}", backward / forward))
-    lines = _merged(found)
-    lines += [] if scaled_ops else [FOREIGN]
+            factors.append((name, "multiply the gradient to its input by {}", backward / forward))
+    lines = _merge_layers(factors)
+    lines += [] if scaled_ops else [UNSEEN_OPERATIONS_NEED]
     if unit_scaled:
-        lines.append(UNIT)
+        lines.append(UNIT_SCALED_EPS_NEED)
     elif any(forward != 1 for forward, _ in multipliers.values()):
-        lines.append(EPS)
-    return [*lines, DECAY] if decay else lines
+        lines.append(EPS_NEED)
+    return [*lines, DECAY_NEED] if decay else lines
 
 
-WORDS = {
+FACTOR_NEEDS = {
     ("attention", "logit"): "multiply q k^T by {} where head size^-1/2 is usual",
     ("gated_silu", "alpha"): "multiply the sigmoid's argument by {}",
     ("residual", "branch"): "multiply the branch's output by {}",
@@ -61,31 +61,31 @@ WORDS = {
 }
 """What applying a factor means, by the operation's kind and the factor's name."""
 
-Line = tuple[str, str, float]
+Need = tuple[str, str, float]
 """The name of an operation or parameter, what to do with a gap for the value, and the value."""
 
 
-def _op(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Line]:
-    """One line for every factor of an operation that is not the usual one."""
+def _op_needs(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Need]:
+    """Every factor of an operation that is not the usual one."""
     for key, value in factors.items():
         usual = 1.0
         if (op.kind, key) == ("attention", "logit"):
             usual = float(op.geometry["head_size"]) ** -0.5
         if not isclose(value, usual):
-            yield op.name, WORDS.get((op.kind, key), f"multiply its {key} by {{}}"), value
+            yield op.name, FACTOR_NEEDS.get((op.kind, key), f"multiply its {key} by {{}}"), value
 
 
-def _merged(lines: Iterable[Line]) -> list[str]:
+def _merge_layers(needs: Iterable[Need]) -> list[str]:
     """`name: what to do`, layers as one line with `*` for their number."""
     groups: dict[tuple[str, str], dict[str, float]] = {}
-    for name, text, value in lines:
+    for name, text, value in needs:
         groups.setdefault((with_layer(name, "*"), text), {})[name] = value
-    found = []
+    lines = []
     for (pattern, text), members in groups.items():
         low, high = min(members.values()), max(members.values())
         words, ends = f"{low:.6g}", [f"{low:.4g}", f"{high:.4g}"]
         if ends[0] != ends[1]:
             words = f"{' to '.join(ends)} (by layer: see `operations`)"
         name = pattern if len(members) > 1 else next(iter(members))
-        found.append(f"{name}: {text.format(words)}")
-    return found
+        lines.append(f"{name}: {text.format(words)}")
+    return lines

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.plugin import call
-from sweeper.scaling.absorb import AbsorbedParam, factors
-from sweeper.scaling.spec import ParamScale, ParamSpec, Update
+from sweeper.scaling.prescription import AbsorbedParam, Prescription, absorb_multiplier
+from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.needs import needs
 from sweeper.trial import PlainHps, PluginSpec, encode
@@ -26,22 +26,6 @@ if TYPE_CHECKING:
 
 PLAN_VERSION = 2
 """Raised when `plan.json` changes in a way that old readers would misread."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prescription:
-    """One parameter's numbers at one size: absolute learning rate, eps and decay a step.
-
-    The forward pass uses `multiplier * W`, W drawn with `init_std`; `backward_multiplier` takes
-    its place in the gradient to the layer's input.
-    """
-
-    init_std: float
-    multiplier: float
-    backward_multiplier: float
-    lr: float
-    eps: float
-    weight_decay: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +47,9 @@ class PlannedParameter:
     update: str = Update.SIGN
 
     def absorbed(self) -> AbsorbedParam:
-        """The target's settings with the multiplier folded into init, learning rate and eps."""
-        multiplier = self.target.multiplier
-        starts = {"ones": multiplier, "zeros": 0.0}
-        lr, eps = factors(Update(self.update), multiplier)
-        return AbsorbedParam(
-            name=self.name,
-            shape=self.shape,
-            init="constant" if self.init in starts else "normal",
-            value=starts.get(self.init, self.target.init_std * multiplier),
-            lr=self.target.lr * lr,
-            eps=self.target.eps * eps,
-            decay=self.target.weight_decay,
+        """The target's settings with the multiplier absorbed by init, learning rate and eps."""
+        return absorb_multiplier(
+            self.target, Update(self.update), name=self.name, shape=self.shape, init=self.init
         )
 
 
@@ -138,7 +113,7 @@ class TransferPlan:
         return [parameter.absorbed() for parameter in self.parameters]
 
     def init_(self, model: nn.Module, seed: int = 0) -> nn.Module:
-        """Draw the weights of `model` in place, multipliers folded in, and return it.
+        """Draw the weights of `model` in place, multipliers absorbed, and return it.
 
         A value depends on `seed` and the parameter's name alone: not on the order of modules,
         on sharding (DTensors get their own part) or on what was drawn before. After the meta
@@ -167,8 +142,8 @@ class TransferPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, as in `plan.json`."""
-        found: dict[str, Any] = encode(asdict(self))
-        return found
+        record: dict[str, Any] = encode(asdict(self))
+        return record
 
 
 def make_plan(
@@ -212,19 +187,7 @@ def _planned(prepared: PreparedSpec, spec: ParamSpec, hps: PlainHps) -> PlannedP
         base_shape=spec.base_shape,
         fan_in=spec.fan_in,
         fan_out=spec.fan_out,
-        target=_prescription(prepared, prepared.scale(spec, hps), hps),
-        base=_prescription(prepared, prepared.scale(spec.at_base(), hps), hps),
+        target=prepared.prescription(spec, hps),
+        base=prepared.prescription(spec.at_base(), hps),
         update=prepared.optimizer.kind(spec),
-    )
-
-
-def _prescription(prepared: PreparedSpec, scale: ParamScale, hps: PlainHps) -> Prescription:
-    optimizer = prepared.optimizer
-    return Prescription(
-        init_std=scale.init_std,
-        multiplier=scale.multiplier,
-        backward_multiplier=scale.multiplier if scale.backward is None else scale.backward,
-        lr=hps["eta"] * scale.lr,
-        eps=optimizer.eps * scale.eps,
-        weight_decay=optimizer.weight_decay * scale.weight_decay,
     )

@@ -1,6 +1,6 @@
-"""Every printed learning-rate rule measured: which keep a layer's move the same over shapes?
+"""Every printed learning-rate rule measured: which move a layer alike whatever its shape?
 
-A step of a linear layer [d_out, d_in] on the inputs that its gradient is from moves its outputs
+A step of a linear layer [d_out, d_in] moves its outputs, on the inputs that its gradient is from,
 by some RMS; a rule is right for a kind of update when that RMS is the same for every shape.
 """
 
@@ -21,7 +21,7 @@ Shape = tuple[int, int]
 """(d_out, d_in)."""
 
 SHAPES: tuple[Shape, ...] = ((256, 256), (1024, 1024), (256, 1024), (1024, 256), (16, 1024))
-PAIRS: tuple[tuple[str, Update], ...] = (
+RULES_AND_UPDATES: tuple[tuple[str, Update], ...] = (
     ("inverse_fan_in", Update.SIGN),
     ("inverse_root_product", Update.SIGN),
     ("inverse_root_fan_in", Update.SIGN),
@@ -31,10 +31,10 @@ PAIRS: tuple[tuple[str, Update], ...] = (
     ("root_ratio", Update.NORMALIZED),
 )
 """Rules as they are printed, each with the updates that it is printed for."""
-BATCH: Mapping[Update, int] = {Update.SIGN: 8, Update.ORTHOGONAL: 8, Update.NORMALIZED: 1}
-"""Inputs in a gradient. A unit Frobenius norm is shared out among them, so there it is one."""
-SPREAD = 1.25
-"""A rule keeps the move when its largest is at most this many times its smallest."""
+BATCH_SIZES: Mapping[Update, int] = {Update.SIGN: 8, Update.ORTHOGONAL: 8, Update.NORMALIZED: 1}
+"""Inputs in a gradient. Several would share a unit Frobenius norm, so it is measured with one."""
+MAX_SPREAD = 1.25
+"""A rule keeps the change when its largest is at most this many times its smallest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class RuleRow:
 
     @property
     def keeps(self) -> bool:
-        """Whether the change is the same at every shape, within SPREAD."""
-        return self.spread <= SPREAD
+        """Whether the change is the same at every shape, within MAX_SPREAD."""
+        return self.spread <= MAX_SPREAD
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -67,19 +67,21 @@ class RuleRow:
 
 
 def rule_table(shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> list[RuleRow]:
-    """All of `PAIRS` measured at `shapes`, at eta = 1."""
-    moves = {(u, s): move(u, s, BATCH[u], seed) for u in BATCH for s in shapes}
+    """All of `RULES_AND_UPDATES` measured at `shapes`, at eta = 1."""
+    changes = {
+        (u, s): output_change(u, s, BATCH_SIZES[u], seed) for u in BATCH_SIZES for s in shapes
+    }
     return [
         RuleRow(
             rule=rule,
             update=update,
-            changes={s: RULES[rule](s[1], s[0]) * moves[update, s] for s in shapes},
+            changes={s: RULES[rule](s[1], s[0]) * changes[update, s] for s in shapes},
         )
-        for rule, update in PAIRS
+        for rule, update in RULES_AND_UPDATES
     ]
 
 
-def move(update: Update, shape: Shape, batch: int, seed: int = 0) -> float:
+def output_change(update: Update, shape: Shape, batch: int, seed: int = 0) -> float:
     """RMS of U x for `batch` inputs x and U, the update of the gradient d x^T; d and x N(0, 1)."""
     generator = np.random.default_rng(seed)
     d, x = (generator.standard_normal((n, batch), dtype=np.float32) for n in shape)
@@ -87,21 +89,21 @@ def move(update: Update, shape: Shape, batch: int, seed: int = 0) -> float:
 
 
 def _sign(d: Array, x: Array) -> Array:
-    found: Array = np.sign(d @ x.T)
-    return found
+    update: Array = np.sign(d @ x.T)
+    return update
 
 
 def _orthogonal(d: Array, x: Array) -> Array:
     """U V^T of the gradient's singular vectors, which Muon's iteration goes towards."""
     (q, r), (p, s) = np.linalg.qr(d), np.linalg.qr(x)
     u, _, vt = np.linalg.svd(r @ s.T)
-    found: Array = q @ (u @ vt) @ p.T
-    return found
+    update: Array = q @ (u @ vt) @ p.T
+    return update
 
 
 def _normalized(d: Array, x: Array) -> Array:
-    found: Array = d @ x.T / np.linalg.norm(d @ x.T)
-    return found
+    update: Array = d @ x.T / np.linalg.norm(d @ x.T)
+    return update
 
 
 _UPDATES: Mapping[Update, Callable[[Array, Array], Array]] = {

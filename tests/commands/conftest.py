@@ -1,16 +1,13 @@
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
-from sweeper.cli import app
-from tests.commands.driver import TINY, Run, call, make_workplace
+from tests.commands.driver import TINY, Run, call, make_workplace, run_in
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -20,6 +17,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_layout() -> Iterator[None]:
+    """Draw figures without laying them out, which takes half of a command's time.
+
+    Tests of `tests/report/` lay them out.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "get_layout_engine", lambda self: None)
+        yield
 
 
 @pytest.fixture
@@ -39,13 +47,8 @@ def sweeper(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished study, made but once; not to be changed."""
-    here, folder = Path.cwd(), make_workplace(tmp_path_factory.mktemp("finished"))
-    os.chdir(folder)
-    try:
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), pytest.raises(SystemExit):
-            app(["search", *TINY, "study=a"])
-    finally:
-        os.chdir(here)
+    folder = make_workplace(tmp_path_factory.mktemp("finished"))
+    run_in(folder, "search", *TINY, "study=a")
     return folder / "runs/a"
 
 

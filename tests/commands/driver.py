@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,8 @@ SIZES = [
     "model.width=16",
     "model.head_size=8",
     "model.depth=1",
-    "launcher.pack=1",
-    "launcher.device=cpu",
+    "runner.pack=1",
+    "runner.device=cpu",
 ]
 SEARCH = ["search=lr", "search.line={points: 3, extend: 0}", "transfer.widths=[16,32]"]
 TINY = ["data=text", "data.path=text.txt", *SIZES, *SEARCH]
@@ -58,6 +60,18 @@ def make_workplace(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
     return folder
+
+
+def run_in(folder: Path, *words: str) -> None:
+    """Run a command in this process with `folder` as the current one; what it prints is lost."""
+    with (
+        chdir(folder),
+        redirect_stdout(StringIO()),
+        redirect_stderr(StringIO()),
+        pytest.raises(SystemExit) as ended,
+    ):
+        app(list(words), prog_name="sweeper")
+    assert not ended.value.code
 
 
 def call(capture: pytest.CaptureFixture[str], *words: str) -> Answer:

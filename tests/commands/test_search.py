@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from sweeper.launch.packs import run_pack
 from sweeper.lock import StudyLock
+from sweeper.runner import tasks
 from sweeper.training.pack import Pack
 from tests.commands.driver import (
     LONG,
@@ -39,11 +39,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keys of all trials that are trained in this process."""
     keys: list[str] = []
 
+    train = tasks.train
+
     def watched(pack: Pack, *given: Any) -> Any:
         keys.extend(trial.key for trial in pack.trials)
-        return run_pack(pack, *given)
+        return train(pack, *given)
 
-    monkeypatch.setattr("sweeper.launch.inline.run_pack", watched)
+    monkeypatch.setattr(tasks, "train", watched)
     return keys
 
 
@@ -52,7 +54,7 @@ class TestSearch:
         self, sweeper: Run, workplace: Path
     ) -> None:
         sweeper("search", *TINY, "study=a")
-        again = sweeper("search", *TINY, "study=a", "launcher.pack=2")
+        again = sweeper("search", *TINY, "study=a", "runner.pack=2")
         assert "other values" not in again.out
         changed = sweeper("search", *TINY, "study=a", "train.warmup=0.3", HUGE)
         said = "was searched with other values of parameterization.space, train.warmup before"
@@ -76,7 +78,7 @@ class TestSearch:
         sweeper("search", *TINY, "study=a", "root=deep/er", "logger=jsonl")
         folder = workplace / "deep/er/a"
         names = {path.name for path in folder.iterdir()}
-        assert {"config.yaml", "study.db", "results", "search.json", "report.html"} <= names
+        assert {"config.yaml", "study.journal", "results", "search.json", "report.html"} <= names
         assert len((folder / "trials.jsonl").read_text().splitlines()) == 3
         assert sorted(path.name for path in workplace.iterdir()) == ["deep", "text.txt"]
         assert {path.name for path in (workplace / "deep/er").iterdir()} == {".cache", "a"}
@@ -130,12 +132,12 @@ class TestAgain:
     ) -> None:
         damaged = min(results(study))
         rewrite_results(study, lambda lines: ["{" if damaged in line else line for line in lines])
-        (study / "study.db").write_bytes(b"garbage" * 1000)
+        (study / "study.journal").write_bytes(b"garbage" * 1000)
         (study / "config.yaml").write_text("{{{")
         answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 0 and trained == [damaged]
         assert "Note: the result file" in answer.out and "was damaged" in answer.out
-        assert (study / "study.db.damaged-1").is_file() and "width: 16" in yaml_of(study)
+        assert (study / "study.journal.damaged-1").is_file() and "width: 16" in yaml_of(study)
 
 
 class TestDryRun:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from sweeper.launch.local import UNSTARTED
+from sweeper.launch.local.executor import MAX_FALSE_STARTS
 from tests.commands.driver import assert_refused
 from tests.faults.harness import (
     INLINE_QUICK,
@@ -63,7 +63,7 @@ def test_workers_are_killed_at_random(harness: Harness, expected: Outcomes, seed
     driver, kills = harness.start("search", *WORDS, *more), 0
     while driver.lives(generator.uniform(0.1, 1.5)):
         workers = harness.workers()
-        if workers and kills < UNSTARTED - 1 + recorded(harness.study):
+        if workers and kills < MAX_FALSE_STARTS - 1 + recorded(harness.study):
             with suppress(ProcessLookupError):
                 os.kill(generator.choice(workers), signal.SIGKILL)
             kills += 1

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from sweeper.launch import scheduler
-from sweeper.launch.arrays import prefix
+from sweeper.launch.slurm import scheduler
+from sweeper.launch.slurm.arrays import prefix
 from tests.commands.driver import assert_refused, make_workplace
 from tests.faults.harness import (
     SEEDS,
@@ -29,13 +29,13 @@ from tests.faults.test_clock import HOUR, clock
 from tests.launch.cluster import slurm
 
 pytestmark = pytest.mark.usefixtures("cluster")
-GIVEN = ("launcher.pack", "launcher.device")
+GIVEN = ("runner.pack", "runner.device")
 SLURM_WORDS = [
     "launcher=slurm",
     "launcher.gpus=0",
     "launcher.cpus=1",
-    "launcher.compile=off",
-    "launcher.pack=4",
+    "runner.compile=off",
+    "runner.pack=4",
     "launcher.time=5",
     "launcher.poll=0.2",
     "launcher.grace=2",
@@ -55,11 +55,11 @@ JOBS = 3
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """What an undisturbed search of the same trials finds in the same packs, here."""
     folder = make_workplace(tmp_path_factory.mktemp("packed"))
-    here = [word for word in WORDS if not word.startswith("launcher.pack")]
+    here = [word for word in WORDS if not word.startswith("runner.pack")]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         made = Harness(folder)
-        assert made.run("search", *here, "launcher.pack=4").code == 0
+        assert made.run("search", *here, "runner.pack=4").code == 0
     return outcomes(made.study)
 
 
@@ -116,7 +116,7 @@ def test_the_driver_is_killed_again_and_again(
 @pytest.mark.parametrize("seed", range(max(1, SEEDS // 25)))
 def test_jobs_are_killed_at_random(harness: Harness, packed: Outcomes, seed: int) -> None:
     generator, kills = random.Random(seed), 0
-    driver = harness.start(*words(SLOW), "launcher.retries=9", "launcher.save_every=0.1")
+    driver = harness.start(*words(SLOW), "launcher.retries=9", "runner.save_every=0.1")
     while driver.lives(generator.uniform(1.0, 4.0)):
         found = [pid for pid in harness.processes() if pid != driver.pid]
         if found and kills < 3:

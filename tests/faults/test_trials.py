@@ -22,7 +22,7 @@ PAIRS = ["search.seeds=2", "search.line.points=3"]
 
 @pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_not_a_number_at_step_0_is_a_diverged_trial(harness: Harness, launcher: str) -> None:
-    words = [*WORDS, *NAN, *PAIRS, "launcher.pack=2"]
+    words = [*WORDS, *NAN, *PAIRS, "runner.pack=2"]
     poison = ["+data.how=poison", "+data.seed=1", "+data.at=0"]
     answer = harness.run("search", *words, *poison, *LAUNCHERS[launcher], "--json")
     assert answer.code == 1 and answer.document["finished"], answer

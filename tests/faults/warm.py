@@ -14,8 +14,9 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 
-import sweeper.launch.local
-import sweeper.launch.slurm  # noqa: F401
+import sweeper.launch.local.executor
+import sweeper.launch.slurm.launcher
+import sweeper.runner.engine  # noqa: F401
 from sweeper.cli import app
 from tests.commands.driver import TINY, make_workplace
 from tests.faults import clock

@@ -17,12 +17,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from sweeper.files import try_json
-from sweeper.launch.arrays import prefix
 from sweeper.launch.inline import Inline
-from sweeper.launch.launcher import Launcher, Work
-from sweeper.launch.scheduler import Entry, queue
-from sweeper.launch.slurm import Slurm
-from sweeper.trial import Result, Trial
+from sweeper.launch.slurm.arrays import prefix
+from sweeper.launch.slurm.launcher import Slurm
+from sweeper.launch.slurm.scheduler import Entry, queue
+from sweeper.trial import Trial
+from tests.launch.trial_sweep import TrialSweep
 from tests.training.helpers import corpus
 
 ROOT = Path(__file__).parents[2]
@@ -30,12 +30,15 @@ SCRIPT = ROOT / "scripts/slurm_local.sh"
 SMALL: Mapping[str, Any] = {
     "gpus": 0,
     "cpus": 1,
-    "compile": "off",
     "time": 5,
     "poll": 0.2,
     "grace": 1.5,
     "retries": 1,
 }
+
+
+ENGINE_KEYS = {"pack", "save_every"}
+"""Options of tests that the engine takes."""
 
 
 def available() -> str | None:
@@ -80,37 +83,13 @@ def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
     return found
 
 
-class Desk:
-    """What the loop does for a launcher: names what has no result, records, takes notes."""
+class ClusterSweep(TrialSweep):
+    """Trials of a study in the folder `study`, and its jobs in Slurm's queue."""
 
     def __init__(self, folder: Path, trials: Sequence[Trial]) -> None:
-        self.folder, self.trials = folder, trials
         self.study = folder / "study"
         self.study.mkdir(exist_ok=True)
-        self.corpus = corpus(folder)
-        self.results: dict[str, Result] = {}
-        self.told: list[str] = []
-        self.times_recorded = 0
-        self.work_done = 0.0
-
-    def work(self, wait: bool = True) -> Work:
-        return Work(
-            corpus=self.corpus,
-            folder=self.study,
-            pending=lambda: [t for t in self.trials if t.key not in self.results],
-            watch=self._watch,
-            tell=self.told.append,
-            wait=wait,
-        )
-
-    def _watch(self, trials: float) -> None:
-        self.work_done += trials
-
-    def drive(self, launcher: Launcher, wait: bool = True) -> None:
-        """To the end."""
-        for results in launcher.run(self.work(wait)):
-            self.times_recorded += len(results)
-            self.results |= {result.key: result for result in results}
+        super().__init__(trials=trials, corpus=corpus(folder), folder=self.study)
 
     def objectives(self) -> list[float]:
         """Objectives in the order of the trials."""
@@ -118,8 +97,8 @@ class Desk:
 
     def errors(self) -> list[str]:
         """Errors of the trials that failed, in their order."""
-        found = [self.results[trial.key] for trial in self.trials]
-        return [result.error for result in found if result.status == "failed"]
+        results = [self.results[trial.key] for trial in self.trials]
+        return [result.error for result in results if result.status == "failed"]
 
     def queue(self) -> list[Entry]:
         """The study's jobs in Slurm's queue, those that have ended too."""
@@ -130,32 +109,36 @@ class Desk:
 
 
 class Driver(threading.Thread):
-    """Drives a desk beside the test; `join` raises what the driver raised."""
+    """Drives a sweep beside the test; `join` raises what the driver raised.
 
-    def __init__(self, desk: Desk, **options: Any) -> None:
+    `options` are the launcher's, but for those of the engine.
+    """
+
+    def __init__(self, sweep: ClusterSweep, **options: Any) -> None:
         super().__init__(daemon=True)
-        self.desk, self.launcher = desk, Slurm(**{**SMALL, **options})
+        self.sweep, self.engine = sweep, {k: options.pop(k) for k in ENGINE_KEYS & options.keys()}
+        self.launcher = Slurm(**{**SMALL, **options})
         self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.desk.drive(self.launcher)
+            self.sweep.run(self.launcher, **self.engine)
         except BaseException as error:
             self.error = error
 
     def join(self, timeout: float | None = 120.0) -> None:
         super().join(timeout)
-        assert not self.is_alive(), self.desk.told
+        assert not self.is_alive(), self.sweep.notices
         if self.error is not None:
             raise self.error
 
 
 def inline(folder: Path, trials: Sequence[Trial], pack: int) -> list[float]:
     """Objectives of the same packs, trained here."""
-    desk = Desk(folder, trials)
-    desk.drive(Inline(device="cpu", pack=pack, compile="off"))
-    return desk.objectives()
+    sweep = ClusterSweep(folder, trials)
+    sweep.run(Inline(), pack=pack)
+    return sweep.objectives()
 
 
 def in_a_process(code: str, *words: str) -> subprocess.Popen[bytes]:
@@ -166,26 +149,26 @@ def in_a_process(code: str, *words: str) -> subprocess.Popen[bytes]:
     })  # fmt: skip
 
 
-def saved_step(desk: Desk) -> int:
+def saved_step(sweep: ClusterSweep) -> int:
     """The step that the one checkpoint is of; 0 without one."""
     try:
-        (path,) = desk.find("checkpoints/*.checkpoint")
+        (path,) = sweep.find("checkpoints/*.checkpoint")
         with safe_open(path, framework="pt") as file:
             return int(json.loads(file.metadata()["sweeper"])["step"])
     except (ValueError, OSError, SafetensorError):
         return 0
 
 
-def started(desk: Desk, restart: int = 0, submission: int = 0) -> dict[str, Any]:
+def started(sweep: ClusterSweep, restart: int = 0, submission: int = 0) -> dict[str, Any]:
     """Wait until a job's run has begun; what it said then."""
     name = f"jobs/*/submission-{submission}/started-{restart}.json"
-    return try_json(until(lambda: desk.find(name), 90)[0])
+    return try_json(until(lambda: sweep.find(name), 90)[0])
 
 
-def assert_goes_on(desk: Desk, before: int, restart: int = 1, submission: int = 0) -> None:
+def assert_goes_on(sweep: ClusterSweep, before: int, restart: int = 1, submission: int = 0) -> None:
     """The next run begins where the one before was saved last."""
-    started(desk, restart, submission)
-    seen = [saved_step(desk)]
-    until(lambda: seen.append(saved_step(desk)) or seen[-1] > seen[0] or desk.results)
+    started(sweep, restart, submission)
+    seen = [saved_step(sweep)]
+    until(lambda: seen.append(saved_step(sweep)) or seen[-1] > seen[0] or sweep.results)
     saved = [step for step in seen if step]
     assert saved and min(saved) >= before, (before, seen)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from sweeper.launch.local import Local
+from sweeper.launch.local.executor import Local
 from tests.launch.deadly import deadly
-from tests.launch.works import Desk
+from tests.launch.trial_sweep import TrialSweep
 from tests.training.helpers import trial
 
 STEPS = 60
@@ -18,12 +18,12 @@ STEPS = 60
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    desk = Desk(
+    sweep = TrialSweep(
         trials=[trial(seed=seed, train={"steps": STEPS}) for seed in range(2)],
         corpus=deadly(folder, "slow"),
         folder=folder,
     )
-    desk.run(Local(workers=2, device="cpu", pack=1))
+    sweep.run(Local(workers=2), pack=1)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,20 @@ import pytest
 import torch
 import yaml
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, SweeperError
+from sweeper.launch.cancel import request_cancel
+from sweeper.launch.executor import Launcher
 from sweeper.launch.inline import Inline
-from sweeper.launch.launcher import Launcher
+from sweeper.launch.slurm import arrays
 from sweeper.plugin import arguments, build, load
+from sweeper.runner.engine import Engine
 from sweeper.trial import Trial
 from tests.launch.deadly import deadly
-from tests.launch.works import Desk, plain
+from tests.launch.trial_sweep import TrialSweep, without_times
 from tests.training.helpers import corpus, trial
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
-QUICK: dict[str, Any] = {"device": "cpu", "workers": 1, "pack": 2}
+QUICK: dict[str, Any] = {"workers": 1}
 QUICK |= {"time": 10, "cpus": 1, "gpus": 0, "poll": 0.3, "warn": 30, "retries": 1}
 """What keeps these tests short, for launchers that have such a setting."""
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -49,41 +53,60 @@ def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher
     def more(known: int) -> list[Trial]:
         return second if known >= 3 else []
 
-    desk = Desk(trials=first, corpus=corpus(tmp_path), folder=tmp_path, more=more)
-    results = desk.run(launcher)
+    sweep = TrialSweep(trials=first, corpus=corpus(tmp_path), folder=tmp_path, more=more)
+    results = sweep.run(launcher, pack=2)
     inline = tmp_path / "inline"
     inline.mkdir()
-    reference = Desk(trials=[*first, *second], corpus=corpus(inline), folder=inline)
-    expected = reference.run(Inline(device="cpu", pack=2))
-    assert plain(results) == plain(expected)
-    assert desk.done == pytest.approx(4)
+    reference = TrialSweep(trials=[*first, *second], corpus=corpus(inline), folder=inline)
+    expected = reference.run(Inline(), pack=2)
+    assert without_times(results) == without_times(expected)
+    assert sweep.work_done == pytest.approx(4)
     assert not list((tmp_path / "checkpoints").glob("*")), "no checkpoint outlives its results"
     assert not [path for path in (tmp_path / "jobs").glob("*") if path.is_dir()]
-    assert list(launcher.run(desk.work())) == [], "nothing is pending, nothing is run"
+    sweep.run(launcher, pack=2)
+    assert sweep.times_recorded == 4, "nothing is pending, nothing is run"
 
 
 def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) -> None:
     trials = [trial(seed=i) for i in range(2)]
-    desk = Desk(trials=trials, corpus=deadly(tmp_path, "fail", seed=1), folder=tmp_path)
-    good, bad = (desk.run(launcher)[t.key] for t in trials)
+    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path, "fail", seed=1), folder=tmp_path)
+    good, bad = (sweep.run(launcher, pack=2)[t.key] for t in trials)
     assert good.status == "complete"
     assert bad.status == "failed" and math.isnan(bad.objective)
     assert "ValueError: not this one" in bad.error
-    assert desk.done == pytest.approx(2)
+    assert sweep.work_done == pytest.approx(2)
 
 
 def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher: Launcher) -> None:
     """At once; or, where a trial runs out of sight, as the reason why it failed."""
-    desk = Desk(trials=[trial()], corpus=deadly(tmp_path, "refuse"), folder=tmp_path)
+    sweep = TrialSweep(trials=[trial()], corpus=deadly(tmp_path, "refuse"), folder=tmp_path)
     said = []
     try:
-        said += [result.error for result in desk.run(launcher).values()]
+        said += [result.error for result in sweep.run(launcher, pack=2).values()]
     except BadInput as error:
         said.append(str(error))
     assert len(said) == 1 and "not to be read" in said[0]
 
 
 def test_it_says_how_it_computes_and_what_a_step_costs(tmp_path: Path, launcher: Launcher) -> None:
-    assert launcher.precision() in ("float32", "bfloat16")
-    size, seconds = launcher.estimate([trial(seed=i) for i in range(2)], corpus(tmp_path))
+    engine = Engine(device="cpu", pack=2)
+    assert engine.precision(launcher) in ("float32", "bfloat16")
+    trials = [trial(seed=i) for i in range(2)]
+    size, seconds = engine.estimate(trials, corpus(tmp_path), launcher)
     assert size == 2 and (0 < seconds < 60 or math.isnan(seconds))
+
+
+def test_a_sweep_that_is_cancelled_ends_and_goes_on_later(
+    tmp_path: Path, launcher: Launcher
+) -> None:
+    """Whoever asks for it, from any process; what was saved is not trained again."""
+    sweep = TrialSweep(
+        trials=[trial(train={"steps": 60})], corpus=deadly(tmp_path, "slow"), folder=tmp_path
+    )
+    timer = threading.Timer(2.5, lambda: (request_cancel(tmp_path), arrays.cancel(tmp_path)))
+    timer.start()
+    with pytest.raises(SweeperError, match="cancelled"):
+        sweep.run(launcher, pack=1)
+    timer.join()
+    assert not sweep.results
+    assert [r.status for r in sweep.run(launcher, pack=1).values()] == ["complete"]

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sweeper.control import Control, Leave
 from sweeper.launch.job import Job, write_job
-from sweeper.launch.leftovers import tidy
+from sweeper.launch.leftovers import tidy as tidy_jobs
+from sweeper.runner.tasks import TrainPack
 from sweeper.training import checkpoint
 from sweeper.training.pack import Pack
-from sweeper.training.train import Execution, Left, Order, Reporter, train
+from sweeper.training.train import Execution, train
 from sweeper.trial import Trial
 from tests.training.helpers import corpus, trial
 
 ONE, OTHER = trial(), trial(seed=1)
 
 
+def tidy(folder: Path, is_finished: Callable[[str], bool]) -> None:
+    """As a sweep does at its end: the launcher's files, then the engine's."""
+    idle = tidy_jobs(folder, is_finished)
+    checkpoint.tidy(folder / "checkpoints", is_finished, idle=idle)
+
+
 def save(folder: Path, one: Trial) -> None:
     """Leave a checkpoint of `one` after its first step."""
     pack = Pack(trials=(one,), corpus=corpus(folder))
-    with pytest.raises(Left):
+    with pytest.raises(Leave):
         train(
             pack,
             Execution(checkpoints=folder / "checkpoints"),
-            Reporter(order=lambda: Order.LEAVE),
+            Control(should_leave=lambda: True),
         )
 
 
@@ -51,11 +60,11 @@ def test_what_no_pack_goes_on_from_is_removed(folder: Path) -> None:
 
 def test_a_job_may_still_be_writing(folder: Path) -> None:
     pack = Pack(trials=(OTHER,), corpus=corpus(folder))
-    own = write_job(folder / "jobs", Job(pack=pack, execution=Execution()))
+    job_dir = write_job(folder / "jobs", Job(task=TrainPack(pack=pack, execution=Execution())))
     tidy(folder, lambda key: key == ONE.key)
-    assert own.is_dir() and {".0123.tmp", ".safetensors"} <= names(folder)
+    assert job_dir.is_dir() and {".0123.tmp", ".safetensors"} <= names(folder)
     tidy(folder, lambda key: True)
-    assert not own.exists() and not names(folder)
+    assert not job_dir.exists() and not names(folder)
 
 
 def test_a_job_that_was_never_written_is_removed(folder: Path) -> None:

@@ -17,19 +17,23 @@ import pytest
 import torch
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.launch import layout, pool, seats
+from sweeper.launch.executor import Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import Job, run_job, write_job
-from sweeper.launch.local import Local
-from sweeper.launch.packs import failed
-from sweeper.launch.pool import Pool, Seat, describe
+from sweeper.launch.job import Job, Outcome, failed, run_job, write_job
+from sweeper.launch.local import machine, pool
+from sweeper.launch.local.executor import Local
+from sweeper.launch.local.machine import WorkerSlot, worker_slots
+from sweeper.launch.local.pool import Pool, fate_of
+from sweeper.runner import packing
+from sweeper.runner.engine import Engine, visible_gpus
+from sweeper.runner.tasks import TrainPack
 from sweeper.training import checkpoint
 from sweeper.training.pack import Pack
 from sweeper.training.train import Execution
 from sweeper.trial import Result, Trial
 from tests.launch.deadly import calls, deadly
 from tests.launch.local_driver import STEPS
-from tests.launch.works import Desk, plain
+from tests.launch.trial_sweep import TrialSweep, without_times
 from tests.training.helpers import corpus, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -56,7 +60,7 @@ def children(pid: int) -> list[int]:
         except OSError:
             continue
         state, parent = text.rpartition(")")[2].split()[:2]
-        if int(parent) == pid and state != "Z" and b"sweeper.launch.worker" in command:
+        if int(parent) == pid and state != "Z" and b"sweeper.launch.local.worker" in command:
             found.append(int(stat.parent.name))
     return found
 
@@ -72,30 +76,30 @@ def expected(trials: list[Trial], folder: Path, pack: int) -> dict[str, Result]:
     """What the inline launcher makes of `trials`."""
     inline = folder / "inline"
     inline.mkdir()
-    desk = Desk(trials=trials, corpus=corpus(inline), folder=inline)
-    return plain(desk.run(Inline(device="cpu", pack=pack)))
+    sweep = TrialSweep(trials=trials, corpus=corpus(inline), folder=inline)
+    return without_times(sweep.run(Inline(), pack=pack))
 
 
 def test_results_equal_those_of_inline(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
-    desk = Desk(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=2, pack=2))
-    assert plain(results) == expected(trials, tmp_path, 2)
-    assert desk.done == pytest.approx(7)
+    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
+    results = sweep.run(Local(workers=2), pack=2)
+    assert without_times(results) == expected(trials, tmp_path, 2)
+    assert sweep.work_done == pytest.approx(7)
     assert len({process for _, _, process, _ in calls(tmp_path)}) == 2
     assert {threads for *_, threads in calls(tmp_path)} == {1}
-    assert not list((tmp_path / "jobs").iterdir()) and not desk.told
+    assert not list((tmp_path / "jobs").iterdir()) and not sweep.notices
 
 
 def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(2)]
     kills = deadly(tmp_path, "kill", seed=0, at=5, once=True)
-    desk = Desk(trials=trials, corpus=kills, folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=1, pack=2, save_every=EVERY_STEP))
-    assert plain(results) == expected(trials, tmp_path, 2)
+    sweep = TrialSweep(trials=trials, corpus=kills, folder=tmp_path)
+    results = sweep.run(Local(workers=1), pack=2, save_every=EVERY_STEP)
+    assert without_times(results) == expected(trials, tmp_path, 2)
     assert [step for seed, step, *_ in calls(tmp_path) if seed == 1] == list(range(8))
-    assert desk.done == pytest.approx(2)
-    assert len(desk.told) == 1 and "killed by SIGKILL" in desk.told[0]
+    assert sweep.work_done == pytest.approx(2)
+    assert len(sweep.notices) == 1 and "killed by SIGKILL" in sweep.notices[0]
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -107,20 +111,22 @@ def test_a_trial_that_always_kills_its_worker_fails_alone(
     tmp_path: Path, how: str, retries: int, reason: str
 ) -> None:
     trials = [trial(seed=i) for i in range(2)]
-    desk = Desk(trials=trials, corpus=deadly(tmp_path, how, seed=1, at=3), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=2, pack=2, retries=retries))
+    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path, how, seed=1, at=3), folder=tmp_path)
+    results = sweep.run(Local(workers=2, retries=retries), pack=2)
     good, bad = (results[t.key] for t in trials)
     assert bad.status == "failed" and reason in bad.error and math.isnan(bad.objective)
-    assert plain({good.key: good}) == expected(trials[:1], tmp_path, 1)
+    assert without_times({good.key: good}) == expected(trials[:1], tmp_path, 1)
     if how == "segfault":  # the last lines of the log show where
         assert "deadly.py" in bad.error
-    assert desk.done == pytest.approx(2)
+    assert sweep.work_done == pytest.approx(2)
 
 
 def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(2)]
-    desk = Desk(trials=trials, corpus=deadly(tmp_path, "hang", seed=1, at=3), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=2, pack=1, retries=0, hang=8.0))
+    sweep = TrialSweep(
+        trials=trials, corpus=deadly(tmp_path, "hang", seed=1, at=3), folder=tmp_path
+    )
+    results = sweep.run(Local(workers=2, retries=0, hang=8.0), pack=1)
     assert [results[t.key].status for t in trials] == ["complete", "failed"]
     assert "no step for 8 s" in results[trials[1].key].error
 
@@ -128,15 +134,15 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
     trials = [trial(seed=0)]
     leaves = deadly(tmp_path, "terminate", at=4, once=True)
-    desk = Desk(trials=trials, corpus=leaves, folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=1, pack=1, retries=0))
-    assert plain(results) == expected(trials, tmp_path, 1)
+    sweep = TrialSweep(trials=trials, corpus=leaves, folder=tmp_path)
+    results = sweep.run(Local(workers=1, retries=0), pack=1)
+    assert without_times(results) == expected(trials, tmp_path, 1)
     steps = [step for _, step, *_ in calls(tmp_path)]
-    assert steps == list(range(8)) and not desk.told
+    assert steps == list(range(8)) and not sweep.notices
 
 
 def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path: Path) -> None:
-    workers = Pool(tmp_path / "jobs", [Seat(threads=1)], None)
+    workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "sweeper.runner.tasks")
     try:
         assert workers.fill()
         [worker] = workers.workers
@@ -158,40 +164,40 @@ def test_workers_import_what_the_driver_can(
     (tmp_path / "own_corpus_of_a_user.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     own = importlib.import_module("own_corpus_of_a_user").Own(**vars(deadly(tmp_path)))
-    desk = Desk(trials=[trial()], corpus=own, folder=tmp_path)
-    [result] = desk.run(Local(device="cpu", workers=1, pack=1)).values()
+    sweep = TrialSweep(trials=[trial()], corpus=own, folder=tmp_path)
+    [result] = sweep.run(Local(workers=1), pack=1).values()
     assert result.status == "complete" and len(calls(tmp_path)) == 8
 
 
 def test_what_the_configuration_is_to_blame_for_ends_the_run(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(3)]
-    desk = Desk(trials=trials, corpus=deadly(tmp_path, "refuse", seed=1), folder=tmp_path)
+    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path, "refuse", seed=1), folder=tmp_path)
     with pytest.raises(BadInput, match="not to be read"):
-        desk.run(Local(device="cpu", workers=1, pack=1))
+        sweep.run(Local(workers=1), pack=1)
 
 
 def test_workers_that_cannot_start_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "BOOT", "raise SystemExit('no torch here')")
-    desk = Desk(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
+    sweep = TrialSweep(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
     with pytest.raises(SweeperError, match=r"(?s)do not start.*exit code 1.*no torch here"):
-        desk.run(Local(device="cpu", workers=1, pack=1))
+        sweep.run(Local(workers=1), pack=1)
 
 
 def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
     """While one worker is busy, the other is given what the strategy names meanwhile."""
     slow = trial(seed=0, train={"steps": 30})
     quick = [trial(seed=i) for i in range(1, 5)]
-    desk = Desk(
+    sweep = TrialSweep(
         trials=[slow, quick[0]],
         corpus=deadly(tmp_path, "slow", seed=0),
         folder=tmp_path,
         more=lambda known: quick[: known + 1],
     )
-    results = list(desk.run(Local(device="cpu", workers=2, pack=1)).values())
+    results = list(sweep.run(Local(workers=2), pack=1).values())
     assert len(results) == 5 and results[-1].trial == slow
-    assert desk.asked <= 2 * len(results) + 2, "a strategy is not asked in vain"
+    assert sweep.times_asked <= 2 * len(results) + 2, "a strategy is not asked in vain"
 
 
 def driver(folder: Path) -> subprocess.Popen[bytes]:
@@ -222,9 +228,9 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
     before = calls(tmp_path)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
     trials = [trial(seed=seed, train={"steps": STEPS}) for seed in range(2)]
-    desk = Desk(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=1, pack="auto"))
-    assert plain(results) == expected(trials, tmp_path, 1)
+    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
+    results = sweep.run(Local(workers=1), pack="auto")
+    assert without_times(results) == expected(trials, tmp_path, 1)
     after = calls(tmp_path)
     assert len(before) < 2 * STEPS
     assert sorted(call[:2] for call in after) == [(s, i) for s in range(2) for i in range(STEPS)]
@@ -233,55 +239,55 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
 def left_job(folder: Path, trials: list[Trial], result: bool = True) -> Path:
     """A job that a driver which is gone has left, finished or not."""
     pack = Pack(trials=tuple(trials), corpus=corpus(folder))
-    own = write_job(folder / "jobs", Job(pack=pack, execution=Execution()))
+    job_dir = write_job(folder / "jobs", Job(task=TrainPack(pack=pack, execution=Execution())))
     if result:
-        run_job(own, 0)
-    return own
+        run_job(job_dir, 0)
+    return job_dir
 
 
 def test_what_a_dead_driver_s_workers_finished_counts(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(4)]
-    own = left_job(tmp_path, trials[:2])
+    job_dir = left_job(tmp_path, trials[:2])
     other = left_job(tmp_path, [trial("mup")])
-    desk = Desk(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=1, pack=2))
-    assert plain(results) == expected(trials, tmp_path, 2)
+    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
+    results = sweep.run(Local(workers=1), pack=2)
+    assert without_times(results) == expected(trials, tmp_path, 2)
     assert {seed for seed, *_ in calls(tmp_path)} == {2, 3}
-    assert not own.exists() and other.exists(), "what is not wanted now may be wanted later"
+    assert not job_dir.exists() and other.exists(), "what is not wanted now may be wanted later"
 
 
 def test_a_failure_that_was_left_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = left_job(tmp_path, [trial()], result=False)
+    job_dir = left_job(tmp_path, [trial()], result=False)
     with monkeypatch.context() as patch:
-        refused = ([failed(trial(), "no luck")], [])
-        patch.setattr("sweeper.launch.job.run_pack", lambda *_: refused)
-        run_job(own, 0)
-    desk = Desk(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
-    [result] = desk.run(Local(device="cpu", workers=1, pack=1)).values()
+        outcome = Outcome(results=tuple(failed([trial()], "no luck")))
+        patch.setattr(TrainPack, "run", lambda *_: outcome)
+        run_job(job_dir, 0)
+    sweep = TrialSweep(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
+    [result] = sweep.run(Local(workers=1), pack=1).values()
     assert result.status == "complete"
 
 
 def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(2)]
-    own = left_job(tmp_path, trials, result=False)
-    (own / "result-0.json").write_text('{"attempt": 0, "results": [')
-    (own / "result-3.json").write_text('{"attempt": 3, "results": [{}], "back": []}')
+    job_dir = left_job(tmp_path, trials, result=False)
+    (job_dir / "result-0.json").write_text('{"attempt": 0, "results": [')
+    (job_dir / "result-3.json").write_text('{"attempt": 3, "results": [{}], "failure": null}')
     path = checkpoint.path_of(tmp_path / "checkpoints", trials)
     path.parent.mkdir()
     path.write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
-    desk = Desk(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=1, pack=2))
-    assert plain(results) == expected(trials, tmp_path, 2)
-    assert any("begin anew" in sentence for sentence in desk.told)
+    sweep = TrialSweep(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
+    results = sweep.run(Local(workers=1), pack=2)
+    assert without_times(results) == expected(trials, tmp_path, 2)
+    assert any("begin anew" in sentence for sentence in sweep.notices)
     assert not path.exists()
 
 
 def test_a_pack_size_is_measured_once_a_setup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "_MEASURED", {})
+    monkeypatch.setattr(packing, "_MEASURED", {})
     asked: list[int] = []
     ask = Pool.ask
     monkeypatch.setattr(Pool, "ask", lambda *args: asked.append(1) or ask(*args))
@@ -289,33 +295,35 @@ def test_a_pack_size_is_measured_once_a_setup(
         folder = tmp_path / name
         folder.mkdir()
         trials = [trial(seed=i) for i in range(4)]
-        desk = Desk(trials=trials, corpus=corpus(folder), folder=folder)
-        results = desk.run(Local(device="cpu", workers=1))
+        sweep = TrialSweep(trials=trials, corpus=corpus(folder), folder=folder)
+        results = sweep.run(Local(workers=1))
         assert all(result.status == "complete" for result in results.values())
         assert len(results) == 4
-    assert len(asked) == 1 and len(layout._MEASURED) == 1
+    assert len(asked) == 1 and len(packing._MEASURED) == 1
 
 
 def test_one_process_is_weighed_against_one_a_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "_MEASURED", {})
-    monkeypatch.setattr(layout, "WORTH", 0.0)
-    monkeypatch.setattr(layout, "cores", lambda: 2)
+    monkeypatch.setattr(packing, "_MEASURED", {})
+    monkeypatch.setattr(packing, "MEASURING_PAYS", 0.0)
+    monkeypatch.setattr("sweeper.launch.local.executor.cores", lambda: 2)
     trials = [trial(seed=i) for i in range(4)]
-    desk = Desk(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
-    assert len(desk.run(Local(device="cpu"))) == 4
-    [sentence] = desk.told
-    assert sentence.startswith("2 worker processes of 1 threads do ") and " used" in sentence
+    sweep = TrialSweep(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
+    assert len(sweep.run(Local())) == 4
+    [sentence] = sweep.notices
+    assert sentence.startswith("2 worker processes do ") and " used" in sentence
     gain, used = float(sentence.split(" do ")[1].split()[0]), int(sentence.split()[-2])
-    assert used == (2 if gain > layout.GAIN else 1)
-    assert len(layout._MEASURED) >= 2
+    assert used == (2 if gain > packing.MIN_GAIN else 1)
+    assert len(packing._MEASURED) >= 2
 
 
 def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(2)]
-    desk = Desk(trials=trials, corpus=deadly(tmp_path, "exit", seed=0, at=1), folder=tmp_path)
-    results = desk.run(Local(device="cpu", workers=1, retries=0))
+    sweep = TrialSweep(
+        trials=trials, corpus=deadly(tmp_path, "exit", seed=0, at=1), folder=tmp_path
+    )
+    results = sweep.run(Local(workers=1, retries=0))
     assert [results[t.key].status for t in trials] == ["failed", "complete"]
 
 
@@ -323,19 +331,22 @@ def test_every_worker_is_pinned_to_a_gpu_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(seats, "cores", lambda: 6)
+    monkeypatch.setattr(machine, "cores", lambda: 6)
 
-    def pinned(device: str, workers: int | None) -> list[str]:
-        return [seat.env["CUDA_VISIBLE_DEVICES"] for seat in seats.on_gpus(device, workers)]
+    def slots(device: str, workers: int) -> list[WorkerSlot]:
+        return worker_slots(Machine(gpus=visible_gpus(device), threads=8), workers)
+
+    def pinned(device: str, workers: int) -> list[str]:
+        return [slot.env["CUDA_VISIBLE_DEVICES"] for slot in slots(device, workers)]
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert pinned("cuda", None) == ["0", "1"] and pinned("cuda:1", None) == ["1"]
+    assert pinned("cuda", 2) == ["0", "1"] and pinned("cuda:1", 1) == ["1"]
     assert pinned("cuda", 3) == ["0", "1", "0"]
-    assert [seat.threads for seat in seats.on_gpus("cuda", None)] == [3, 3]
+    assert [slot.threads for slot in slots("cuda", 2)] == [3, 3]
+    assert Local().gpus_at_once(visible_gpus("cuda")) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-abc")
-    assert pinned("cuda", None) == ["5", "GPU-abc"]
-    workers = Pool(tmp_path / "jobs", seats.on_gpus("cuda", None), None)
+    assert pinned("cuda", 2) == ["5", "GPU-abc"]
+    workers = Pool(tmp_path / "jobs", slots("cuda", 2), None, "json")
     try:
         first = workers.free()
         assert first is not None
@@ -354,9 +365,9 @@ def test_every_worker_is_pinned_to_a_gpu_of_its_own(
 def test_threads_are_shared_out(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int, each: int
 ) -> None:
-    monkeypatch.setattr(seats, "cores", lambda: cores)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
-    assert seats.on_cpu(workers) == [Seat(threads=each)] * workers
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    slots = worker_slots(Machine(threads=16), workers)
+    assert [(slot.threads, slot.env) for slot in slots] == [(each, {})] * workers
 
 
 def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
@@ -370,25 +381,27 @@ def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
     (tmp_path / "cpu/batch/cpu.cfs_period_us").write_text("100000\n")
     (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
     (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-    assert sorted(seats._quotas(tmp_path, own)) == [1.5, 4.0]
-    assert 1 <= seats.cores() <= (os.cpu_count() or 1)
+    assert sorted(machine._cpu_quotas(tmp_path, own)) == [1.5, 4.0]
+    assert 1 <= machine.cores() <= (os.cpu_count() or 1)
 
 
 def test_a_gpu_more_takes_its_share_of_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.launch.local.resolve_device", lambda name: "cuda")
-    monkeypatch.setattr("sweeper.launch.local.estimate", lambda *_: (4, 1.0))
+    monkeypatch.setattr("sweeper.runner.engine.resolve_device", lambda name: "cuda")
+    monkeypatch.setattr("sweeper.runner.engine.measure_here", lambda *_: (4, 1.0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert Local().estimate([trial()], corpus(tmp_path)) == (4, 0.25)
-    assert Local(workers=2).estimate([trial()], corpus(tmp_path)) == (4, 0.5)
-    assert Local().precision() == "bfloat16"
+    engine, trials, where = Engine(), [trial()], corpus(tmp_path)
+    assert engine.estimate(trials, where, Local()) == (4, 0.25)
+    assert engine.estimate(trials, where, Local(workers=2)) == (4, 0.5)
+    assert engine.estimate(trials, where, Inline()) == (4, 1.0)
+    assert engine.precision(Local()) == "bfloat16"
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("workers", 0), ("pack", -1), ("save_every", 0.0), ("hang", 0.0), ("retries", -1)],
+    [("workers", 0), ("hang", 0.0), ("retries", -1)],
 )
 def test_impossible_settings_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -397,5 +410,5 @@ def test_impossible_settings_are_refused(key: str, value: Any) -> None:
 
 
 def test_the_end_of_a_process_is_named() -> None:
-    assert describe(-9) == "was killed by SIGKILL" and describe(3) == "ended with exit code 3"
-    assert describe(-250) == "was killed by signal 250"
+    assert fate_of(-9) == "was killed by SIGKILL" and fate_of(3) == "ended with exit code 3"
+    assert fate_of(-250) == "was killed by signal 250"

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import pytest
 
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.files import try_json
-from sweeper.launch import arrays
-from sweeper.launch.slurm import Slurm
+from sweeper.launch.slurm import arrays
+from sweeper.launch.slurm.launcher import Slurm
 from sweeper.trial import Trial
 from tests.launch.cluster import (
     SMALL,
-    Desk,
+    ClusterSweep,
     Driver,
     assert_goes_on,
     in_a_process,
@@ -27,7 +28,8 @@ from tests.launch.cluster import (
     slurm,
     until,
 )
-from tests.training.helpers import setup, trial
+from tests.specs import spec_of
+from tests.training.helpers import tree, trial
 
 pytestmark = pytest.mark.usefixtures("cluster")
 SLURM = {"SLURM_LOCAL_ARRAY": "2"}
@@ -36,30 +38,30 @@ LONG = {"steps": 500, "batch_size": 1}
 
 
 def of_model(target: str, seed: int = 0) -> Trial:
-    made = setup()
-    return Trial(setup={**made, "model": {**made["model"], "_target_": target}},
-                 hps=trial().hps, seed=seed)  # fmt: skip
+    made = tree()
+    made["model"]["_target_"] = target
+    return replace(trial(seed=seed), spec=spec_of(made))
 
 
-def long_ones(desk: Desk) -> list[Path]:
+def long_ones(sweep: ClusterSweep) -> list[Path]:
     """Submissions of long trials that have begun."""
-    begun = [path.parent for path in desk.find("jobs/*/submission-0/started-0.json")]
+    begun = [path.parent for path in sweep.find("jobs/*/submission-0/started-0.json")]
     return [path for path in begun if '"steps": 500' in (path.parent / "job.json").read_text()]
 
 
 def test_arrays_of_packs_give_what_the_same_packs_give_here(tmp_path: Path) -> None:
     trials = [trial(seed=seed) for seed in range(6)]
-    desk = Desk(tmp_path, trials)
-    driver = Driver(desk, pack=2)
-    folder = until(lambda: desk.find("jobs/*/submission-0"))[0]
+    sweep = ClusterSweep(tmp_path, trials)
+    driver = Driver(sweep, pack=2)
+    folder = until(lambda: sweep.find("jobs/*/submission-0"))[0]
     assert all(path.stat().st_mode & 0o77 == 0 for path in (folder, folder.parent))
     driver.join()
-    counts = [sum(e.array == other.array for e in desk.queue()) for other in desk.queue()]
-    assert len(desk.queue()) == 3 and sorted(counts) == [1, 2, 2]
-    assert desk.times_recorded == 6 and desk.work_done == pytest.approx(6)
+    counts = [sum(e.array == other.array for e in sweep.queue()) for other in sweep.queue()]
+    assert len(sweep.queue()) == 3 and sorted(counts) == [1, 2, 2]
+    assert sweep.times_recorded == 6 and sweep.work_done == pytest.approx(6)
     (tmp_path / "here").mkdir()
-    assert desk.objectives() == inline(tmp_path / "here", trials, pack=2)
-    assert not desk.find("jobs/*") and not desk.find("slurm/*/*") and not desk.find("*/*.pkl")
+    assert sweep.objectives() == inline(tmp_path / "here", trials, pack=2)
+    assert not sweep.find("jobs/*") and not sweep.find("slurm/*/*") and not sweep.find("*/*.pkl")
 
 
 @pytest.mark.parametrize(
@@ -76,24 +78,24 @@ def test_arrays_of_packs_give_what_the_same_packs_give_here(tmp_path: Path) -> N
 def test_what_the_cluster_would_never_run_is_refused_at_once(
     options: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
-    desk = Desk(tmp_path, [trial()])
+    sweep = ClusterSweep(tmp_path, [trial()])
     with pytest.raises(ConfigError) as caught:
-        desk.drive(Slurm(**{**SMALL, **options}))
+        sweep.run(Slurm(**{**SMALL, **options}))
     assert caught.value.key.startswith(key), str(caught.value)
-    assert not desk.find("*/*")
+    assert not sweep.find("*/*")
 
 
 def test_a_job_that_is_cancelled_fails_alone(tmp_path: Path) -> None:
     trials = [trial(seed=0), trial(seed=1, train=LONG)]
-    desk = Desk(tmp_path, trials)
-    driver = Driver(desk, pack=1)
-    (slow,) = until(lambda: long_ones(desk))
-    (found,) = arrays.arrays(desk.study)
+    sweep = ClusterSweep(tmp_path, trials)
+    driver = Driver(sweep, pack=1)
+    (slow,) = until(lambda: long_ones(sweep))
+    (found,) = arrays.arrays(sweep.study)
     index = [member.folder for member in found.members].index(slow)
     slurm("scancel", found.task_id(index))
     driver.join()
-    assert desk.results[trials[0].key].status == "complete"
-    assert len(desk.errors()) == 1 and "CANCELLED" in desk.errors()[0]
+    assert sweep.results[trials[0].key].status == "complete"
+    assert len(sweep.errors()) == 1 and "CANCELLED" in sweep.errors()[0]
 
 
 def test_what_a_job_dies_of_is_told_and_the_rest_goes_on(
@@ -108,13 +110,13 @@ def test_what_a_job_dies_of_is_told_and_the_rest_goes_on(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     monkeypatch.syspath_prepend(str(tmp_path))
     trials = [trial(), of_model("doomed.Doomed"), of_model("not.there.Model")]
-    desk = Desk(tmp_path, trials)
-    Driver(desk, pack=1).join()
-    assert desk.results[trials[0].key].status == "complete"
-    died, missing = desk.errors()
+    sweep = ClusterSweep(tmp_path, trials)
+    Driver(sweep, pack=1).join()
+    assert sweep.results[trials[0].key].status == "complete"
+    died, missing = sweep.errors()
     assert "FAILED" in died and "the last words" in died and ".err" in died
     assert "not.there" in missing and "ConfigError" in missing
-    assert sum("submitted again" in told for told in desk.told) == 1
+    assert sum("run again" in notice for notice in sweep.notices) == 1
     # Its array, the one of the second try, is kept for its log.
     assert Path(re.findall(r"the log is (.*?)\)", died)[0]).exists()
 
@@ -123,10 +125,10 @@ def test_a_node_without_python(tmp_path: Path) -> None:
     """The log is found, in a folder that a shell would take apart."""
     folder = tmp_path / "a folder's $HOME; name"
     folder.mkdir()
-    desk = Desk(folder, [trial()])
-    Driver(desk, pack=1, python=("/no/such/python",)).join()
-    (error,) = desk.errors()
-    assert "FAILED" in error and "/no/such/python" in error and len(desk.queue()) == 2
+    sweep = ClusterSweep(folder, [trial()])
+    Driver(sweep, pack=1, python=("/no/such/python",)).join()
+    (error,) = sweep.errors()
+    assert "FAILED" in error and "/no/such/python" in error and len(sweep.queue()) == 2
 
 
 def test_fewer_are_sent_when_slurm_takes_no_more(
@@ -143,21 +145,21 @@ def test_fewer_are_sent_when_slurm_takes_no_more(
     )
     (folder / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    desk = Desk(tmp_path, [trial(seed=seed) for seed in range(2)])
-    Driver(desk, pack=1).join()
-    assert desk.times_recorded == 2 and not desk.errors()
-    assert len({entry.array for entry in desk.queue()}) == 2
-    assert any("accounting/QOS policy" in told for told in desk.told)
-    assert not desk.find("jobs/*") and not desk.find("slurm/*/*")
+    sweep = ClusterSweep(tmp_path, [trial(seed=seed) for seed in range(2)])
+    Driver(sweep, pack=1).join()
+    assert sweep.times_recorded == 2 and not sweep.errors()
+    assert len({entry.array for entry in sweep.queue()}) == 2
+    assert any("accounting/QOS policy" in notice for notice in sweep.notices)
+    assert not sweep.find("jobs/*") and not sweep.find("slurm/*/*")
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
 from submitit.core.utils import JobPaths
-from sweeper.launch.arrays import Array
-from sweeper.launch.slurm import Slurm
-from tests.launch.cluster import SMALL, Desk
+from sweeper.launch.slurm.arrays import Array
+from sweeper.launch.slurm.launcher import Slurm
+from tests.launch.cluster import SMALL, ClusterSweep
 from tests.training.helpers import trial
 def die(*_): os.kill(os.getpid(), 9)
 if sys.argv[2] == "pickles":
@@ -165,9 +167,9 @@ if sys.argv[2] == "pickles":
     JobPaths.move_temporary_file = lambda self, path, name, *_, **__: (
         die() if name == "submitted_pickle" else move(self, path, name))
 else:
-    Array.accepted = die
+    Array.accept = die
 trials = [trial(seed=seed) for seed in range(int(sys.argv[3]))]
-Desk(Path(sys.argv[1]), trials).drive(Slurm(**SMALL, pack=1))
+ClusterSweep(Path(sys.argv[1]), trials).run(Slurm(**SMALL), pack=1)
 """
 
 
@@ -177,37 +179,37 @@ def test_a_driver_killed_right_after_sbatch_submits_nothing_twice(
 ) -> None:
     killed = in_a_process(KILLED, str(tmp_path), moment, str(jobs))
     assert killed.wait() == -signal.SIGKILL
-    desk = Desk(tmp_path, [trial(seed=seed) for seed in range(jobs)])
-    before = {entry.id for entry in desk.queue()}
+    sweep = ClusterSweep(tmp_path, [trial(seed=seed) for seed in range(jobs)])
+    before = {entry.id for entry in sweep.queue()}
     assert len(before) == jobs
-    Driver(desk, pack=1).join()
-    assert {entry.id for entry in desk.queue()} == before
-    assert desk.times_recorded == jobs and not desk.errors() and not desk.told
+    Driver(sweep, pack=1).join()
+    assert {entry.id for entry in sweep.queue()} == before
+    assert sweep.times_recorded == jobs and not sweep.errors() and not sweep.notices
 
 
 def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, [trial(train=LONG)])
-    driver = Driver(desk, pack=1)
-    until(lambda: driver.desk.find("slurm/*/id.json"))
-    assert arrays.cancel(desk.study) == 1
+    sweep = ClusterSweep(tmp_path, [trial(train=LONG)])
+    driver = Driver(sweep, pack=1)
+    until(lambda: driver.sweep.find("slurm/*/id.json"))
+    assert arrays.cancel(sweep.study) == 1
     with pytest.raises(SweeperError, match="cancelled"):
         driver.join()
-    assert not desk.results
-    until(lambda: not [entry for entry in desk.queue() if entry.active])
-    assert arrays.states(desk.study) == []
+    assert not sweep.results
+    until(lambda: not [entry for entry in sweep.queue() if entry.active])
+    assert arrays.states(sweep.study) == []
 
 
 def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
     trials = [trial(train=LONG)]
-    desk = Desk(tmp_path, trials)
-    driver = Driver(desk, pack=1, save_every=0.5)
-    until(lambda: saved_step(desk) > 50)
-    (entry,) = [entry for entry in desk.queue() if entry.active]
+    sweep = ClusterSweep(tmp_path, trials)
+    driver = Driver(sweep, pack=1, save_every=0.5)
+    until(lambda: saved_step(sweep) > 50)
+    (entry,) = [entry for entry in sweep.queue() if entry.active]
     slurm("scancel", "--signal=USR2", entry.id)
-    (left,) = until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
-    assert saved_step(desk) == round(LONG["steps"] * try_json(left)["share"]) < LONG["steps"]
-    assert_goes_on(desk, saved_step(desk))
+    (left,) = until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
+    assert saved_step(sweep) == round(LONG["steps"] * try_json(left)["fraction"]) < LONG["steps"]
+    assert_goes_on(sweep, saved_step(sweep))
     driver.join()
     (tmp_path / "here").mkdir()
-    assert desk.objectives() == inline(tmp_path / "here", trials, pack=1)
-    assert len({entry.id for entry in desk.queue()}) == 1
+    assert sweep.objectives() == inline(tmp_path / "here", trials, pack=1)
+    assert len({entry.id for entry in sweep.queue()}) == 1

@@ -15,11 +15,11 @@ import pytest
 
 from sweeper.files import try_json
 from sweeper.launch.code import module_digest
-from sweeper.launch.slurm import Slurm
+from sweeper.launch.slurm.launcher import Slurm
 from tests.launch.cluster import (
     SMALL,
     Cluster,
-    Desk,
+    ClusterSweep,
     Driver,
     assert_goes_on,
     saved_step,
@@ -35,19 +35,19 @@ SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}
 LONG = {"steps": 2000, "batch_size": 1}
 
 
-def assert_finished(desk: Desk, driver: Driver) -> None:
+def assert_finished(sweep: ClusterSweep, driver: Driver) -> None:
     """Every trial is complete, and was recorded once."""
     driver.join(180)
-    assert desk.times_recorded == len(desk.trials) and not desk.errors(), desk.told
-    assert all(result.status == "complete" for result in desk.results.values())
+    assert sweep.times_recorded == len(sweep.trials) and not sweep.errors(), sweep.notices
+    assert all(result.status == "complete" for result in sweep.results.values())
 
 
-def long_run(folder: Path, **options: Any) -> tuple[Desk, Driver]:
+def long_run(folder: Path, **options: Any) -> tuple[ClusterSweep, Driver]:
     """A long trial that has a checkpoint."""
-    desk = Desk(folder, [trial(train=LONG)])
-    driver = Driver(desk, pack=1, save_every=0.5, grace=10.0, **options)
-    until(lambda: saved_step(desk) > 50)
-    return desk, driver
+    sweep = ClusterSweep(folder, [trial(train=LONG)])
+    driver = Driver(sweep, pack=1, save_every=0.5, grace=10.0, **options)
+    until(lambda: saved_step(sweep) > 50)
+    return sweep, driver
 
 
 def intrude(seconds: int) -> str:
@@ -57,30 +57,30 @@ def intrude(seconds: int) -> str:
 
 
 def test_time_limit(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, [trial(train={"steps": 10000, "batch_size": 1})])
-    driver = Driver(desk, pack=1, time=1, warn=30)
-    started(desk, restart=1)
-    (left,) = desk.find("jobs/*/submission-0/left-0.json")
-    assert 0 < try_json(left)["share"] < 1
-    assert_finished(desk, driver)
-    assert len(desk.queue()) == 1
+    sweep = ClusterSweep(tmp_path, [trial(train={"steps": 10000, "batch_size": 1})])
+    driver = Driver(sweep, pack=1, time=1, warn=30)
+    started(sweep, restart=1)
+    (left,) = sweep.find("jobs/*/submission-0/left-0.json")
+    assert 0 < try_json(left)["fraction"] < 1
+    assert_finished(sweep, driver)
+    assert len(sweep.queue()) == 1
 
 
 def test_preemption_with_grace(tmp_path: Path) -> None:
-    desk, driver = long_run(tmp_path)
+    sweep, driver = long_run(tmp_path)
     intrude(3)
-    until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
-    assert_goes_on(desk, saved_step(desk))
-    assert_finished(desk, driver)
+    until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
+    assert_goes_on(sweep, saved_step(sweep))
+    assert_finished(sweep, driver)
 
 
 def test_usr2_and_term_at_once(tmp_path: Path) -> None:
-    desk, driver = long_run(tmp_path)
-    (entry,) = [entry for entry in desk.queue() if entry.active]
+    sweep, driver = long_run(tmp_path)
+    (entry,) = [entry for entry in sweep.queue() if entry.active]
     for name in ("USR2", "TERM"):
         slurm("scancel", f"--signal={name}", entry.id)
-    assert_goes_on(desk, saved_step(desk))
-    assert_finished(desk, driver)
+    assert_goes_on(sweep, saved_step(sweep))
+    assert_finished(sweep, driver)
 
 
 def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +90,13 @@ def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (folder / "scontrol").write_text(f'#!/bin/sh\n[ $1 = requeue ] || exec {real} "$@"\nexit 1\n')
     (folder / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    desk, driver = long_run(tmp_path)
-    (entry,) = [entry for entry in desk.queue() if entry.active]
+    sweep, driver = long_run(tmp_path)
+    (entry,) = [entry for entry in sweep.queue() if entry.active]
     slurm("scancel", "--signal=USR2", entry.id)
-    until(lambda: desk.find("jobs/*/submission-0/left-0.json"))
-    assert_goes_on(desk, saved_step(desk), restart=0, submission=1)
-    assert_finished(desk, driver)
-    assert len(desk.queue()) == 2
+    until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
+    assert_goes_on(sweep, saved_step(sweep), restart=0, submission=1)
+    assert_finished(sweep, driver)
+    assert len(sweep.queue()) == 2
 
 
 def test_a_pack_that_crashes_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,35 +105,35 @@ def test_a_pack_that_crashes_is_halved(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    desk = Desk(tmp_path, [of_model("crashing.Model", seed=seed) for seed in range(2)])
-    Driver(desk, pack=2, retries=0).join()
-    assert len(desk.queue()) == 3 and len(desk.errors()) == 2
-    assert sum("halved" in told for told in desk.told) == 1
+    sweep = ClusterSweep(tmp_path, [of_model("crashing.Model", seed=seed) for seed in range(2)])
+    Driver(sweep, pack=2, retries=0).join()
+    assert len(sweep.queue()) == 3 and len(sweep.errors()) == 2
+    assert sum("halved" in notice for notice in sweep.notices) == 1
 
 
 def test_requeued_from_outside(tmp_path: Path) -> None:
-    desk, driver = long_run(tmp_path)
-    before = saved_step(desk)
-    (entry,) = [entry for entry in desk.queue() if entry.active]
+    sweep, driver = long_run(tmp_path)
+    before = saved_step(sweep)
+    (entry,) = [entry for entry in sweep.queue() if entry.active]
     slurm("scontrol", "requeue", entry.id)
-    assert_goes_on(desk, before)
-    assert_finished(desk, driver)
+    assert_goes_on(sweep, before)
+    assert_finished(sweep, driver)
 
 
 def test_node_lost(cluster: Cluster, tmp_path: Path) -> None:
-    desk, driver = long_run(tmp_path)
-    before, node = saved_step(desk), started(desk)["node"]
+    sweep, driver = long_run(tmp_path)
+    before, node = saved_step(sweep), started(sweep)["node"]
     cluster("kill-node", node)
-    assert_goes_on(desk, before)
-    assert started(desk, restart=1)["node"] != node
-    assert_finished(desk, driver)
+    assert_goes_on(sweep, before)
+    assert started(sweep, restart=1)["node"] != node
+    assert_finished(sweep, driver)
     cluster("start-node", node)
     until(lambda: "idle" in slurm("sinfo", "-h", "-N", "-n", node, "-o", "%T"), 30)
 
 
 def test_a_silent_node_makes_two_copies_and_one_result(cluster: Cluster, tmp_path: Path) -> None:
-    desk, driver = long_run(tmp_path)
-    node = started(desk)["node"]
+    sweep, driver = long_run(tmp_path)
+    node = started(sweep)["node"]
     found = subprocess.run(
         ["pgrep", "-f", f"slurmd -N {node} -f {cluster.folder}/"], capture_output=True, text=True
     )
@@ -143,8 +143,8 @@ def test_a_silent_node_makes_two_copies_and_one_result(cluster: Cluster, tmp_pat
     for pid in silent:
         os.kill(pid, signal.SIGSTOP)
     try:
-        started(desk, restart=1)
-        assert_finished(desk, driver)
+        started(sweep, restart=1)
+        assert_finished(sweep, driver)
     finally:
         for pid in silent:
             os.kill(pid, signal.SIGCONT)
@@ -152,14 +152,14 @@ def test_a_silent_node_makes_two_copies_and_one_result(cluster: Cluster, tmp_pat
 
 
 def test_controller_down_while_jobs_run_and_end(cluster: Cluster, tmp_path: Path) -> None:
-    desk, driver = long_run(tmp_path)
+    sweep, driver = long_run(tmp_path)
     cluster("kill-ctld")
-    desk.trials = [*desk.trials, trial(seed=7)]
-    until(lambda: any("could be submitted" in told for told in desk.told), 90)
-    assert desk.times_recorded == 1  # collected without the controller
+    sweep.trials = [*sweep.trials, trial(seed=7)]
+    until(lambda: any("could be submitted" in notice for notice in sweep.notices), 90)
+    assert sweep.times_recorded == 1  # collected without the controller
     cluster("start-ctld")
-    assert_finished(desk, driver)
-    assert len(desk.queue()) == 2
+    assert_finished(sweep, driver)
+    assert len(sweep.queue()) == 2
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["same driver", "new driver"])
@@ -173,18 +173,18 @@ def test_code_edited_while_the_job_waits(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     monkeypatch.syspath_prepend(str(tmp_path))
     other = intrude(60)
-    desk = Desk(tmp_path, [of_model("edited_model.Mine"), trial()])
-    desk.drive(Slurm(**SMALL, pack=1), wait=False)
-    assert not desk.results and len(desk.queue()) == 2
+    sweep = ClusterSweep(tmp_path, [of_model("edited_model.Mine"), trial()])
+    sweep.run(Slurm(**SMALL), wait=False, pack=1)
+    assert not sweep.results and len(sweep.queue()) == 2
     module.write_text("# edited\nfrom sweeper.models.llama import Llama as Mine\n")
     if anew:
         module_digest.cache_clear()
-    driver = Driver(desk, pack=1)
-    until(lambda: len({entry.array for entry in desk.queue()}) == (2 if anew else 1))
+    driver = Driver(sweep, pack=1)
+    until(lambda: len({entry.array for entry in sweep.queue()}) == (2 if anew else 1))
     slurm("scancel", other)
     driver.join()
-    assert len(desk.results) == 2 and len(desk.errors()) == (0 if anew else 1)
-    assert all("the code of edited_model is not" in error for error in desk.errors())
+    assert len(sweep.results) == 2 and len(sweep.errors()) == (0 if anew else 1)
+    assert all("the code of edited_model is not" in error for error in sweep.errors())
 
 
 @pytest.fixture
@@ -201,8 +201,8 @@ def graceless() -> Iterator[Cluster]:
 
 
 def test_preemption_without_grace(graceless: Cluster, tmp_path: Path) -> None:
-    desk, driver = long_run(tmp_path)
-    before = saved_step(desk)
+    sweep, driver = long_run(tmp_path)
+    before = saved_step(sweep)
     intrude(3)
-    assert_goes_on(desk, before)
-    assert_finished(desk, driver)
+    assert_goes_on(sweep, before)
+    assert_finished(sweep, driver)

@@ -19,14 +19,18 @@ from rich.console import Console
 from sweeper.commands.jobs import jobs_state, show_jobs
 from sweeper.commands.output import Output
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch import arrays, node, scheduler
-from sweeper.launch.arrays import Submission
-from sweeper.launch.code import changed, code_of, module_digest
-from sweeper.launch.epitaph import Death, death_of, strikes
-from sweeper.launch.job import Outcome, outcome_of
-from sweeper.launch.launcher import Scheduled
-from sweeper.launch.slurm import Slurm
-from tests.training.helpers import setup
+from sweeper.launch.code import changed, code_digests, module_digest
+from sweeper.launch.executor import Scheduled
+from sweeper.launch.job import Outcome, Resources, outcome_of
+from sweeper.launch.slurm import arrays, node, scheduler
+from sweeper.launch.slurm.arrays import Submission
+from sweeper.launch.slurm.failure import SlurmFailure, attempts, failure_of
+from sweeper.launch.slurm.launcher import Slurm
+from sweeper.runner.tasks import modules_of
+from sweeper.training.pack import Pack
+from sweeper.trial import Trial
+from tests.specs import spec_of
+from tests.training.helpers import corpus, tree
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,6 @@ from tests.training.helpers import setup
         ({"time": 0}, "time"),
         ({"warn": 240 * 60}, "warn"),
         ({"gpus": 2}, "gpus"),
-        ({"pack": 0}, "pack"),
         ({"poll": 0.0}, "poll"),
         ({"retries": -1}, "retries"),
         ({"setup": ("a\nb",)}, "setup"),
@@ -129,13 +132,13 @@ def planned(study: Path, names: list[str]) -> arrays.Array:
     for own in owns:
         own.mkdir(parents=True, exist_ok=True)
         (own / "job.json").write_text('{"trials": [1, 2]}')
-    return arrays.plan(study, owns, [{"sweeper": "1"}] * len(owns))
+    return arrays.plan(study, owns, [{"sweeper": "1"}] * len(owns), Resources())
 
 
 def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
     first = planned(tmp_path, ["a", "b"])
     assert all(member.newest() for member in first.members) and first.id is None
-    first.accepted("12")
+    first.accept("12")
     second = planned(tmp_path, ["b"])
     assert [member.newest() for member in first.members] == [True, False]
     assert [m.number for m in second.members] == [1]
@@ -150,7 +153,7 @@ def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
 def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
     """Run 2 of submission 1 is newer than run 7 of submission 0, whenever each was written."""
     for attempt in (1002, 7, 1001):
-        outcome = Outcome(attempt=attempt, results=(), notices=(str(attempt),))
+        outcome = Outcome(attempt=attempt, notices=(str(attempt),))
         (tmp_path / f"result-{attempt}.json").write_text(json.dumps(outcome.to_json()))
     (tmp_path / "result-2000.json").write_text('{"attempt": 2000, "res')
     found = outcome_of(tmp_path)
@@ -160,7 +163,7 @@ def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
 def test_runs_of_a_submission(tmp_path: Path) -> None:
     submission = Submission(folder=tmp_path / "job/submission-3")
     submission.folder.mkdir(parents=True)
-    assert submission.runs() == 0 and submission.last("error") == {} and submission.share == 0
+    assert submission.runs() == 0 and submission.last("error") == {} and submission.fraction == 0
     for number, kind in ((0, "started"), (0, "error"), (1, "started")):
         (submission.folder / f"{kind}-{number}.json").write_text('{"error": "x"}')
     assert submission.runs() == 2 and submission.last("error") == {}
@@ -173,14 +176,14 @@ def test_runs_of_a_submission(tmp_path: Path) -> None:
     [([0.0], 1), ([0.4], 0), ([0.0, 0.0], 2), ([0.4, 0.4, 0.4], 2), ([0.0, 0.3, 0.6], 0),
      ([0.0, 0.5, 0.505], 1), ([0.5, 0.2, 0.4], 2)],
 )  # fmt: skip
-def test_a_death_counts_unless_the_job_came_further(
+def test_a_failure_counts_unless_the_job_came_further(
     shares: list[float], count: int, tmp_path: Path
 ) -> None:
     for number, share in enumerate(shares):
         folder = tmp_path / f"submission-{number}"
         folder.mkdir()
-        (folder / "progress.json").write_text(json.dumps({"share": share}))
-    assert strikes(tmp_path) == count
+        (folder / "progress.json").write_text(json.dumps({"fraction": share}))
+    assert attempts(tmp_path) == count
 
 
 @pytest.fixture
@@ -203,15 +206,15 @@ def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
     folder = tmp_path / "submission-0"
     folder.mkdir()
     for number, share in enumerate(shares):
-        (folder / f"left-{number}.json").write_text(json.dumps({"share": share}))
+        (folder / f"left-{number}.json").write_text(json.dumps({"fraction": share}))
     run = node.Run(Submission(folder=folder))
-    run.share = 0.3
+    run.fraction = 0.3
     assert run._stands_still() is still
 
 
-def dead(study: Path, records: dict[str, dict[str, Any]], state: str | None) -> Death:
+def dead(study: Path, records: dict[str, dict[str, Any]], state: str | None) -> SlurmFailure:
     array = planned(study, ["a"])
-    array.accepted("5")
+    array.accept("5")
     (member,) = array.members
     for kind, record in records.items():
         (member.folder / f"{kind}-0.json").write_text(json.dumps(record))
@@ -219,7 +222,7 @@ def dead(study: Path, records: dict[str, dict[str, Any]], state: str | None) -> 
         "a cause\n\nsrun: error: node1: task 0: Exited with exit code 7\n"
     )
     row = f"{array.name}|5|{state}|node1|T1|T0|None"
-    return death_of(array, 0, None if state is None else scheduler._entry(row))
+    return failure_of(array, 0, None if state is None else scheduler._entry(row))
 
 
 STARTED = {"started": {"node": "node2"}}
@@ -235,8 +238,10 @@ RAISED = {"error": "E: x", "retry": True}
         (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
         (STARTED | {"error": RAISED}, "FAILED", "E: x", True, False, True),
         (STARTED | {"error": RAISED | {"retry": False}}, "FAILED", "x", True, False, False),
-        (STARTED | {"left": {"share": 0.3, "requeue": True}}, "FAILED", "30 %", False, False, True),
-        (STARTED | {"left": {"share": 0.3, "requeue": False}}, "FAILED", "30", True, False, True),
+        (STARTED | {"left": {"fraction": 0.3, "requeue": True}}, "FAILED", "30 %", False, False,
+         True),
+        (STARTED | {"left": {"fraction": 0.3, "requeue": False}}, "FAILED", "30", True, False,
+         True),
     ],
 )  # fmt: skip
 def test_why_a_job_is_gone(
@@ -248,9 +253,9 @@ def test_why_a_job_is_gone(
     retry: bool,
     tmp_path: Path,
 ) -> None:
-    death = dead(tmp_path, records, state)
-    assert said in str(death)
-    found = (death.certain, death.by_training, death.retry)
+    failure = dead(tmp_path, records, state)
+    assert said in str(failure)
+    found = (failure.certain, failure.blames_trials, failure.retry)
     assert found == (certain, by_training, retry)
 
 
@@ -272,13 +277,15 @@ def test_a_change_of_the_user_s_module_is_seen(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "users_own.py").write_text("1")
-    made = setup()
+    made = tree()
     made["model"]["_target_"] = "users_own.Model"
-    before = code_of(made, {"_target_": "sweeper.data.corpus.TokenCorpus"})
+    trial = Trial(spec=spec_of(made), log2_hps={})
+    modules = modules_of(Pack(trials=(trial,), corpus=corpus(tmp_path)))
+    before = code_digests(modules)
     assert before.keys() == {"sweeper", "users_own"} and all(before.values())
     (tmp_path / "users_own.py").write_text("2")
     module_digest.cache_clear()
-    assert changed(before, code_of(made, {})) == ["users_own"]
+    assert changed(before, code_digests(modules)) == ["users_own"]
     assert changed(before, before) == []
 
 
@@ -290,7 +297,7 @@ def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
 
 def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
     array = planned(tmp_path, ["a", "b", "c"])
-    array.accepted("5")
+    array.accept("5")
     row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
     stand_in(commands, "squeue", f"echo '{row}'")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
@@ -305,7 +312,7 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
 
 def test_trials_in_jobs_are_counted_by_what_becomes_of_them(commands: Path, tmp_path: Path) -> None:
     array = planned(tmp_path, list("abcdef"))
-    array.accepted("5")
+    array.accept("5")
     states = ("RUNNING", "PENDING", "CONFIGURING", "TIMEOUT", "REQUEUE_HOLD", "COMPLETING")
     rows = [f"{array.name}|5_{i}|{state}||T1|T0|None" for i, state in enumerate(states)]
     stand_in(commands, "squeue", "\n".join(f"echo '{row}'" for row in rows))

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sweeper.models.scaled import Attention
 from sweeper.measure.scales import RANGES, OperandScale, Tally, scales, watching
+from sweeper.models.scaled import Attention
 from sweeper.trial import Trial
 from tests.specs import spec_of
 from tests.training.helpers import corpus, tree, trial

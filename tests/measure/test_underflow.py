@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.scaling.spec import Update
 from sweeper.measure.underflow import below_eps
+from sweeper.scaling.spec import Update
 from sweeper.trial import Trial
 from tests.specs import spec_of
 from tests.training.helpers import corpus, tree, trial
@@ -27,7 +27,7 @@ def trained(name: str) -> tuple[Run, list[list[Tensor]], list[Tensor]]:
     for _ in range(STEPS):
         seen.append(run.grads())
         run.step(grads=[grad.clone() for grad in seen[-1]])
-    roots = optimizer.roots(run.state, run.factors, run.steps)  # type: ignore[attr-defined]
+    roots = optimizer.second_moment_roots(run.state, run.update_hps, run.steps)  # type: ignore[attr-defined]
     return run, [list(grads) for grads in zip(*seen, strict=True)], roots
 
 
@@ -35,7 +35,7 @@ def trained(name: str) -> tuple[Run, list[list[Tensor]], list[Tensor]]:
 def test_adam_s_roots_are_of_the_weighted_mean_of_squares(name: str) -> None:
     """Bias correction makes the weights (1 - beta2) beta2^(T - t) of the squares sum to 1."""
     run, grads, roots = trained(name)
-    for kind, own, root in zip(run.factors.kinds, grads, roots, strict=True):
+    for kind, own, root in zip(run.update_hps.kinds, grads, roots, strict=True):
         if kind is Update.ORTHOGONAL:
             assert root.shape == (2, 0)
             continue
@@ -84,7 +84,8 @@ def test_it_counts_what_a_loop_counts(tmp_path: Path) -> None:
 
     made, tokens, eps = with_eps("adamw.AdamW", 1e-3), corpus(tmp_path), 1e-3
     run = PackRun(Pack(trials=(made,), corpus=tokens))
-    scales = run.prepared.scales(made.hps)
+    scheme = run.prepared.scheme
+    factors = {s.name: scheme.scale(s, made.values()).eps for s in run.prepared.specs}
     x, y = run.feed.batch(0)
     losses, grads = run._gradients(x[run.rows], y[run.rows])
     assert losses.isfinite().all()
@@ -92,9 +93,9 @@ def test_it_counts_what_a_loop_counts(tmp_path: Path) -> None:
     for name, grad in zip(run.params, grads, strict=True):
         for value in grad.detach().flatten().abs().tolist():
             total += value > 0
-            small += 0 < value < eps * scales[name].eps
+            small += 0 < value < eps * factors[name]
     assert below_eps(made, tokens) == pytest.approx(small / total, abs=1e-12)
-    assert len({scale.eps for scale in scales.values()}) > 1
+    assert len(set(factors.values())) > 1
 
 
 def test_optimizers_without_such_roots_and_broken_runs_have_no_share(tmp_path: Path) -> None:

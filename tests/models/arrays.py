@@ -73,8 +73,8 @@ def scales_at_start(build: Build, width: int) -> dict[str, float]:
         scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
         torch.nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
-        if scale.backward is not None:
-            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
+        if scale.backward_multiplier is not None:
+            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward_multiplier)
     for op in scaled_ops(model):
         for name, value in scheme.scale_op(op, values).items():
             model.get_buffer(f"{op.name}.{name}").fill_(value)

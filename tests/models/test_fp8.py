@@ -30,7 +30,7 @@ from sweeper.models.mlp import MLP
 from sweeper.models.scaled import Linear
 from sweeper.models.vit import ViT
 from sweeper.plugin import build
-from sweeper.scaling.mup import MuP
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.umup import UMuP
 from tests.models.gradient_modes import GRADIENT_MODES, run, stacked
 
@@ -331,8 +331,8 @@ def operands(rules: MuP | UMuP, fp8: Fp8) -> dict[str, Tensor]:
         scale, owner = rules.scale(spec, values), spec.name.rpartition(".")[0]
         nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
-        if scale.backward is not None:
-            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward)
+        if scale.backward_multiplier is not None:
+            model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward_multiplier)
     for op in scaled_ops(model):
         for name, value in rules.scale_op(op, values).items():
             model.get_buffer(f"{op.name}.{name}").fill_(value)

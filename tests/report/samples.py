@@ -60,8 +60,10 @@ def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str
     regret = {key: max(0.0, value) for key, value in regret.items()} if known else regret
     return {
         "size": {"width": found["width"], "depth": found["depth"]},
-        "optimum": estimate(optimum, 0.11) if known else unknown,
-        "shift": estimate(optimum - base, 0.14 if optimum != base else 0.0) if known else unknown,
+        "optimum_log2": estimate(optimum, 0.11) if known else unknown,
+        "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0)
+        if known
+        else unknown,
         "loss": estimate(loss, 0.005) if known else unknown,
         "regret": regret,
         "cost": {key: value / 2 for key, value in regret.items()},
@@ -109,7 +111,13 @@ def line(name: str, optimum: float, depth: float) -> dict[str, Any]:
         x = value - optimum
         loss = 3.41 + depth * x * x + (0 if value == optimum else noise.uniform(0.001, 0.01))
         points.append([value, math.inf if x > 2.5 and name == "eta" else loss])
-    return {"name": name, "points": points, "optimum": optimum, "objective": 3.41, "extended": 0}
+    return {
+        "name": name,
+        "points_log2": points,
+        "optimum_log2": optimum,
+        "objective": 3.41,
+        "extended": 0,
+    }
 
 
 def search(**changes: Any) -> dict[str, Any]:
@@ -119,8 +127,8 @@ def search(**changes: Any) -> dict[str, Any]:
     costs = [9.1, 6.2, 4.4, 3.9, 3.62, 3.62, 3.53, 3.53, 3.53]
     costs += [3.53 - 0.09 * (1 - math.exp(-i / 14)) for i in range(45)] + [3.412] * 6
     combination = {
-        "combined": BEST,
-        "single": {**BEST, "alpha_residual": 0.0},
+        "combined_log2": BEST,
+        "single_log2": {**BEST, "alpha_residual": 0.0},
         "combined_objectives": [3.412, 3.405, 3.419],
         "single_objectives": [3.431, 3.422, 3.44],
         "difference": -0.019,
@@ -129,11 +137,11 @@ def search(**changes: Any) -> dict[str, Any]:
     }
     return {
         "study": "demo",
-        "parameterization": "sweeper.scaling.umup.UMuP",
-        "search": "sweeper.search.independent.IndependentSearch",
+        "parameterization": "umup",
+        "search": "independent",
         "finished": True,
         "base": {"width": 32, "depth": 2},
-        "space": SPACE,
+        "space_log2": SPACE,
         "best": {name: 2.0**value for name, value in BEST.items()},
         "best_log2": BEST,
         "objective": 3.412,
@@ -186,7 +194,7 @@ def plan(width: int = 256) -> dict[str, Any]:
     return {
         "base": {"width": 32, "depth": 2},
         "target": {"width": width, "depth": 2},
-        "parameterization": "sweeper.scaling.umup.UMuP",
+        "parameterization": "umup",
         "hps": {name: 2.0**value for name, value in BEST.items()},
         "parameters": parameters,
         "operations": {
@@ -200,7 +208,7 @@ def plan(width: int = 256) -> dict[str, Any]:
             "data": {"name": "stdlib"},
             "command": "sweeper transfer --study demo --to-width 256",
         },
-        "version": 1,
+        "version": 2,
     }
 
 

@@ -6,27 +6,32 @@ import pytest
 from rich.console import Console
 
 from sweeper.report import console as show
+from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult, Phase
 from sweeper.transfer.basin import Basin
 from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import LadderSize, Size
-from sweeper.transfer.plan import PlannedParameter, Prescription, TransferPlan
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
 
 FOUND = Conclusion(
-    best={"eta": 1.5, "alpha": -2.0},
+    best_log2={"eta": 1.5, "alpha": -2.0},
     objective=2.25,
     seeds=3,
     runs=17,
-    lines=(LineResult(name="eta", points=((-1.0, 3.0), (1.5, 2.25)), optimum=1.5, objective=2.25),),
+    lines=(
+        LineResult(
+            name="eta", points_log2=((-1.0, 3.0), (1.5, 2.25)), optimum_log2=1.5, objective=2.25
+        ),
+    ),
     notes=("alpha: still at the end of [its grid], 2^-2",),
 )
 EXACT = Estimate(value=0.0, low=0.0, high=0.0)
 HOLDS = SizeVerdict(
     size=Size(width=32, depth=2),
-    optimum=Estimate(value=1.5, low=1.25, high=1.6),
-    shift=Estimate(value=-0.1, low=-0.3, high=0.1),
+    optimum_log2=Estimate(value=1.5, low=1.25, high=1.6),
+    shift_log2=Estimate(value=-0.1, low=-0.3, high=0.1),
     loss=Estimate(value=2.125, low=2.0, high=2.25),
     regret=EXACT,
     cost=EXACT,
@@ -37,8 +42,8 @@ HOLDS = SizeVerdict(
 UNTOLD = replace(
     HOLDS,
     size=Size(width=64, depth=2),
-    optimum=UNKNOWN,
-    shift=UNKNOWN,
+    optimum_log2=UNKNOWN,
+    shift_log2=UNKNOWN,
     loss=UNKNOWN,
     regret=UNKNOWN,
     cost=UNKNOWN,
@@ -207,7 +212,7 @@ class TestVerdict:
     ) -> None:
         rung = LadderSize(width=32, depth=2, batch_size=8, steps=100)
         width = Estimate(value=1.5, low=1.25, high=math.inf)
-        size = replace(HOLDS, size=rung, basin=Basin(low=0.0, high=1.5, width=width))
+        size = replace(HOLDS, size=rung, basin=Basin(low_log2=0.0, high_log2=1.5, width_log2=width))
         show.verdict(paper, Verdict(axis="batch_size", answer="holds", sizes=(size,)))
         assert "Learning-rate curves over batch size" in read(paper)
         assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sweeper.measure.coordinates import Moved
+from sweeper.measure.scales import OperandScale, Share
 from sweeper.report import coordinates as show
 from sweeper.report.plots import save
 from sweeper.scaling.spec import Role
-from sweeper.measure.coordinates import Moved
-from sweeper.measure.scales import OperandScale, Share
 from sweeper.transfer.check import CheckRule
 from sweeper.transfer.coordinates import CoordinateCheck, check
 from sweeper.transfer.ladder import Size

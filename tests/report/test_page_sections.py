@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sweeper.measure.scales import OperandScale
 from sweeper.report import sections
 from sweeper.report.page import render
-from sweeper.measure.scales import OperandScale
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.trial import encode
 

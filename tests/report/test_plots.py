@@ -132,8 +132,16 @@ def test_learning_rate_figure_draws_whatever_there_is(validation):
         {"cost_curve": [], "phase_ends": {}, "lines": []},
         {"cost_curve": [[1, "inf"], [2, "inf"]], "phase_ends": {"eta": 2}},
         {"cost_curve": [[1, "inf"], [2, 3.5]], "phase_ends": {}},
-        {"lines": [{"name": "eta", "points": [[1, "inf"]], "optimum": 1, "objective": "inf"}]},
-        {"lines": [{"name": "x" * 90, "points": [[1, 3.5]], "optimum": 1, "objective": 3.5}]},
+        {
+            "lines": [
+                {"name": "eta", "points_log2": [[1, "inf"]], "optimum_log2": 1, "objective": "inf"}
+            ]
+        },
+        {
+            "lines": [
+                {"name": "x" * 90, "points_log2": [[1, 3.5]], "optimum_log2": 1, "objective": 3.5}
+            ]
+        },
         {"lines": samples.search()["lines"][:4], "space": {}},
     ],
     ids=["empty", "all diverged", "first diverged", "diverged line", "one point", "four lines"],
@@ -212,6 +220,6 @@ def test_no_global_state_is_changed():
 def test_an_optimum_without_an_interval_is_marked_and_has_none():
     record = samples.validation(seeds=1)
     for size in record["axes"][0]["sizes"]:
-        size["optimum"] |= {"low": "-inf", "high": "inf"}
+        size["optimum_log2"] |= {"low": "-inf", "high": "inf"}
     found = svg(learning_rate_figure(record, "width"))
     assert "inf" not in found and "nan" not in found

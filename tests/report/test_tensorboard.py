@@ -10,6 +10,7 @@ import pytest
 from sweeper.errors import ConfigError
 from sweeper.report.tensorboard import TensorBoard
 from sweeper.trial import Result, Trial
+from tests.specs import spec_of
 
 from . import samples
 
@@ -20,7 +21,10 @@ there = pytest.mark.skipif(
 
 def result(number: int, **changes: Any) -> Result:
     trial = Trial(
-        setup={"model": {"width": 8, "depth": 2}}, hps={"eta": float(number)}, seed=3, phase="eta"
+        spec=spec_of({"model": {"width": 8, "depth": 2}}),
+        log2_hps={"eta": float(number)},
+        seed=3,
+        phase="eta",
     )
     known = {"objective": 2.5, "curve": (3.0, 2.75, 2.5), "steps": 7, "seconds": 1.5}
     return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | known | changes))

@@ -16,6 +16,7 @@ from sweeper.errors import ConfigError
 from sweeper.report.log import notice_of
 from sweeper.report.wandb import FAILURES, WandB
 from sweeper.trial import Result, Trial
+from tests.specs import spec_of
 
 from . import samples
 
@@ -28,8 +29,8 @@ OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", 
 
 def result(number: int, **changes: Any) -> Result:
     trial = Trial(
-        setup={"model": {"width": 8, "depth": 2}, "train": {"steps": 10}},
-        hps={"eta": float(number)},
+        spec=spec_of({"model": {"width": 8, "depth": 2}}),
+        log2_hps={"eta": float(number)},
         seed=1,
         phase="lines" if number % 2 else "eta",
     )
@@ -91,7 +92,8 @@ def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) 
         summary = {"objective": 2.5, "heldout": 2.75, "status": "complete", "seconds": 1.5}
         assert summary.items() <= run.summary.items()
         assert run.config["hps"] == {"eta": 2.0 ** one.trial.log2_hps["eta"]}
-        assert run.config["log2"] == one.trial.log2_hps and run.config["setup"] == one.trial.setup
+        assert run.config["log2_hps"] == one.trial.log2_hps
+        assert run.config["spec"] == one.trial.spec.to_json()
         assert (run.config["width"], run.config["depth"], run.config["seed"]) == (8, 2, 1)
 
 

@@ -14,16 +14,16 @@ from sweeper.scaling.abc import (
     MUP,
     NTK,
     STANDARD,
+    ABExponents,
     Alignment,
     Exponents,
-    Gauge,
     exponents,
     shift,
 )
 from sweeper.scaling.spec import Role, Update
 
 ROLES = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)
-GAUGES = {"standard": STANDARD, "ntk": NTK, "mup": MUP, "mean_field": MEAN_FIELD}
+TABLES = {"standard": STANDARD, "ntk": NTK, "mup": MUP, "mean_field": MEAN_FIELD}
 COLUMNS: list[tuple[Update, Alignment]] = [
     (update, alignment)
     for update in (Update.GRADIENT, Update.SIGN, Update.PARAMETER)
@@ -35,7 +35,7 @@ ntk        | 1/2,1/2,0   | 1/2,1,1/2   | 0,-1/2,-1/2   | 0,0,0       | 0,-1/2,-1
 mup        | 0,0,0       | 0,1/2,0     | -1/2,-1,-1/2  | -1/2,-1/2,0 | 0,-1/2,0    | 0,0,1/2
 mean_field | 1,1,1       | 1,3/2,1     | 0,-1/2,0      | 0,0,1/2     | 0,-1/2,0    | 0,0,1/2
 """
-"""Learning-rate exponents -c for embedding, hidden, readout: rows by gauge, as in `COLUMNS`."""
+"""Learning-rate exponents -c for embedding, hidden, readout, by `TABLES` and `COLUMNS`."""
 
 
 def cells() -> list[tuple[str, Update, Alignment, tuple[float, ...]]]:
@@ -54,12 +54,12 @@ def cells() -> list[tuple[str, Update, Alignment, tuple[float, ...]]]:
 def test_the_table(
     name: str, update: Update, alignment: Alignment, expected: tuple[float, ...]
 ) -> None:
-    found = [exponents(GAUGES[name], role, update, alignment) for role in ROLES]
+    found = [exponents(TABLES[name], role, update, alignment) for role in ROLES]
     assert tuple(-e.c for e in found) == expected
-    assert [(e.a, e.b) for e in found] == [GAUGES[name][role] for role in ROLES]
+    assert [(e.a, e.b) for e in found] == [TABLES[name][role] for role in ROLES]
 
 
-@pytest.mark.parametrize("name", GAUGES)
+@pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("alignment", ["full", "none"])
 def test_sgd_is_the_linear_programme_s_optimum(name: str, alignment: Alignment) -> None:
     """Largest sum of rates such that no layer's update outgrows O(1), by trying all.
@@ -67,7 +67,7 @@ def test_sgd_is_the_linear_programme_s_optimum(name: str, alignment: Alignment) 
     Unknowns: c of three layers and h, the exponent of the gradient of the activations, which
     neither the readout's weights nor their updates may exceed.
     """
-    (ae, _), (ah, _), (ar, br) = (GAUGES[name][role] for role in ROLES)
+    (ae, _), (ah, _), (ar, br) = (TABLES[name][role] for role in ROLES)
     k = {"full": 1.0, "none": 0.5}[alignment]
     upper = [
         ((-1, 0, 0, -1), 2 * ae),  # 2a + c + h >= 0
@@ -81,17 +81,17 @@ def test_sgd_is_the_linear_programme_s_optimum(name: str, alignment: Alignment) 
     feasible = grid[np.all([grid @ np.array(row) <= bound + 1e-9 for row, bound in upper], axis=0)]
     cost = feasible[:, :3].sum(1)
     best = feasible[cost == cost.min()]
-    found = [exponents(GAUGES[name], r, Update.GRADIENT, alignment).c for r in ROLES]
+    found = [exponents(TABLES[name], r, Update.GRADIENT, alignment).c for r in ROLES]
     assert best[:, :3].tolist() == [found], "the one optimum"
 
 
 @pytest.mark.parametrize("update", Update)
 @pytest.mark.parametrize("alignment", ["full", "none"])
 def test_every_layer_moves_by_one_at_most(update: Update, alignment: Alignment) -> None:
-    """In words of the definition: a + c + u = k, and no gauge is special."""
-    for gauge, other in ((STANDARD, NTK), (MUP, MEAN_FIELD)):
+    """In words of the definition: a + c + u = k, and no table of (a, b) is special."""
+    for table, other in ((STANDARD, NTK), (MUP, MEAN_FIELD)):
         for role in ROLES:
-            here = exponents(gauge, role, update, alignment)
+            here = exponents(table, role, update, alignment)
             there = exponents(other, role, update, alignment)
             assert shift(here, there.a - here.a, update) == there
 
@@ -106,14 +106,14 @@ halves = st.integers(-4, 4).map(lambda n: n / 2)
 def test_the_rules_respect_the_symmetry(
     thetas: tuple[float, ...], columns: tuple[Update, Alignment]
 ) -> None:
-    """Derived in a shifted gauge, the exponents are the shifted ones: nothing prefers a gauge."""
-    for gauge in GAUGES.values():
-        shifted: Gauge = {
-            role: (gauge[role][0] + theta, gauge[role][1] - theta)
+    """Derived from a shifted table, the exponents are the shifted ones: nothing prefers a table."""
+    for table in TABLES.values():
+        shifted: ABExponents = {
+            role: (table[role][0] + theta, table[role][1] - theta)
             for role, theta in zip(ROLES, thetas, strict=True)
         }
         for role, theta in zip(ROLES, thetas, strict=True):
-            expected = shift(exponents(gauge, role, *columns), theta, columns[0])
+            expected = shift(exponents(table, role, *columns), theta, columns[0])
             assert exponents(shifted, role, *columns) == expected
 
 
@@ -129,8 +129,8 @@ def test_what_does_not_grow_has_no_exponents() -> None:
 
 
 def test_as_printed_the_readout_of_mup_is_the_standard_one() -> None:
-    """Erratum E1: (1/2, 0) shifts onto (0, 1/2) with everything else."""
-    printed: Gauge = {**MUP, Role.READOUT: (0.5, 0.0)}
+    """Erratum E1 (docs/errata.md): (1/2, 0) shifts onto (0, 1/2) with everything else."""
+    printed: ABExponents = {**MUP, Role.READOUT: (0.5, 0.0)}
     for role in ROLES:
         mine = exponents(printed, role)
         theta = STANDARD[role][0] - mine.a

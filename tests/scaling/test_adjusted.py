@@ -9,11 +9,10 @@ import pytest
 from sweeper.errors import ConfigError
 from sweeper.plugin import build
 from sweeper.scaling.adjusted import Adjusted, Change
-from sweeper.scaling.mup import MuP
+from sweeper.scaling.relative import MuP, Standard
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
-from sweeper.scaling.standard import Standard
 
-STANDARD = {"_target_": "sweeper.scaling.standard.Standard"}
+STANDARD = {"_target_": "sweeper.scaling.relative.Standard"}
 MUP_S_RULES = {"hidden": Change(c=1.0), "readout": Change(b=0.5, c=1.0)}
 """What the standard parameterization lacks to muP under Adam (u-muP paper, Table 1)."""
 

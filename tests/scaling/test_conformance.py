@@ -17,7 +17,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.plugin import build
-from sweeper.scaling.plain import standard_std
+from sweeper.scaling.scheme import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import read_space
 from sweeper.training.prepare import FACTORS
@@ -98,7 +98,7 @@ def test_every_number_is_finite_and_positive(name: str, growth: int, log2: float
     for spec in sizes(1 if growth > 8 else growth):
         scale = made.scale(spec, hps, Update.SIGN)
         numbers = [scale.init_std, scale.multiplier, scale.lr, scale.eps, scale.weight_decay]
-        numbers.append(1.0 if scale.backward is None else scale.backward)
+        numbers.append(1.0 if scale.backward_multiplier is None else scale.backward_multiplier)
         assert all(math.isfinite(n) and n > 0 for n in numbers), spec.name
 
 

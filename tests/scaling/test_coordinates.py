@@ -19,13 +19,13 @@ CLASSES, WIDTHS, BASE, BATCH = 16, (64, 128, 256, 512), 64, 4
 ROLES = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)
 PLACE = "sweeper.scaling"
 SCHEMES = {
-    "standard, one rate": {"_target_": f"{PLACE}.standard.Standard"},
-    "standard, full": {"_target_": f"{PLACE}.standard.Standard", "alignment": "full"},
-    "standard, none": {"_target_": f"{PLACE}.standard.Standard", "alignment": "none"},
-    "ntk": {"_target_": f"{PLACE}.ntk.Ntk", "alignment": "full"},
-    "mup": {"_target_": f"{PLACE}.mup.MuP"},
-    "mup, none": {"_target_": f"{PLACE}.mup.MuP", "alignment": "none"},
-    "mean field": {"_target_": f"{PLACE}.mean_field.MeanField", "alignment": "full"},
+    "standard, one rate": {"_target_": f"{PLACE}.relative.Standard"},
+    "standard, full": {"_target_": f"{PLACE}.relative.Standard", "alignment": "full"},
+    "standard, none": {"_target_": f"{PLACE}.relative.Standard", "alignment": "none"},
+    "ntk": {"_target_": f"{PLACE}.relative.Ntk", "alignment": "full"},
+    "mup": {"_target_": f"{PLACE}.relative.MuP"},
+    "mup, none": {"_target_": f"{PLACE}.relative.MuP", "alignment": "none"},
+    "mean field": {"_target_": f"{PLACE}.relative.MeanField", "alignment": "full"},
     "umup": {"_target_": f"{PLACE}.umup.UMuP"},
     "umup, plain embedding": {"_target_": f"{PLACE}.umup.UMuP", "scaled_embedding_lr": False},
     "maximal-update (s=1)": {"_target_": f"{PLACE}.effective_theory.EffectiveTheory", "s": 1.0},

@@ -16,7 +16,7 @@ from torch import nn
 
 from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
-from sweeper.scaling.mup import MuP
+from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
 
 DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
@@ -97,7 +97,7 @@ def test_learning_rates_equal_the_oracle_s(shape: tuple[int, int, int], update: 
         ),
     ],
 )
-def test_the_sheet_s_numbers(update: Update, rows: dict[str, tuple[float, float]]) -> None:
+def test_numbers_by_hand(update: Update, rows: dict[str, tuple[float, float]]) -> None:
     """Width 256 on base 64, lr 1: (lr, weight decay over its global value)."""
     mine = specs(64, 4, 1)
     for name, (lr, decay) in rows.items():
@@ -127,8 +127,8 @@ def test_readout_multiplier_equals_the_oracle_s(m: int) -> None:
 
 @given(shapes)
 @settings(max_examples=20, deadline=None)
-def test_everett_s_gauge_is_the_same_scheme(shape: tuple[int, int, int]) -> None:
-    """Erratum E1: what reaches the function, and how far a step moves it, agree."""
+def test_everett_s_convention_is_the_same_scheme(shape: tuple[int, int, int]) -> None:
+    """Erratum E1 (docs/errata.md): the function and the length of a step agree."""
     for spec in specs(*shape).values():
         one = MuP().scale(spec, DEFAULTS)
         other = MuP(convention="everett").scale(spec, DEFAULTS)

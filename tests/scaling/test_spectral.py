@@ -1,4 +1,4 @@
-"""Measured changes of a layer's output: which of the printed rules keep them constant."""
+"""Measured changes of a layer's output: which printed rules keep them (errata: docs/errata.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeper.scaling.abc import STANDARD, exponents
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.scaling.spectral import RULES, Spectral
 
-SHEET = """
+TABLE = """
  256 x  256 | .286 | .286 | 4.58 | .995 | .995 | 3.2
 4096 x 4096 | .280 | .280 | 17.9 | .991 | .991 | 12.7
 1024 x 4096 | .283 | .566 | 18.1 | 1.00 | 2.00 | 25.6
@@ -37,7 +37,7 @@ BATCH = 8
 
 def table() -> dict[Shape, tuple[float, ...]]:
     found = {}
-    for line in SHEET.strip().splitlines():
+    for line in TABLE.strip().splitlines():
         shape, *row = line.split("|")
         d_out, d_in = (int(n) for n in shape.split("x"))
         found[d_out, d_in] = tuple(float(n) for n in row)
@@ -95,7 +95,7 @@ def factor(rule: str, shape: Shape, update: Update) -> float:
 
 @pytest.mark.parametrize("column", range(6), ids=[rule for rule, _ in COLUMNS])
 @pytest.mark.parametrize("shape", table(), ids=str)
-def test_the_sheet_s_table(shape: Shape, column: int) -> None:
+def test_the_table(shape: Shape, column: int) -> None:
     rule, update = COLUMNS[column]
     found = factor(rule, shape, update) * moved(update, shape)
     assert found == pytest.approx(table()[shape][column], rel=0.04)
@@ -140,7 +140,28 @@ def test_without_alignment_the_lecture_s_rule_is_right() -> None:
     assert found == pytest.approx([1.0] * 3, rel=0.1)
 
 
-def test_for_adam_the_matched_rule_is_the_standard_gauge_with_full_alignment() -> None:
+def test_the_norm_of_the_notes_is_frobenius_s() -> None:
+    """Erratum E13: the root mean square of all entries bounds no output; the operator norm does."""
+    generator = torch.Generator().manual_seed(0)
+    for d_out, d_in in ((8, 8), (32, 8), (8, 32)):
+        a = torch.randn(d_out, d_in, generator=generator, dtype=torch.float64)
+        printed = a.square().mean(0).mean().sqrt()
+        torch.testing.assert_close(printed, torch.linalg.norm(a) / (d_out * d_in) ** 0.5)
+        _, sigma, vt = torch.linalg.svd(a)
+        gain = (a @ vt[0]).square().mean().sqrt() / vt[0].square().mean().sqrt()
+        torch.testing.assert_close(gain, (d_in / d_out) ** 0.5 * sigma[0])
+        assert gain > printed
+
+
+@pytest.mark.parametrize("batch", [16, 256])
+def test_a_gradient_sums_over_the_batch_alone(batch: int) -> None:
+    """Erratum E14: its entries have an RMS of sqrt(batch) at every fan-in."""
+    for shape in ((256, 64), (256, 1024)):
+        d, x = factors(shape, batch)
+        assert float((d @ x.T).square().mean().sqrt()) == pytest.approx(batch**0.5, rel=0.15)
+
+
+def test_for_adam_the_matched_rule_is_the_standard_scheme_with_full_alignment() -> None:
     for update in (Update.SIGN, Update.PARAMETER):
         small, large = (factor("matched", (n, n), update) for n in (64, 256))
         assert log2(small / large) / 2 == exponents(STANDARD, Role.HIDDEN, update).c

@@ -1,4 +1,4 @@
-"""The abc symmetry on whole training runs: gauges of one scheme train to the same losses."""
+"""The abc symmetry on whole training runs: equivalent schemes train to the same losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweeper.scaling.abc import STANDARD, Gauge
+from sweeper.scaling.abc import STANDARD, ABExponents
 from sweeper.scaling.relative import Relative
 from sweeper.scaling.spec import Role
 from sweeper.training.pack import Pack, PackRun
@@ -34,13 +34,13 @@ CLOSE = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(Relative):
-    """The standard gauge, each role shifted by a theta of its own."""
+    """The standard exponents, each role shifted by a theta of its own."""
 
     embedding: float = 0.0
     hidden: float = 0.0
     readout: float = 0.0
 
-    def gauge(self) -> Gauge:
+    def ab_exponents(self) -> ABExponents:
         thetas = (self.embedding, self.hidden, self.readout)
         return {
             role: (STANDARD[role][0] + theta, STANDARD[role][1] - theta)
@@ -85,7 +85,7 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
 @pytest.mark.parametrize(("alignment", "depth"), [("full", "none"), ("none", "completep")])
-def test_gauges_train_alike(
+def test_equivalent_schemes_train_alike(
     pair: tuple[dict[str, Any], dict[str, Any]],
     optimizer: str,
     alignment: str,
@@ -150,4 +150,4 @@ def test_any_shift_leaves_every_loss_unchanged(
 
 
 def test_shifted_is_what_it_says() -> None:
-    assert Shifted(hidden=0.5).gauge()[Role.HIDDEN] == (0.5, 0.0)
+    assert Shifted(hidden=0.5).ab_exponents()[Role.HIDDEN] == (0.5, 0.0)

@@ -1,4 +1,4 @@
-"""u-muP against the sheet's values and Graphcore's unit-scaling, which shares no code with it."""
+"""u-muP against numbers by hand, the errata (docs/errata.md) and Graphcore's unit-scaling."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spec(role: Role, fan_out: int, fan_in: int, **more: object) -> ParamSpec:
         (512, 128, 2, 8.905978),
     ],
 )
-def test_attention_scale_of_the_sheet(
+def test_attention_scale_by_hand(
     seq_len: int, head_size: int, alpha: float, expected: float
 ) -> None:
     assert attention_scale(seq_len, head_size, alpha) == pytest.approx(expected, abs=5e-7)
@@ -54,7 +54,7 @@ def test_attention_scale_without_mask() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(0.25, 1.959639), (1, 1.681793), (4, 1.443341)])
-def test_gated_silu_scale_of_the_sheet(alpha: float, expected: float) -> None:
+def test_gated_silu_scale_by_hand(alpha: float, expected: float) -> None:
     assert gated_silu_scale(alpha) == pytest.approx(expected, abs=5e-7)
 
 
@@ -77,7 +77,7 @@ def test_tau_equals_the_oracle(layers: int, residual: float, ratio: float) -> No
 
 @given(st.integers(1, 24), ALPHA, ALPHA)
 def test_alpha_residual_is_the_branches_share(layers: int, residual: float, ratio: float) -> None:
-    """E5: squared alpha_residual is the mean of attention's and FFN's variance over embedding's."""
+    """Erratum E5: its square is the mean of attention's and FFN's variance over embedding's."""
     embedding, shares = 1.0, {1: 0.0, 0: 0.0}
     for branch in range(1, 2 * layers + 1):
         tau = residual_tau(branch, 2 * layers, residual, ratio)
@@ -87,6 +87,42 @@ def test_alpha_residual_is_the_branches_share(layers: int, residual: float, rati
     average = (shares[1] + shares[0]) / 2 / embedding
     assert average == pytest.approx(residual**2, rel=1e-9)
     assert shares[1] / shares[0] == pytest.approx(ratio**2, rel=1e-9)
+
+
+def unsquared_tau(branch: int, attention: float, ffn: float) -> float:
+    """tau as C.3 prints it, for an embedding's multiplier of 1."""
+    before = (branch - 1) // 2
+    if branch % 2:
+        return attention / (1 + before * (attention + ffn))
+    return ffn / (1 + (before + 1) * attention + before * ffn)
+
+
+def residual_step(tau: float, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The stream after a branch that sees its direction alone, as behind a norm."""
+    return (sqrt(tau) * weight @ x / x.norm() + x) / sqrt(1 + tau)
+
+
+@pytest.mark.parametrize(
+    ("layers", "residual", "ratio"), [(1, 0.5, 0.5), (3, 2.0, 1 / 3), (6, 0.25, 4.0)]
+)
+def test_the_residual_scheme_is_the_plain_network_rescaled(
+    layers: int, residual: float, ratio: float
+) -> None:
+    """Lemma C.1 with errata E4 and E6: R_l over the root of the sum of squared multipliers."""
+    ffn = residual * sqrt(2 / (ratio**2 + 1)) / sqrt(layers)
+    attention = ratio * ffn
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(2 * layers, 8, 8, generator=generator, dtype=torch.float64)
+    x = torch.randn(8, generator=generator, dtype=torch.float64)
+    plain, scaled, printed, variance = x, x, x, 1.0
+    for branch, weight in enumerate(weights, 1):
+        multiplier = attention if branch % 2 else ffn
+        plain = multiplier * weight @ plain / plain.norm() + plain
+        variance += multiplier**2
+        scaled = residual_step(residual_tau(branch, 2 * layers, residual, ratio), weight, scaled)
+        printed = residual_step(unsquared_tau(branch, attention, ffn), weight, printed)
+    torch.testing.assert_close(scaled, plain / sqrt(variance), rtol=1e-12, atol=1e-12)
+    assert float((printed - plain / sqrt(variance)).norm()) > 0.1
 
 
 @given(st.integers(1, 8192), st.integers(1, 8192), st.integers(1, 100), st.booleans())
@@ -99,7 +135,7 @@ def test_learning_rates_equal_the_oracle(n_in: int, n_out: int, depth: int, insi
     assert mine.lr == pytest.approx(lr_scale_func_adam(oracle))
 
 
-def test_learning_rates_of_the_sheet() -> None:
+def test_learning_rates_by_hand() -> None:
     scheme, inside = UMuP(), {"residual": True, "depth": 4}
     assert scheme.scale(spec(Role.EMBEDDING, 256, 1000), DEFAULTS).lr == 0.0625
     assert scheme.scale(spec(Role.HIDDEN, 768, 256, **inside), DEFAULTS).lr == 0.03125
@@ -122,8 +158,13 @@ def test_its_rates_are_adam_s_and_no_other_update_gets_them(role: Role) -> None:
 
 
 def test_readout_multipliers() -> None:
+    """Erratum E9: backward 1/sqrt(fan-out), as in unit-scaling."""
     scale = UMuP().scale(spec(Role.READOUT, 1000, 256), DEFAULTS)
-    assert (scale.init_std, scale.multiplier, scale.backward) == (1.0, 1 / 256, 1 / sqrt(1000))
+    assert (scale.init_std, scale.multiplier, scale.backward_multiplier) == (
+        1.0,
+        1 / 256,
+        1 / sqrt(1000),
+    )
 
 
 @given(st.sampled_from(list(Role)), st.integers(1, 512), st.integers(1, 512))

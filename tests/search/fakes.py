@@ -12,9 +12,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from sweeper.replay import replay_search
 from sweeper.search.line import LineRule, LineState, replay
 from sweeper.search.strategy import History, Point, Strategy
-from sweeper.sweep import replay_search
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
 from tests.specs import spec_of
@@ -81,11 +81,20 @@ class Experiment:
     transfer: LadderRule = field(default_factory=lambda: LadderRule(widths=(32, 64)))
     base: Size = field(default_factory=lambda: Size(width=32, depth=2))
     corpus: Any = None
+    runner: Any = None
+    launcher: Any = None
+    logger: Any = None
 
     @property
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(
-            search=self.search, space=self.space, base=self.base, transfer=self.transfer
+            search=self.search,
+            space=self.space,
+            base=self.base,
+            transfer=self.transfer,
+            runner=self.runner,
+            launcher=self.launcher,
+            logger=self.logger,
         )
 
     def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:

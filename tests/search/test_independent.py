@@ -75,7 +75,7 @@ def test_lines_run_at_the_optimal_eta_and_all_their_rounds_together() -> None:
 def test_fresh_seeds_compare_and_the_better_is_taken() -> None:
     found = conclude(SMALL, basin(SPACE, at={"eta": 1.9, "a": 1, "b": -1}, spread=0.001))
     assert found.combination is not None and where(found.best_log2) == (2, 1, -1)
-    assert found.best == found.combination.combined_log2
+    assert found.best_log2 == found.combination.combined_log2
     assert where(found.combination.single_log2) in {(2, 1, 0), (2, 0, -1)}
     assert found.combination.difference == pytest.approx(-0.1, abs=0.005)
     assert "combining helped" in found.notes[-1] and found.seeds == 3
@@ -92,7 +92,7 @@ def clash(hps: Log2Hps, seed: int) -> float:
 
 def test_combining_that_hurts_is_said_and_the_single_change_kept() -> None:
     found = conclude(SMALL, clash)
-    assert where(found.best_log2) == (1, 0, 1) and found.best == found.combination.single_log2
+    assert where(found.best_log2) == (1, 0, 1) and found.best_log2 == found.combination.single_log2
     assert "combining hurt (+0.9000 nats" in found.notes[-1]
     assert found.objective == pytest.approx(2.8 + 1e-4 * (FRESH_SEED + 1))
 

@@ -129,7 +129,7 @@ def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int) -> None:
     assert rounds[1:3] == [[sign * 4.0], [sign * 5.0]]
     assert state.extended == 2 and len(state.known) == 11
     found = line_result("eta", state, History(), {})
-    assert found is not None and found.optimum == sign * 5
+    assert found is not None and found.optimum_log2 == sign * 5
     extended, still = line_notes([found])
     assert extended.startswith("eta: ") and "extended by 2 to 2^" in extended
     assert f"2^{sign * 5} is still at the end" in still
@@ -173,7 +173,7 @@ def test_without_a_finite_loss_there_is_nothing_to_refine_or_extend() -> None:
     state, rounds = lay(LineRule(points=20), AXIS, lambda x: math.inf)
     assert rounds == [AXIS.grid(1.0)]
     found = line_result("eta", state, History(), {})
-    assert found is not None and found.objective == math.inf and found.optimum == 0
+    assert found is not None and found.objective == math.inf and found.optimum_log2 == 0
     assert list(line_notes([found])) == []
     pair, _ = lay(LineRule(points=20), Axis(low=0, high=1), lambda x: math.inf)
     found = line_result("eta", pair, History(), {})
@@ -190,8 +190,8 @@ def test_one_finite_point_is_the_optimum(only: float) -> None:
 def test_diverged_points_stay_on_the_line() -> None:
     state, _ = lay(LineRule(points=11), AXIS, lambda x: math.inf if x > 1 else -x)
     found = line_result("eta", state, History(), {})
-    assert found is not None and found.optimum == 1 and state.extended == 0
-    assert [loss for value, loss in found.points if value > 1] == [math.inf] * 4
+    assert found is not None and found.optimum_log2 == 1 and state.extended == 0
+    assert [loss for value, loss in found.points_log2 if value > 1] == [math.inf] * 4
 
 
 def test_a_plateau_has_its_optimum_in_the_middle_and_is_not_extended() -> None:
@@ -243,7 +243,7 @@ def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverg
     evaluate = along(history, base, "eta", [0, 1])
     state = replay(LineRule(points=3), Axis(low=0, high=2), evaluate)
     found = line_result("eta", state, history, base)
-    assert found is not None and found.stopped == (1.0,)
-    assert found.points == ((0.0, 3.0), (1.0, math.inf), (2.0, math.inf))
+    assert found is not None and found.stopped_log2 == (1.0,)
+    assert found.points_log2 == ((0.0, 3.0), (1.0, math.inf), (2.0, math.inf))
     other = line_result("eta", state, history, {"eta": 0.0, "alpha": 0.0})
-    assert other is not None and other.stopped == ()
+    assert other is not None and other.stopped_log2 == ()

@@ -28,7 +28,7 @@ def test_finds_the_refined_optimum_with_the_rest_at_its_default() -> None:
     search = LearningRateLine(line=LineRule(points=19))
     history = run_search(search, SPACE, basin(SPACE, at={"eta": 1.3}))
     found = search.conclude(SPACE, history)
-    assert found.best == {"alpha": 1, "eta": 1.3125}
+    assert found.best_log2 == {"alpha": 1, "eta": 1.3125}
     assert found.objective == min(r.objective for r in history.results)
     assert found.lines[0].optimum_log2 == 1.3125 and len(found.lines[0].points_log2) == 19
     assert found.phase_ends == {"eta": 19} and found.cost_curve[-1] == (19, found.objective)
@@ -68,7 +68,7 @@ def test_half_the_seeds_of_the_first_point_are_no_optimum_yet() -> None:
     search = LearningRateLine(seeds=2)
     first = search.propose(SPACE, History())[0]
     found = search.conclude(SPACE, History([point_result(first, 3.0)]))
-    assert found.best == {"alpha": 1, "eta": 1} and found.objective == math.inf
+    assert found.best_log2 == {"alpha": 1, "eta": 1} and found.objective == math.inf
     assert found.lines == () and found.runs == 1
 
 

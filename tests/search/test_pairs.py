@@ -42,7 +42,7 @@ def test_every_pair_around_the_eta_found() -> None:
     found = conclude(Pairs())
     assert found.lines[0].optimum_log2 == -3
     assert list(errors(found)) == [("eta", "alpha"), ("eta", "beta"), ("alpha", "beta")]
-    assert [grid.values for grid in found.pairs] == [
+    assert [grid.values_log2 for grid in found.pairs] == [
         ((-5, -4, -3, -2, -1), (-2, -1, 0, 1, 2)),
         ((-5, -4, -3, -2, -1), (-1, 0, 1, 2, 3)),
         ((-2, -1, 0, 1, 2), (-1, 0, 1, 2, 3)),
@@ -59,20 +59,20 @@ def test_every_pair_around_the_eta_found() -> None:
 def test_without_a_step_the_grids_span_the_ranges() -> None:
     """That of eta is moved to its optimum, which is -3: half of 8 to either side."""
     found = conclude(Pairs(step=None))
-    assert [grid.values for grid in found.pairs] == [
+    assert [grid.values_log2 for grid in found.pairs] == [
         ((-7, -5, -3, -1, 1), (-2, -1, 0, 1, 2)),
         ((-7, -5, -3, -1, 1), (-1, 0.25, 1.5, 2.75, 4)),
         ((-2, -1, 0, 1, 2), (-1, 0.25, 1.5, 2.75, 4)),
     ]
     held = conclude(Pairs(step=None, points=3, pairs=(("eta", "fixed"),), eta=None)).pairs[0]
-    assert held.values == ((-8, -4, 0), (0,))
+    assert held.values_log2 == ((-8, -4, 0), (0,))
 
 
 def test_a_grid_holds_the_losses_of_its_cells() -> None:
     """Independent of the search: the objective itself, cell by cell, in its own orientation."""
     grid = conclude(Pairs(pairs=(("alpha", "beta"),), eta=None, seeds=2)).pairs[0]
-    for i, alpha in enumerate(grid.values[0]):
-        for j, beta in enumerate(grid.values[1]):
+    for i, alpha in enumerate(grid.values_log2[0]):
+        for j, beta in enumerate(grid.values_log2[1]):
             hps = {"eta": -6.0, "alpha": alpha, "beta": beta, "fixed": 0.0}
             mean = (sheared(hps, 0) + sheared(hps, 1)) / 2
             assert grid.losses[i][j] == pytest.approx(mean)
@@ -98,7 +98,7 @@ def test_eta_alone_and_a_list() -> None:
 def test_an_eta_past_its_range_stays_in_the_middle() -> None:
     found = conclude(Pairs(pairs="eta"), lambda hps, seed: 3 + (hps["eta"] - 2) ** 2)
     assert found.lines[0].optimum_log2 == 2
-    assert found.pairs[0].values[0] == (0, 1, 2, 3, 4)
+    assert found.pairs[0].values_log2[0] == (0, 1, 2, 3, 4)
 
 
 def test_divergence_ends_the_search_after_the_line() -> None:

@@ -147,10 +147,10 @@ def test_a_few_trials_stop_none() -> None:
     trials = scattered(STARTUP - 1)
     losses = told(trials, [1, 9, 9, 9])
     assert not pruner().cut(33, losses, trials)
-    one = Seen(hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
+    one = Seen(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
     assert positions(pruner(known=(one,)).cut(33, losses, trials), trials) == []
     assert pruner(known=(one,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
-    planned = Seen(hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
+    planned = Seen(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
     assert not pruner(known=(planned,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
 
 
@@ -159,7 +159,9 @@ def test_seeds_are_judged_apart() -> None:
     trials = [trial for seed in range(6) for trial in scattered(2, seed)]
     losses = told(trials, [1, 9] * 6)
     assert not pruner().cut(33, losses, trials)
-    known = tuple(Seen(hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9))
+    known = tuple(
+        Seen(log2_hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9)
+    )
     assert positions(pruner(known=known).cut(33, losses, trials), trials) == [1]
 
 
@@ -207,12 +209,12 @@ def test_all_points_about_as_good_as_the_best_are_its_best() -> None:
 
 def test_the_first_trial_of_a_line_is_kept_when_the_line_is_planned() -> None:
     elsewhere = tuple(
-        Seen(hps={"eta": 20.0 + i, "b": 30.0 + i}, seed=0, losses=(1.0,)) for i in range(6)
+        Seen(log2_hps={"eta": 20.0 + i, "b": 30.0 + i}, seed=0, losses=(1.0,)) for i in range(6)
     )
     trial = along([0.0])
     alone, losses = pruner(known=elsewhere), told(trial, [5.0])
     assert alone.cut(33, losses, trial) == {trial[0].key}
-    planned = tuple(Seen(hps=t.hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
+    planned = tuple(Seen(log2_hps=t.log2_hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
     assert not pruner(known=elsewhere + planned).cut(33, losses, trial)
 
 

@@ -115,8 +115,8 @@ def test_chosen_axes_begin_with_eta() -> None:
 )
 def test_what_is_said_of_combining(difference: float, error: float, words: str) -> None:
     found = Combination(
-        combined={"eta": 1.0},
-        single={"eta": 0.0},
+        combined_log2={"eta": 1.0},
+        single_log2={"eta": 0.0},
         combined_objectives=(1.0,),
         single_objectives=(1.0,),
         difference=difference,
@@ -127,8 +127,8 @@ def test_what_is_said_of_combining(difference: float, error: float, words: str) 
 
 def test_combining_nothing_is_said_so() -> None:
     found = Combination(
-        combined={"eta": 0.3},
-        single={"eta": 0.1 + 0.2},
+        combined_log2={"eta": 0.3},
+        single_log2={"eta": 0.1 + 0.2},
         combined_objectives=(1.0,),
         single_objectives=(1.0,),
         difference=0.0,

@@ -25,12 +25,12 @@ SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "mup": (
-        "sweeper.scaling.mup.MuP",
+        "sweeper.scaling.relative.MuP",
         ("eta", "eta_emb", "sigma_init", "alpha_emb", "alpha_attn", "alpha_output"),
     ),
-    "standard": ("sweeper.scaling.standard.Standard", GAMMAS),
-    "ntk": ("sweeper.scaling.ntk.Ntk", GAMMAS),
-    "mean_field": ("sweeper.scaling.mean_field.MeanField", GAMMAS),
+    "standard": ("sweeper.scaling.relative.Standard", GAMMAS),
+    "ntk": ("sweeper.scaling.relative.Ntk", GAMMAS),
+    "mean_field": ("sweeper.scaling.relative.MeanField", GAMMAS),
     "spectral": ("sweeper.scaling.spectral.Spectral", GAMMAS),
     "effective_theory": (
         "sweeper.scaling.effective_theory.EffectiveTheory",

@@ -14,7 +14,7 @@ from torch import Tensor
 from sweeper.plugin import build
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.training.adamw import AdamW
-from sweeper.training.optimizer import Factors, Now, Optimizer, State
+from sweeper.training.optimizer import Optimizer, State, StepInfo, UpdateHps
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -53,7 +53,7 @@ class Member:
     weight_decay: float = 0.0
     seed: int = 0
     values: dict[str, float] = field(default_factory=dict)
-    """Factors on the optimizer's own settings."""
+    """Factors on the optimizer's settings."""
 
     def lr_of(self, index: int) -> float:
         return self.lr / (1 + index)
@@ -91,12 +91,14 @@ class Run:
         kinds = [optimizer.kind(s) for s in specs]
         own = [optimizer.settings(m.values) for m in members]
         each = list(enumerate(len(s.shape) for s in specs))
-        self.factors = Factors(
+        self.update_hps = UpdateHps(
             kinds=kinds,
             lr=[_column([m.lr_of(i) for m in members], dims, dtype) for i, dims in each],
             eps=[_column([m.eps_of(i) for m in members], dims, dtype) for i, dims in each],
             weight_decay=[_column([m.weight_decay for m in members], d, dtype) for _, d in each],
-            own={name: torch.tensor([row[name] for row in own], dtype=dtype) for name in own[0]},
+            settings={
+                name: torch.tensor([row[name] for row in own], dtype=dtype) for name in own[0]
+            },
         )
         with torch.no_grad():
             self.state = optimizer.init(self.params, kinds)
@@ -115,18 +117,18 @@ class Run:
             for i, s in enumerate(self.specs)
         ]
 
-    def now(self, share: Sequence[float] | float) -> Now:
+    def now(self, share: Sequence[float] | float) -> StepInfo:
         """The next step."""
         shares = [share] * len(self.seeds) if isinstance(share, float) else list(share)
         self.steps += 1
         like = self.params[0].detach()
         step = torch.tensor(self.steps, device=like.device)
-        return Now(step=step, share=like.new_tensor(shares))
+        return StepInfo(step=step, schedule=like.new_tensor(shares))
 
     def step(self, share: Sequence[float] | float = 1.0, grads: list[Tensor] | None = None) -> None:
         found = self.grads() if grads is None else grads
         with torch.no_grad():
-            self.update(self.params, found, self.state, self.factors, self.now(share))
+            self.update(self.params, found, self.state, self.update_hps, self.now(share))
 
     def train(self, steps: int = 4) -> list[Tensor]:
         for _ in range(steps):
@@ -139,15 +141,15 @@ class Run:
         def each(tensors: Sequence[Tensor]) -> list[Tensor]:
             return [function(t.detach()) for t in tensors]
 
-        f, self.params = self.factors, [p.requires_grad_() for p in each(self.params)]
+        f, self.params = self.update_hps, [p.requires_grad_() for p in each(self.params)]
         self.state = {name: each(tensors) for name, tensors in self.state.items()}
-        own = {name: function(values) for name, values in f.own.items()}
-        self.factors = Factors(
+        own = {name: function(values) for name, values in f.settings.items()}
+        self.update_hps = UpdateHps(
             kinds=f.kinds,
             lr=each(f.lr),
             eps=each(f.eps),
             weight_decay=each(f.weight_decay),
-            own=own,
+            settings=own,
         )
 
     def keep(self, rows: list[int]) -> None:
@@ -164,17 +166,17 @@ class ScaledAdam(AdamW):
         return Update.PARAMETER
 
     def update(
-        self, params: list[Tensor], grads: list[Tensor], state: State, factors: Factors, now: Now
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         dims = [tuple(range(1, p.dim())) for p in params]
         rms = [
             p.square().mean(dim, keepdim=True).sqrt() for p, dim in zip(params, dims, strict=True)
         ]
-        scaled = Factors(
-            kinds=factors.kinds,
-            lr=list(torch._foreach_mul(factors.lr, rms)),
-            eps=factors.eps,
-            weight_decay=factors.weight_decay,
-            own=factors.own,
+        scaled = UpdateHps(
+            kinds=hps.kinds,
+            lr=list(torch._foreach_mul(hps.lr, rms)),
+            eps=hps.eps,
+            weight_decay=hps.weight_decay,
+            settings=hps.settings,
         )
         super().update(params, grads, state, scaled, now)

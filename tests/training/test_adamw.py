@@ -11,7 +11,7 @@ from torch import Tensor
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import Update
 from sweeper.training.adamw import AdamW
-from sweeper.training.optimizer import Factors, Now, along, complement
+from sweeper.training.optimizer import StepInfo, UpdateHps, scale_distance_from_one, unsqueeze_like
 
 
 def factors(
@@ -20,27 +20,31 @@ def factors(
     rates: list[float],
     eps: float = 1e-8,
     weight_decay: float = 0.0,
-) -> Factors:
+) -> UpdateHps:
     """One learning rate a trial, and the rest alike."""
 
     def shaped(value: float) -> list[Tensor]:
-        return [along(torch.full((len(rates),), value, dtype=torch.float64), p) for p in params]
+        return [
+            unsqueeze_like(torch.full((len(rates),), value, dtype=torch.float64), p) for p in params
+        ]
 
     own = optimizer.settings({})
-    return Factors(
+    return UpdateHps(
         kinds=[Update.SIGN] * len(params),
-        lr=[along(torch.tensor(rates, dtype=torch.float64), p) for p in params],
+        lr=[unsqueeze_like(torch.tensor(rates, dtype=torch.float64), p) for p in params],
         eps=shaped(eps),
         weight_decay=shaped(weight_decay),
-        own={n: torch.full((len(rates),), v, dtype=params[0].dtype) for n, v in own.items()},
+        settings={n: torch.full((len(rates),), v, dtype=params[0].dtype) for n, v in own.items()},
     )
 
 
-def now(step: int, share: float, trials: int) -> Now:
-    return Now(step=torch.tensor(step), share=torch.full((trials,), share, dtype=torch.float64))
+def now(step: int, share: float, trials: int) -> StepInfo:
+    return StepInfo(
+        step=torch.tensor(step), schedule=torch.full((trials,), share, dtype=torch.float64)
+    )
 
 
-def first_step(optimizer: AdamW, params: list[Tensor], grads: list[Tensor], f: Factors) -> None:
+def first_step(optimizer: AdamW, params: list[Tensor], grads: list[Tensor], f: UpdateHps) -> None:
     optimizer.update(params, grads, optimizer.init(params, f.kinds), f, now(1, 1.0, len(params[0])))
 
 
@@ -70,7 +74,7 @@ def test_atan2_equals_its_definition_number_by_number() -> None:
 
 
 def test_atan2_s_first_step_is_the_learning_rate_whatever_the_gradients_scale() -> None:
-    """Erratum E3: at m = sqrt(v) atan2 is pi/4, which the factor makes 1."""
+    """Erratum E3 (docs/errata.md): at m = sqrt(v) atan2 is pi/4, which the factor makes 1."""
     params = [torch.zeros(1, 2, dtype=torch.float64)]
     optimizer = AdamW(atan2=True)
     grads = [torch.tensor([[3e-60, -2e60]], dtype=torch.float64)]
@@ -98,7 +102,7 @@ def test_the_bias_correction_keeps_its_digits_in_float32() -> None:
 
 @pytest.mark.parametrize(("factor", "beta"), [(1.0, 0.9), (0.5, 0.95), (4.0, 0.6), (32.0, 0.0)])
 def test_a_searched_beta_is_a_factor_on_its_distance_from_1(factor: float, beta: float) -> None:
-    assert complement(0.9, factor) == pytest.approx(beta)
+    assert scale_distance_from_one(0.9, factor) == pytest.approx(beta)
     own = AdamW().settings({"one_minus_beta1": factor})
     assert own == pytest.approx({"beta1": beta, "beta2": 0.999})
 

@@ -51,7 +51,7 @@ def assert_equals_oracle(
     """Five steps of a pack, and of the oracle on every trial."""
     run = Run(optimizer, trials, specs)
     theirs = [[p[k].detach().clone() for p in run.params] for k in range(len(trials))]
-    kinds = run.factors.kinds
+    kinds = run.update_hps.kinds
     oracles = [ORACLES[name](optimizer, p, kinds, m) for p, m in zip(theirs, trials, strict=True)]
     for t in range(5):
         grads, shares = run.grads(), [1 - 0.1 * (t + k) for k in range(len(trials))]
@@ -270,7 +270,7 @@ def test_on_a_gpu_no_host_waits_and_the_weights_are_the_same(
         torch.cuda.set_sync_debug_mode("error")
         try:
             with torch.no_grad():
-                there.update(there.params, grads, there.state, there.factors, now)
+                there.update(there.params, grads, there.state, there.update_hps, now)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert_alike([p.detach() for p in here.params], [p.detach().cpu() for p in there.params], 1e-9)
@@ -283,7 +283,7 @@ def test_muon_in_bfloat16_is_torch_s_up_to_its_rounding() -> None:
     optimizer = shipped("muon", bfloat16=True)
     run, member = Run(optimizer, [Member()], SPECS[1:3]), Member()
     theirs = [p[0].detach().clone() for p in run.params]
-    step = ORACLES["muon"](optimizer, theirs, run.factors.kinds, member)
+    step = ORACLES["muon"](optimizer, theirs, run.update_hps.kinds, member)
     grads = run.grads()
     run.step(1.0, grads)
     step([g[0] for g in grads], 1.0)

@@ -125,7 +125,7 @@ def everything_scaled() -> object:
 
     class Scaled(UMuP):
         def scale(self, *given):  # type: ignore[no-untyped-def]
-            return replace(super().scale(*given), backward=0.5)
+            return replace(super().scale(*given), backward_multiplier=0.5)
 
     return Scaled()
 

@@ -90,7 +90,10 @@ def test_a_model_must_be_a_module() -> None:
 def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
     prepared = prepare(spec_of(tree("mup")))
     hps = trial("mup").hps
-    plain, more = prepared.scales(hps), prepared.scales({**hps, "weight_decay": 4.0})
+    plain, more = (
+        prepared.prescriptions(hps),
+        prepared.prescriptions({**hps, "weight_decay": 4.0}),
+    )
     assert {n: s.weight_decay for n, s in more.items()} == {
         n: 4 * s.weight_decay for n, s in plain.items()
     }

@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweeper.control import Control, Leave
 from sweeper.errors import ConfigError
-from sweeper.launch.packs import run_pack
+from sweeper.runner.tasks import TrainPack
 from sweeper.train_settings import TrainSettings
 from sweeper.training import checkpoint
-from sweeper.training.optimizer import Now
+from sweeper.training.optimizer import StepInfo
 from sweeper.training.pack import BALLAST, Pack, PackRun, clip
 from sweeper.training.program import for_spec
-from sweeper.training.train import Execution, Left, Order, Reporter, train
+from sweeper.training.train import Execution, train
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
 from tests.training.helpers import corpus, tree, trial
@@ -56,15 +57,15 @@ class Cut:
         return self.keys
 
 
-def leave_at(step: int) -> Reporter:
-    """Reporter that tells the pack to save itself and leave after so many steps."""
+def leave_at(step: int) -> Control:
+    """Control that tells the pack to save itself and leave after so many steps."""
     left = [step]
 
-    def order() -> Order:
+    def should_leave() -> bool:
         left[0] -= 1
-        return Order.LEAVE if left[0] == 0 else Order.GO
+        return left[0] == 0
 
-    return Reporter(order=order)
+    return Control(should_leave=should_leave)
 
 
 def wild(**changed: Any) -> Trial:
@@ -110,8 +111,8 @@ def test_a_pack_goes_on_from_its_checkpoint_bit_for_bit(step: int, tmp_path: Pat
     ]
     whole = packed(trials, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Left):
-        packed(trials, tmp_path, execution=execution, reporter=leave_at(step))
+    with pytest.raises(Leave):
+        packed(trials, tmp_path, execution=execution, control=leave_at(step))
     assert checkpoint.started(tmp_path / "checkpoints", trials) == [tuple(trials)]
     resumed = packed(trials, tmp_path, execution=execution)
     assert all(same(a, b) for a, b in zip(whole, resumed, strict=True))
@@ -128,8 +129,8 @@ def test_every_optimizer_goes_on_from_a_checkpoint(name: str, tmp_path: Path) ->
     trials = [replace(trial("spectral", seed=i), spec=spec_of(made)) for i in (0, 1)]
     whole = packed(trials, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Left):
-        packed(trials, tmp_path, execution=execution, reporter=leave_at(4))
+    with pytest.raises(Leave):
+        packed(trials, tmp_path, execution=execution, control=leave_at(4))
     resumed = packed(trials, tmp_path, execution=execution)
     assert all(same(a, b) for a, b in zip(whole, resumed, strict=True))
 
@@ -140,8 +141,8 @@ def test_a_checkpoint_knows_who_has_left(tmp_path: Path) -> None:
     cut = Cut(20, trials[2].key)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
     whole = packed(trials, tmp_path, pruner=cut)
-    with pytest.raises(Left):
-        packed(trials, tmp_path, execution=execution, reporter=leave_at(30), pruner=cut)
+    with pytest.raises(Leave):
+        packed(trials, tmp_path, execution=execution, control=leave_at(30), pruner=cut)
     resumed = packed(trials, tmp_path, execution=execution, pruner=cut)
     assert [r.status for r in resumed] == ["diverged", "complete", "pruned", "complete"]
     assert all(same(a, b) for a, b in zip(whole, resumed, strict=True))
@@ -155,14 +156,6 @@ def test_a_pack_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.Mo
     assert saved == list(range(1, 9))
 
 
-def test_told_to_save_it_saves_and_goes_on(tmp_path: Path) -> None:
-    orders = iter([Order.GO, Order.SAVE, *[Order.GO] * 20])
-    execution = Execution(checkpoints=tmp_path / "checkpoints")
-    reporter = Reporter(order=lambda: next(orders))
-    (result,) = packed([trial()], tmp_path, execution=execution, reporter=reporter)
-    assert result.steps == 8 and checkpoint.started(tmp_path / "checkpoints", [trial()])
-
-
 def test_a_full_disk_loses_the_checkpoint_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +166,7 @@ def test_a_full_disk_loses_the_checkpoint_and_not_the_run(
     monkeypatch.setattr(checkpoint, "save", full)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
     (result,) = packed(
-        [trial()], tmp_path, execution=execution, reporter=Reporter(tell=told.append)
+        [trial()], tmp_path, execution=execution, control=Control(notify=told.append)
     )
     assert result.status == "complete" and "No space left" in told[0]
 
@@ -187,14 +180,14 @@ def test_a_damaged_checkpoint_is_told_and_not_used(damage: str, tmp_path: Path) 
     if damage == "other shapes":
         other = trial("umup", train={"steps": 9})
         other = replace(other, spec=replace(other.spec, width=16))
-    with pytest.raises(Left):
-        packed([other], tmp_path, execution=execution, reporter=leave_at(4))
+    with pytest.raises(Leave):
+        packed([other], tmp_path, execution=execution, control=leave_at(4))
     path, mine = checkpoint.path_of(folder, [other]), checkpoint.path_of(folder, [trial()])
     if damage in ("truncated", "empty"):
         path.write_bytes(path.read_bytes()[: 5000 if damage == "truncated" else 0])
     path.rename(mine)
-    reporter = Reporter(tell=told.append)
-    (result,) = packed([trial()], tmp_path, execution=execution, reporter=reporter)
+    reporter = Control(notify=told.append)
+    (result,) = packed([trial()], tmp_path, execution=execution, control=reporter)
     assert same(result, whole) and len(told) == 1 and "begin anew" in told[0]
 
 
@@ -202,8 +195,8 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Left):
-        packed([trial()], tmp_path, execution=execution, reporter=leave_at(3))
+    with pytest.raises(Leave):
+        packed([trial()], tmp_path, execution=execution, control=leave_at(3))
     path = checkpoint.path_of(tmp_path / "checkpoints", [trial()])
     before = path.read_bytes()
 
@@ -213,7 +206,7 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr("sweeper.training.checkpoint.os.replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            packed([trial()], tmp_path, execution=execution, reporter=leave_at(3))
+            packed([trial()], tmp_path, execution=execution, control=leave_at(3))
     assert path.read_bytes() == before and len(list(path.parent.iterdir())) == 1
 
 
@@ -237,7 +230,7 @@ MODULES += ["Tied", "Shared", "WithExtraState", "ReadsItsValues"]
 def test_modules_of_a_users_own_pack(name: str, tmp_path: Path) -> None:
     told: list[str] = []
     trials = family(name)
-    together = packed(trials, tmp_path, reporter=Reporter(tell=told.append))
+    together = packed(trials, tmp_path, control=Control(notify=told.append))
     for one, result in zip(trials, together, strict=True):
         assert close(result, packed([one], tmp_path)[0])
     looped = name in ("Unmappable", "WithDropout")
@@ -268,8 +261,8 @@ def test_what_a_module_keeps_is_in_the_checkpoint(name: str, tmp_path: Path) -> 
     trials = family(name)
     whole = packed(trials, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
-    with pytest.raises(Left):
-        packed(trials, tmp_path, execution=execution, reporter=leave_at(5))
+    with pytest.raises(Leave):
+        packed(trials, tmp_path, execution=execution, control=leave_at(5))
     resumed = packed(trials, tmp_path, execution=execution)
     assert all(same(a, b) for a, b in zip(whole, resumed, strict=True))
 
@@ -363,7 +356,7 @@ def test_failing_to_compile_is_told_and_trains_all_the_same(
     monkeypatch.setattr(torch, "compile", broken)
     trials, told = [trial(seed=i, train={"steps": 14}) for i in range(2)], list[str]()
     results = packed(
-        trials, tmp_path, execution=Execution(compile="on"), reporter=Reporter(tell=told.append)
+        trials, tmp_path, execution=Execution(compile="on"), control=Control(notify=told.append)
     )
     assert all(result.status == "complete" for result in results)
     assert len(told) == 1 and "no compiler here" in told[0] and "without compiling" in told[0]
@@ -375,8 +368,8 @@ def test_failing_to_compile_is_told_and_trains_all_the_same(
 def test_compiled_modules_of_a_users_own_train_alike(name: str, tmp_path: Path) -> None:
     one, told = own(name, steps=4), list[str]()
     (whole,) = packed([one], tmp_path)
-    reporter = Reporter(tell=told.append)
-    (found,) = packed([one], tmp_path, execution=Execution(compile="on"), reporter=reporter)
+    reporter = Control(notify=told.append)
+    (found,) = packed([one], tmp_path, execution=Execution(compile="on"), control=reporter)
     assert close(found, whole) and not told
 
 
@@ -388,8 +381,9 @@ def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
     )
     whole = train(pack)
     assert program.recompute()
-    results, back = run_pack(pack, Execution(), Reporter(), None)
-    assert not results and [len(part) for part in back] == [2, 1] and not program.refused
+    outcome = TrainPack(pack=pack, execution=Execution()).run(Control())
+    assert not outcome.results and outcome.failure and not program.refused
+    assert "OutOfMemoryError" in outcome.failure.reason and not outcome.failure.retry
     assert close(packed(trials[:1], tmp_path)[0], whole[0])
 
 
@@ -449,7 +443,7 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
     other.compiled, other.device = True, torch.device("meta")  # not a CPU, whose update is eager
     monkeypatch.setattr(PackRun, "_way", lambda self: ["alone"])
     grads = [torch.ones_like(value) for value in plain.params.values()]
-    now = Now(step=torch.ones(()), share=torch.ones(1))
+    now = StepInfo(step=torch.ones(()), schedule=torch.ones(1))
     for run in (plain, other):
         with torch.no_grad():
             run._update([g.clone() for g in grads], now)
@@ -466,8 +460,8 @@ def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path
     assert whole[0].status == "diverged" and math.isinf(whole[0].curve[-1])
     assert all(map(same, whole, packed(pack, tmp_path, execution=execution)))
     checkpoint.forget(tmp_path / "checkpoints", pack)
-    with pytest.raises(Left):
-        packed(pack, tmp_path, execution=execution, reporter=leave_at(whole[0].steps + 1))
+    with pytest.raises(Leave):
+        packed(pack, tmp_path, execution=execution, control=leave_at(whole[0].steps + 1))
     assert all(map(same, whole, packed(pack, tmp_path, execution=execution)))
 
 
@@ -478,7 +472,7 @@ def test_a_pack_that_goes_on_is_timed_where_it_goes_on(
     monkeypatch.setattr(PackRun, "compile", lambda run, *, worth: asked.append(run.step_index))
     execution = Execution(checkpoints=tmp_path / "checkpoints", compile="auto")
     long = trial("standard", train={"steps": 60})
-    with pytest.raises(Left):
-        packed([long], tmp_path, execution=execution, reporter=leave_at(30))
+    with pytest.raises(Leave):
+        packed([long], tmp_path, execution=execution, control=leave_at(30))
     packed([long], tmp_path, execution=execution)
     assert asked == [12, 42]

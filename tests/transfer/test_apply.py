@@ -33,12 +33,12 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, index: int) -> floa
     return float(loss.detach())
 
 
-def test_a_folded_model_trains_as_the_engine_does(tmp_path: Path) -> None:
+def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> None:
     """Plain AdamW with a scheduler on a model without multipliers: the pack's losses to 1e-9."""
     made = mup_tree(steps=12)
-    hps = trial("mup", **CHANGED, alpha_output=2.0).hps
+    log2_hps = trial("mup", **CHANGED, alpha_output=2.0).log2_hps
     data = corpus(tmp_path)
-    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=hps, seed=3),), corpus=data))
+    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=log2_hps, seed=3),), corpus=data))
     planned = plan("mup", made, **CHANGED, alpha_output=2.0)
     model = planned.init_(plain_model(planned, made), seed=3)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
@@ -69,7 +69,7 @@ def test_init_has_the_planned_scales() -> None:
     planned = plain_plan(width=64)
     model = planned.init_(Plain(64, 2))
     embedding, head = model.get_parameter("tokens.weight"), model.get_parameter("head.weight")
-    assert float(embedding.detach().std()) == pytest.approx(2.0, rel=0.1)  # alpha_emb folded in
+    assert float(embedding.detach().std()) == pytest.approx(2.0, rel=0.1)  # alpha_emb absorbed
     assert float(head.detach().std()) == pytest.approx(4 / 8 * 8**-0.5, rel=0.1)
     assert torch.equal(model.get_parameter("layers.0.0.weight"), torch.ones(64))
     assert torch.equal(model.get_parameter("layers.0.1.bias"), torch.zeros(64))
@@ -84,7 +84,7 @@ def test_groups_hold_the_settings_and_share_them() -> None:
     assert len(hidden["params"]) == 2 and hidden["lr"] == pytest.approx(2.0**-7 / 2)
     embedding = by_name["tokens.weight"]
     assert embedding["lr"] == pytest.approx(2.0**-7 * 4 * 2)
-    # Half for the folded alpha_emb, half for gradients that shrink as 1/m at twice the base.
+    # Half for the absorbed alpha_emb, half for gradients that shrink as 1/m at twice the base.
     assert embedding["eps"] == pytest.approx(1e-8 / 2 / 2)
     for group in groups:
         assert group["lr"] * group["weight_decay"] == pytest.approx(0.01)

@@ -33,8 +33,8 @@ def test_of_a_parabola_it_is_what_the_formula_says(
         patch.setattr(module, "DRAWS", 5)
         found = fitted(Basin(optimum=optimum, curvature=curvature, floor=floor)).basin
     half = math.sqrt(SHARE * floor / curvature)
-    assert found.low == pytest.approx(optimum - half, abs=1e-6)
-    assert found.high == pytest.approx(optimum + half, abs=1e-6)
+    assert found.low_log2 == pytest.approx(optimum - half, abs=1e-6)
+    assert found.high_log2 == pytest.approx(optimum + half, abs=1e-6)
     for value in (found.width.low, found.width.value, found.width.high):
         assert value == pytest.approx(2 * half, abs=1e-6)
 
@@ -42,27 +42,27 @@ def test_of_a_parabola_it_is_what_the_formula_says(
 def test_it_ends_before_a_cliff_and_at_the_latest_there() -> None:
     found = fitted(Basin(edge=0.6, curvature=0.05, floor=3.0)).basin
     half = math.sqrt(0.03 / 0.05)
-    assert found.high == 0.5 and found.low == pytest.approx(-half)
+    assert found.high_log2 == 0.5 and found.low_log2 == pytest.approx(-half)
     assert found.width.value == pytest.approx(half + 0.5)
     assert found.width.high == pytest.approx(half + 1.0)
 
 
 def test_a_curve_that_ends_within_it_shows_the_least_it_can_be() -> None:
     found = fitted(Basin(curvature=1e-4)).basin
-    assert (found.low, found.high) == (-2.0, 2.0)
+    assert (found.low_log2, found.high_log2) == (-2.0, 2.0)
     assert (found.width.low, found.width.value, found.width.high) == (4.0, 4.0, math.inf)
 
 
 def test_a_single_finite_point_lies_between_those_that_diverged() -> None:
     found = fit(table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}), 0.0)
     assert found is not None
-    assert (found.basin.width.value, found.basin.width.high) == (0.0, 1.0)
+    assert (found.basin.width_log2.value, found.basin.width_log2.high) == (0.0, 1.0)
 
 
 def test_noise_widens_the_interval_and_it_holds_the_truth() -> None:
     half, held, wide = math.sqrt(0.03 / 0.05), 0, []
     for number in range(60):
-        width = fitted(Basin(noise=0.005, number=number)).basin.width
+        width = fitted(Basin(noise=0.005, number=number)).basin.width_log2
         held += width.low <= 2 * half <= width.high
         wide.append(width.high - width.low)
     assert held >= 52 and min(wide) > 0.01

@@ -16,7 +16,7 @@ from sweeper.transfer.battery import BATTERY, Ablation, Head, Situation, ablatio
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
-from sweeper.trial import defaults
+from sweeper.trial import defaults, plain
 
 SMALL = ["model.width=16", "model.depth=1", "model.head_size=8", "transfer.widths=[16,64]"]
 LARGE = Size(width=64, depth=1)
@@ -30,15 +30,15 @@ def situation(*words: str, **changes: Any) -> Situation:
     """Of a study with these overrides, its hyperparameters at their defaults."""
     settings, large = settings_of(*words), changes.get("large", LARGE)
     base, best = settings.base, defaults(settings.space)
-    hps = {name: 2.0**value for name, value in best.items()}
+    hps = plain(best)
 
     def prepared(size: Size) -> Any:
-        return prepare(settings.tree(stand_in(settings), "float32", size))
+        return prepare(settings.spec(stand_in(settings), "float32", size))
 
     wide = prepared(large)
     plan = make_plan(wide, base, large, hps, {})
     rows = explain(plan, prepared(Size(width=base.width, depth=large.depth)), wide, hps)
-    given = {"tree": settings.raw, "best": best, "base": base, "large": large, "rows": rows}
+    given = {"tree": settings.raw, "best_log2": best, "base": base, "large": large, "rows": rows}
     return Situation(**{**given, "parameters": plan.parameters, **changes})
 
 

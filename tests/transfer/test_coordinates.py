@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.errors import ConfigError
-from sweeper.scaling.spec import Role
 from sweeper.measure.coordinates import Moved, moved
+from sweeper.scaling.spec import Role
 from sweeper.transfer.check import CheckRule
 from sweeper.transfer.coordinates import CoordinateCheck, Runs, check, judge, student
 from sweeper.transfer.curve import Estimate

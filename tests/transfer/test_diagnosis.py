@@ -48,8 +48,8 @@ def size(shift: float, cost: float, half: float = 0.1, loss: float = 3.0) -> Siz
     exact = Estimate(value=loss, low=loss, high=loss)
     return SizeVerdict(
         size=LARGE,
-        optimum=estimate(shift),
-        shift=estimate(shift),
+        optimum_log2=estimate(shift),
+        shift_log2=estimate(shift),
         loss=exact,
         regret=estimate(cost),
         cost=estimate(cost),
@@ -203,9 +203,9 @@ def test_a_change_of_width_rules_alone_trains_no_base_again() -> None:
     doctor.diagnose(["readout", "decay"], SILENT)
     widths = {"adjusted": set(), "decay": set()}  # type: dict[str, set[int]]
     for one in doctor.study.known.values():  # type: ignore[attr-defined]
-        setup = one.trial.spec
-        if "scheme" in setup["parameterization"]:
+        spec = one.trial.spec
+        if spec.parameterization.name == "adjusted":
             widths["adjusted"].add(one.trial.width)
-        if setup["optimizer"]["weight_decay"] == 0:
+        if spec.optimizer.arguments["weight_decay"] == 0:
             widths["decay"].add(one.trial.width)
     assert widths == {"adjusted": {64}, "decay": {16, 64}}

@@ -1,4 +1,4 @@
-"""`sweeper explain`: its exponents are those of the sheet, and the JSON is whole."""
+"""`sweeper explain`: its exponents are those of the papers, and the JSON is whole."""
 
 from __future__ import annotations
 

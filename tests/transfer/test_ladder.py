@@ -91,7 +91,7 @@ def test_what_is_known_is_not_asked_again() -> None:
     def value(point: Point) -> float | None:
         return 3.0 if (point.log2_hps["eta"], point.seed) in known else None
 
-    missing = {(p.hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
+    missing = {(p.log2_hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
     assert len(missing) == 18 - 3 and not missing & known
     assert RULE.line({"eta": 0.0}, value).known == {0.5: 3.0}
 

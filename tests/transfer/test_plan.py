@@ -1,4 +1,4 @@
-"""A plan on disk and in words: what is read back, refused, folded and left to the model."""
+"""A plan on disk and in words: what is read back, refused, absorbed and left to the model."""
 
 from __future__ import annotations
 

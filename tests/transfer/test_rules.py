@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.scaling.spec import Update
-from sweeper.transfer.rules import PAIRS, RuleRow, rule_table
+from sweeper.transfer.rules import RULES_AND_UPDATES, RuleRow, rule_table
 from tests.scaling.test_spectral import COLUMNS, table
 
 RIGHT = {
@@ -19,13 +19,13 @@ def rows() -> dict[tuple[str, Update], RuleRow]:
 
 
 def test_which_rules_keep_the_move(rows: dict[tuple[str, Update], RuleRow]) -> None:
-    assert set(rows) == set(PAIRS)
+    assert set(rows) == set(RULES_AND_UPDATES)
     assert {key for key, row in rows.items() if row.keeps} == RIGHT
 
 
 @pytest.mark.parametrize("shape", [(256, 256), (1024, 4096), (16, 4096)], ids=str)
 def test_the_published_numbers(shape: tuple[int, int]) -> None:
-    """The sheet's table, measured independently (in torch, by tests/scaling too)."""
+    """The published table, measured independently (in torch, by tests/scaling too)."""
     found = {(row.rule, row.update): row.changes[shape] for row in rule_table([shape])}
     for key, value in zip(COLUMNS, table()[shape], strict=True):
         assert found[key] == pytest.approx(value, rel=0.04)

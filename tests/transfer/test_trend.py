@@ -43,8 +43,8 @@ def test_a_power_law_is_found_exactly(slope: float, start: float) -> None:
         found = of([start + slope * i for i in range(4)])
     assert found.widths == WIDTHS and found.target == 1024
     assert found.slope.value == pytest.approx(slope, abs=1e-6)
-    assert found.predicted.value == pytest.approx(start + 5 * slope, abs=1e-5)
-    assert found.predicted.low < found.predicted.value < found.predicted.high
+    assert found.predicted_log2.value == pytest.approx(start + 5 * slope, abs=1e-5)
+    assert found.predicted_log2.low < found.predicted_log2.value < found.predicted_log2.high
 
 
 def test_what_a_correction_saves_is_read_off_the_widest_curve() -> None:
@@ -63,14 +63,17 @@ def test_no_correction_where_the_optimum_stays_or_nothing_is_sure() -> None:
 
 def test_optima_that_scatter_widen_the_interval() -> None:
     straight, bent = of([0.0, -0.2, -0.4, -0.6]), of([0.0, -0.6, 0.0, -0.6])
-    assert bent.predicted.high - bent.predicted.low > 2 * (
-        straight.predicted.high - straight.predicted.low
+    assert bent.predicted_log2.high - bent.predicted_log2.low > 2 * (
+        straight.predicted_log2.high - straight.predicted_log2.low
     )
 
 
 def test_a_further_target_is_less_sure() -> None:
     near, far = (of([0.0, -0.2, -0.4, -0.6], target) for target in (512, 8192))
-    assert far.predicted.high - far.predicted.low > near.predicted.high - near.predicted.low
+    assert (
+        far.predicted_log2.high - far.predicted_log2.low
+        > near.predicted_log2.high - near.predicted_log2.low
+    )
 
 
 def test_two_widths_cannot_show_a_trend_and_one_has_none() -> None:
@@ -93,7 +96,7 @@ def test_bounds_and_curves_without_noise_are_left_out() -> None:
 
 def test_it_is_strict_json() -> None:
     record = json.loads(json.dumps(of([0.0, -0.2, -0.4]).to_json(), allow_nan=False))
-    assert record["widths"] == [32, 64, 128] and record["predicted"]["value"] < 0
+    assert record["widths"] == [32, 64, 128] and record["predicted_log2"]["value"] < 0
 
 
 def test_intervals_hold_the_target() -> None:
@@ -101,5 +104,5 @@ def test_intervals_hold_the_target() -> None:
     for number in range(40):
         found = trend(curves([0.0, -0.15, -0.3, -0.45], 0.01, number), 0.0, 1024)
         assert found is not None
-        held += found.predicted.low <= -0.75 <= found.predicted.high
+        held += found.predicted_log2.low <= -0.75 <= found.predicted_log2.high
     assert held >= 36

@@ -72,8 +72,8 @@ def test_holds_with_what_was_measured_beside_it() -> None:
     found = of(Basin(optimum=0.2), Basin(optimum=0.4, floor=2.0))
     base, large = found.sizes
     assert found.answer == "holds" and found.todo == "" and found.note == ""
-    assert (base.shift.low, base.shift.value, base.shift.high) == (0, 0, 0)
-    assert large.shift.value == pytest.approx(0.2) and large.cost.value == pytest.approx(0.002)
+    assert (base.shift_log2.low, base.shift_log2.value, base.shift_log2.high) == (0, 0, 0)
+    assert large.shift_log2.value == pytest.approx(0.2) and large.cost.value == pytest.approx(0.002)
     assert large.regret.value == pytest.approx(0.05 * 0.4**2)
     assert large.loss.value == pytest.approx(2.0)
 
@@ -142,7 +142,7 @@ def test_everything_diverged() -> None:
     dead = Basin(edge=-100.0)
     found = of(Basin(), dead)
     assert found.answer == "fails" and found.sizes[1].reason == "every run diverged"
-    assert math.isnan(found.sizes[1].optimum.value)
+    assert math.isnan(found.sizes[1].optimum_log2.value)
     found = of(dead, Basin())
     assert [size.answer for size in found.sizes] == ["fails", "cannot say yet"]
     assert found.answer == "fails" and found.sizes[1].reason == "every run of the base diverged"
@@ -155,7 +155,7 @@ def test_one_seed_a_point_settles_nothing(shift: float) -> None:
     found = of(Basin(noise=0.01), Basin(optimum=shift, noise=0.01, number=1), rule)
     assert found.answer == "cannot say yet" and "transfer.seeds=2" in found.todo
     large = found.sizes[1]
-    for estimate in (large.optimum, large.shift, large.loss):
+    for estimate in (large.optimum_log2, large.shift_log2, large.loss):
         assert math.isfinite(estimate.value)
         assert (estimate.low, estimate.high) == (-math.inf, math.inf)
     for estimate in (large.cost, large.regret):
@@ -171,9 +171,9 @@ def test_one_seed_does_not_tell_that_a_larger_model_is_worse() -> None:
 def test_without_an_interval_at_the_base_there_is_none_for_what_is_measured_from_it() -> None:
     base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
     large = judged(base, Basin(optimum=0.1, noise=0.001).curve(LARGE)).sizes[1]
-    assert (large.shift.low, large.shift.high) == (-math.inf, math.inf)
+    assert (large.shift_log2.low, large.shift_log2.high) == (-math.inf, math.inf)
     assert (large.cost.low, large.cost.high) == (0.0, math.inf)
-    assert math.isfinite(large.loss.low) and math.isfinite(large.optimum.high)
+    assert math.isfinite(large.loss.low) and math.isfinite(large.optimum_log2.high)
 
 
 def test_too_few_finite_points_settle_nothing() -> None:
@@ -228,7 +228,7 @@ def test_what_is_missing_is_told_in_numbers_that_agree() -> None:
         f"on this ladder: transfer.seeds={more.seeds}"
     )
     factors = []  # the rule of (h / d)^2, by hand, for both findings below their thresholds
-    for estimate, limit in ((at.shift, 1.0), (at.cost, 0.01 * at.loss.value)):
+    for estimate, limit in ((at.shift_log2, 1.0), (at.cost, 0.01 * at.loss.value)):
         assert abs(estimate.value) < limit
         half = max(estimate.high - estimate.value, estimate.value - estimate.low)
         factors.append(min(16.0, (half / (limit - abs(estimate.value))) ** 2))
@@ -244,15 +244,15 @@ def test_nothing_is_asked_for_where_the_answer_is_known() -> None:
 def test_every_size_has_its_basin_and_one_is_the_base() -> None:
     sizes = of(Basin(), Basin(curvature=0.2)).sizes
     assert [size.is_base for size in sizes] == [True, False]
-    assert sizes[0].basin.width.value == pytest.approx(2 * math.sqrt(0.03 / 0.05))
-    assert sizes[1].basin.width.value == pytest.approx(math.sqrt(0.03 / 0.05))
-    assert math.isnan(of(Basin(), Basin(edge=-100.0)).sizes[1].basin.width.value)
+    assert sizes[0].basin.width_log2.value == pytest.approx(2 * math.sqrt(0.03 / 0.05))
+    assert sizes[1].basin.width_log2.value == pytest.approx(math.sqrt(0.03 / 0.05))
+    assert math.isnan(of(Basin(), Basin(edge=-100.0)).sizes[1].basin.width_log2.value)
 
 
 def test_a_flat_basin_leaves_the_shift_open_where_the_cost_is_not() -> None:
     base = Basin(curvature=0.004, noise=0.004)
     found = of(base, Basin(optimum=0.8, curvature=0.004, noise=0.004, number=1)).sizes[1]
-    assert found.cost.high < 0.03 and found.shift.low < 1 < found.shift.high
+    assert found.cost.high < 0.03 and found.shift_log2.low < 1 < found.shift_log2.high
     assert found.answer == "cannot say yet" and found.reason.startswith("the shift may be ")
 
 

@@ -1,7 +1,7 @@
 """A world without training in which the best learning rate is where muP says it is.
 
-The optimum of a model moves by what its scheme, as the trial's own setup prescribes it, lacks to
-muP: so an experiment that mends the scheme mends the transfer, and no other does.
+The optimum of a model moves by what its scheme, as the trial's own specification prescribes it,
+lacks to muP: so an experiment that mends the scheme mends the transfer, and no other does.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any
 
 from sweeper.commands.diagnose import Clinic
 from sweeper.config import compose_tree
-from sweeper.scaling.mup import MuP
-from sweeper.scaling.relative import growth
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.scaling.relative import MuP
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import Experiment, resolve, stand_in
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Result, Trial, defaults
+from sweeper.trial import PlainHps, Result, Trial, defaults
 from tests.search.fakes import noise, result
 from tests.test_sweep import Launcher, Study, Watcher
 
@@ -42,31 +41,34 @@ WORDS = [
 class WrongReadout(MuP):
     """MuP, but the readout's multiplier is m too large."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
-        wrong = growth(spec) if spec.role is Role.READOUT else 1.0
+        wrong = spec.width_ratio if spec.role is Role.READOUT else 1.0
         return replace(found, multiplier=found.multiplier * wrong)
 
 
 def optimum(trial: Trial) -> float:
     """Where the best log2 eta is: at the space's default, but for what the scheme lacks."""
     prepared, moved = prepare(trial.spec), 0.0
-    hps = {name: 2.0**value for name, value in trial.log2_hps.items()}
     for role, weight in WEIGHTS.items():
         off = []
         for spec in (spec for spec in prepared.specs if spec.role is role):
-            mine, base = prepared.scale(spec, hps), prepared.scale(spec.at_base(), hps)
+            mine, base = (
+                prepared.prescription(spec, trial.hps),
+                prepared.prescription(spec.at_base(), trial.hps),
+            )
             grown = mine.multiplier * mine.lr / (base.multiplier * base.lr)
-            right = growth(spec) ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
+            right = spec.width_ratio ** (-1.0 if role in (Role.HIDDEN, Role.READOUT) else 0.0)
             off.append(log2(grown / right))
         moved -= weight * fmean(off or [0.0])
-    wide = trial.spec["model"]["width"] / trial.spec["base"]["width"]
-    if trial.spec["model"]["norm_gain"]:
+    wide = trial.spec.width / trial.spec.base_width
+    if trial.spec.model.arguments["norm_gain"]:
         moved -= 0.9 * log2(wide)
-    if trial.spec["optimizer"]["weight_decay"] > 0.1:
+    if trial.spec.optimizer.arguments["weight_decay"] > 0.1:
         hidden = [spec for spec in prepared.specs if spec.role is Role.HIDDEN]
         ratio = [
-            prepared.scale(s, hps).weight_decay / prepared.scale(s.at_base(), hps).weight_decay
+            prepared.prescription(s, trial.hps).weight_decay
+            / prepared.prescription(s.at_base(), trial.hps).weight_decay
             for s in hidden
         ]
         moved += 0.9 * abs(log2(fmean(ratio)))

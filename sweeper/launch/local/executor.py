@@ -216,6 +216,7 @@ class LocalExecutor:
         self._losses[job_dir] += 1
         attempts = self._losses[job_dir]
         times = f", {attempts} times" if attempts > 1 else ""
-        log = f" (its log is in {self.folder}):\n{tail}" if tail else ""
-        reason = f"its worker process {fate}{times}{log}"
-        return Lost(job=job_dir.name, failure=JobFailure(reason=reason, attempts=attempts))
+        failure = JobFailure(
+            reason=f"its worker process {fate}{times}", details=tail, attempts=attempts
+        )
+        return Lost(job=job_dir.name, failure=failure)

@@ -1,4 +1,4 @@
-"""A folded multiplier changes no step of any optimizer: the abc symmetry, written out."""
+"""An absorbed multiplier changes no step of any optimizer: the abc symmetry, written out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.scaling.absorb import factors
+from sweeper.scaling.prescription import absorbed_factors
 from sweeper.scaling.spec import Update
 
 Step = Callable[[Tensor, Tensor, float, float], Tensor]
@@ -28,20 +28,20 @@ def orthogonal(g: Tensor, eps: float) -> Tensor:
     return u * (s / (s + eps)) @ v
 
 
-def losses(update: Update, multiplier: float, lr: float, eps: float, folded: bool) -> list[float]:
+def losses(update: Update, multiplier: float, lr: float, eps: float, absorbed: bool) -> list[float]:
     """Six steps of two layers, the second with a multiplier, weight decay 0.1 a step."""
     generator = torch.Generator().manual_seed(0)
     first, second, x, y = (
         torch.randn(5, 5, generator=generator, dtype=torch.float64) for _ in range(4)
     )
-    lr_factor, eps_factor = factors(update, multiplier) if folded else (1.0, 1.0)
-    if folded:
+    lr_factor, eps_factor = absorbed_factors(update, multiplier) if absorbed else (1.0, 1.0)
+    if absorbed:
         second = second * multiplier
     rates = ((lr, eps), (lr * lr_factor, eps * eps_factor))
     found = []
     for _ in range(6):
         weights = [first.requires_grad_(), second.requires_grad_()]
-        out = (x @ first).tanh() @ second * (1.0 if folded else multiplier)
+        out = (x @ first).tanh() @ second * (1.0 if absorbed else multiplier)
         loss = (out - y).pow(2).mean()
         grads = torch.autograd.grad(loss, weights)
         found.append(float(loss.detach()))
@@ -54,7 +54,7 @@ def losses(update: Update, multiplier: float, lr: float, eps: float, folded: boo
 
 @pytest.mark.parametrize("update", list(Update))
 @pytest.mark.parametrize("multiplier", [0.03, 1.0, 7.0])
-def test_a_folded_multiplier_changes_no_loss(update: Update, multiplier: float) -> None:
-    plain = losses(update, multiplier, 0.01, 0.05, folded=False)
-    assert losses(update, multiplier, 0.01, 0.05, folded=True) == pytest.approx(plain, rel=1e-11)
+def test_an_absorbed_multiplier_changes_no_loss(update: Update, multiplier: float) -> None:
+    plain = losses(update, multiplier, 0.01, 0.05, absorbed=False)
+    assert losses(update, multiplier, 0.01, 0.05, absorbed=True) == pytest.approx(plain, rel=1e-11)
     assert plain[0] != plain[-1]

@@ -1,4 +1,4 @@
-"""The inline launcher: packs by setup, halves what does not fit, fails what cannot be trained."""
+"""The engine as a runner: packs by specification; what does not fit is halved, or fails."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from sweeper.control import Control
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch import packs
 from sweeper.launch.inline import Inline
+from sweeper.runner import packing, tasks
+from sweeper.runner.engine import Engine
 from sweeper.training.checkpoint import path_of
 from sweeper.training.pack import Pack
-from sweeper.training.train import Reporter
 from sweeper.trial import Result, Trial
-from tests.launch.desk import Desk
+from tests.launch.trial_sweep import TrialSweep
 from tests.training.helpers import corpus, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -27,11 +28,11 @@ Train = Callable[..., list[Result]]
 def stand_in(sizes: list[int], refuse: Callable[[Pack], None] = lambda pack: None) -> Train:
     """A `train` that notes the sizes of the packs it gets and takes no time."""
 
-    def train(pack: Pack, execution: Any, reporter: Reporter, pruner: Any) -> list[Result]:
-        reporter.progress(0.5)
+    def train(pack: Pack, execution: Any, control: Control, pruner: Any) -> list[Result]:
+        control.progress(0.5)
         refuse(pack)
         sizes.append(len(pack.trials))
-        reporter.progress(1.0)
+        control.progress(1.0)
         return [Result(trial=t, status="complete", objective=1.0) for t in pack.trials]
 
     return train
@@ -39,15 +40,13 @@ def stand_in(sizes: list[int], refuse: Callable[[Pack], None] = lambda pack: Non
 
 def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result], float]:
     """Results, and the trials' worth of work that was told."""
-    told: list[float] = []
-    work = Desk(trials, folder, watch=told.append)
-    results = work.run(Inline(device="cpu", **options))
-    return results, sum(told)
+    sweep = TrialSweep(trials=trials, corpus=corpus(folder), folder=folder)
+    return list(sweep.run(Inline(), **options).values()), sweep.work_done
 
 
 def test_packs_hold_trials_of_one_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr(packs, "train", stand_in(sizes))
+    monkeypatch.setattr(tasks, "train", stand_in(sizes))
     trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
     results, told = run(trials, tmp_path, pack=3)
     assert sizes == [2, 3, 2]
@@ -63,7 +62,7 @@ def test_out_of_memory_halves_the_pack_and_loses_nothing(
             raise torch.OutOfMemoryError("too large")
 
     sizes: list[int] = []
-    monkeypatch.setattr(packs, "train", stand_in(sizes, refuse))
+    monkeypatch.setattr(tasks, "train", stand_in(sizes, refuse))
     trials = [trial(seed=i) for i in range(7)]
     results, told = run(trials, tmp_path, pack=8)
     assert sorted(r.key for r in results) == sorted(t.key for t in trials)
@@ -78,7 +77,7 @@ def test_a_trial_that_cannot_be_trained_fails_alone(
         if any(t.seed == 3 for t in pack.trials):
             raise RuntimeError("a bad kernel")
 
-    monkeypatch.setattr(packs, "train", stand_in([], refuse))
+    monkeypatch.setattr(tasks, "train", stand_in([], refuse))
     results, _ = run([trial(seed=i) for i in range(5)], tmp_path, pack=5)
     failed = [result for result in results if result.status == "failed"]
     assert [result.trial.seed for result in failed] == [3]
@@ -97,7 +96,7 @@ def test_whatever_a_model_raises_fails_its_trial(
     def refuse(pack: Pack) -> None:
         raise error
 
-    monkeypatch.setattr(packs, "train", stand_in([], refuse))
+    monkeypatch.setattr(tasks, "train", stand_in([], refuse))
     results, _ = run([trial(seed=i) for i in range(2)], tmp_path, pack="auto")
     assert [r.error for r in results] == [f"{type(error).__name__}: {error}"] * 2
 
@@ -114,7 +113,7 @@ def test_a_pack_that_goes_on_in_parts_leaves_no_checkpoint(
             path.touch()
             raise torch.OutOfMemoryError("too large")
 
-    monkeypatch.setattr(packs, "train", stand_in([], refuse))
+    monkeypatch.setattr(tasks, "train", stand_in([], refuse))
     assert len(run(trials, tmp_path, pack=2)[0]) == 2 and not path.exists()
 
 
@@ -124,7 +123,7 @@ def test_an_error_of_the_configuration_is_not_a_failed_trial(
     def refuse(pack: Pack) -> None:
         raise SweeperError("the model cannot apply these scales")
 
-    monkeypatch.setattr(packs, "train", stand_in([], refuse))
+    monkeypatch.setattr(tasks, "train", stand_in([], refuse))
     with pytest.raises(SweeperError):
         run([trial()], tmp_path, pack=1)
 
@@ -137,29 +136,30 @@ def test_a_measured_pack_trains_for_real(tmp_path: Path) -> None:
     assert told == pytest.approx(3)
 
 
-@pytest.mark.parametrize("pack", [0, -1])
-def test_impossible_packs_are_refused(pack: int) -> None:
+@pytest.mark.parametrize(("key", "value"), [("pack", 0), ("pack", -1), ("save_every", 0.0)])
+def test_impossible_settings_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        Inline(pack=pack)
-    assert caught.value.key == "pack"
+        Engine(**{key: value})
+    assert caught.value.key == key
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
 def test_a_device_that_cannot_train_is_refused(device: str) -> None:
     with pytest.raises(ConfigError, match="device"):
-        Inline(device=device).precision()
+        Engine(device=device).precision(Inline())
 
 
 def test_precision_follows_the_device() -> None:
-    assert Inline(device="cpu").precision() == "float32"
+    assert Engine(device="cpu").precision(Inline()) == "float32"
 
 
 def test_the_size_is_measured_again_when_there_are_more_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step costs the same whatever the pack: larger is always better."""
-    monkeypatch.setattr(packs, "_MEASURED", {})
+    monkeypatch.setattr(packing, "_MEASURED", {})
     monkeypatch.setattr("sweeper.training.packing.step_seconds", lambda *_: 1.0)
-    launcher, where = Inline(device="cpu"), corpus(tmp_path)
-    sizes = [launcher.estimate([trial(seed=i) for i in range(n)], where)[0] for n in (1, 3, 9, 2)]
+    engine, where = Engine(device="cpu"), corpus(tmp_path)
+    packs = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
+    sizes = [engine.estimate(trials, where, Inline())[0] for trials in packs]
     assert sizes == [1, 2, 8, 8]

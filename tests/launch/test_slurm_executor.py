@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sweeper.files import read_json, write_json
-from sweeper.launch import fleet as module
-from sweeper.launch import scheduler
-from sweeper.launch.arrays import Array, Submission
-from sweeper.launch.fleet import Fleet, Pace
+from sweeper.launch.executor import Context
 from sweeper.launch.job import Outcome
-from sweeper.training.train import Execution
+from sweeper.launch.slurm import executor as module
+from sweeper.launch.slurm import scheduler
+from sweeper.launch.slurm.arrays import Array, Submission
+from sweeper.launch.slurm.executor import Pace, SlurmExecutor
 from sweeper.trial import Result, Trial
-from tests.launch.cluster import Desk
+from tests.launch.cluster import ClusterSweep
 from tests.training.helpers import trial
 
-PACE = Pace(pack=1, jobs=10, retries=1, poll=1.0, grace=5.0)
+PACE = Pace(jobs=10, poll=1.0, grace=5.0)
 
 
 class Queue:
@@ -63,19 +64,33 @@ class Queue:
 
 def leave(member: Submission, restart: int, objective: float) -> None:
     """The result of a run of a job of one trial."""
-    (given,) = read_json(member.own / "job.json")["trials"]
-    result = Result(trial=Trial(**given), status="complete", objective=objective)
+    (given,) = read_json(member.job_dir / "job.json")["trials"]
+    result = Result(trial=Trial.from_json(given), status="complete", objective=objective)
     attempt = 1000 * member.number + restart
     outcome = Outcome(attempt=attempt, results=(result,))
-    write_json(member.own / f"result-{attempt}.json", outcome.to_json())
+    write_json(member.job_dir / f"result-{attempt}.json", outcome.to_json())
 
 
-def drive(folder: Path, queue: Queue, trials: int = 1) -> Desk:
-    desk = Desk(folder, [trial(seed=seed) for seed in range(trials)])
-    for results in Fleet(desk.work(), PACE, Execution(), queue).results():
-        desk.times_recorded += len(results)
-        desk.results |= {result.key: result for result in results}
-    return desk
+@dataclass
+class Cluster:
+    """A launcher whose jobs go to the stand-in."""
+
+    queue: Queue
+    retries: int = 1
+    pins_gpus: bool = True
+    device: str = "cpu"
+
+    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+        return 1
+
+    def executor(self, context: Context) -> SlurmExecutor:
+        return SlurmExecutor(context, PACE, self.queue)
+
+
+def drive(folder: Path, queue: Queue, trials: int = 1) -> ClusterSweep:
+    sweep = ClusterSweep(folder, [trial(seed=seed) for seed in range(trials)])
+    sweep.run(Cluster(queue), pack=1)
+    return sweep
 
 
 def test_a_lost_node_s_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +103,8 @@ def test_a_lost_node_s_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
             leave(queue.arrays[0].members[0], 1, 2.5)
 
     queue = Queue(monkeypatch, say)
-    desk = drive(tmp_path, queue)
-    assert desk.objectives() == [2.5] and len(queue.arrays) == 1 and not desk.told
+    sweep = drive(tmp_path, queue)
+    assert sweep.objectives() == [2.5] and len(queue.arrays) == 1 and not sweep.notices
 
 
 @pytest.mark.parametrize("gone", ["NODE_FAIL", "PREEMPTED", "FAILED", None])
@@ -103,9 +118,9 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
         queue.set(gone, array=len(queue.arrays) - 1)
 
     queue = Queue(monkeypatch, say)
-    desk = drive(tmp_path, queue)
+    sweep = drive(tmp_path, queue)
     assert len(queue.arrays) == 2 and seen[2] - seen[1] >= PACE.grace
-    (error,) = desk.errors()
+    (error,) = sweep.errors()
     assert "ended without a result" in error and (gone or "vanished") in error
     assert len(queue.cancelled) == 2  # so that Slurm brings neither back later
 
@@ -135,8 +150,8 @@ def test_of_two_copies_the_newer_counts_and_once(
             queue.set("COMPLETING")
 
     queue = Queue(monkeypatch, say)
-    desk = drive(tmp_path, queue)
-    assert desk.objectives() == [1.0] and desk.times_recorded == 1
+    sweep = drive(tmp_path, queue)
+    assert sweep.objectives() == [1.0] and sweep.times_recorded == 1
 
 
 def test_results_are_collected_while_slurm_is_away(
@@ -151,7 +166,7 @@ def test_results_are_collected_while_slurm_is_away(
             queue.set("COMPLETED", index=1)
 
     queue = Queue(monkeypatch, say)
-    desk = drive(tmp_path, queue, trials=2)
-    assert sorted(desk.objectives()) == [1.0, 2.0] and len(queue.arrays) == 1
-    (told,) = set(desk.told)
-    assert "did not answer" in told
+    sweep = drive(tmp_path, queue, trials=2)
+    assert sorted(sweep.objectives()) == [1.0, 2.0] and len(queue.arrays) == 1
+    (notice,) = set(sweep.notices)
+    assert "did not answer" in notice

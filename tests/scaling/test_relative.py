@@ -6,9 +6,8 @@ import pytest
 
 from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
-from sweeper.scaling.plain import plain_op
+from sweeper.scaling.relative import Standard
 from sweeper.scaling.spec import ScaledOp
-from sweeper.scaling.standard import Standard
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
 
@@ -22,7 +21,7 @@ def test_one_learning_rate_and_fan_in_init() -> None:
         scale = Standard().scale(spec, ONES)
         expected = 1.0 if spec.role == "embedding" else spec.fan_in**-0.5
         assert scale.init_std == pytest.approx(expected)
-        assert (scale.lr, scale.multiplier, scale.backward) == (1.0, 1.0, None)
+        assert (scale.lr, scale.multiplier, scale.backward_multiplier) == (1.0, 1.0, None)
 
 
 def test_attention_is_over_the_root_of_head_size() -> None:
@@ -32,4 +31,4 @@ def test_attention_is_over_the_root_of_head_size() -> None:
 
 def test_an_unknown_operation_is_an_error() -> None:
     with pytest.raises(ValueError, match="convolution"):
-        plain_op(ScaledOp(name="x", kind="convolution", geometry={}))
+        Standard().scale_op(ScaledOp(name="x", kind="convolution", geometry={}), ONES)

@@ -1,0 +1,172 @@
+"""Where Optuna keeps its copy of a study: a journal file, or a database of the user's.
+
+Both hold one Optuna study and take trials that have ended. The journal is the default: in a
+database each trial is a transaction of dozens of statements, in the journal a batch is one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial
+
+Log = dict[str, Any]
+"""A line of a journal; its content is Optuna's."""
+
+_FIRST_STUDY = 0
+"""Optuna's id of the first study in a journal. The logs of a batch name the study by it."""
+
+
+class OptunaStudy(Protocol):
+    """An Optuna study in its storage; any exception may come from it."""
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials that it has."""
+        ...
+
+    def add(self, trials: Sequence[FrozenTrial]) -> None:
+        """Add trials that have ended."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection for good."""
+        ...
+
+
+class DatabaseStudy:
+    """The study `name` in the database at `url`, where it is created if need be."""
+
+    def __init__(self, url: str, name: str) -> None:
+        """Connect to the database; tables are made where need be."""
+        self._storage = connect(url)
+        try:
+            self._study = _create(self._storage, name)
+        except BaseException:
+            self.close()
+            raise
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials that it has."""
+        return self._study.get_trials(deepcopy=False)
+
+    def add(self, trials: Sequence[FrozenTrial]) -> None:
+        """Add trials that have ended, one after the other; an error leaves those before it."""
+        self._study.add_trials(trials)
+
+    def close(self) -> None:
+        """Close all connections."""
+        disconnect(self._storage)
+
+
+class JournalStudy:
+    """The study `name` in a journal file of its own at `path`, which is created if need be."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Create the file where there is none."""
+        self._path, self._name = path, name
+        self._checked_size = 0
+        file = self._file()
+        if path.stat().st_size == 0:
+            file.append_logs(self._logs([])[0])
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials that it has; ValueError when the file is not this study's journal."""
+        self._checked_size = self._path.stat().st_size
+        storage = JournalStorage(self._file())
+        names = optuna.get_all_study_names(storage)
+        if names != [self._name] or storage.get_study_id_from_name(self._name) != _FIRST_STUDY:
+            raise ValueError(f"it holds the studies {names} in place of {self._name}")
+        return optuna.load_study(study_name=self._name, storage=storage).get_trials(deepcopy=False)
+
+    def add(self, trials: Sequence[FrozenTrial]) -> None:
+        """Add trials that have ended, in one write; ValueError as `trials`."""
+        if not trials:
+            return
+        if self._path.stat().st_size != self._checked_size:
+            self.trials()  # something else wrote to it: it may be a note, and it may be damage
+        self._cut_torn_line()
+        self._file().append_logs(self._logs(trials)[1])
+        self._checked_size = self._path.stat().st_size
+
+    def close(self) -> None:
+        """Do nothing: the file is open while it is read or written only."""
+
+    def _file(self) -> JournalFileBackend:
+        """The file, of which nothing is remembered: others may replace it."""
+        return JournalFileBackend(str(self._path), lock_obj=_NoLock(str(self._path)))
+
+    def _logs(self, trials: Sequence[FrozenTrial]) -> tuple[list[Log], list[Log]]:
+        """What Optuna logs when it creates the study, and when it adds `trials` to it.
+
+        Optuna's storage would sync the file after each trial and keep all its trials in memory.
+        But a journal may hold the logs of many workers, in any order. So each batch is logged by
+        a worker in memory that has seen no other trial, and the file takes its logs together.
+        """
+        worker = _Memory()
+        study = _create(JournalStorage(worker), self._name)
+        created = len(worker.logs)
+        study.add_trials(trials)
+        return worker.logs[:created], worker.logs[created:]
+
+    def _cut_torn_line(self) -> None:
+        """Drop a last line that a kill or a full disk cut short, or the next would join it."""
+        with self._path.open("r+b") as file:
+            content_end = file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read(content_end).rfind(b"\n") + 1)
+
+
+def connect(url: str) -> optuna.storages.RDBStorage:
+    """The database at `url`, its tables made where need be."""
+    # Optuna takes the URL for a template.
+    return optuna.storages.RDBStorage(url.replace("{", "{{").replace("}", "}}"))
+
+
+def disconnect(storage: optuna.storages.RDBStorage) -> None:
+    """Close all connections to the database."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+class _Memory(BaseJournalBackend):
+    """A journal in memory."""
+
+    def __init__(self) -> None:
+        self.logs: list[Log] = []
+
+    def read_logs(self, log_number_from: int) -> list[Log]:
+        """The logs from this number on."""
+        return self.logs[log_number_from:]
+
+    def append_logs(self, logs: list[Log]) -> None:
+        """Add logs."""
+        self.logs += logs
+
+
+class _NoLock(JournalFileOpenLock):
+    """In place of Optuna's lock file, which outlives a killed driver.
+
+    Others would wait for it: for half a minute, with Optuna 4.2 for ever. It is not needed: only
+    the study's driver adds trials, and a note that a dashboard adds at the same moment stays a
+    line of its own, because both append with one call.
+    """
+
+    def acquire(self) -> bool:
+        """Do nothing."""
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+def _create(storage: optuna.storages.BaseStorage, name: str) -> optuna.Study:
+    """The study `name` in `storage`, created if need be."""
+    return optuna.create_study(
+        storage=storage, study_name=name, direction="minimize", load_if_exists=True
+    )

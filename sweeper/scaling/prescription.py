@@ -1,0 +1,112 @@
+"""What one parameter is trained with, in absolute numbers, with its multiplier or without one.
+
+A scheme gives factors (`ParamScale`), an optimizer and a trial give what they multiply:
+`prescribe` is the one place where they meet. What trains, exports and explains takes its numbers
+from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sweeper.scaling.spec import ParamScale, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prescription:
+    """One parameter's numbers at one size.
+
+    The forward pass uses `multiplier * W`, W drawn with `init_std`; `backward_multiplier` takes
+    its place in the gradient to the layer's input. `lr` is the schedule's peak. `weight_decay`
+    is the share of a weight that one step at the peak removes, whatever the learning rate
+    (independent weight decay).
+    """
+
+    init_std: float
+    multiplier: float
+    backward_multiplier: float
+    lr: float
+    eps: float
+    weight_decay: float
+
+
+def prescribe(scale: ParamScale, *, eta: float, eps: float, weight_decay: float) -> Prescription:
+    """The scheme's factors times the global learning rate, eps and weight decay."""
+    backward = scale.backward_multiplier
+    return Prescription(
+        init_std=scale.init_std,
+        multiplier=scale.multiplier,
+        backward_multiplier=scale.multiplier if backward is None else backward,
+        lr=eta * scale.lr,
+        eps=eps * scale.eps,
+        weight_decay=weight_decay * scale.weight_decay,
+    )
+
+
+def initial_distribution(init: str, init_std: float) -> tuple[float, float]:
+    """Mean and standard deviation of the values that a parameter starts with.
+
+    `init` is that of a `ParamSpec`. "ones" and "zeros" are constants, which no `init_std` scales.
+    """
+    constants = {"ones": 1.0, "zeros": 0.0}
+    return (constants[init], 0.0) if init in constants else (0.0, init_std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbsorbedParam:
+    """What a parameter is trained with in a forward pass that has no multiplier.
+
+    Values are drawn from N(`init_mean`, `init_std`^2). `lr`, `eps` and `weight_decay` are as in
+    `Prescription`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    init_mean: float
+    init_std: float
+    lr: float
+    eps: float
+    weight_decay: float
+
+
+def absorb_multiplier(
+    prescription: Prescription, update: Update, *, name: str, shape: tuple[int, ...], init: str
+) -> AbsorbedParam:
+    """The settings under which `y = W x` trains as `y = multiplier * W x` does by `prescription`.
+
+    This is the abc symmetry (Yang and Hu, arXiv:2011.14522; Everett et al., arXiv:2407.05872)
+    with theta such that the multiplier becomes 1. Not absorbed is a `backward_multiplier` that
+    differs from `multiplier`: `backward_multiplier / multiplier` remains to be applied.
+    """
+    mean, std = initial_distribution(init, prescription.init_std)
+    lr, eps = absorbed_factors(update, prescription.multiplier)
+    return AbsorbedParam(
+        name=name,
+        shape=shape,
+        init_mean=prescription.multiplier * mean,
+        init_std=prescription.multiplier * std,
+        lr=prescription.lr * lr,
+        eps=prescription.eps * eps,
+        weight_decay=prescription.weight_decay,
+    )
+
+
+def absorbed_factors(update: Update, multiplier: float) -> tuple[float, float]:
+    """Factors on learning rate and eps when a parameter absorbs its positive `multiplier`.
+
+    With `V = multiplier * W` the model computes `V x`. Let g be the gradient to V: W sees
+    multiplier * g, and a step of W moves V by multiplier times as much.
+
+    - SIGN: multiplier * lr * (multiplier g) / (multiplier |g| + eps), so lr x multiplier and
+      eps / multiplier. ORTHOGONAL and NORMALIZED likewise forget the gradient's scale.
+    - GRADIENT: multiplier * lr * (multiplier g), so lr x multiplier squared.
+    - PARAMETER: the step has the scale of the weight itself, and lr stays.
+
+    Independent weight decay stays as it is under all of them: it removes a share of the weight.
+    """
+    match update:
+        case Update.GRADIENT:
+            return multiplier**2, 1.0
+        case Update.PARAMETER:
+            return 1.0, 1 / multiplier
+    return multiplier, 1 / multiplier

@@ -1,0 +1,99 @@
+"""Trials driven to their results by the loop, as a search drives its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sweeper.data.corpus import Corpus
+from sweeper.launch.cancel import Cancellation
+from sweeper.launch.executor import Context, Launcher
+from sweeper.launch.leftovers import tidy
+from sweeper.loop import Loop
+from sweeper.runner.engine import Engine
+from sweeper.trial import Result, Trial
+
+ENGINE: dict[str, Any] = {"device": "cpu", "compile": "off"}
+
+
+@dataclass(kw_only=True)
+class TrialSweep:
+    """Names trials, takes results, and keeps what the user would read.
+
+    `more` names trials that become wanted once so many results are known.
+    """
+
+    trials: Sequence[Trial]
+    corpus: Corpus
+    folder: Path
+    more: Callable[[int], Sequence[Trial]] = lambda known: ()
+    results: dict[str, Result] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    work_done: float = 0.0
+    times_asked: int = 0
+    times_recorded: int = 0
+
+    def pending(self) -> list[Trial]:
+        self.times_asked += 1
+        wanted = {trial.key: trial for trial in (*self.trials, *self.more(len(self.results)))}
+        return [trial for key, trial in wanted.items() if key not in self.results]
+
+    def loop(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> Loop:
+        """As a search's loop is made; `engine` are the runner's settings."""
+        settings = Engine(**{**ENGINE, **engine})
+        runner = settings.open(self.corpus, launcher, self.folder, self._notify)
+        cancellation = Cancellation(self.folder)
+        context = Context(
+            folder=self.folder,
+            machine=runner.machine(),
+            progress=lambda job, fraction: loop.progress(job, fraction),
+            notify=self._notify,
+            cancelled=cancellation.requested,
+        )
+        loop = Loop(
+            runner=runner,
+            executor=launcher.executor(context),
+            retries=launcher.retries,
+            record=self._record,
+            notify=self._notify,
+            advanced=self._advanced,
+            wait=wait,
+            cancelled=cancellation.requested,
+        )
+        return loop
+
+    def run(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> dict[str, Result]:
+        """To the end: all results by key; each must come once."""
+        loop = self.loop(launcher, wait=wait, **engine)
+        loop.run(self.pending)
+        is_finished = self.results.__contains__
+        loop.runner.tidy(is_finished, idle=tidy(self.folder, is_finished))
+        return self.results
+
+    def _record(self, results: Sequence[Result]) -> None:
+        self.times_recorded += len(results)
+        for result in results:
+            assert result.key not in self.results, "a trial came twice"
+            self.results[result.key] = result
+
+    def _notify(self, sentence: str) -> None:
+        self.notices.append(sentence)
+
+    def _advanced(self, trials: float) -> None:
+        self.work_done += trials
+
+
+def without_times(results: dict[str, Result]) -> dict[str, Result]:
+    """Without what differs from run to run. NaN becomes a text, which equals itself."""
+    return {
+        key: replace(
+            result,
+            seconds=0.0,
+            finished_at=0.0,
+            objective=str(result.objective),  # type: ignore[arg-type]
+            heldout=str(result.heldout),  # type: ignore[arg-type]
+        )
+        for key, result in results.items()
+    }

@@ -1,0 +1,123 @@
+"""The engine trains with the numbers that the plan prescribes, for every scheme and optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from sweeper.errors import ConfigError
+from sweeper.training.draw import normal
+from sweeper.training.pack import Pack, PackRun
+from sweeper.training.prepare import prepare
+from sweeper.transfer.ladder import Size
+from sweeper.transfer.plan import PlannedParameter, TransferPlan, make_plan
+from sweeper.trial import Trial
+from tests.training.helpers import corpus, setup
+
+CONF = Path(__file__).parents[2] / "conf"
+SEEDS = (3, 5)
+WITHOUT_A_RULE = {
+    ("umup", "sgd"),
+    ("umup", "muon"),
+    ("spectral", "sgd"),
+    ("effective_theory", "muon"),
+    ("effective_theory", "adafactor"),
+}
+"""Schemes that refuse an optimizer."""
+
+
+def names(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def config(group: str, name: str) -> dict[str, Any]:
+    made: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    return made
+
+
+def configured(scheme: str, optimizer: str) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """A setup of the two configs, twice as wide and deep as its base, and two trials' log2 values.
+
+    No hyperparameter is at its default, and no two are alike.
+    """
+    parameterization = config("parameterization", scheme)
+    space = {**parameterization.pop("space"), "weight_decay": None, "eps": None}
+    made = setup("umup")
+    made |= {"parameterization": parameterization, "optimizer": config("optimizer", optimizer)}
+    made["model"]["norm_gain"] = True
+    first = {name: 0.25 + 0.125 * i for i, name in enumerate(space)}
+    return made, [first, {name: -0.5 * value for name, value in first.items()}]
+
+
+def planned(made: dict[str, Any], hps: dict[str, float]) -> TransferPlan:
+    base, target = (Size(width=made[k]["width"], depth=made[k]["depth"]) for k in ("base", "model"))
+    plain = {name: 2.0**value for name, value in hps.items()}
+    return make_plan(prepare(made), base, target, plain, {})
+
+
+def trained_with(run: PackRun, index: int, trial: int) -> dict[str, float]:
+    """The numbers of a parameter's slice in the pack."""
+    name = list(run.params)[index]
+    module = name.rpartition(".")[0]
+    multiplier = run.buffers.get(f"{module}.multiplier", torch.ones(len(run.slots)))
+    backward = run.buffers.get(f"{module}.backward_multiplier", multiplier)
+    tensors: dict[str, Tensor] = {
+        "multiplier": multiplier,
+        "backward_multiplier": backward,
+        "lr": run.update_hps.lr[index],
+        "eps": run.update_hps.eps[index],
+        "weight_decay": run.update_hps.weight_decay[index],
+    }
+    return {key: value[trial].item() for key, value in tensors.items()}
+
+
+def initial(parameter: PlannedParameter, seed: int) -> Tensor:
+    if parameter.init == "normal":
+        return normal(parameter.name, parameter.shape, seed) * parameter.target.init_std
+    return torch.full(parameter.shape, {"ones": 1.0, "zeros": 0.0}[parameter.init]).double()
+
+
+@pytest.mark.parametrize("optimizer", names("optimizer"))
+@pytest.mark.parametrize("scheme", names("parameterization"))
+def test_the_engine_trains_with_the_plan_s_numbers(
+    scheme: str, optimizer: str, tmp_path: Path
+) -> None:
+    """In float64 and to the last bit, in a pack of two trials that differ in every number."""
+    made, values = configured(scheme, optimizer)
+    if (scheme, optimizer) in WITHOUT_A_RULE:
+        with pytest.raises(ConfigError, match="parameterization"):
+            prepare(made)
+        return
+    trials = [Trial(setup=made, hps=h, seed=s) for h, s in zip(values, SEEDS, strict=True)]
+    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    for k, (hps, seed) in enumerate(zip(values, SEEDS, strict=True)):
+        plan = planned(made, hps)
+        assert [parameter.name for parameter in plan.parameters] == list(run.params)
+        for i, parameter in enumerate(plan.parameters):
+            expected = vars(parameter.target).copy()
+            del expected["init_std"]
+            assert trained_with(run, i, k) == expected, parameter.name
+            assert torch.equal(run.params[parameter.name][k], initial(parameter, seed))
+        for name, factors in plan.operations.items():
+            for buffer, value in factors.items():
+                assert run.buffers[f"{name}.{buffer}"][k].item() == value
+
+
+@pytest.mark.parametrize("scheme", names("parameterization"))
+def test_the_plan_s_numbers_are_the_scheme_s_times_what_they_scale(scheme: str) -> None:
+    """Learning rate by eta, eps and decay by the optimizer's value and the trial's factor."""
+    made, (hps, _) = configured(scheme, "adamw")
+    prepared, plain = prepare(made), {name: 2.0**value for name, value in hps.items()}
+    optimizer = made["optimizer"]
+    for spec, parameter in zip(prepared.specs, planned(made, hps).parameters, strict=True):
+        scale, target = prepared.scheme.scale(spec, plain), parameter.target
+        eps = optimizer["eps"] * plain["eps"] * scale.eps
+        decay = optimizer["weight_decay"] * plain["weight_decay"] * scale.weight_decay
+        assert target.lr == pytest.approx(plain["eta"] * scale.lr, rel=1e-12, abs=0)
+        assert target.eps == pytest.approx(eps, rel=1e-12, abs=0)
+        assert target.weight_decay == pytest.approx(decay, rel=1e-12, abs=0)
