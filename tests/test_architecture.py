@@ -94,6 +94,13 @@ def test_imports_point_downwards(name: str) -> None:
             assert name.startswith(TORCH), f"{name} imports torch"
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_the_classifier_is_imported_as_a_whole(name: str) -> None:
+    inside = "sweeper.models.classifier."
+    if not f"sweeper.{name}.".startswith(inside):
+        assert not [target for target in imports(MODULES[name]) if target.startswith(inside)]
+
+
 def plugins() -> dict[str, set[str]]:
     """Modules that the configs of each group name."""
     found: dict[str, set[str]] = {}
