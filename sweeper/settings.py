@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """A study's name (None: made from the configuration) and Optuna URL (None: a journal)."""
+    """A study's name (None: made from the configuration) and its Optuna URL (None: a journal)."""
 
     name: str | None = None
     storage: str | None = None
