@@ -20,10 +20,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sweeper.measure.scales import RANGES
 from sweeper.report.documents import number
 from sweeper.report.plots import STYLE
 from sweeper.scaling.names import layer_of, with_layer
-from sweeper.measure.scales import RANGES
 from sweeper.transfer.estimate import Estimate
 
 SCHEMES = {"umup": "u-muP", "mup": "muP"}

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sweeper.scaling.mup import MuP
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, Values
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargeReadout(MuP):
     """The readout's multiplier is left out."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
         return replace(found, multiplier=1.0) if spec.role is Role.READOUT else found
 
@@ -21,7 +22,7 @@ class LargeReadout(MuP):
 class SmallReadout(MuP):
     """The readout's multiplier is applied twice: its logits, small at first, stay so."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
         return replace(found, multiplier=found.multiplier**2) if spec.role == "readout" else found
 
@@ -30,7 +31,7 @@ class SmallReadout(MuP):
 class FastHidden(MuP):
     """Hidden learning rates do not fall with the width."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
         return replace(found, lr=1.0) if spec.role is Role.HIDDEN else found
 
@@ -39,7 +40,7 @@ class FastHidden(MuP):
 class FastDown(MuP):
     """One layer's one matrix learns too fast, all else is right."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
         return replace(found, lr=1.0) if spec.name == "layers.1.ffn.down.weight" else found
 
@@ -48,7 +49,7 @@ class FastDown(MuP):
 class LargeHidden(MuP):
     """Hidden weights begin as large at any width: N(0, 1 / base fan-in)."""
 
-    def scale(self, spec: ParamSpec, hps: Values, update: Update = Update.SIGN) -> ParamScale:
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         found = super().scale(spec, hps, update)
         std = spec.base_fan_in**-0.5
         return replace(found, init_std=std) if spec.role is Role.HIDDEN else found

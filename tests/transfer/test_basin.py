@@ -35,7 +35,7 @@ def test_of_a_parabola_it_is_what_the_formula_says(
     half = math.sqrt(SHARE * floor / curvature)
     assert found.low_log2 == pytest.approx(optimum - half, abs=1e-6)
     assert found.high_log2 == pytest.approx(optimum + half, abs=1e-6)
-    for value in (found.width.low, found.width.value, found.width.high):
+    for value in (found.width_log2.low, found.width_log2.value, found.width_log2.high):
         assert value == pytest.approx(2 * half, abs=1e-6)
 
 
@@ -43,14 +43,18 @@ def test_it_ends_before_a_cliff_and_at_the_latest_there() -> None:
     found = fitted(Basin(edge=0.6, curvature=0.05, floor=3.0)).basin
     half = math.sqrt(0.03 / 0.05)
     assert found.high_log2 == 0.5 and found.low_log2 == pytest.approx(-half)
-    assert found.width.value == pytest.approx(half + 0.5)
-    assert found.width.high == pytest.approx(half + 1.0)
+    assert found.width_log2.value == pytest.approx(half + 0.5)
+    assert found.width_log2.high == pytest.approx(half + 1.0)
 
 
 def test_a_curve_that_ends_within_it_shows_the_least_it_can_be() -> None:
     found = fitted(Basin(curvature=1e-4)).basin
     assert (found.low_log2, found.high_log2) == (-2.0, 2.0)
-    assert (found.width.low, found.width.value, found.width.high) == (4.0, 4.0, math.inf)
+    assert (found.width_log2.low, found.width_log2.value, found.width_log2.high) == (
+        4.0,
+        4.0,
+        math.inf,
+    )
 
 
 def test_a_single_finite_point_lies_between_those_that_diverged() -> None:

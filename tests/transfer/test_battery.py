@@ -89,7 +89,7 @@ def test_every_experiment_is_a_configuration_of_its_own(words: list[str]) -> Non
     assert len(trees) > 4
     for index, tree in enumerate(trees):
         assert tree != s.tree and tree not in trees[:index]
-        assert resolve(tree).space.keys() == s.best.keys()
+        assert resolve(tree).space.keys() == s.best_log2.keys()
 
 
 def test_what_applies_to_mup() -> None:
