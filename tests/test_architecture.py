@@ -112,7 +112,7 @@ def plugins() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("group", "members"), plugins().items())
-def test_plugin_of_a_kind_do_not_know_each_other(group: str, members: set[str]) -> None:
+def test_plugins_of_a_kind_do_not_know_each_other(group: str, members: set[str]) -> None:
     for member in members:
         known = set(imports(MODULES[member.removeprefix("sweeper.")]))
         assert not known & (members - {member}), f"{group}: {member} imports a sibling"

@@ -110,23 +110,23 @@ def test_a_dry_run_without_a_time(paper: Console) -> None:
 
 class TestConclusion:
     def test_lines_best_and_notes(self, paper: Console) -> None:
-        show.conclusion(paper, FOUND, FOUND.best)
+        show.conclusion(paper, FOUND, FOUND.best_log2)
         assert ["eta", "2^1.5", "2.828", "2.2500", "2", "2^-1..2^1.5"] in rows(paper)
         assert ["alpha", "-2", "0.25"] in rows(paper)
         assert "Training loss 2.2500 nats (mean of 3 seeds) after 17 trials.\n" in read(paper)
         assert "- alpha: still at the end of [its grid], 2^-2\n" in read(paper)
 
     def test_without_lines(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, lines=(), seeds=1), FOUND.best)
+        show.conclusion(paper, replace(FOUND, lines=(), seeds=1), FOUND.best_log2)
         assert "Lines" not in read(paper) and "(one seed)" in read(paper)
 
     def test_when_all_diverged(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, objective=math.inf), FOUND.best)
+        show.conclusion(paper, replace(FOUND, objective=math.inf), FOUND.best_log2)
         assert "All 17 trials diverged or failed.\n" in read(paper)
         assert "Best configuration" not in read(paper)
 
     def test_a_long_note_stays_in_one_line(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, notes=("word " * 60,)), FOUND.best)
+        show.conclusion(paper, replace(FOUND, notes=("word " * 60,)), FOUND.best_log2)
         assert "- " + "word " * 60 in read(paper)
 
 

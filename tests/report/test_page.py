@@ -211,7 +211,7 @@ def test_drawn_points_say_their_numbers(full):
     tips = re.findall(r'<g class="tip"><title>([^<]*)</title>', full)
     assert len(tips) > 150
     assert any(re.fullmatch(r"width 128, log2 η 1: 3\.\d{4} nats", tip) for tip in tips)
-    found = list(samples.search()["lines"][0]["points"])
+    found = list(samples.search()["lines"][0]["points_log2"])
     for value, loss in found:
         assert f"eta, log2 {value:g}: {loss:.4f} nats" in tips
     assert not any("inf" in tip or "nan" in tip for tip in tips)
@@ -256,7 +256,7 @@ def test_everything_from_files_is_escaped(tmp_path):
     [
         ("search.json", lambda found: found | {"lines": 1.5}),
         ("search.json", lambda found: found | {"cost_curve": [{}]}),
-        ("search.json", lambda found: found | {"space": {"eta": True}}),
+        ("search.json", lambda found: found | {"space_log2": {"eta": True}}),
         ("search.json", lambda found: found | {"notes": 3.5}),
         ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
         ("transfer/w256-d2/plan.json", lambda found: found | {"parameters": [[1]]}),
