@@ -211,12 +211,12 @@ def transfer(
     """
 
     def work() -> int:
-        from sweeper.commands.transfer import Target, transfer
+        from sweeper.commands.transfer import TransferRequest, transfer
 
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
-        target = Target(width=to_width, depth=to_depth, validate=validate, strict=strict)
-        return transfer(study, target, overrides or [], config_dir, _output(json))
+        request = TransferRequest(width=to_width, depth=to_depth, validate=validate, strict=strict)
+        return transfer(study, request, overrides or [], config_dir, _output(json))
 
     _exit(work)
 

@@ -101,13 +101,13 @@ def replay_ladder(
         state = rule.line(best_log2, value)
         losses = {}
         for eta in state.known:
-            runs = [value(point) for point in rule.seeded(best_log2, eta)]
+            runs = [value(point) for point in rule.runs_at(best_log2, eta)]
             losses[eta] = tuple(run for run in runs if run is not None)
             known += len(losses[eta])
         known += sum(
             value(point) is not None
             for eta in state.missing
-            for point in rule.seeded(best_log2, eta)
+            for point in rule.runs_at(best_log2, eta)
         )
         curves.append(SizeCurve(size=size, losses=losses))
         missing += [trial(point) for point in rule.missing(best_log2, value)]

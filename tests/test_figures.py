@@ -15,7 +15,7 @@ import pytest
 from sweeper.catalog import groups
 from sweeper.config import compose_tree
 from sweeper.settings import resolve
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 from tests.scripts import load
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"

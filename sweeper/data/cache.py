@@ -1,4 +1,4 @@
-"""The folder that keeps tokenized corpora: its errors are the user's to mend."""
+"""The folder that keeps prepared corpora; its errors are BadInput, as the user chose it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sweeper.errors import BadInput
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
     """As `files.replacing`, the folder made if need be; BadInput when it cannot be written.
 
-    The name of the unfinished file is unique: several jobs may prepare one corpus at once.
+    The unfinished file has a unique name: several jobs may prepare one corpus at once.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,8 +29,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write a small record under `path`; BadInput as `replacing`."""
-    with replacing(path) as file:
+    """Write a small record under `path`; BadInput as `replacing_in_cache`."""
+    with replacing_in_cache(path) as file:
         file.write(json.dumps(record).encode())
 
 

@@ -19,17 +19,17 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from sweeper.data.cache import read_json, replacing, write_json
+from sweeper.data.cache import read_json, replacing_in_cache, write_json
 from sweeper.data.corpus import TokenCorpus, check_heldout
 from sweeper.errors import BadInput, ConfigError
 
-BLOCK = 2**20
+BLOCK_BYTES = 2**20
 """Bytes that are read from a file at once."""
-PIECE = 2**20
+CHUNK_CHARACTERS = 2**20
 """Characters that are hashed and tokenized at once."""
-SAMPLE = 2**28
+BPE_SAMPLE_BYTES = 2**28
 """Bytes of text, roughly, that a BPE is trained on at most: its memory grows with the words."""
-WORDS = (
+WORD_PATTERN = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}{1,64}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}"
     r"|\s{1,64}(?!\S)|\s{1,64}"
 )
@@ -47,7 +47,7 @@ class NotUtf8(BadInput):
 class TextFiles(ABC):
     """Text files as one corpus, tokenized once and kept in the cache.
 
-    `heldout` is the share of the tokens held out, at the end. `tokenizer` is "bytes" or "bpe";
+    `heldout` is the fraction of the tokens held out, at the end. `tokenizer` is "bytes" or "bpe";
     `vocab_size` is 256 for bytes, and the largest allowed for a BPE (a short text has fewer).
     """
 
@@ -77,9 +77,9 @@ class TextFiles(ABC):
         cache cannot be written.
         """
         files = self.files()
-        digest, size = self._fingerprint(pieces(files))
+        digest, size = self._fingerprint(text_chunks(files))
         if size < len(files):  # nothing but the line ends between them
-            raise BadInput(f"there is no text in {named(files)}: all is empty")
+            raise BadInput(f"there is no text in {describe_files(files)}: all is empty")
         path = cache.resolve() / f"{digest}.npy"
         if not self._complete(path):
             self._build(files, digest, size, path)
@@ -89,8 +89,8 @@ class TextFiles(ABC):
     def _fingerprint(self, text: Iterable[str]) -> tuple[str, int]:
         """SHA-256 (hex) of the text and of how it is tokenized, and the text's bytes."""
         content, size = self._settings(), 0
-        for piece in text:
-            data = piece.encode()
+        for chunk in text:
+            data = chunk.encode()
             content.update(data)
             size += len(data)
         return content.hexdigest(), size
@@ -115,36 +115,37 @@ class TextFiles(ABC):
         encode, classes = self._encoder(files, size, path.with_suffix(".tokenizer.json"))
         seen = self._settings()
         dtype = np.min_scalar_type(classes - 1)
-        with replacing(path) as out:
+        with replacing_in_cache(path) as out:
             # NumPy pads its header so that a larger count fits in the place of this one.
             write_header(out, dtype, 0)
             start = out.tell()
-            for piece in pieces(files):
-                seen.update(piece.encode())
-                out.write(encode(piece).astype(dtype).tobytes())
+            for chunk in text_chunks(files):
+                seen.update(chunk.encode())
+                out.write(encode(chunk).astype(dtype).tobytes())
             end = out.tell()
             out.seek(0)
             write_header(out, dtype, (end - start) // dtype.itemsize)
             if seen.hexdigest() != digest:
-                raise BadInput(f"{named(files)} changed while being read; try again")
+                raise BadInput(f"{describe_files(files)} changed while being read; try again")
         write_json(path.with_suffix(".json"), {"bytes": end, "classes": classes})
 
     def _encoder(self, files: list[Path], size: int, path: Path) -> tuple[Encode, int]:
         """The tokenizer as a function and its vocabulary; a BPE is trained and kept in `path`."""
         if self.tokenizer == "bytes":
             return encode_bytes, 256
-        bpe = train_bpe(islice(pieces(files), 0, None, 1 + size // SAMPLE), self.vocab_size)
-        with replacing(path) as out:
+        every = 1 + size // BPE_SAMPLE_BYTES
+        bpe = train_bpe(islice(text_chunks(files), 0, None, every), self.vocab_size)
+        with replacing_in_cache(path) as out:
             out.write(bpe.to_str().encode())
         return partial(encode_bpe, bpe), bpe.get_vocab_size()
 
 
-def named(files: list[Path]) -> str:
+def describe_files(files: list[Path]) -> str:
     """The files in a message."""
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
 
 
-def decoded(path: Path) -> Iterator[str]:
+def decoded_blocks(path: Path) -> Iterator[str]:
     """A file's text in blocks; BadInput where it cannot be read, NotUtf8 where it is not."""
     decoder, block, end = codecs.getincrementaldecoder("utf-8")(), b"-", 0
     try:
@@ -152,7 +153,7 @@ def decoded(path: Path) -> Iterator[str]:
             while block:
                 # The decoder keeps back the first bytes of a character that the block cuts.
                 start = end - len(decoder.getstate()[0])
-                block = file.read(BLOCK)
+                block = file.read(BLOCK_BYTES)
                 end += len(block)
                 yield decoder.decode(block, final=not block)
     except UnicodeDecodeError as error:
@@ -164,19 +165,19 @@ def decoded(path: Path) -> Iterator[str]:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def pieces(files: Iterable[Path]) -> Iterator[str]:
-    """The text of all files, a line end between them, in pieces of `PIECE` characters.
+def text_chunks(files: Iterable[Path]) -> Iterator[str]:
+    """The text of all files, a line end between them, `CHUNK_CHARACTERS` at a time.
 
-    Where a piece ends depends on nothing but the text, and so do a BPE's tokens.
+    Where a chunk ends depends on nothing but the text, and so do a BPE's tokens.
     """
     rest = ""
     for index, file in enumerate(files):
         rest += "\n" if index else ""
-        for text in decoded(file):
+        for text in decoded_blocks(file):
             rest += text
-            while len(rest) >= PIECE:
-                yield rest[:PIECE]
-                rest = rest[PIECE:]
+            while len(rest) >= CHUNK_CHARACTERS:
+                yield rest[:CHUNK_CHARACTERS]
+                rest = rest[CHUNK_CHARACTERS:]
     if rest:
         yield rest
 
@@ -199,8 +200,8 @@ def encode_bytes(text: str) -> NDArray[np.integer]:
 def encode_bpe(bpe: Tokenizer, text: str) -> NDArray[np.integer]:
     """The tokens of `text` [tokens]; parts of it are encoded at the same time on all cores."""
     parts = [text[start : start + 2**16] for start in range(0, len(text), 2**16)]
-    found = bpe.encode_batch_fast(parts, add_special_tokens=False)
-    return np.concatenate([np.array(part.ids, np.uint32) for part in found])
+    encodings = bpe.encode_batch_fast(parts, add_special_tokens=False)
+    return np.concatenate([np.array(part.ids, np.uint32) for part in encodings])
 
 
 def train_bpe(text: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -208,7 +209,7 @@ def train_bpe(text: Iterable[str], vocab_size: int) -> Tokenizer:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

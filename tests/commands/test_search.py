@@ -185,7 +185,7 @@ class TestTrouble:
             raise RuntimeError("no such kernel")
 
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.launch.packs.train", fail)
+            patch.setattr("sweeper.runner.tasks.train", fail)
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1
         note = "Note: 3 trials failed and will be tried again next time: RuntimeError: no such"
