@@ -294,7 +294,7 @@ def test_a_result_found_twice_counts_once(folder: Path, unmirrored: None) -> Non
     assert study.results() == [make(0), make(1)] and study.notices == []
 
 
-def test_leftovers_are_removed_by_the_driver_only(folder: Path, unmirrored: None) -> None:
+def test_folder_are_removed_by_the_driver_only(folder: Path, unmirrored: None) -> None:
     Study.open(folder)
     (folder / "results" / ".0123.tmp").write_text("{")
     (folder / "results" / "notes.txt").write_text("mine")

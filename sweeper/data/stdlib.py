@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.data.textfiles import NotUtf8, TextFiles, decoded_blocks
+from sweeper.data.text import NotUtf8, TextFiles, decoded_blocks
 from sweeper.errors import BadInput
 
 SKIPPED_NAMES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sweeper.diagnosis.results import AblationResult, Diagnosis
 from sweeper.report.progress import duration
-from sweeper.scaling.names import layer_of, with_layer
+from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.names import layer_of
-from sweeper.scaling.spec import Role
+from sweeper.scaling.spec import Role, layer_of
 from sweeper.transfer.curve import UNKNOWN, Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import encode
