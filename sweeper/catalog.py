@@ -25,7 +25,7 @@ _UNLISTED = {"parameterization": {"adjusted": "sweeper.scaling.adjusted.Adjusted
 """Plugins that no user chooses, and that have no config."""
 
 
-def home() -> Path:
+def conf_folder() -> Path:
     """The folder `conf/`: inside an installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     for folder in (package / "conf", package.parent / "conf"):
@@ -42,7 +42,7 @@ def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
     if config_dir is not None and not config_dir.is_dir():
         raise BadInput(f"--config-dir {config_dir} is not a folder")
     found: dict[str, set[str]] = {}
-    for root in (home(), config_dir):
+    for root in (conf_folder(), config_dir):
         if root is None:
             continue
         for path in root.glob("[!.]*/[!.]*.yaml"):
@@ -65,7 +65,7 @@ def plugins() -> Mapping[str, Mapping[str, str]]:
     found by any.
     """
     found: dict[str, dict[str, str]] = {}
-    for path in sorted(home().glob("*/*.yaml")):
+    for path in sorted(conf_folder().glob("*/*.yaml")):
         if target := _TARGET.search(path.read_text(encoding="utf-8")):
             found.setdefault(path.parent.name, {})[path.stem] = target[1]
     for group, classes in found.items():

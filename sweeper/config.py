@@ -17,9 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.catalog import OVERLAYS, groups, home, with_names, with_targets
+from sweeper.catalog import OVERLAYS, conf_folder, groups, with_names, with_targets
 from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.plugin import arguments, load
+from sweeper.plugin import arguments, import_target
 from sweeper.trial import FORMAT
 
 Tree = dict[str, Any]
@@ -31,7 +31,7 @@ _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
     words = [_rename_study(word) for word in overrides]
-    parsed = parse(words)
+    parsed = parse_overrides(words)
     _check_folder(config_dir)
     _check_groups(parsed, config_dir)
     return _own_model(_resolve(_compose(parsed, words, config_dir)), parsed)
@@ -47,7 +47,7 @@ def _own_model(tree: Tree, parsed: Sequence[Override]) -> Tree:
     if "model._target_" not in given or not isinstance(model, dict):
         return tree
     try:
-        taken = arguments(load(model.get("_target_")))
+        taken = arguments(import_target(model.get("_target_")))
     except ConfigError as error:
         raise error.below("model") from error
     kept = {
@@ -58,7 +58,7 @@ def _own_model(tree: Tree, parsed: Sequence[Override]) -> Tree:
     return tree | {"model": kept}
 
 
-def parse(words: Sequence[str]) -> list[Override]:
+def parse_overrides(words: Sequence[str]) -> list[Override]:
     """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep."""
     return [_parse(word) for word in words]
 
@@ -89,7 +89,7 @@ def _rename_study(word: str) -> str:
 def _check_folder(config_dir: Path | None) -> None:
     """Refuse a config that Hydra would pass over for one of ours of the same name."""
     for path in config_dir.glob("**/*.yaml") if config_dir else ():
-        ours = home() / path.relative_to(cast(Path, config_dir))
+        ours = conf_folder() / path.relative_to(cast(Path, config_dir))
         if ours.is_file() and ours.read_bytes() != path.read_bytes():
             raise BadInput(f"{path} has the name of one of sweeper's own configs: rename it")
 
@@ -131,7 +131,7 @@ def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
     quoted = str(config_dir and config_dir.resolve()).replace("\\", r"\\").replace("'", r"\'")
     search_path = [f"hydra.searchpath=['file://{quoted}']"] if config_dir else []
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(home()), version_base="1.3"):
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         return compose("config", [*search_path, *words])
 
 
@@ -145,11 +145,13 @@ def _explain(
         if key in known or override.is_add():
             continue
         if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
-            return ConfigError(key, override.value(), f"there is no such key; {near(key, plain)}")
+            return ConfigError(
+                key, override.value(), f"there is no such key; {suggest_key(key, plain)}"
+            )
     return BadInput(_message(error))
 
 
-def near(key: str, tree: Mapping[str, Any]) -> str:
+def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
     """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
 
     A dotted key is compared with the dotted keys of the whole `tree`, a plain one with its groups.
@@ -209,7 +211,7 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
     """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
     config = _load(path)
     words = [_rename_study(word) for word in overrides]
-    parsed = parse(words)
+    parsed = parse_overrides(words)
     _check_groups(parsed, config_dir)
     keys = [str(override.key_or_group) for override in parsed]
     exchanged = set(keys) & groups(config_dir).keys()
@@ -256,7 +258,7 @@ def _set(config: DictConfig, key: str, override: Override) -> None:
         OmegaConf.update(config, key, override.value(), merge=True)
     except OmegaConfBaseException as error:
         tree = cast(Tree, OmegaConf.to_container(config))
-        allowed = f"there is no such key; {near(key, tree)}"
+        allowed = f"there is no such key; {suggest_key(key, tree)}"
         raise ConfigError(key, override.value(), allowed) from error
 
 

@@ -16,7 +16,7 @@ from sweeper.trial import encode
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
-BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+RECORD_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What taking a damaged record apart can raise."""
 
 
@@ -97,7 +97,7 @@ def try_json(path: Path) -> dict[str, Any]:
     """The JSON object at `path`; an empty one when it is not there or damaged."""
     try:
         found = read_json(path)
-    except (OSError, *BROKEN):
+    except (OSError, *RECORD_ERRORS):
         return {}
     return found if isinstance(found, dict) else {}
 

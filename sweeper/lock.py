@@ -18,17 +18,17 @@ from types import TracebackType
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder
 
-BEAT = 10.0
+HEARTBEAT_SECONDS = 10.0
 """Seconds between two signs of life of a driver (its lock file's mtime)."""
-STALE = 60.0
+STALE_SECONDS = 60.0
 """Seconds without one after which a driver on another host is taken for dead, and watched."""
-WATCHED = 2.5
+WATCHED_HEARTBEATS = 2.5
 """So many beats it is watched then: a clock that jumped ages the file of one that lives, too."""
-PATIENCE = 0.5
-"""Seconds that a lock is tried for: `holder` may be looking at it right now."""
+LOCK_TIMEOUT_SECONDS = 0.5
+"""Seconds that a lock is tried for: `live_holder` may be looking at it right now."""
 
-_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-_LENGTH = 512
+_UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_RECORD_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class StudyLock:
         except OSError as error:
             raise SweeperError(f"cannot lock the study: {error}") from error
         self._fd = fd
-        _HELD.append(self)
+        _HELD_LOCKS.append(self)
         self._stop.clear()
         self._thread = Thread(target=self._beat, args=(fd,), name="study-lock", daemon=True)
         self._thread.start()
@@ -96,7 +96,7 @@ class StudyLock:
             return
         self._stop.set()
         self._thread.join(timeout=5.0)
-        _HELD.remove(self)
+        _HELD_LOCKS.remove(self)
         with suppress(OSError):
             if _read(self._fd) == self._me:
                 os.ftruncate(self._fd, 0)
@@ -108,17 +108,17 @@ class StudyLock:
         seen = _try_lock(fd)
         rival = _read(fd)
         foreign = rival is not None and rival.host != socket.gethostname()
-        age = abs(_age(fd, self.folder)) if foreign and not seen else 0.0
-        if seen or (rival and _lives(rival, self.path, seen, age)):
-            hint = f"; if it is dead, try again in {STALE - age:.0f} s" if foreign else ""
+        age = abs(_age_seconds(fd, self.folder)) if foreign and not seen else 0.0
+        if seen or (rival and _is_alive(rival, self.path, seen, age)):
+            hint = f"; if it is dead, try again in {STALE_SECONDS - age:.0f} s" if foreign else ""
             raise self._refusal(rival, hint)
-        if foreign and _beats(fd, self.path):
+        if foreign and _has_heartbeat(fd, self.path):
             raise self._refusal(rival)
         me = Holder(host=socket.gethostname(), pid=os.getpid(), started=time.time())
         _write(fd, me)
         if seen is None:
             # Nothing but the content tells two that start together apart: the last one stays.
-            time.sleep(PATIENCE)
+            time.sleep(LOCK_TIMEOUT_SECONDS)
             if (winner := _read(fd)) != me:
                 raise self._refusal(winner)
         self.previous, self._me = rival, me
@@ -133,12 +133,12 @@ class StudyLock:
 
     def _beat(self, fd: int) -> None:
         """Give a sign of life now and then, for hosts that do not see the kernel's lock."""
-        while not self._stop.wait(BEAT):
+        while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):
                 os.utime(fd)
 
 
-def holder(folder: Path) -> Holder | None:
+def live_holder(folder: Path) -> Holder | None:
     """The live driver of the study in `folder`, or None; writes nothing and locks nobody out."""
     path = folder.absolute() / "lock"
     try:
@@ -150,14 +150,14 @@ def holder(folder: Path) -> Holder | None:
             return None
         # Shared, so that observers do not see each other, and gone before a driver gives up.
         seen = _blocked(fd, fcntl.LOCK_SH)
-        return named if _lives(named, path, seen, time.time() - os.fstat(fd).st_mtime) else None
+        return named if _is_alive(named, path, seen, time.time() - os.fstat(fd).st_mtime) else None
     finally:
         os.close(fd)
 
 
 def _try_lock(fd: int) -> bool | None:
     """Lock `fd`: False when it is ours now, True when another has it, None when unsupported."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while (seen := _blocked(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:
         time.sleep(0.03)
     return seen
@@ -170,26 +170,26 @@ def _blocked(fd: int, operation: int) -> bool | None:
     except BlockingIOError:
         return True
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
+        if error.errno in _UNSUPPORTED_ERRNOS:
             return None
         raise
     return False
 
 
-def _lives(named: Holder, path: Path, seen: bool | None, age: float) -> bool:
+def _is_alive(named: Holder, path: Path, seen: bool | None, age: float) -> bool:
     """Whether the driver named in the lock lives; `seen` is what the kernel says, `age` in s."""
     if seen:
         return True
     if named.host != socket.gethostname():
-        return age < STALE
-    return seen is None and _runs(named.pid, path)
+        return age < STALE_SECONDS
+    return seen is None and _is_running(named.pid, path)
 
 
-def _runs(pid: int, path: Path) -> bool:
+def _is_running(pid: int, path: Path) -> bool:
     """Whether process `pid` of this host runs (as a driver, if it is this one)."""
     if pid == os.getpid():
         # In containers all drivers have the same number: then it is the dead one's.
-        return any(lock.path == path for lock in _HELD)
+        return any(lock.path == path for lock in _HELD_LOCKS)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -199,18 +199,18 @@ def _runs(pid: int, path: Path) -> bool:
     return True
 
 
-def _age(fd: int, folder: Path) -> float:
+def _age_seconds(fd: int, folder: Path) -> float:
     """Seconds since the file's mtime by the filesystem's own clock, which all hosts share."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         return os.fstat(probe.fileno()).st_mtime - os.fstat(fd).st_mtime
 
 
-def _beats(fd: int, path: Path) -> bool:
+def _has_heartbeat(fd: int, path: Path) -> bool:
     """Whether the file gets signs of life while it is watched, whatever its times say."""
     before = os.fstat(fd).st_mtime_ns
-    deadline = time.monotonic() + WATCHED * BEAT
+    deadline = time.monotonic() + WATCHED_HEARTBEATS * HEARTBEAT_SECONDS
     while time.monotonic() < deadline:
-        time.sleep(BEAT / 20)
+        time.sleep(HEARTBEAT_SECONDS / 20)
         with suppress(OSError):
             os.close(os.open(path, os.O_RDONLY))  # has NFS ask its server again
         if os.fstat(fd).st_mtime_ns != before:
@@ -221,7 +221,7 @@ def _beats(fd: int, path: Path) -> bool:
 def _read(fd: int) -> Holder | None:
     """The driver that the lock file names; None when empty or unreadable."""
     try:
-        record = json.loads(os.pread(fd, _LENGTH, 0))
+        record = json.loads(os.pread(fd, _RECORD_BYTES, 0))
         named = Holder(
             host=str(record["host"]), pid=int(record["pid"]), started=float(record["started"])
         )
@@ -233,20 +233,20 @@ def _read(fd: int) -> Holder | None:
 def _write(fd: int, me: Holder) -> None:
     """Sign the lock file in place: a new file would not be the one that is locked."""
     # All of one length, or two that write together could leave a mixture of both.
-    os.pwrite(fd, json.dumps(asdict(me)).ljust(_LENGTH).encode(), 0)
-    os.ftruncate(fd, _LENGTH)
+    os.pwrite(fd, json.dumps(asdict(me)).ljust(_RECORD_BYTES).encode(), 0)
+    os.ftruncate(fd, _RECORD_BYTES)
 
 
-_HELD: list[StudyLock] = []
+_HELD_LOCKS: list[StudyLock] = []
 
 
-def _forget() -> None:
+def _close_inherited_locks() -> None:
     """In a forked child: close the parent's locks, or they would outlive the parent."""
-    for lock in _HELD:
+    for lock in _HELD_LOCKS:
         if lock._fd is not None:
             os.close(lock._fd)
             lock._fd = None
-    _HELD.clear()
+    _HELD_LOCKS.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -25,12 +25,12 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def load(target: object, key: str = "_target_") -> Callable[..., Any]:
+def import_target(target: object, key: str = "_target_") -> Callable[..., Any]:
     """The class or function that the dotted path `target` names; ConfigError when there is none."""
     if not isinstance(target, str) or "." not in target:
         raise ConfigError(key, target, "a dotted path such as package.module.Class")
     module_name, _, name = target.rpartition(".")
-    with foreign(key, target, "a class in a module that can be imported; see PYTHONPATH"):
+    with user_code(key, target, "a class in a module that can be imported; see PYTHONPATH"):
         module = importlib.import_module(module_name)
     found = getattr(module, name, None)
     if not callable(found):
@@ -39,7 +39,7 @@ def load(target: object, key: str = "_target_") -> Callable[..., Any]:
 
 
 @contextmanager
-def foreign(key: str, target: object, allowed: str) -> Iterator[None]:
+def user_code(key: str, target: object, allowed: str) -> Iterator[None]:
     """Turn whatever a user's own code raises into a ConfigError that says what and where."""
     try:
         yield
@@ -53,19 +53,21 @@ def foreign(key: str, target: object, allowed: str) -> Iterator[None]:
         raise ConfigError(key, target, f"{allowed} ({said})") from error
 
 
-def build(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
+def build_plugin(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
     """Call `config["_target_"]` with the other keys, each checked against its annotation.
 
     `offered` are further arguments, given only if the target takes them. ConfigError names the
     key that is unknown, missing, of the wrong type or refused by the target, or `_target_` when
     the target cannot be imported. Whatever else the target raises passes.
     """
-    target = load(config.get("_target_"))
-    return call(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
+    target = import_target(config.get("_target_"))
+    return call_checked(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
 
 
-def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
-    """`target(**given)` with those of `offered` that it takes; see `build`."""
+def call_checked(
+    target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]
+) -> Any:
+    """`target(**given)` with those of `offered` that it takes; see `build_plugin`."""
     parameters = arguments(target)
     free = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     extra = {n: v for n, v in offered.items() if n in parameters or free}
@@ -112,7 +114,7 @@ def check_type(key: str, value: Any, hint: Any) -> Any:
             return Path(value)
         if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
             try:
-                return call(typing.cast(Callable[..., Any], option), value, {})
+                return call_checked(typing.cast(Callable[..., Any], option), value, {})
             except ConfigError as error:
                 raise error.below(key) from error
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):

@@ -100,7 +100,7 @@ def replay_ladder(
 
         state = rule.line(best_log2, value)
         losses = {}
-        for eta in state.known:
+        for eta in state.losses:
             runs = [value(point) for point in rule.seeded(best_log2, eta)]
             losses[eta] = tuple(run for run in runs if run is not None)
             known += len(losses[eta])

@@ -14,12 +14,12 @@ from sweeper.errors import ConfigError, suggest
 from sweeper.launch.executor import Launcher
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
-from sweeper.plugin import build, call, foreign
+from sweeper.plugin import build_plugin, call_checked, user_code
 from sweeper.report.log import Logger
 from sweeper.runner.runner import RunnerSettings
 from sweeper.scaling.spec import Parameterization
 from sweeper.search.strategy import Strategy, chosen_axes
-from sweeper.study import check_name
+from sweeper.study import check_study_name
 from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional, prepare
@@ -27,9 +27,9 @@ from sweeper.transfer.check import CheckRule
 from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, LadderSize, Size, place
 from sweeper.trial import Axis, Log2Hps, PluginSpec, Space, Trial, TrialSpec
 
-LARGEST = Size(width=2**20, depth=2**12)
+MAX_SIZE = Size(width=2**20, depth=2**12)
 """Beyond this a size is a slip of the pen, and building it would take forever."""
-MOST_TRIALS = 10**6
+MAX_TRIALS = 10**6
 """Likewise for the trials of a search, or of one size's learning-rate curve."""
 
 GROUPS = (
@@ -98,7 +98,7 @@ class Settings:
         """Where tokenized corpora are kept, for all studies."""
         return self.root / ".cache"
 
-    def plugin(self, group: str) -> PluginSpec:
+    def plugin_spec(self, group: str) -> PluginSpec:
         """The plugin of a group by its stable name, with the arguments it is built with."""
         config = with_names(group, self.raw[group])
         unlike_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
@@ -113,17 +113,17 @@ class Settings:
             train["precision"] = precision
         return TrialSpec(
             runner=self.runner.identity(),
-            parameterization=self.plugin("parameterization"),
-            model=self.plugin("model"),
+            parameterization=self.plugin_spec("parameterization"),
+            model=self.plugin_spec("model"),
             width=size.width,
             depth=size.depth,
             base_width=self.base.width,
             base_depth=self.base.depth,
-            optimizer=self.plugin("optimizer"),
+            optimizer=self.plugin_spec("optimizer"),
             data=dict(data),
-            train=_under("train", lambda: call(TrainSettings, train, {})),
+            train=_under("train", lambda: call_checked(TrainSettings, train, {})),
             # Without casts it is left out: trials then have the keys that they had before it was.
-            fp8=self.plugin("fp8") if self.fp8.casts else None,
+            fp8=self.plugin_spec("fp8") if self.fp8.casts else None,
         )
 
 
@@ -185,14 +185,14 @@ def read_space(parameterization: Mapping[str, Any], others: Sequence[str]) -> Sp
 def _axis(key: str, value: Any) -> Axis:
     if not isinstance(value, Mapping):
         raise ConfigError(key, value, "a mapping {low, high, default}, in log2")
-    axis: Axis = _under(key, lambda: call(Axis, value, {}))
+    axis: Axis = _under(key, lambda: call_checked(Axis, value, {}))
     return axis
 
 
 def _plugin(config: Mapping[str, Any], kind: type) -> Any:
     """Build a plugin; ConfigError for one that lacks what its kind must have."""
-    with foreign("_target_", config.get("_target_"), "a class that takes these values"):
-        plugin = build(config)
+    with user_code("_target_", config.get("_target_"), "a class that takes these values"):
+        plugin = build_plugin(config)
     wanted = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
     if lacking := sorted(name for name in wanted if not hasattr(plugin, name)):
         allowed = f"a class with {', '.join(sorted(wanted))}; this has no {', no '.join(lacking)}"
@@ -211,12 +211,12 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     space = _under(
         "parameterization", lambda: read_space(raw["parameterization"], optional(optimizer))
     )
-    study: StudySettings = _under("study", lambda: call(StudySettings, raw["study"], {}))
+    study: StudySettings = _under("study", lambda: call_checked(StudySettings, raw["study"], {}))
     base = Size(width=_whole(raw, "width"), depth=_whole(raw, "depth"))
     search = plugin("search", Strategy)
     settings = Settings(
         raw=raw,
-        name=check_name(study.name if study.name is not None else default_name(raw)),
+        name=check_study_name(study.name if study.name is not None else default_name(raw)),
         storage=study.storage,
         root=read_root(raw["root"]),
         space=space,
@@ -226,8 +226,8 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
         fp8=plugin("fp8", Fp8),
-        transfer=_under("transfer", lambda: call(LadderRule, raw["transfer"], {})),
-        check=_under("check", lambda: call(CheckRule, raw["check"], {})),
+        transfer=_under("transfer", lambda: call_checked(LadderRule, raw["transfer"], {})),
+        check=_under("check", lambda: call_checked(CheckRule, raw["check"], {})),
         base=base,
     )
     _under("runner", lambda: settings.runner.precision(settings.launcher))
@@ -262,7 +262,7 @@ def read_root(value: Any) -> Path:
 
 def _whole(raw: Mapping[str, Any], key: str) -> int:
     """`model.<key>`, a positive whole number."""
-    value, most = raw["model"].get(key), getattr(LARGEST, key)
+    value, most = raw["model"].get(key), getattr(MAX_SIZE, key)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ConfigError(f"model.{key}", value, f"a whole number from 1 to {most}")
     return value
@@ -271,21 +271,21 @@ def _whole(raw: Mapping[str, Any], key: str) -> int:
 def _check_counts(settings: Settings) -> None:
     """Refuse a plan that nobody could mean."""
     phases = _under("search", lambda: settings.search.plan(settings.space))
-    if (runs := sum(phase.runs for phase in phases)) > MOST_TRIALS:
-        raise ConfigError("search", f"{runs} trials", f"at most {MOST_TRIALS}")
+    if (runs := sum(phase.trials for phase in phases)) > MAX_TRIALS:
+        raise ConfigError("search", f"{runs} trials", f"at most {MAX_TRIALS}")
     rule = settings.transfer
-    if (runs := rule.points_per_line() * rule.seeds) > MOST_TRIALS:
-        raise ConfigError("transfer", f"{runs} trials a size", f"at most {MOST_TRIALS}")
+    if (runs := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
+        raise ConfigError("transfer", f"{runs} trials a size", f"at most {MAX_TRIALS}")
 
 
 def _check_ladders(settings: Settings) -> None:
     """Check the base size, the sizes of the ladders, and what their curves are along."""
-    check_size(settings, settings.base)
+    check_model_size(settings, settings.base)
     chosen_axes(settings.space, [settings.transfer.along], key="transfer.along")
     for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
         for size in sizes:
             try:
-                check_size(settings, size)
+                check_model_size(settings, size)
             except ConfigError as error:
                 if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
                     raise
@@ -295,17 +295,17 @@ def _check_ladders(settings: Settings) -> None:
                 raise ConfigError(f"transfer.{key}", value, allowed) from error
 
 
-def check_size(settings: Settings, size: Size) -> None:
+def check_model_size(settings: Settings, size: Size) -> None:
     """Build the model of `size` without weights; ConfigError names the `model.` key refused."""
     for key in ("width", "depth"):
-        if getattr(size, key) > (most := getattr(LARGEST, key)):
+        if getattr(size, key) > (most := getattr(MAX_SIZE, key)):
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
     target = settings.raw["model"].get("_target_")
-    with foreign("model._target_", target, "a model that can be built"):
-        prepare(settings.spec(stand_in(settings), "float32", size))
+    with user_code("model._target_", target, "a model that can be built"):
+        prepare(settings.spec(placeholder_data(settings), "float32", size))
 
 
-def stand_in(settings: Settings) -> dict[str, Any]:
+def placeholder_data(settings: Settings) -> dict[str, Any]:
     """An identity of the data that says as much as can be known without reading them."""
     classes = getattr(settings.source, "vocab_size", None) or 256
     data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}

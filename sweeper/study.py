@@ -12,14 +12,14 @@ from types import TracebackType
 from sweeper.catalog import studies
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import (
-    BROKEN,
+    RECORD_ERRORS,
     append,
     parse_json,
     private_folder,
     remove_leftovers,
     replacing,
 )
-from sweeper.mirror import Bounds, Mirror, in_order
+from sweeper.mirror import Bounds, Mirror, by_finish_time
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -54,7 +54,7 @@ class Study:
         sweeper wrote the study; a damaged `study.db` is set aside and rebuilt.
         """
         folder = folder.absolute()
-        check_name(folder.name)
+        check_study_name(folder.name)
         check_config_format(folder)
         study = cls(folder)
         try:
@@ -118,7 +118,7 @@ class Study:
 
     def results(self) -> list[Result]:
         """All results, in the order in which they were finished (then by key)."""
-        return in_order(self._results)
+        return by_finish_time(self._results)
 
     def record(self, results: Sequence[Result], space_bounds: Bounds | None = None) -> None:
         """Keep `results`: when this returns, they are on the disk and no crash can lose them.
@@ -176,7 +176,7 @@ class Study:
                     result = parse(line)
                 except OtherFormat as error:
                     raise _unreadable(self.folder, error.format) from error
-                except BROKEN as error:
+                except RECORD_ERRORS as error:
                     if repair or line.endswith(b"\n"):  # else it may just be being written
                         damage[number] = error
                 else:
@@ -225,7 +225,7 @@ def _unreadable(folder: Path, written: int) -> BadInput:
     )
 
 
-def check_name(name: str) -> str:
+def check_study_name(name: str) -> str:
     """`name` if a study may be called so; ConfigError when not, or it could leave its folder."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = "at most 100 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"
@@ -233,7 +233,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def latest(root: Path) -> str | None:
+def latest_study(root: Path) -> str | None:
     """Name of the study in `root` last worked on, or None."""
     ages = []
     for name in studies(root):
@@ -269,7 +269,7 @@ class _Parser:
         self._losses: dict[float, float] = {}
 
     def __call__(self, line: bytes) -> Result:
-        """The result in a line; one of `BROKEN` when it is not to be trusted."""
+        """The result in a line; one of `RECORD_ERRORS` when it is not to be trusted."""
         record = parse_json(line)
         curve = record["curve"]
         record["curve"] = map(self._losses.setdefault, curve, curve)

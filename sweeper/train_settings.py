@@ -11,7 +11,7 @@ from sweeper.errors import ConfigError
 if TYPE_CHECKING:
     from sweeper.trial import PlainHps
 
-SHAPE = ("warmup", "final_lr")
+SCHEDULE_HPS = ("warmup", "final_lr")
 """Hyperparameters that any space may hold: factors on the shape of the schedule."""
 
 
@@ -49,9 +49,11 @@ class TrainSettings:
         if self.clip is not None and not self.clip > 0:
             raise ConfigError("clip", self.clip, "null, or a positive number")
 
-    def of(self, hps: PlainHps) -> TrainSettings:
+    def with_hps(self, hps: PlainHps) -> TrainSettings:
         """The settings of a trial with hyperparameters `hps`: its schedule's shape."""
-        shape = {name: min(1.0, getattr(self, name) * hps[name]) for name in SHAPE if name in hps}
+        shape = {
+            name: min(1.0, getattr(self, name) * hps[name]) for name in SCHEDULE_HPS if name in hps
+        }
         return replace(self, **shape) if shape else self
 
     def window(self) -> int:

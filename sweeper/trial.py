@@ -135,7 +135,7 @@ class TrialSpec:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TrialSpec:
-        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted.
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted.
 
         Equal records give one object: the trials of a study share few specifications.
         """
@@ -215,7 +215,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Trial:
-        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted."""
         content = {name: value for name, value in record.items() if name != "hps"}
         trial = cls(**(content | {"spec": TrialSpec.from_json(content["spec"])}))
         if not all(isinstance(value, (float, int)) for value in trial.log2_hps.values()):

@@ -12,7 +12,7 @@ from sweeper.catalog import studies
 from sweeper.commands.jobs import driver_progress, jobs_state, show_jobs
 from sweeper.commands.output import DONE, Output, failures, find_study
 from sweeper.files import try_json
-from sweeper.lock import holder
+from sweeper.lock import live_holder
 from sweeper.report.progress import duration
 from sweeper.study import Study
 
@@ -38,7 +38,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
 
 def study_state(folder: Path) -> dict[str, Any]:
     """Trials by status, the live driver, and the last progress, of one study."""
-    study, driver = Study.read(folder), holder(folder)
+    study, driver = Study.read(folder), live_holder(folder)
     results = study.results()
     progress = driver_progress(folder, driver)
     # Trials of a transfer's ladder are of other sizes: their losses say nothing of the search.

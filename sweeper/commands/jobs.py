@@ -13,7 +13,7 @@ from sweeper.files import try_json
 from sweeper.launch.cancel import request_cancel
 from sweeper.launch.slurm import arrays
 from sweeper.launch.slurm.scheduler import ACTIVE, WAITING
-from sweeper.lock import Holder, holder
+from sweeper.lock import Holder, live_holder
 
 
 def driver_progress(folder: Path, driver: Holder | None) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     """End exactly this study's jobs. Results stay, and checkpoints, from which a search goes on."""
     study = find_study(name, root)
     folder = root / study
-    driver = holder(folder)
+    driver = live_holder(folder)
     jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
     if driver is not None:
         request_cancel(folder)

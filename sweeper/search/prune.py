@@ -17,36 +17,36 @@ from sweeper.trial import Log2Hps, Result, Trial
 if TYPE_CHECKING:
     import optuna
 
-Kind = Literal["none", "median", "halving"]
+PrunerKind = Literal["none", "median", "halving"]
 
-RUNGS: Mapping[str, tuple[float, ...]] = {
+RUNG_FRACTIONS: Mapping[str, tuple[float, ...]] = {
     "none": (),
     "median": (0.25, 0.5, 0.75),
     "halving": (0.125, 0.25, 0.5),
 }
 """Where trials are compared, as shares of the steps after the warm-up."""
 
-STARTUP = 5
+MIN_TRIALS_AT_RUNG = 5
 """Fewer trials at a rung than this (Optuna's own number for its median) stop none of them."""
 
-FACTOR = 2
+HALVING_FACTOR = 2
 """Successive halving keeps one trial in this many at every rung."""
 
-REACH = 2
+KEPT_NEIGHBOURS = 2
 """Points of a line, on either side of a best one at the rung, that are kept."""
 
-NEAR = 2.0
+KEPT_DISTANCE = 2.0
 """Points of a line within this of a best one at the rung, in log2, are kept."""
 
-CLOSE = 0.01
+LOSS_TOLERANCE = 0.01
 """Points of a line whose loss is within this share of the least at the rung are its best ones."""
 
-WORST = 1e30
+NON_FINITE_LOSS = 1e30
 """A loss that is not finite, as Optuna is told it: its percentiles cannot hold infinities."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class RungLosses:
     """A trial at the rungs it reached: its smoothed losses there, in the rungs' order."""
 
     log2_hps: Log2Hps
@@ -63,27 +63,29 @@ class Pruner:
     and with no losses those still to be trained, which only tell what lies on a line.
     """
 
-    kind: Kind
+    kind: PrunerKind
     steps: int
     warmup: int
     window: int
-    known: tuple[Seen, ...] = ()
-    reach: int = REACH
-    near: float = NEAR
-    close: float = CLOSE
+    known: tuple[RungLosses, ...] = ()
+    reach: int = KEPT_NEIGHBOURS
+    near: float = KEPT_DISTANCE
+    close: float = LOSS_TOLERANCE
 
     def __post_init__(self) -> None:
         """Refuse an unknown kind."""
-        if self.kind not in get_args(Kind):
-            raise ConfigError("search.prune", self.kind, f"one of {', '.join(get_args(Kind))}")
+        if self.kind not in get_args(PrunerKind):
+            raise ConfigError(
+                "search.prune", self.kind, f"one of {', '.join(get_args(PrunerKind))}"
+            )
 
     @classmethod
-    def knowing(
+    def from_trials(
         cls,
         results: Iterable[Result],
         planned: Iterable[Trial] = (),
         *,
-        kind: Kind,
+        kind: PrunerKind,
         steps: int,
         warmup: int,
         window: int,
@@ -92,18 +94,20 @@ class Pruner:
         bare = cls(kind=kind, steps=steps, warmup=warmup, window=window)
         known = [(result.trial, losses_at(result, bare.rungs, window)) for result in results]
         known += [(trial, ()) for trial in planned]
-        seen = (Seen(log2_hps=t.log2_hps, seed=t.seed, losses=losses) for t, losses in known)
+        seen = (RungLosses(log2_hps=t.log2_hps, seed=t.seed, losses=losses) for t, losses in known)
         return replace(bare, known=tuple(seen))
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Steps at which `cut` is asked, rising; the warm-up and one window lie before them."""
+        """Steps at which `trials_to_stop` is asked, rising; the warm-up and one window lie before them."""
         first = max(self.warmup, self.window)
         left = self.steps - first
-        found = {first + math.ceil(share * left) for share in RUNGS[self.kind]}
+        found = {first + math.ceil(share * left) for share in RUNG_FRACTIONS[self.kind]}
         return tuple(sorted(step for step in found if step < self.steps))
 
-    def cut(self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]) -> set[str]:
+    def trials_to_stop(
+        self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]
+    ) -> set[str]:
         """Keys of the trials to stop, of those in `losses` (key: smoothed loss at `step`).
 
         `trials` are the pack's; only those in `losses` are still training. A trial whose loss is
@@ -119,14 +123,14 @@ class Pruner:
     def _cut(
         self, rung: int, losses: Mapping[str, float], pack: Mapping[str, Trial], seed: int
     ) -> set[str]:
-        """`cut` among the trials of one seed, which see the same batches."""
+        """`trials_to_stop` among the trials of one seed, which see the same batches."""
         known = [seen for seen in self.known if seen.seed == seed]
         others = [(seen.log2_hps, _at(seen, rung)) for seen in known]
         told = [loss for _, loss in others if loss is not None]
-        if not losses or len(told) + len(losses) < STARTUP:
+        if not losses or len(told) + len(losses) < MIN_TRIALS_AT_RUNG:
             return set()
         everyone = others + [(trial.log2_hps, losses.get(key)) for key, trial in pack.items()]
-        worse = stops(self.kind, told, list(losses.values()))
+        worse = should_stop(self.kind, told, list(losses.values()))
         return {
             key
             for (key, loss), stop in zip(losses.items(), worse, strict=True)
@@ -161,7 +165,7 @@ class Pruner:
     def from_json(cls, record: Mapping[str, Any]) -> Pruner:
         """Inverse of `to_json`."""
         known = tuple(
-            Seen(**(seen | {"losses": tuple(map(float, seen["losses"]))}))
+            RungLosses(**(seen | {"losses": tuple(map(float, seen["losses"]))}))
             for seen in record["known"]
         )
         return cls(**(dict(record) | {"known": known}))
@@ -175,12 +179,12 @@ def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float,
     """
     if result.status == "failed" or not result.curve:
         return ()
-    reached = [_smoothed(result, rung - window, rung) for rung in rungs if rung <= result.steps]
+    reached = [_mean_loss(result, rung - window, rung) for rung in rungs if rung <= result.steps]
     missing = len(rungs) - len(reached) if result.status == "diverged" else 0
     return tuple(reached + [math.inf] * missing)
 
 
-def _smoothed(result: Result, start: int, end: int) -> float:
+def _mean_loss(result: Result, start: int, end: int) -> float:
     """Mean loss over the steps from `start` to `end`."""
     total, begin = 0.0, 0
     longer = result.steps % len(result.curve)
@@ -193,7 +197,7 @@ def _smoothed(result: Result, start: int, end: int) -> float:
     return total / (end - start)
 
 
-def _at(seen: Seen, rung: int) -> float | None:
+def _at(seen: RungLosses, rung: int) -> float | None:
     return seen.losses[rung] if rung < len(seen.losses) else None
 
 
@@ -219,7 +223,7 @@ def _lines(
         yield name, line if own is None else line | {hps[name]: own}
 
 
-def stops(kind: Kind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
+def should_stop(kind: PrunerKind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
     """Whether Optuna's pruner of this kind would stop the trials with `losses` at a rung.
 
     All of them, and `others`, have reached it. Optuna is made for trials that come one after the
@@ -233,7 +237,7 @@ def stops(kind: Kind, others: Sequence[float], losses: Sequence[float]) -> list[
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     judge = _median if kind == "median" else _halving
-    told = [loss if math.isfinite(loss) else WORST for loss in [*others, *losses]]
+    told = [loss if math.isfinite(loss) else NON_FINITE_LOSS for loss in [*others, *losses]]
     try:
         return judge(told, len(losses))
     finally:
@@ -246,29 +250,31 @@ def _median(told: Sequence[float], count: int) -> list[bool]:
 
     study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
     complete = optuna.trial.TrialState.COMPLETE
-    study.add_trials([_stand_in(loss, complete) for loss in told])
-    return [_asked(study, loss) for loss in told[-count:]]
+    study.add_trials([_optuna_trial(loss, complete) for loss in told])
+    return [_should_prune(study, loss) for loss in told[-count:]]
 
 
 def _halving(told: Sequence[float], count: int) -> list[bool]:
-    """Not the best of FACTOR at the rung; the attribute is Optuna's mark of having been there.
+    """Not the best of HALVING_FACTOR at the rung; the attribute is Optuna's mark of having been there.
 
     Asking leaves the trial itself in the study, so that every one needs its own.
     """
     import optuna
 
     pruned, key = optuna.trial.TrialState.PRUNED, "completed_rung_0"
-    stand_ins = [_stand_in(loss, pruned, {key: loss}) for loss in told]
+    stand_ins = [_optuna_trial(loss, pruned, {key: loss}) for loss in told]
     answers = []
     for index in range(len(told) - count, len(told)):
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(
+            min_resource=1, reduction_factor=HALVING_FACTOR
+        )
         study = optuna.create_study(pruner=pruner)
         study.add_trials(stand_ins[:index] + stand_ins[index + 1 :])
-        answers.append(_asked(study, told[index]))
+        answers.append(_should_prune(study, told[index]))
     return answers
 
 
-def _stand_in(
+def _optuna_trial(
     loss: float, state: optuna.trial.TrialState, attributes: dict[str, Any] | None = None
 ) -> optuna.trial.FrozenTrial:
     """A trial as Optuna should see it: at its first step, which stands for the rung."""
@@ -279,7 +285,7 @@ def _stand_in(
     )
 
 
-def _asked(study: optuna.Study, loss: float) -> bool:
+def _should_prune(study: optuna.Study, loss: float) -> bool:
     """What the study's pruner says of a trial with this loss at its first step."""
     trial = study.ask()
     trial.report(loss, 1)

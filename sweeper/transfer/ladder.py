@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import LineRule, LineState, replay
+from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import Point
 from sweeper.trial import Axis, Log2Hps
 
@@ -167,7 +167,7 @@ class LadderRule:
             known = [v for v in values if v is not None]
             return sum(known) / len(known) if len(known) == len(values) else None
 
-        return replay(rule, axis, evaluate)
+        return replay_line(rule, axis, evaluate)
 
     def seeded(self, best_log2: Log2Hps, place: float) -> list[Point]:
         """The runs of one point of a curve."""
