@@ -154,7 +154,7 @@ class Sweep:
         def ask() -> tuple[int, Missing]:
             nonlocal concluded
             missing = replay.missing()
-            whole, known = replay.known()
+            whole, known = replay.result_counts()
             # The loop may ask after every trial; what can be concluded is told once a batch.
             if missing and known and whole != concluded:
                 after_batch(settings.search.conclude(settings.space, replay.history()), False)

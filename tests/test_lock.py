@@ -257,7 +257,7 @@ def test_driver_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_looking_never_locks_a_starting_driver_out(tmp_path: Path) -> None:
-    """As soon as the content names a dead driver, `live_holder` has to try the lock for a moment."""
+    """As soon as the content names a dead driver, `live_holder` tries the lock for a moment."""
     looking = (
         "import sys\nfrom pathlib import Path\nfrom sweeper.lock import live_holder\n"
         "while True:\n    live_holder(Path(sys.argv[1]))"

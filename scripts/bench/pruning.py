@@ -102,34 +102,33 @@ def train(
     kind: Any,
     pack: int,
     order: Sequence[Result],
-    known: list[RungLosses],
+    earlier: list[RungLosses],
     **rule: Any,
 ) -> dict[str, int]:
-    """The steps that each of `order` trains, in packs of `pack`; adds what they show to `known`."""
+    """The steps that each of `order` trains, in packs of `pack`; adds their losses to `earlier`."""
     found: dict[str, int] = {}
     for start in range(0, len(order), pack):
         part, later = order[start : start + pack], order[start + pack :]
-        planned = (
-            RungLosses(log2_hps=r.trial.log2_hps, seed=r.trial.seed, losses=()) for r in later
-        )
+        planned = (_at_rungs(result, ()) for result in later)
         pruner = Pruner(
             kind=kind,
             steps=sweep.steps,
             warmup=sweep.warmup,
             window=sweep.window,
-            known=(*known, *planned),
+            others=(*earlier, *planned),
             **rule,
         )
         ends = _train(pruner, part)
         for result in part:
             losses = losses_at(result, pruner.rungs, sweep.window)
             reached = sum(rung <= ends[result.key] for rung in pruner.rungs)
-            trial = result.trial
-            known.append(
-                RungLosses(log2_hps=trial.log2_hps, seed=trial.seed, losses=losses[:reached])
-            )
+            earlier.append(_at_rungs(result, losses[:reached]))
         found |= ends
     return found
+
+
+def _at_rungs(result: Result, losses: tuple[float, ...]) -> RungLosses:
+    return RungLosses(log2_hps=result.trial.log2_hps, seed=result.trial.seed, losses=losses)
 
 
 def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | None:
@@ -139,13 +138,13 @@ def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | 
     """
     strategy, space = _strategy(sweep)
     recorded = {(hps_key(r.trial.log2_hps), r.trial.seed): r for r in sweep.results}
-    history, known, trained, total = History(), list[RungLosses](), 0, 0
+    history, earlier, trained, total = History(), list[RungLosses](), 0, 0
     while points := strategy.propose(space, history):
         order = [recorded.get(point.id) for point in points]
         results = [result for result in order if result is not None]
         if len(results) < len(order):
             return None
-        ends = train(sweep, kind, pack, results, known)
+        ends = train(sweep, kind, pack, results, earlier)
         for result in results:
             stopped = ends[result.key] < sweep.steps
             history.add(replace(result, status="pruned") if stopped else result)

@@ -214,9 +214,9 @@ class Pairs:
             worst = max(measured, key=lambda grid: grid.transfer_error)
             mean = sum(grid.transfer_error for grid in measured) / len(measured)
             yield (
-                f"transfer error {mean:.4f} nats, the mean over {len(measured)} pairs; the largest "
-                f"is {worst.transfer_error:.4f} of {' and '.join(worst.names)}. A flat optimum makes "
-                "it small too"
+                f"transfer error {mean:.4f} nats, the mean over {len(measured)} pairs; "
+                f"the largest is {worst.transfer_error:.4f} of {' and '.join(worst.names)}. "
+                "A flat optimum makes it small too"
             )
         yield from _caveats(grids)
 
@@ -248,8 +248,8 @@ def _caveats(grids: Sequence[PairGrid]) -> Iterator[str]:
         at_ends = [grid for grid in with_name if _at_ends(grid, name)]
         if at_ends:
             yield (
-                f"{name}: in {len(at_ends)} of its {len(with_name)} grids most optima lie at an end, "
-                "which may hide coupling: raise search.points, or move its default or range"
+                f"{name}: in {len(at_ends)} of its {len(with_name)} grids most optima lie at an "
+                "end, which may hide coupling: raise search.points, or move its default or range"
             )
 
 

@@ -24,7 +24,7 @@ RUNG_FRACTIONS: Mapping[str, tuple[float, ...]] = {
     "median": (0.25, 0.5, 0.75),
     "halving": (0.125, 0.25, 0.5),
 }
-"""Where trials are compared, as shares of the steps after the warm-up."""
+"""Where trials are compared, as fractions of the steps after the warm-up."""
 
 MIN_TRIALS_AT_RUNG = 5
 """Fewer trials at a rung than this (Optuna's own number for its median) stop none of them."""
@@ -39,10 +39,10 @@ KEPT_DISTANCE = 2.0
 """Points of a line within this of a best one at the rung, in log2, are kept."""
 
 LOSS_TOLERANCE = 0.01
-"""Points of a line whose loss is within this share of the least at the rung are its best ones."""
+"""Points of a line whose loss is within this fraction of the least at the rung are best ones."""
 
 NON_FINITE_LOSS = 1e30
-"""A loss that is not finite, as Optuna is told it: its percentiles cannot hold infinities."""
+"""Stands for a loss that is not finite: Optuna's percentiles cannot hold infinities."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ class RungLosses:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruner:
-    """Decides at rungs, by what is known of other trials of the same specification.
+    """Decides at rungs, by the losses there of other trials of the same specification.
 
     `steps`, `warmup` and `window` are the specification's: the run, its warm-up and the stretch
-    over which losses are averaged, in steps. `known` are its other trials: those trained before,
+    over which losses are averaged, in steps. `others` are its other trials: those trained before,
     and with no losses those still to be trained, which only tell what lies on a line.
     """
 
@@ -67,17 +67,15 @@ class Pruner:
     steps: int
     warmup: int
     window: int
-    known: tuple[RungLosses, ...] = ()
-    reach: int = KEPT_NEIGHBOURS
-    near: float = KEPT_DISTANCE
-    close: float = LOSS_TOLERANCE
+    others: tuple[RungLosses, ...] = ()
+    kept_neighbours: int = KEPT_NEIGHBOURS
+    kept_distance: float = KEPT_DISTANCE
+    loss_tolerance: float = LOSS_TOLERANCE
 
     def __post_init__(self) -> None:
         """Refuse an unknown kind."""
-        if self.kind not in get_args(PrunerKind):
-            raise ConfigError(
-                "search.prune", self.kind, f"one of {', '.join(get_args(PrunerKind))}"
-            )
+        if self.kind not in (kinds := get_args(PrunerKind)):
+            raise ConfigError("search.prune", self.kind, f"one of {', '.join(kinds)}")
 
     @classmethod
     def from_trials(
@@ -91,19 +89,19 @@ class Pruner:
         window: int,
     ) -> Pruner:
         """A pruner that knows `results` and the trials `planned`, all of one specification."""
-        bare = cls(kind=kind, steps=steps, warmup=warmup, window=window)
-        known = [(result.trial, losses_at(result, bare.rungs, window)) for result in results]
-        known += [(trial, ()) for trial in planned]
-        seen = (RungLosses(log2_hps=t.log2_hps, seed=t.seed, losses=losses) for t, losses in known)
-        return replace(bare, known=tuple(seen))
+        pruner = cls(kind=kind, steps=steps, warmup=warmup, window=window)
+        trials = [(result.trial, losses_at(result, pruner.rungs, window)) for result in results]
+        trials += [(trial, ()) for trial in planned]
+        others = (RungLosses(log2_hps=t.log2_hps, seed=t.seed, losses=each) for t, each in trials)
+        return replace(pruner, others=tuple(others))
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Steps at which `trials_to_stop` is asked, rising; the warm-up and one window lie before them."""
+        """The steps of the rungs, rising; the warm-up and one window lie before them."""
         first = max(self.warmup, self.window)
-        left = self.steps - first
-        found = {first + math.ceil(share * left) for share in RUNG_FRACTIONS[self.kind]}
-        return tuple(sorted(step for step in found if step < self.steps))
+        fractions = RUNG_FRACTIONS[self.kind]
+        steps = {first + math.ceil(fraction * (self.steps - first)) for fraction in fractions}
+        return tuple(sorted(step for step in steps if step < self.steps))
 
     def trials_to_stop(
         self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]
@@ -113,47 +111,52 @@ class Pruner:
         `trials` are the pack's; only those in `losses` are still training. A trial whose loss is
         not finite is never named: it has diverged, which is another thing.
         """
-        rung, found = self.rungs.index(step), set[str]()
+        rung, keys = self.rungs.index(step), set[str]()
         for seed in {trial.seed for trial in trials}:
             pack = {trial.key: trial for trial in trials if trial.seed == seed}
-            alive = {key: losses[key] for key in pack if key in losses}
-            found |= self._cut(rung, alive, pack, seed)
-        return found
+            training = {key: losses[key] for key in pack if key in losses}
+            keys |= self._to_stop_of_seed(rung, training, pack, seed)
+        return keys
 
-    def _cut(
+    def _to_stop_of_seed(
         self, rung: int, losses: Mapping[str, float], pack: Mapping[str, Trial], seed: int
     ) -> set[str]:
         """`trials_to_stop` among the trials of one seed, which see the same batches."""
-        known = [seen for seen in self.known if seen.seed == seed]
-        others = [(seen.log2_hps, _at(seen, rung)) for seen in known]
-        told = [loss for _, loss in others if loss is not None]
-        if not losses or len(told) + len(losses) < MIN_TRIALS_AT_RUNG:
+        at_rung = [
+            (other.log2_hps, other.losses[rung] if rung < len(other.losses) else None)
+            for other in self.others
+            if other.seed == seed
+        ]
+        other_losses = [loss for _, loss in at_rung if loss is not None]
+        if not losses or len(other_losses) + len(losses) < MIN_TRIALS_AT_RUNG:
             return set()
-        everyone = others + [(trial.log2_hps, losses.get(key)) for key, trial in pack.items()]
-        worse = should_stop(self.kind, told, list(losses.values()))
+        at_rung += [(trial.log2_hps, losses.get(key)) for key, trial in pack.items()]
+        stop = should_stop(self.kind, other_losses, list(losses.values()))
         return {
             key
-            for (key, loss), stop in zip(losses.items(), worse, strict=True)
-            if stop and math.isfinite(loss) and not self._kept(pack[key].log2_hps, everyone)
+            for (key, loss), worse in zip(losses.items(), stop, strict=True)
+            if worse
+            and math.isfinite(loss)
+            and not any(
+                self._is_near_optimum(pack[key].log2_hps[name], line)
+                for name, line in _lines_through(pack[key].log2_hps, at_rung)
+            )
         }
 
-    def _kept(self, hps: Log2Hps, everyone: Sequence[tuple[Log2Hps, float | None]]) -> bool:
-        """Whether a line through `hps` needs it."""
-        return any(self._needed(hps[name], line) for name, line in _lines(hps, everyone))
-
-    def _needed(self, value: float, line: Mapping[float, float]) -> bool:
+    def _is_near_optimum(self, value: float, line: Mapping[float, float]) -> bool:
         """Whether `value` may yet be the optimum of `line` (log2 value: loss) or next to it.
 
-        All points whose loss is `close` to the least may be the optimum, and what lies around
-        them is kept. A line of fewer than three points at the rung says nothing yet.
+        A point whose loss is within `loss_tolerance` of the least may be the optimum, and what
+        lies around it is kept: else the search would end beside an optimum that it stopped. A
+        line of fewer than three points at the rung says nothing yet.
         """
         if len(line) < 3:
             return True
         values, least = sorted(line), min(line.values())
-        best = [v for v in values if line[v] <= least + self.close * abs(least)]
+        best = [v for v in values if line[v] <= least + self.loss_tolerance * abs(least)]
         return any(
-            abs(values.index(value) - values.index(v)) <= self.reach
-            or abs(value - v) <= self.near + 1e-9
+            abs(values.index(value) - values.index(v)) <= self.kept_neighbours
+            or abs(value - v) <= self.kept_distance + 1e-9
             for v in best
         )
 
@@ -164,11 +167,11 @@ class Pruner:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Pruner:
         """Inverse of `to_json`."""
-        known = tuple(
-            RungLosses(**(seen | {"losses": tuple(map(float, seen["losses"]))}))
-            for seen in record["known"]
+        others = tuple(
+            RungLosses(**(other | {"losses": tuple(map(float, other["losses"]))}))
+            for other in record["others"]
         )
-        return cls(**(dict(record) | {"known": known}))
+        return cls(**(dict(record) | {"others": others}))
 
 
 def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float, ...]:
@@ -187,40 +190,37 @@ def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float,
 def _mean_loss(result: Result, start: int, end: int) -> float:
     """Mean loss over the steps from `start` to `end`."""
     total, begin = 0.0, 0
+    # The curve's stretches are equal but for one step: the first ones take what is left over.
     longer = result.steps % len(result.curve)
     for index, loss in enumerate(result.curve):
         stop = begin + result.steps // len(result.curve) + (index < longer)
-        shared = min(stop, end) - max(begin, start)
-        if shared > 0:
-            total += shared * loss
+        overlap = min(stop, end) - max(begin, start)
+        if overlap > 0:
+            total += overlap * loss
         begin = stop
     return total / (end - start)
 
 
-def _at(seen: RungLosses, rung: int) -> float | None:
-    return seen.losses[rung] if rung < len(seen.losses) else None
-
-
-def _lines(
-    hps: Log2Hps, everyone: Sequence[tuple[Log2Hps, float | None]]
+def _lines_through(
+    hps: Log2Hps, trials: Sequence[tuple[Log2Hps, float | None]]
 ) -> Iterator[tuple[str, dict[float, float]]]:
-    """The lines through `hps`: a hyperparameter, and losses by its value where they are known.
+    """The lines through `hps`: a hyperparameter, and the losses at the rung by its value.
 
-    A line is all trials that differ from `hps` in one hyperparameter alone, those included that
+    A line is all `trials` that differ from `hps` in one hyperparameter alone, those included that
     are still to be trained or were stopped before; `hps` by itself is none.
     """
     lines: dict[str, dict[float, float]] = {}
-    own: float | None = None
-    for other, loss in everyone:
-        apart = [name for name in hps if abs(other[name] - hps[name]) > 1e-9]
-        if not apart:
-            own = loss if own is None else own
-        elif len(apart) == 1:
-            line = lines.setdefault(apart[0], {})
+    loss_here: float | None = None
+    for other, loss in trials:
+        differing = [name for name in hps if abs(other[name] - hps[name]) > 1e-9]
+        if not differing:
+            loss_here = loss if loss_here is None else loss_here
+        elif len(differing) == 1:
+            line = lines.setdefault(differing[0], {})
             if loss is not None:
-                line[other[apart[0]]] = loss
+                line[other[differing[0]]] = loss
     for name, line in lines.items():
-        yield name, line if own is None else line | {hps[name]: own}
+        yield name, line if loss_here is None else line | {hps[name]: loss_here}
 
 
 def should_stop(kind: PrunerKind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
@@ -228,7 +228,8 @@ def should_stop(kind: PrunerKind, others: Sequence[float], losses: Sequence[floa
 
     All of them, and `others`, have reached it. Optuna is made for trials that come one after the
     other: its median asks only finished trials, and its halving only those that were asked before,
-    so that of equal trials the first asked would win. Here each is asked with all others told.
+    so that of equal trials the first asked would win. The trials of a pack reach a rung together:
+    here Optuna is asked about each of them with the losses of all others in its study.
     """
     import optuna
 
@@ -236,42 +237,42 @@ def should_stop(kind: PrunerKind, others: Sequence[float], losses: Sequence[floa
         return [False] * len(losses)
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    judge = _median if kind == "median" else _halving
-    told = [loss if math.isfinite(loss) else NON_FINITE_LOSS for loss in [*others, *losses]]
+    at_rung = [loss if math.isfinite(loss) else NON_FINITE_LOSS for loss in [*others, *losses]]
     try:
-        return judge(told, len(losses))
+        return (_median if kind == "median" else _halving)(at_rung, len(losses))
     finally:
         optuna.logging.set_verbosity(level)
 
 
-def _median(told: Sequence[float], count: int) -> list[bool]:
-    """Above the median of all at the rung, the trial itself among them."""
+def _median(losses: Sequence[float], count: int) -> list[bool]:
+    """Which of the last `count` are above the median of all at the rung, the trial among them."""
     import optuna
 
     study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
     complete = optuna.trial.TrialState.COMPLETE
-    study.add_trials([_optuna_trial(loss, complete) for loss in told])
-    return [_should_prune(study, loss) for loss in told[-count:]]
+    study.add_trials([_optuna_trial(loss, complete) for loss in losses])
+    return [_should_prune(study, loss) for loss in losses[-count:]]
 
 
-def _halving(told: Sequence[float], count: int) -> list[bool]:
-    """Not the best of HALVING_FACTOR at the rung; the attribute is Optuna's mark of having been there.
+def _halving(losses: Sequence[float], count: int) -> list[bool]:
+    """Which of the last `count` are not the best of HALVING_FACTOR at the rung.
 
-    Asking leaves the trial itself in the study, so that every one needs its own.
+    Asking leaves the trial itself in the study, so that every one needs a study of its own.
     """
     import optuna
 
+    # The attribute is how Optuna's pruner marks a trial that has been at the rung.
     pruned, key = optuna.trial.TrialState.PRUNED, "completed_rung_0"
-    stand_ins = [_optuna_trial(loss, pruned, {key: loss}) for loss in told]
-    answers = []
-    for index in range(len(told) - count, len(told)):
+    trials = [_optuna_trial(loss, pruned, {key: loss}) for loss in losses]
+    stop = []
+    for index in range(len(losses) - count, len(losses)):
         pruner = optuna.pruners.SuccessiveHalvingPruner(
             min_resource=1, reduction_factor=HALVING_FACTOR
         )
         study = optuna.create_study(pruner=pruner)
-        study.add_trials(stand_ins[:index] + stand_ins[index + 1 :])
-        answers.append(_should_prune(study, told[index]))
-    return answers
+        study.add_trials(trials[:index] + trials[index + 1 :])
+        stop.append(_should_prune(study, losses[index]))
+    return stop
 
 
 def _optuna_trial(

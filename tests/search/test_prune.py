@@ -31,8 +31,8 @@ BENCH = load("bench/pruning.py")
 SWEEPS = BENCH.load()
 
 
-def pruner(kind: str = "median", known: tuple[RungLosses, ...] = ()) -> Pruner:
-    return Pruner(kind=kind, steps=100, warmup=10, window=10, known=known)  # type: ignore[arg-type]
+def pruner(kind: str = "median", others: tuple[RungLosses, ...] = ()) -> Pruner:
+    return Pruner(kind=kind, steps=100, warmup=10, window=10, others=others)  # type: ignore[arg-type]
 
 
 def scattered(count: int, seed: int = 0) -> list[Trial]:
@@ -74,7 +74,7 @@ def test_halving_keeps_one_in_two_whatever_the_order() -> None:
 
 
 def test_optuna_s_halving_asked_naively_depends_on_the_order() -> None:
-    """Why `should_stop` tells all before it asks: of a rung asked in turn, Optuna sees only the past."""
+    """Why `should_stop` adds all losses first: asked in turn, Optuna sees only the past."""
 
     def in_turn(losses: list[float]) -> list[bool]:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
@@ -155,10 +155,10 @@ def test_a_few_trials_stop_none() -> None:
     losses = told(trials, [1, 9, 9, 9])
     assert not pruner().trials_to_stop(33, losses, trials)
     one = RungLosses(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
-    assert positions(pruner(known=(one,)).trials_to_stop(33, losses, trials), trials) == []
-    assert pruner(known=(one,)).trials_to_stop(33, told(trials, [1, 2, 9, 9]), trials)
+    assert positions(pruner(others=(one,)).trials_to_stop(33, losses, trials), trials) == []
+    assert pruner(others=(one,)).trials_to_stop(33, told(trials, [1, 2, 9, 9]), trials)
     planned = RungLosses(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
-    assert not pruner(known=(planned,)).trials_to_stop(33, told(trials, [1, 2, 9, 9]), trials)
+    assert not pruner(others=(planned,)).trials_to_stop(33, told(trials, [1, 2, 9, 9]), trials)
 
 
 def test_seeds_are_judged_apart() -> None:
@@ -166,10 +166,10 @@ def test_seeds_are_judged_apart() -> None:
     trials = [trial for seed in range(6) for trial in scattered(2, seed)]
     losses = told(trials, [1, 9] * 6)
     assert not pruner().trials_to_stop(33, losses, trials)
-    known = tuple(
+    others = tuple(
         RungLosses(log2_hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9)
     )
-    assert positions(pruner(known=known).trials_to_stop(33, losses, trials), trials) == [1]
+    assert positions(pruner(others=others).trials_to_stop(33, losses, trials), trials) == [1]
 
 
 def test_diverged_trials_are_left_to_the_training() -> None:
@@ -220,12 +220,12 @@ def test_the_first_trial_of_a_line_is_kept_when_the_line_is_planned() -> None:
         for i in range(6)
     )
     trial = along([0.0])
-    alone, losses = pruner(known=elsewhere), told(trial, [5.0])
+    alone, losses = pruner(others=elsewhere), told(trial, [5.0])
     assert alone.trials_to_stop(33, losses, trial) == {trial[0].key}
     planned = tuple(
         RungLosses(log2_hps=t.log2_hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0])
     )
-    assert not pruner(known=elsewhere + planned).trials_to_stop(33, losses, trial)
+    assert not pruner(others=elsewhere + planned).trials_to_stop(33, losses, trial)
 
 
 def test_any_line_s_need_keeps_a_trial() -> None:
@@ -286,11 +286,11 @@ def test_uneven_stretches_are_weighted_by_their_steps(steps: int, window: int) -
 
 def test_a_pruner_travels_as_json() -> None:
     results = [finished("diverged", 40, [1.0] * 40), finished("complete", 100, [2.0] * 100)]
-    known = Pruner.from_trials(
+    made = Pruner.from_trials(
         results, along([3.0]), kind="halving", steps=100, warmup=10, window=10
     )
-    assert [len(seen.losses) for seen in known.known] == [3, 3, 0]
-    assert Pruner.from_json(json.loads(json.dumps(known.to_json()))) == known
+    assert [len(other.losses) for other in made.others] == [3, 3, 0]
+    assert Pruner.from_json(json.loads(json.dumps(made.to_json()))) == made
     with pytest.raises(ConfigError, match=r"search\.prune"):
         pruner("often")
 
@@ -380,7 +380,7 @@ def test_searches_conclude_the_same_with_and_without_pruning(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_the_lines_protection_the_replay_does_lose_them(kind: str) -> None:
     """The check above can fail."""
-    rule = {"reach": 0, "near": 0.0, "close": 0.0}
+    rule = {"kept_neighbours": 0, "kept_distance": 0.0, "loss_tolerance": 0.0}
     lost = [
         BENCH.replay(sweep, kind, len(sweep.results), sweep.results, **rule).stopped
         & BENCH.needed(sweep, near=1.0)
