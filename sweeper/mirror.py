@@ -1,4 +1,4 @@
-"""Optuna's copy of a study's results, and how its URL is kept from telling its password."""
+"""Optuna's copy of a study's results, and how its URL is shown without its password."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RETRY_SECONDS = 60.0
 """Seconds before an Optuna storage that failed is tried again."""
 
 TRIALS_PER_WRITE = 1000
-"""Trials that are added at once where many are missing."""
+"""Trials that one write adds where many are missing."""
 
 _QUERY_RE = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
 _SECRET_RE = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
@@ -47,13 +47,14 @@ _DRIVER_PACKAGES = {
 
 
 def redact(url: str) -> str:
-    """`url` with its passwords replaced by `***`; when in doubt, more of it."""
+    """`url` with its passwords replaced by `***`; where they cannot be told apart, with more."""
     head, mark, body = url.partition("://") if "://" in url else ("", "", url)
     clean = _QUERY_RE.sub(
         lambda m: f"{m[1]}=***" if _SECRET_RE.search(unquote(m[1])) else m[0], body
     )
     if head.startswith("sqlite"):
         return head + mark + clean
+    # The query's pattern took a part of the account: which part is the password is in doubt.
     if _ACCOUNT_RE.match(body) and not _ACCOUNT_RE.match(clean):
         return f"{head}{mark}***"
     return head + mark + _ACCOUNT_RE.sub(r"\1***@", clean)
@@ -61,11 +62,11 @@ def redact(url: str) -> str:
 
 def scrub(text: str, url: str) -> str:
     """`text` without the passwords of `url`, in whatever spelling."""
-    found = [value for name, value in _QUERY_RE.findall(url) if _SECRET_RE.search(unquote(name))]
+    secrets = [value for name, value in _QUERY_RE.findall(url) if _SECRET_RE.search(unquote(name))]
     account = _ACCOUNT_RE.match(url.partition("://")[2] or url)
     if account and not url.startswith("sqlite"):
-        found += [account[2], *account[2].split("@")]
-    spellings = {form for each in found for form in (each, unquote(each), unquote_plus(each))}
+        secrets += [account[2], *account[2].split("@")]
+    spellings = {form for each in secrets for form in (each, unquote(each), unquote_plus(each))}
     for secret in sorted(spellings - {""}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -91,7 +92,11 @@ def _unusable_storage(url: str, why: str) -> str:
 
 
 class Mirror:
-    """Optuna's copy of the results. It may fail at any time: the files are the record.
+    """Optuna's copy of the results, which may lag behind them.
+
+    The files are the record. A server that is down or a disk that is full must not stop a search
+    for the sake of its dashboard: an error closes the mirror and is told once. Some time later,
+    or when the study is opened next, all results that the copy lacks are added.
 
     The copy is the journal file `study.journal` in the study's folder, or the database at
     `storage`. A damaged journal is set aside and made again. A database is never repaired.
@@ -108,7 +113,7 @@ class Mirror:
         self._journal = folder / "study.journal"
         self._bounds: dict[str, tuple[float, float]] = {}
         self._results, self._notices = results, notices
-        self._study: OptunaStudy | None = None  # None: closed, and perhaps behind
+        self._study: OptunaStudy | None = None  # None: closed, and possibly behind
         self._failure_reported = False
         self._retry_at = 0.0
 
@@ -144,7 +149,7 @@ class Mirror:
         return None
 
     def _report_failure(self, error: Exception | None) -> str:
-        """After an error: close the mirror, tell the user once, and return what went wrong."""
+        """After an error: close the mirror, tell the user once, and return the reason."""
         if error is None:
             return ""
         why = scrub(_reason(error), self._url or "")
@@ -228,9 +233,9 @@ class Mirror:
         if not math.isfinite(value):
             raise ValueError(f"{name} is not finite")
         if name not in self._bounds:
-            every = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
-            seen = [value for value in every if abs(value) < 1000] or [math.log2(value)]
-            self._bounds[name] = min(seen), max(seen)
+            values = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
+            finite = [value for value in values if abs(value) < 1000] or [math.log2(value)]
+            self._bounds[name] = min(finite), max(finite)
         low, high = self._bounds[name]
         return optuna.distributions.FloatDistribution(
             min(2.0**low, value), max(2.0**high, value), log=True
@@ -249,7 +254,7 @@ def _attributes(result: Result) -> dict[str, Any]:
 
 
 def _trial_id(attributes: Mapping[str, Any]) -> str:
-    """What tells trials apart in Optuna: one key may first fail and then succeed."""
+    """Identifies a result in Optuna: one key may first fail and then succeed."""
     return json.dumps([attributes.get(name) for name in ("key", "status", "finished_at")])
 
 
@@ -258,7 +263,7 @@ _TRANSIENT_ERRORS = (OSError, ImportError, MemoryError)
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Where the chain of causes began: SQLAlchemy and Optuna wrap what the database said."""
+    """The first cause of an error: SQLAlchemy and Optuna wrap the database's message."""
     while error.__cause__:
         error = error.__cause__
     return error
@@ -275,7 +280,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Optuna's chatter and its warnings of experimental features from the terminal."""
+    """Keep Optuna's log and its warnings of experimental features from the terminal."""
     import optuna
 
     level = optuna.logging.get_verbosity()

@@ -36,9 +36,9 @@ _SETTINGS_RE = re.compile(r"^parameterization:", re.MULTILINE)
 class Study:
     """The results of one study; one driver writes it, which holds the study's `StudyLock`.
 
-    The record is `<folder>/results/*.jsonl`: a line for each result. The Optuna study of the folder's name merely
-    mirrors it, for dashboards: losing it loses nothing. `notices` collects what the user should
-    be told; it never holds a password.
+    The record is `<folder>/results/*.jsonl`: a line for each result. The Optuna study of the
+    folder's name merely mirrors it, for dashboards: losing it loses nothing. `notices` collects
+    what the user should be told; it never holds a password.
     """
 
     def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
@@ -256,7 +256,7 @@ def _replaces(new: Result, old: Result | None) -> bool:
     if old is None:
         return True
     if old.status == "failed":
-        return new.to_json() != old.to_json()  # not the line itself, read or recorded again
+        return new.to_json() != old.to_json()  # the same failure again is no news
     return old.status == "pruned" and new.status in ("complete", "diverged")
 
 
@@ -268,7 +268,7 @@ def _to_line(result: Result) -> bytes:
 
 
 class _Parser:
-    """Reads lines. Curves share equal losses, which halves the memory of a large study."""
+    """Reads lines; equal losses of all curves share one object, which saves memory."""
 
     def __init__(self) -> None:
         self._losses: dict[float, float] = {}
