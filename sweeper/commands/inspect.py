@@ -16,7 +16,7 @@ from sweeper.files import try_json
 from sweeper.launch.folder import request_cancel
 from sweeper.launch.slurm import arrays
 from sweeper.launch.slurm.scheduler import ACTIVE, WAITING
-from sweeper.lock import Holder, holder
+from sweeper.lock import Holder, live_holder
 from sweeper.report.progress import duration
 from sweeper.study import Study
 
@@ -42,7 +42,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
 
 def study_state(folder: Path) -> dict[str, Any]:
     """Trials by status, the live driver, and the last progress, of one study."""
-    study, driver = Study.read(folder), holder(folder)
+    study, driver = Study.read(folder), live_holder(folder)
     results = study.results()
     progress = driver_progress(folder, driver)
     # Trials of a transfer's ladder are of other sizes: their losses say nothing of the search.
@@ -155,7 +155,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     """End exactly this study's jobs. Results stay, and checkpoints, from which a search goes on."""
     study = find_study(name, root)
     folder = root / study
-    driver = holder(folder)
+    driver = live_holder(folder)
     jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
     if driver is not None:
         request_cancel(folder)

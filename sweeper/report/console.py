@@ -64,9 +64,9 @@ def dry_run(
     """What a search would run: trials by phase, FLOPs and time."""
     made = table("This search would run", ["phase", "trials", "FLOPs", "time"])
     for phase in phases:
-        time = "-" if seconds is None else duration(phase.runs * seconds)
-        made.add_row(phase.name, str(phase.runs), f"{phase.runs * flops:.2e}", time)
-    total = sum(phase.runs for phase in phases)
+        time = "-" if seconds is None else duration(phase.trials * seconds)
+        made.add_row(phase.name, str(phase.trials), f"{phase.trials * flops:.2e}", time)
+    total = sum(phase.trials for phase in phases)
     time = "-" if seconds is None else duration(total * seconds)
     made.add_section()
     made.add_row("all", str(total), f"{total * flops:.2e}", time)

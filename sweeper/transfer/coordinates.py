@@ -131,7 +131,7 @@ class CoordinateCheck:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CoordinateCheck:
-        """Inverse of `to_json`; one of `files.BROKEN` when the record is none."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when the record is none."""
         sizes = tuple(map(int, record["sizes"]))
         typed: dict[str, Any] = {
             "sizes": sizes,
