@@ -336,7 +336,7 @@ def cancel(name: Study = None, root: Root = Path("runs"), json: Json = False) ->
     """Cancel a study's jobs on the cluster, and no others; what had finished is kept."""
 
     def work() -> int:
-        from sweeper.commands.jobs import cancel
+        from sweeper.commands.inspect import cancel
 
         return cancel(name, root, _output(json))
 

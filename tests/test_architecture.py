@@ -45,7 +45,7 @@ ONLY = {
     "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
     "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
     "jinja2": {"report.page"},
-    "tokenizers": {"data.textfiles"},
+    "tokenizers": {"data.text"},
     "sklearn": {"data.digits"},
 }
 """The only modules that may know these libraries."""

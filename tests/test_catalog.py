@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_configs_lie_beside_a_checkout() -> None:
-    assert catalog.home() == ROOT / "conf"
+    assert catalog.conf_folder() == ROOT / "conf"
 
 
 def test_lists_every_option_of_every_group() -> None:
@@ -45,7 +45,7 @@ def test_refuses_a_folder_that_is_none(tmp_path: Path) -> None:
 def test_says_where_configs_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "__file__", str(tmp_path / "sweeper" / "catalog.py"))
     with pytest.raises(BadInput, match="the configs are missing"):
-        catalog.home()
+        catalog.conf_folder()
 
 
 NAMES = {

@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput, ConfigError
-from sweeper.settings import LARGEST, Settings, check_size, default_name, read_root, resolve
+from sweeper.settings import MAX_SIZE, Settings, check_model_size, default_name, read_root, resolve
 from sweeper.transfer.ladder import Size
 from sweeper.trial import PluginSpec
 
@@ -247,8 +247,8 @@ def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
 
 def test_a_targets_size() -> None:
     found = resolve(BASE)
-    check_size(found, Size(width=64, depth=3))
+    check_model_size(found, Size(width=64, depth=3))
     with pytest.raises(ConfigError, match=r"model.width=100 is refused: a multiple of head_size"):
-        check_size(found, Size(width=100, depth=1))
+        check_model_size(found, Size(width=100, depth=1))
     with pytest.raises(ConfigError, match=r"model.depth=4097 is refused: at most 4096"):
-        check_size(found, Size(width=16, depth=LARGEST.depth + 1))
+        check_model_size(found, Size(width=16, depth=MAX_SIZE.depth + 1))

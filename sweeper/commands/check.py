@@ -190,8 +190,8 @@ def _record(
     rule = asdict(settings.check)
     rule["log2_eta"] = rule.pop("eta")
     return {
-        "parameterization": settings.plugin("parameterization").name,
-        "optimizer": settings.plugin("optimizer").name,
+        "parameterization": settings.plugin_spec("parameterization").name,
+        "optimizer": settings.plugin_spec("optimizer").name,
         "base": asdict(settings.base),
         "log2_hps": dict(log2_hps),
         "rule": rule,

@@ -12,7 +12,7 @@ from sweeper.catalog import OVERLAYS
 from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.validate import check_ladders, measured_trend, validate
-from sweeper.config import override_value, parse, read_tree
+from sweeper.config import override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.replay import replay_search
@@ -33,7 +33,7 @@ from sweeper.trial import Log2Hps, plain
 def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
     """The root folder that the overrides give (default runs), and the other overrides."""
     root, others = Path("runs"), []
-    for word, override in zip(words, parse(words), strict=True):
+    for word, override in zip(words, parse_overrides(words), strict=True):
         if override.key_or_group == "root":
             root = read_root(override_value("root", override.value()))
         else:
@@ -45,7 +45,7 @@ def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) 
     """A study's settings with overrides on top; BadInput for what a study cannot change."""
     root, others = split_root(words)
     study = find_study(name, root)
-    for override in parse(others):
+    for override in parse_overrides(others):
         key = str(override.key_or_group)
         if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in _STUDY_KEYS:
             raise BadInput(
@@ -222,7 +222,7 @@ def _plan(
         correction = trend.to_json()
     source = {
         "study": settings.name,
-        "search": settings.plugin("search").name,
+        "search": settings.plugin_spec("search").name,
         "objective": conclusion.objective,
         "runs": conclusion.runs,
         "seeds": conclusion.seeds,

@@ -12,8 +12,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.cache import read_json, write_json
-from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens
+from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens, read_json, write_json
 from sweeper.errors import BadInput, ConfigError
 from sweeper.trial import digest
 

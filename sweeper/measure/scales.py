@@ -57,7 +57,7 @@ class OperandScale:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> OperandScale:
-        """From its fields as JSON; one of `files.BROKEN` when they are others."""
+        """From its fields as JSON; one of `files.RECORD_ERRORS` when they are others."""
         shares: dict[str, Share] = {
             name: Share(**{key: float(value) for key, value in record[name].items()})
             for name in FORMATS

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sweeper.diagnosis.results import AblationResult, Diagnosis
 from sweeper.report.progress import duration
-from sweeper.scaling.names import layer_of, with_layer
+from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained
@@ -64,9 +64,9 @@ def dry_run(
     """What a search would run: trials by phase, FLOPs and time."""
     made = table("This search would run", ["phase", "trials", "FLOPs", "time"])
     for phase in phases:
-        time = "-" if seconds is None else duration(phase.runs * seconds)
-        made.add_row(phase.name, str(phase.runs), f"{phase.runs * flops:.2e}", time)
-    total = sum(phase.runs for phase in phases)
+        time = "-" if seconds is None else duration(phase.trials * seconds)
+        made.add_row(phase.name, str(phase.trials), f"{phase.trials * flops:.2e}", time)
+    total = sum(phase.trials for phase in phases)
     time = "-" if seconds is None else duration(total * seconds)
     made.add_section()
     made.add_row("all", str(total), f"{total * flops:.2e}", time)

@@ -17,7 +17,7 @@ from rich.console import Console
 from sweeper.measure.scales import RANGES, OperandScale
 from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
-from sweeper.scaling.names import layer_of, with_layer
+from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import MAX_SPREAD, RuleRow
 

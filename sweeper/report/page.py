@@ -16,7 +16,7 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, UndefinedError
 from markupsafe import Markup
 
-from sweeper.files import BROKEN, private_folder, read_json, try_json, write_atomically
+from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_atomically
 from sweeper.report import sections
 from sweeper.report.documents import Document, interval, ladder_curves, number
 from sweeper.report.heatmaps import pairs_figure
@@ -25,7 +25,7 @@ from sweeper.study import Study
 from sweeper.transfer.ladder import label_size
 from sweeper.trial import Status
 
-MALFORMED_ERRORS = (*BROKEN, LookupError, ArithmeticError, UndefinedError)
+MALFORMED_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError, UndefinedError)
 """What a document of another shape raises."""
 DIAGNOSED_AXES = ("width", "depth")
 STATUSES = get_args(Status)

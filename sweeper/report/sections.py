@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sweeper.files import BROKEN
+from sweeper.files import RECORD_ERRORS
 from sweeper.report.documents import Document, interval, number
 from sweeper.report.plots import svg
 
@@ -25,7 +25,7 @@ def _whole(make: Callable[[Any], Section], records: Iterable[Any]) -> list[Secti
     for record in records:
         try:
             found.append(make(record))
-        except (*BROKEN, LookupError, ArithmeticError):
+        except (*RECORD_ERRORS, LookupError, ArithmeticError):
             continue
     return found
 

@@ -16,7 +16,7 @@ from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
 from sweeper.launch.job import JobFailure, Outcome
 from sweeper.measure import MEASUREMENTS
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
 from sweeper.training.packing import measure
@@ -112,13 +112,13 @@ class TrainPack:
 
     @classmethod
     def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainPack:
-        """Inverse of `to_json`; one of `files.BROKEN`, or ConfigError, for anything else."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
         execution = dict(record["execution"])
         if execution["checkpoints"] is not None:
             execution["checkpoints"] = Path(execution["checkpoints"])
         pruner = record["pruner"]
         return cls(
-            pack=Pack(trials=trials, corpus=build(record["corpus"])),
+            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])),
             execution=Execution(**execution),
             pruner=None if pruner is None else Pruner.from_json(pruner),
         )
@@ -155,7 +155,7 @@ class MeasurePack:
     def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MeasurePack:
         """Inverse of `to_json`."""
         return cls(
-            pack=Pack(trials=trials, corpus=build(record["corpus"])), device=record["device"]
+            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])), device=record["device"]
         )
 
     def modules(self) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sweeper.files import BROKEN, sync_folder
+from sweeper.files import RECORD_ERRORS, sync_folder
 from sweeper.training.pack import PackRun
 from sweeper.trial import Trial, digest
 
@@ -90,7 +90,7 @@ def load(run: PackRun, ledger: Ledger, path: Path) -> None:
         _check(header, tensors, run)
         left = {int(index): str(status) for index, status in header["left"].items()}
         steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
-    except (SafetensorError, OSError, *BROKEN) as error:
+    except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
     losses = tensors.pop("losses").numpy()
     run.load(tensors, header["slots"], header["step"])
@@ -117,7 +117,7 @@ def saved_keys(path: Path) -> list[str]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return [str(key) for key in json.loads(file.metadata()["sweeper"])["keys"]]
-    except (SafetensorError, OSError, *BROKEN) as error:
+    except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
 
 

@@ -270,7 +270,7 @@ class PackRun:
         if not self._first <= self.step_index < self._first + len(self._schedules):
             train, self._first = self.prepared.train, self.step_index
             steps = range(self._first, self._first + AHEAD)
-            settings = [train.of(trial.hps) for trial in self._trials()]
+            settings = [train.with_hps(trial.hps) for trial in self._trials()]
             table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
             self._schedules = self._there(
                 [table[one] for one in settings], self.dtype

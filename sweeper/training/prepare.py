@@ -15,10 +15,10 @@ from torch import nn
 from sweeper.catalog import TARGET, plugin_target, with_targets
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
-from sweeper.plugin import arguments, build, load
+from sweeper.plugin import arguments, build_plugin, import_target
 from sweeper.scaling.prescription import Prescription, prescribe
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
-from sweeper.train_settings import SHAPE, TrainSettings
+from sweeper.train_settings import SCHEDULE_HPS, TrainSettings
 from sweeper.training.optimizer import Optimizer
 from sweeper.trial import PlainHps, PluginSpec, TrialSpec
 
@@ -28,7 +28,7 @@ FACTORS = ("weight_decay", "eps")
 
 def optional(optimizer: Optimizer) -> tuple[str, ...]:
     """Hyperparameters that a space may hold beside its scheme's own: factors on settings."""
-    return (*FACTORS, *SHAPE, *optimizer.hyperparameters)
+    return (*FACTORS, *SCHEDULE_HPS, *optimizer.hyperparameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
     if spec.fp8 is not None:
         offered["fp8"] = _fp8(target, spec.fp8)
     try:
-        model = build(config | {"width": width, "depth": depth}, offered)
+        model = build_plugin(config | {"width": width, "depth": depth}, offered)
     except ConfigError as error:
         kinds = {"seq_len": "sequences of tokens", "input_shape": "arrays, such as data=digits"}
         if error.key in kinds and error.value is None:
@@ -153,14 +153,14 @@ def _built(group: str, plugin: PluginSpec) -> Any:
     """The plugin itself; ConfigError names the key of `group` that is refused."""
     config = _config(group, plugin)
     try:
-        return build(config)
+        return build_plugin(config)
     except ConfigError as error:
         raise error.below(group) from error
 
 
 def _fp8(target: str, fp8: PluginSpec) -> Any:
     """The FP8 scheme; ConfigError if it is refused, or the model `target` takes none."""
-    taken = arguments(load(target, "model._target_"))
+    taken = arguments(import_target(target, "model._target_"))
     if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         allowed = f"none: {target} takes no argument fp8"
         raise ConfigError("fp8", dict(fp8.arguments), allowed)
@@ -216,7 +216,7 @@ def _example(spec: TrialSpec) -> tuple[torch.Tensor, ...]:
     else:
         targets = (2, spec.train.seq_len)
         x = torch.empty(targets, dtype=torch.long, device="meta")
-    forward = getattr(load(plugin_target("model", spec.model.name)), "forward", None)
+    forward = getattr(import_target(plugin_target("model", spec.model.name)), "forward", None)
     takes = inspect.signature(forward).parameters.values() if forward else ()
     if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
         return (x,)

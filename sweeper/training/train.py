@@ -165,7 +165,7 @@ class Training:
         slots = {trials[slot].key: slot for slot in self._alive()}
         recent = self.ledger.losses[max(0, step - window) : step]
         losses = {key: float(recent[:, slot].mean()) for key, slot in slots.items()}
-        for key in self.pruner.cut(step, losses, trials):
+        for key in self.pruner.trials_to_stop(step, losses, trials):
             self.ledger.left[slots[key]] = "pruned"
 
     def _reshape(self, step: int) -> None:

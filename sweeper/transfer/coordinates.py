@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.names import layer_of
-from sweeper.scaling.spec import Role
+from sweeper.scaling.spec import Role, layer_of
 from sweeper.transfer.curve import UNKNOWN, Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import encode
@@ -132,7 +131,7 @@ class CoordinateCheck:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CoordinateCheck:
-        """Inverse of `to_json`; one of `files.BROKEN` when the record is none."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when the record is none."""
         sizes = tuple(map(int, record["sizes"]))
         typed: dict[str, Any] = {
             "sizes": sizes,

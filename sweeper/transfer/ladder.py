@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import LineRule, LineState, replay
+from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import Point
 from sweeper.trial import Axis, Log2Hps
 
@@ -174,7 +174,7 @@ class LadderRule:
             finished = [one for one in losses if one is not None]
             return sum(finished) / len(finished) if len(finished) == len(losses) else None
 
-        return replay(rule, axis, mean_loss)
+        return replay_line(rule, axis, mean_loss)
 
     def runs_at(self, best_log2: Log2Hps, value: float) -> list[Point]:
         """The runs of one point of a curve, one a seed: `along` has `value` (log2)."""

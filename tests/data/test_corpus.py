@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sweeper.data.cache import read_json, replacing_in_cache, write_json
-from sweeper.data.corpus import Batch, TokenCorpus, open_tokens
+from sweeper.data.corpus import (
+    Batch,
+    TokenCorpus,
+    open_tokens,
+    read_json,
+    replacing_in_cache,
+    write_json,
+)
 from sweeper.errors import BadInput
 
 COUNT = 1000

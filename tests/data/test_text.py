@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from sweeper.data import textfiles as text
+from sweeper.data import text
 from sweeper.data.corpus import TokenCorpus
-from sweeper.data.text import Text
-from sweeper.data.textfiles import NotUtf8, decoded_blocks, encode_bpe, text_chunks, train_bpe
+from sweeper.data.text import NotUtf8, Text, decoded_blocks, encode_bpe, text_chunks, train_bpe
 from sweeper.errors import BadInput, ConfigError
 
 PROSE = "The naïve café — 東京 🚀\r\n\tdef f(x):\n        return x + 1000\n" * 40

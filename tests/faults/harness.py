@@ -18,7 +18,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from sweeper.lock import holder
+from sweeper.lock import live_holder
 from sweeper.study import Study
 from tests.commands.driver import TINY, Answer
 from tests.faults.warm import run
@@ -169,7 +169,7 @@ def assert_whole(harness: Harness, expected: Outcomes, mirrored: bool = True) ->
     assert set(counts.values()) == {1}, counts
     assert outcomes(study) == expected
     assert json.loads((study / "search.json").read_text())["finished"]
-    assert holder(study) is None
+    assert live_holder(study) is None
     until(lambda: not harness.processes(), 15)
     left = [*study.glob("jobs/*/"), *study.glob("checkpoints/*"), *study.glob("slurm/*/")]
     assert not left and not list(study.rglob(".*.tmp"))

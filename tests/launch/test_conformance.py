@@ -13,11 +13,11 @@ import torch
 import yaml
 
 from sweeper.errors import BadInput, SweeperError
-from sweeper.launch.cancel import request_cancel
 from sweeper.launch.executor import Launcher
+from sweeper.launch.folder import request_cancel
 from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import arrays
-from sweeper.plugin import arguments, build, load
+from sweeper.plugin import arguments, build_plugin, import_target
 from sweeper.runner.engine import Engine
 from sweeper.trial import Trial
 from tests.launch.deadly import deadly
@@ -37,8 +37,8 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     if request.param == "slurm":
         request.getfixturevalue("cluster")
     config = yaml.safe_load((CONF / f"{request.param}.yaml").read_text())
-    taken = arguments(load(config["_target_"]))
-    built = build(config | {name: value for name, value in QUICK.items() if name in taken})
+    taken = arguments(import_target(config["_target_"]))
+    built = build_plugin(config | {name: value for name, value in QUICK.items() if name in taken})
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield built

@@ -96,7 +96,7 @@ def test_intervals(estimate: Estimate, sign: str, words: str) -> None:
 
 
 def test_a_dry_run(paper: Console) -> None:
-    phases = [Phase(name="eta", runs=9), Phase(name="lines", runs=90)]
+    phases = [Phase(name="eta", trials=9), Phase(name="lines", trials=90)]
     show.dry_run(paper, phases, 1e9, 2.0, "some facts")
     assert ["eta", "9", "9.00e+09", "18", "s"] in rows(paper)
     assert ["all", "99", "9.90e+10", "3", "min", "18", "s"] in rows(paper)
@@ -104,7 +104,7 @@ def test_a_dry_run(paper: Console) -> None:
 
 
 def test_a_dry_run_without_a_time(paper: Console) -> None:
-    show.dry_run(paper, [Phase(name="eta", runs=9)], 1e9, None, "")
+    show.dry_run(paper, [Phase(name="eta", trials=9)], 1e9, None, "")
     assert ["all", "9", "9.00e+09", "-"] in rows(paper)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.scheme import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import read_space
@@ -35,7 +35,7 @@ def config(name: str) -> dict[str, Any]:
 
 
 def scheme(name: str, **fields: Any) -> Any:
-    return build({k: v for k, v in config(name).items() if k != "space"} | fields)
+    return build_plugin({k: v for k, v in config(name).items() if k != "space"} | fields)
 
 
 def values(name: str) -> dict[str, float]:

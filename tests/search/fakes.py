@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from sweeper.replay import replay_search
-from sweeper.search.line import LineRule, LineState, replay
+from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import History, Point, Strategy
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
@@ -139,7 +139,7 @@ def lay(rule: LineRule, axis: Axis, loss: Callable[[float], float]) -> tuple[Lin
     known: dict[float, float] = {}
     rounds = []
     while True:
-        state = replay(rule, axis, known.get)
+        state = replay_line(rule, axis, known.get)
         if not state.missing:
             return state, rounds
         assert not set(state.missing) & known.keys()

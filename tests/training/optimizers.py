@@ -11,7 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.training.adamw import AdamW
 from sweeper.training.optimizer import Optimizer, State, StepInfo, UpdateHps
@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 
 def shipped(name: str, **changed: Any) -> Optimizer:
     """The optimizer of a config, with some of its values changed."""
-    made: Optimizer = build(yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changed)
+    made: Optimizer = build_plugin(yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changed)
     return made
 
 

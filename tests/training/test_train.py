@@ -51,7 +51,9 @@ class Cut:
         self.rungs, self.keys = (step,), set(keys)
         self.seen: dict[str, float] = {}
 
-    def cut(self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]) -> set[str]:
+    def trials_to_stop(
+        self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]
+    ) -> set[str]:
         assert step == self.rungs[0] and {t.key for t in trials} >= losses.keys()
         self.seen = dict(losses)
         return self.keys
@@ -316,8 +318,10 @@ def test_schedule_and_decay_rates_are_a_trials_own(tmp_path: Path) -> None:
 
 def test_a_trials_schedule_is_the_settings_times_its_factors() -> None:
     settings = TrainSettings(steps=100, batch_size=1, seq_len=1, warmup=0.1, final_lr=0.2)
-    made = settings.of({"warmup": 2.0, "final_lr": 16.0, "eta": 1.0})
-    assert (made.warmup, made.final_lr) == (0.2, 1.0) and settings.of({"eta": 1.0}) is settings
+    made = settings.with_hps({"warmup": 2.0, "final_lr": 16.0, "eta": 1.0})
+    assert (made.warmup, made.final_lr) == (0.2, 1.0) and settings.with_hps(
+        {"eta": 1.0}
+    ) is settings
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])

@@ -32,7 +32,7 @@ from typing import Any
 from uuid import uuid4
 
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, private_folder, read_json, try_json, write_json
+from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_json
 from sweeper.launch.executor import JobState
 from sweeper.launch.job import Resources
 from sweeper.launch.slurm import scheduler
@@ -189,7 +189,7 @@ def arrays(study: Path) -> list[Array]:
                     at=float(record["at"]),
                 )
             )
-        except (OSError, *BROKEN):
+        except (OSError, *RECORD_ERRORS):
             continue
     return found
 
