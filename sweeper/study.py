@@ -208,7 +208,7 @@ def check_config_format(folder: Path) -> None:
         text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
-    named = _FORMAT.search(text)
+    folder, named = folder.absolute(), _FORMAT.search(text)
     if named and int(named[1]) != FORMAT:
         raise _unreadable(folder, int(named[1]))
     # Any other text is no configuration, which whoever reads it says better.
