@@ -10,7 +10,7 @@ import pytest
 from sweeper.config import compose_tree
 from sweeper.scaling.adjusted import Change
 from sweeper.scaling.spec import Role
-from sweeper.settings import Settings, resolve, stand_in
+from sweeper.settings import Settings, placeholder_data, resolve
 from sweeper.training.prepare import prepare
 from sweeper.transfer.battery import BATTERY, Ablation, Head, Situation, ablations, deviations
 from sweeper.transfer.explain import explain
@@ -33,7 +33,7 @@ def situation(*words: str, **changes: Any) -> Situation:
     hps = plain(best)
 
     def prepared(size: Size) -> Any:
-        return prepare(settings.spec(stand_in(settings), "float32", size))
+        return prepare(settings.spec(placeholder_data(settings), "float32", size))
 
     wide = prepared(large)
     plan = make_plan(wide, base, large, hps, {})

@@ -18,7 +18,7 @@ from sweeper.commands.diagnose import Clinic
 from sweeper.config import compose_tree
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
-from sweeper.settings import Experiment, resolve, stand_in
+from sweeper.settings import Experiment, placeholder_data, resolve
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.trial import PlainHps, Result, Trial, defaults
@@ -94,7 +94,7 @@ def clinic(*words: str, study: Study | None = None) -> tuple[Clinic, World]:
     raw = compose_tree([*WORDS, *words])
     settings, world = resolve(raw), World()
     settings = replace(settings, launcher=world)
-    corpus = SimpleNamespace(identity=lambda: stand_in(settings))
+    corpus = SimpleNamespace(identity=lambda: placeholder_data(settings))
     experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
     best = {**defaults(settings.space), "eta": -6.0}
     made = study or Study()
