@@ -1,20 +1,66 @@
-"""Tune small, train big: search on a proxy model, transfer to any width, prove that it holds."""
+"""Tune small, train big: search on a proxy model, transfer to any width, prove that it holds.
+
+What is exported here is imported when it is first asked for: `import sweeper` loads no torch.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import BadInput, ConfigError, SweeperError
 
 if TYPE_CHECKING:
     from sweeper.models.classifier import classify
+    from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
+    from sweeper.study import Study
+    from sweeper.transfer.plan import TransferPlan
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "classify"]
+__all__ = [
+    "BadInput",
+    "ConfigError",
+    "ParamScale",
+    "ParamSpec",
+    "Role",
+    "ScaledOp",
+    "SweeperError",
+    "TransferPlan",
+    "Update",
+    "__version__",
+    "classify",
+    "open_study",
+]
+_MODULES = {
+    "TransferPlan": "sweeper.transfer.plan",
+    "classify": "sweeper.models.classifier",
+    **dict.fromkeys(
+        ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"), "sweeper.scaling.spec"
+    ),
+}
+"""Where the names come from that are imported on demand."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch only when it is asked for."""
-    if name == "classify":
-        from sweeper.models.classifier import classify
+    """Import what is asked for, once."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
-        return classify
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """All names, those not yet imported too."""
+    return sorted({*globals(), *__all__})
+
+
+def open_study(path: str | PathLike[str]) -> Study:
+    """The study in the folder `path`, such as "runs/mine", as it is now; nothing is written.
+
+    BadInput when there is no such folder.
+    """
+    from sweeper.study import Study
+
+    return Study.read(Path(path))

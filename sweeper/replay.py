@@ -109,13 +109,13 @@ def replay_ladder(
         state = rule.line(best_log2, value)
         losses = {}
         for eta in state.losses:
-            values = [value(point) for point in rule.seeded(best_log2, eta)]
+            values = [value(point) for point in rule.runs_at(best_log2, eta)]
             losses[eta] = tuple(loss for loss in values if loss is not None)
             count += len(losses[eta])
         count += sum(
             value(point) is not None
             for eta in state.missing
-            for point in rule.seeded(best_log2, eta)
+            for point in rule.runs_at(best_log2, eta)
         )
         curves.append(SizeCurve(size=size, losses=losses))
         missing += [trial(point) for point in rule.missing(best_log2, value)]

@@ -23,8 +23,15 @@ from sweeper.study import check_study_name
 from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional, prepare
-from sweeper.transfer.check import CheckRule
-from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, LadderSize, Size, place
+from sweeper.transfer.coordinates import CheckRule
+from sweeper.transfer.ladder import (
+    JOINT_AXIS,
+    LADDER_AXES,
+    LadderRule,
+    LadderSize,
+    Size,
+    label_size,
+)
 from sweeper.trial import Axis, Log2Hps, PluginSpec, Space, Trial, TrialSpec
 
 MAX_SIZE = Size(width=2**20, depth=2**12)
@@ -49,7 +56,7 @@ SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """A study's name (None: made from the configuration) and its Optuna URL (None: SQLite)."""
+    """A study's name (None: made from the configuration) and its Optuna URL (None: a journal)."""
 
     name: str | None = None
     storage: str | None = None
@@ -106,7 +113,7 @@ class Settings:
 
     def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
         """What determines a trial of `size` beside its hyperparameters and its seed."""
-        train = {**self.raw["train"], **size.train()}
+        train = {**self.raw["train"], **size.train_overrides()}
         if train["precision"] == "auto":
             train["precision"] = precision
         with key_prefix("train"):
@@ -289,8 +296,9 @@ def _check_ladders(settings: Settings) -> None:
             except ConfigError as error:
                 if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
                     raise
-                key = AXES.get(axis, "sizes")
-                value = place(asdict(size), axis) if axis == SEVERAL else getattr(size, axis)
+                key = LADDER_AXES.get(axis, "sizes")
+                joint = axis == JOINT_AXIS
+                value = label_size(asdict(size), axis) if joint else getattr(size, axis)
                 allowed = f"sizes that the model can have ({error})"
                 raise ConfigError(f"transfer.{key}", value, allowed) from error
 

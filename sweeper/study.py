@@ -54,9 +54,9 @@ class Study:
     def open(cls, folder: Path, storage: str | None = None) -> Study:
         """Open the study in `folder` for its driver: create, clean up and mirror what is missing.
 
-        `storage` is any Optuna RDB URL, by default the SQLite file `study.db` in the folder.
+        `storage` is any Optuna RDB URL, by default the journal file `study.journal` in the folder.
         BadInput when the folder or an external storage cannot be used, or another version of
-        sweeper wrote the study; a damaged `study.db` is set aside and rebuilt.
+        sweeper wrote the study; a damaged `study.journal` is set aside and rebuilt.
         """
         folder = folder.absolute()
         check_study_name(folder.name)

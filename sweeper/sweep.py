@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from sweeper.errors import SweeperError
-from sweeper.launch.cancel import Cancellation
 from sweeper.launch.executor import Context, JobState
-from sweeper.launch.leftovers import tidy
+from sweeper.launch.folder import Cancellation, tidy
 from sweeper.loop import Loop
 from sweeper.replay import Missing, Replay, replay_ladder
 from sweeper.report.log import notice_of

@@ -65,6 +65,7 @@ NAMES = {
         "standard",
         "umup",
     ],
+    "runner": ["engine"],
     "search": ["grid2d", "independent", "lr", "pairs", "random", "tpe"],
 }
 

@@ -96,7 +96,7 @@ class TestCompose:
             (["search.line.points=1"], r"search.line.points=1 .*search\.eta\.points"),
             (["study.zzzzzzzzzzzzzzzzz=1"], r"known: study\.name, study\.storage"),
             (["model.width.deep=1"], "model.width.deep=1 is refused"),
-            (["qqqq=1"], "known: .*parameterization, root, search"),
+            (["qqqq=1"], "known: .*parameterization, root, runner, search"),
             (["~qqqq"], "qqqq=None is refused"),
             (["+model=llama"], "the group is there already; write model=llama"),
             (["hydra.run.dir=/tmp"], "Hydra's own settings"),
@@ -181,7 +181,7 @@ class TestStudysConfig:
         monkeypatch.setenv("DEVICE", "cpu")
         words = ["transfer.widths=[16]", "runner.device=${oc.env:DEVICE}", "+a.b=1"]
         tree = read_tree(kept, [*words, "search.line={points: 3}"])
-        assert tree["transfer"]["widths"] == [16] and tree["launcher"]["device"] == "cpu"
+        assert tree["transfer"]["widths"] == [16] and tree["runner"]["device"] == "cpu"
         assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}
         assert tree["a"] == {"b": 1} and tree["model"]["width"] == 16
 

@@ -15,7 +15,7 @@ import pytest
 from sweeper.catalog import groups
 from sweeper.config import compose_tree
 from sweeper.settings import resolve
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 from tests.scripts import load
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
@@ -74,7 +74,7 @@ def test_claims_are_kept_with_figure_command_and_size(
     one = lab.Lab(name="x", words=["size=middle"])
     study = one.folder / "umup"
     study.mkdir(parents=True)
-    config = {"model": {"width": 8, "depth": 1}, "data": {"_target_": "sweeper.data.stdlib.Stdlib"}}
+    config = {"model": {"width": 8, "depth": 1}, "data": {"_target_": "sweeper.data.text.Stdlib"}}
     config["train"] = {"steps": 3, "batch_size": 2, "seq_len": 4}
     (study / "config.yaml").write_text(json.dumps(config))
     one.claim("paper, Fig. 1", "it | stays", "+0.1", "cannot say")

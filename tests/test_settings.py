@@ -89,7 +89,7 @@ def test_what_determines_a_trial() -> None:
     assert changed_default.spec({}, "float32", found.base) != found.spec({}, "float32", found.base)
 
 
-def test_a_rung_determines_a_trial_by_batch_and_steps_and_the_base_s_is_the_search_s_own() -> None:
+def test_a_ladder_size_sets_batch_and_steps_and_the_base_s_trials_are_the_search_s() -> None:
     found = resolve(BASE)
     plain = found.spec({}, "float32", found.base)
     assert found.spec({}, "float32", found.ladder_base) == plain
@@ -172,7 +172,7 @@ HERE = f"{__name__}."
             "a class with eps, hyperparameters, init, kind, settings, update, weight_decay",
         ),
         ("search", {"_target_": f"{HERE}Bare"}, "this has no conclude, no plan, no propose"),
-        ("launcher", {"_target_": f"{HERE}Bare"}, "this has no estimate"),
+        ("launcher", {"_target_": f"{HERE}Bare"}, "this has no device"),
         ("data", {"_target_": f"{HERE}Bare"}, "this has no prepare"),
         ("logger", {"_target_": f"{HERE}Bare"}, "a class with log, plan; this has no log, no plan"),
         ("logger", {"_target_": f"{HERE}Raises"}, "logger._target_=.*RuntimeError: boom, at"),

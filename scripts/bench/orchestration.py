@@ -131,7 +131,7 @@ OTHERS = [
 ]
 
 
-def instant(pack: Any, execution: Any, reporter: Any, pruner: Any) -> tuple[list[Any], list[Any]]:
+def instant(pack: Any, execution: Any, control: Any, pruner: Any) -> list[Any]:
     """In place of training: a result with a full curve for every trial, at once."""
     from sweeper.trial import Result
 
@@ -151,8 +151,8 @@ def instant(pack: Any, execution: Any, reporter: Any, pruner: Any) -> tuple[list
                 finished_at=time.time(),
             )
         )
-    reporter.progress(1.0)
-    return results, []
+    control.progress(1.0)
+    return results
 
 
 def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
         ends.append(time.perf_counter())
 
     profile = cProfile.Profile()
-    training = nullcontext() if side.trains else patch("sweeper.launch.inline.run_pack", instant)
+    training = nullcontext() if side.trains else patch("sweeper.runner.tasks.train", instant)
     with (
         StudyLock(settings.folder),
         Study.open(settings.folder) as study,

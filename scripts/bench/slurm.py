@@ -68,9 +68,7 @@ def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
         study.record = recorded  # type: ignore[method-assign]
         cpu, start = time.process_time(), time.perf_counter()
         with progress(settings, Output(people=quiet, watchers=quiet), "search", packs) as monitor:
-            Sweep(bench, study, settings.launcher, monitor, settings.logger).search(
-                lambda found, finished: None
-            )
+            Sweep(bench, study, monitor).search(lambda conclusion, finished: None)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         late = sorted(known[result.key] - result.finished_at for result in study.results())
         states = [result.status for result in study.results()]

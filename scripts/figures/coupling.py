@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from sweeper.report.documents import number
 from sweeper.report.plots import INK, LOSS, STRIP, STYLE
 from sweeper.search.coupling import row_optima
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 
 SCHEMES = {"mup": "muP", "umup": "u-muP"}
 PRINTED = {"mup": 0.08, "umup": 0.03}
@@ -70,13 +70,13 @@ def resampled(values: Sequence[float], seed: int) -> Any:
 
 def over_pairs(values: Sequence[float]) -> Estimate:
     """The mean over pairs, its interval by drawing the pairs anew."""
-    return Estimate.of(math.fsum(values) / len(values), resampled(values, 0))
+    return Estimate.from_draws(math.fsum(values) / len(values), resampled(values, 0))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """The mean of the first less that of the second; the two have other pairs."""
     value = over_pairs(first).value - over_pairs(second).value
-    return Estimate.of(value, resampled(first, 0) - resampled(second, 1))
+    return Estimate.from_draws(value, resampled(first, 0) - resampled(second, 1))
 
 
 def _less_coupled(

@@ -1,19 +1,19 @@
-"""What training asks of a corpus, and a corpus of tokens: one flat file with a held-out tail.
-
-Here too is what the sources of tokens share: reading token files.
-"""
+"""What training asks of a corpus, and a corpus of tokens: one flat file with a held-out tail."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper import files
 from sweeper.errors import BadInput, ConfigError
 
 Batch = tuple[NDArray[Any], NDArray[np.int64]]
@@ -57,7 +57,7 @@ class Corpus(Protocol):
         ...
 
 
-def drawn(seed: int, step: int, count: int, below: int) -> NDArray[np.int64]:
+def random_positions(seed: int, step: int, count: int, below: int) -> NDArray[np.int64]:
     """`count` random positions from 0 to `below` - 1, by `seed` and `step` (0 to 2**64 - 1)."""
     # Philox is a function of its key, and NumPy promises its raw stream (but not that of
     # `Generator`) forever; the bias of the remainder is below 1e-8 up to 1e11 positions.
@@ -66,7 +66,7 @@ def drawn(seed: int, step: int, count: int, below: int) -> NDArray[np.int64]:
     return (draws % np.uint64(below)).astype(np.int64)
 
 
-def spaced(count: int, room: int) -> NDArray[np.int64]:
+def even_positions(count: int, room: int) -> NDArray[np.int64]:
     """`count` positions evenly spaced from 0 to `room`."""
     return np.arange(count) * room // max(count - 1, 1)
 
@@ -77,7 +77,7 @@ class TokenCorpus:
 
     `path` is a flat token file: `.npy` of any integer type, or nanoGPT's raw uint16 `.bin`.
     `digest` is the SHA-256 (hex) of the content that the tokens follow from, `classes` the size
-    of the vocabulary, `heldout_fraction` the share of the tokens at the end that are never
+    of the vocabulary, `heldout_fraction` the fraction of the tokens, at the end, that is never
     trained on. A corpus is small and can be pickled: the file is mapped on first use.
     """
 
@@ -96,7 +96,7 @@ class TokenCorpus:
         return open_tokens(self.path)
 
     @property
-    def border(self) -> int:
+    def train_size(self) -> int:
         """Number of tokens in the train split: the index of the first that is held out."""
         return len(self.tokens) - round(len(self.tokens) * self.heldout_fraction)
 
@@ -110,23 +110,23 @@ class TokenCorpus:
 
     def check(self, batch_size: int, seq_len: int) -> None:
         """BadInput unless the train split fills one batch and the held-out split one window."""
-        count, border = len(self.tokens), self.border
-        if (need := batch_size * seq_len + 1) > border:
+        count, train_size = len(self.tokens), self.train_size
+        if (need := batch_size * seq_len + 1) > train_size:
             raise BadInput(
-                f"{self.path} is too short to train on: {border} of its {count} tokens are for "
+                f"{self.path} is too short to train on: {train_size} of its {count} tokens are for "
                 f"training, and one batch of {batch_size} x {seq_len} needs {need}; "
                 "use more text, or a smaller batch_size, seq_len or heldout"
             )
-        if (need := seq_len + 1) > count - border:
+        if (need := seq_len + 1) > count - train_size:
             raise BadInput(
-                f"{self.path} is too short to hold text out: {count - border} of its {count} "
+                f"{self.path} is too short to hold text out: {count - train_size} of its {count} "
                 f"tokens are held out, and one window of seq_len {seq_len} needs {need}; "
                 "use more text, a larger heldout or a smaller seq_len"
             )
 
     def positions(self, seed: int, step: int, batch_size: int, seq_len: int) -> NDArray[np.int64]:
         """First tokens of random windows of the train split [batch]."""
-        return drawn(seed, step, batch_size, self.border - seq_len)
+        return random_positions(seed, step, batch_size, self.train_size - seq_len)
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """Random windows of the train split: tokens and the ones that follow, [batch, seq]."""
@@ -139,7 +139,8 @@ class TokenCorpus:
         than all of them.
         """
         count = batches * batch_size
-        starts = self.border + spaced(count, len(self.tokens) - self.border - (seq_len + 1))
+        room = len(self.tokens) - self.train_size - (seq_len + 1)
+        starts = self.train_size + even_positions(count, room)
         for first in range(0, count, batch_size):
             yield self._windows(starts[first : first + batch_size], seq_len)
 
@@ -161,9 +162,9 @@ class Source(Protocol):
 
 
 def check_heldout(value: object) -> None:
-    """ConfigError unless `value` is a share of the tokens that leaves some on both sides."""
+    """ConfigError unless `value` is a fraction that leaves data on both sides."""
     if not isinstance(value, float) or not 0 < value < 1:
-        raise ConfigError("heldout", value, "the held-out share, above 0 and below 1")
+        raise ConfigError("heldout", value, "the held-out fraction, above 0 and below 1")
 
 
 def open_tokens(path: Path) -> NDArray[np.integer]:
@@ -202,3 +203,34 @@ def _map_npy(path: Path) -> NDArray[np.integer]:
             f"{path} holds {array.dtype} of shape {array.shape}; tokens are integers in one row"
         )
     return np.asarray(array)
+
+
+@contextmanager
+def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
+    """As `files.replacing`, the folder made if need be; BadInput when it cannot be written.
+
+    The unfinished file has a unique name: several jobs may prepare one corpus at once.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with files.replacing(path) as file:
+            yield file
+    except OSError as error:
+        raise BadInput(
+            f"the cache directory {path.parent} cannot be written: {error.strerror or error}"
+        ) from error
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Write a small record under `path`; BadInput as `replacing_in_cache`."""
+    with replacing_in_cache(path) as file:
+        file.write(json.dumps(record).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A record from `write_json`, or an empty one where there is none that can be read."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

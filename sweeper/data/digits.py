@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from sweeper.data.arrays import ArrayCorpus, save
+from sweeper.data.arrays import ArrayCorpus, save_arrays
 from sweeper.data.corpus import check_heldout
 from sweeper.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """1,797 images of 8 x 8 pixels from 0 to 16, of which the share `heldout` is held out.
+    """1,797 images of 8 x 8 pixels from 0 to 16, of which the fraction `heldout` is held out.
 
     The order is shuffled once and for all: the set lists writers one after the other.
     """
@@ -26,7 +26,7 @@ class Digits:
     input_shape: ClassVar[tuple[int, ...]] = (8, 8)
 
     def __post_init__(self) -> None:
-        """ConfigError for a share that leaves nothing on a side."""
+        """ConfigError for a fraction that leaves nothing on a side."""
         check_heldout(self.heldout)
 
     def prepare(self, cache: Path) -> ArrayCorpus:
@@ -41,5 +41,5 @@ class Digits:
         images, labels = load_digits(return_X_y=True)
         order = sorted(range(len(labels)), key=lambda i: hashlib.sha256(str(i).encode()).digest())
         inputs = images.reshape(-1, *self.input_shape).astype(np.uint8)[order]
-        border = len(labels) - round(len(labels) * self.heldout)
-        return save(cache, inputs, labels.astype(np.uint8)[order], border)
+        train_size = len(labels) - round(len(labels) * self.heldout)
+        return save_arrays(cache, inputs, labels.astype(np.uint8)[order], train_size)

@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from sweeper.data.arrays import ArrayCorpus, Bytes, save
+from sweeper.data.arrays import ArrayCorpus, ByteArray, save_arrays
 from sweeper.errors import BadInput, ConfigError
 
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}
@@ -43,14 +43,14 @@ class Idx:
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
         """An image's shape, from the header alone; BadInput as `prepare`."""
-        return header(self.file("train", "images"))[1:]
+        return read_shape(self.file("train", "images"))[1:]
 
     def prepare(self, cache: Path) -> ArrayCorpus:
         """The corpus; BadInput for a file that is missing, not alone, or no idx file of bytes."""
         inputs, labels = {}, {}
         for split in SPLITS:
-            inputs[split] = read(self.file(split, "images"))
-            labels[split] = read(self.file(split, "labels"))
+            inputs[split] = read_idx(self.file(split, "images"))
+            labels[split] = read_idx(self.file(split, "labels"))
             if labels[split].shape != inputs[split].shape[:1]:
                 raise BadInput(
                     f"{self.path}: {inputs[split].shape[0]} {split} images, and labels of shape "
@@ -58,49 +58,50 @@ class Idx:
                 )
         if inputs["train"].shape[1:] != inputs["test"].shape[1:]:
             raise BadInput(f"{self.path}: train and test images differ in shape")
-        border = len(labels["train"])
+        train_size = len(labels["train"])
         images, targets = (np.concatenate([p["train"], p["test"]]) for p in (inputs, labels))
-        return save(cache, images, targets, border)
+        return save_arrays(cache, images, targets, train_size)
 
     def file(self, split: str, kind: str) -> Path:
         """The one file of a split; BadInput when there is none, or more than one."""
         folder = Path(os.path.expanduser(self.path))
         if not folder.is_dir():
             raise BadInput(f"{folder} is no folder; give the one with the idx files")
-        found = sorted(
+        candidates = sorted(
             path
             for path in folder.iterdir()
             if kind in path.name
             and "idx" in path.name
             and any(w in path.name for w in SPLITS[split])
         )
-        plain = {path.name.removesuffix(".gz"): path for path in reversed(found)}
+        # A file and its .gz count as one; the unpacked one comes last and is taken.
+        plain = {path.name.removesuffix(".gz"): path for path in reversed(candidates)}
         if len(plain) != 1:
-            names = ", ".join(path.name for path in found) or "none"
+            names = ", ".join(path.name for path in candidates) or "none"
             example = f"{SPLITS[split][0]}-{kind}-idx{3 if kind == 'images' else 1}-ubyte[.gz]"
             raise BadInput(f"{folder} must have one file such as {example}; found: {names}")
         return plain.popitem()[1]
 
 
-def opened(path: Path) -> BinaryIO:
+def open_idx(path: Path) -> BinaryIO:
     """The file, unpacked as it is read if its name ends in .gz."""
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def header(path: Path) -> tuple[int, ...]:
-    """The sizes that an idx file tells; BadInput as `read`."""
+def read_shape(path: Path) -> tuple[int, ...]:
+    """The sizes that an idx file tells; BadInput as `read_idx`."""
     try:
-        with opened(path) as file:
-            return _sizes(path, file)
+        with open_idx(path) as file:
+            return _read_header(path, file)
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
 
 
-def read(path: Path) -> Bytes:
+def read_idx(path: Path) -> ByteArray:
     """The values of an idx file; BadInput for anything but one of unsigned bytes, whole."""
     try:
-        with opened(path) as file:
-            sizes = _sizes(path, file)
+        with open_idx(path) as file:
+            sizes = _read_header(path, file)
             data = file.read()
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
@@ -109,8 +110,8 @@ def read(path: Path) -> Bytes:
     return np.frombuffer(data, np.uint8).reshape(sizes)
 
 
-def _sizes(path: Path, file: BinaryIO) -> tuple[int, ...]:
-    """Read the header."""
+def _read_header(path: Path, file: BinaryIO) -> tuple[int, ...]:
+    """Read the header: the sizes; BadInput for any other content than unsigned bytes."""
     magic = file.read(4)
     if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:
         raise BadInput(f"{path} is no idx file of unsigned bytes (it begins with {magic.hex()})")

@@ -12,14 +12,13 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.cache import read_json, write_json
-from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens
+from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens, read_json, write_json
 from sweeper.errors import BadInput, ConfigError
 from sweeper.trial import digest
 
-CHUNK = 2**22
+CHUNK_TOKENS = 2**22
 """Tokens that are looked at at once."""
-LARGEST = 2**31
+MAX_VOCAB_SIZE = 2**31
 """No vocabulary is larger; it keeps ids apart from garbage, and within an int64."""
 
 
@@ -29,7 +28,7 @@ class Tokens:
 
     A `.bin` holds uint16, little-endian, without a header (nanoGPT's format); a `.npy` one row
     of integers of any type. `vocab_size` None stands for the largest id and one. `heldout` is
-    the share of the tokens held out, at the end.
+    the fraction of the tokens held out, at the end.
     """
 
     path: str
@@ -37,72 +36,72 @@ class Tokens:
     heldout: float = 0.05
 
     def __post_init__(self) -> None:
-        """ConfigError for a path that is none, or a vocabulary or share out of range."""
+        """ConfigError for a path that is none, or a vocabulary or fraction out of range."""
         check_heldout(self.heldout)
         if not isinstance(self.path, str) or not self.path:
             raise ConfigError("path", self.path, "a token file, .bin (uint16) or .npy")
         size = self.vocab_size
-        if size is not None and (type(size) is not int or not 1 <= size <= LARGEST):
-            raise ConfigError("vocab_size", size, f"null, or from 1 to {LARGEST}")
+        if size is not None and (type(size) is not int or not 1 <= size <= MAX_VOCAB_SIZE):
+            raise ConfigError("vocab_size", size, f"null, or from 1 to {MAX_VOCAB_SIZE}")
 
     def prepare(self, cache: Path) -> TokenCorpus:
-        """The corpus; `cache` keeps what a scan of the file found, for the next time.
+        """The corpus; `cache` keeps the scan of the file for the next time.
 
         BadInput for a file that holds anything but tokens of the vocabulary (naming the first
         other id and its position), and where the cache cannot be written.
         """
         path = Path(os.path.expanduser(self.path)).resolve()
         tokens = open_tokens(path)
-        found = scanned(path, tokens, cache.resolve())
-        classes = self.vocab_size or min(found.high + 1, LARGEST)
-        if found.low < 0 or found.high >= classes:
-            refuse(path, tokens, classes)
+        scan = cached_scan(path, tokens, cache.resolve())
+        classes = self.vocab_size or min(scan.high + 1, MAX_VOCAB_SIZE)
+        if scan.low < 0 or scan.high >= classes:
+            raise_out_of_range(path, tokens, classes)
         return TokenCorpus(
-            path=path, digest=found.digest, classes=classes, heldout_fraction=self.heldout
+            path=path, digest=scan.digest, classes=classes, heldout_fraction=self.heldout
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scan:
-    """What one pass over a token file finds: its SHA-256, and the lowest and highest id."""
+class TokenScan:
+    """Facts of a token file: its SHA-256, and the lowest and highest id."""
 
     digest: str
     low: int
     high: int
 
 
-def scanned(path: Path, tokens: NDArray[np.integer], cache: Path) -> Scan:
+def cached_scan(path: Path, tokens: NDArray[np.integer], cache: Path) -> TokenScan:
     """The scan of `path`, from the cache where the file is as it was: minutes for 10 GB."""
     state = path.stat()
     key = digest([str(path), state.st_size, state.st_mtime_ns])
     sidecar = cache / f"scan-{key}.json"
     record = read_json(sidecar)
-    if record.keys() == Scan.__dataclass_fields__.keys():
-        return Scan(**record)
-    found = scan(tokens)
-    write_json(sidecar, asdict(found))
-    return found
+    if record.keys() == TokenScan.__dataclass_fields__.keys():
+        return TokenScan(**record)
+    scan = scan_tokens(tokens)
+    write_json(sidecar, asdict(scan))
+    return scan
 
 
-def scan(tokens: NDArray[np.integer]) -> Scan:
+def scan_tokens(tokens: NDArray[np.integer]) -> TokenScan:
     """Read all tokens once, in chunks."""
     content, lows, highs = hashlib.sha256(tokens.dtype.str.encode()), [], []
-    for _, chunk in chunks(tokens):
+    for _, chunk in token_chunks(tokens):
         content.update(chunk.view(np.uint8).data)
         lows.append(int(chunk.min()))
         highs.append(int(chunk.max()))
-    return Scan(digest=content.hexdigest(), low=min(lows), high=max(highs))
+    return TokenScan(digest=content.hexdigest(), low=min(lows), high=max(highs))
 
 
-def chunks(tokens: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.integer]]]:
+def token_chunks(tokens: NDArray[np.integer]) -> Iterator[tuple[int, NDArray[np.integer]]]:
     """All tokens in turn, each chunk beside the position of its first."""
-    for start in range(0, len(tokens), CHUNK):
-        yield start, tokens[start : start + CHUNK]
+    for start in range(0, len(tokens), CHUNK_TOKENS):
+        yield start, tokens[start : start + CHUNK_TOKENS]
 
 
-def refuse(path: Path, tokens: NDArray[np.integer], classes: int) -> NoReturn:
+def raise_out_of_range(path: Path, tokens: NDArray[np.integer], classes: int) -> NoReturn:
     """BadInput that names the first id out of range, which only this error needs to look up."""
-    for start, chunk in chunks(tokens):
+    for start, chunk in token_chunks(tokens):
         outside = np.flatnonzero((chunk < 0) | (chunk >= classes))
         if len(outside):
             at = int(outside[0])

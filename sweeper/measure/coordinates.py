@@ -18,12 +18,12 @@ from sweeper.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class ModuleMeasurement:
     """One module's output on a fixed batch: its RMS at first, and that of its change by each step.
 
-    `own` is the part of the change that the module's own parameters make, empty if it has none;
-    `role` is that of the largest of them, None likewise. `entries` counts the output's entries:
-    those of logits, say, are as many at every width.
+    `direct_changes` are the part of the change that the module's parameters make themselves, empty
+    if it has none; `role` is that of the largest parameter, None likewise. `entries` counts the
+    output's entries: those of logits, say, are as many at every width.
     """
 
     name: str
@@ -31,10 +31,10 @@ class Moved:
     entries: int
     rms: float
     changes: tuple[float, ...]
-    own: tuple[float, ...]
+    direct_changes: tuple[float, ...]
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Moved:
+    def from_json(cls, record: Mapping[str, Any]) -> ModuleMeasurement:
         """From its fields as JSON."""
         role = record["role"]
         return cls(
@@ -43,17 +43,17 @@ class Moved:
             entries=record["entries"],
             rms=float(record["rms"]),
             changes=tuple(map(float, record["changes"])),
-            own=tuple(map(float, record["own"])),
+            direct_changes=tuple(map(float, record["direct_changes"])),
         )
 
 
-def moved(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[Moved]:
+def measure_modules(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[ModuleMeasurement]:
     """Train `trial` on one batch, its first, and re-evaluate that batch after every step.
 
     The change by step t is RMS(x_t - x_0) over all entries of the module's output, what is one
-    number (a loss) left out. Own parameters W make RMS(f(W_t, z_t) - f(W_0, z_t)) of it, z_t
-    being the module's input. Modules are in the order in which they last returned, and are
-    evaluated in evaluation mode.
+    number (a loss) left out. The direct change is RMS(f(W_t, z_t) - f(W_0, z_t)), with W the
+    module's own parameters and z_t its input at that time. Modules are in the order in which
+    they last returned, and are evaluated in evaluation mode.
     """
     run = PackRun(Pack(trials=(trial,), corpus=Repeated(corpus)), device)
     start = {name: value.detach()[0].clone() for name, value in run.params.items()}
@@ -65,13 +65,13 @@ def moved(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[Moved]:
             run.program.release()
     roles = _roles(run)
     return [
-        Moved(
+        ModuleMeasurement(
             name=name,
             role=roles.get(name),
             entries=sum(x.numel() for x in tensors),
             rms=rms(tensors),
             changes=tuple(changes[name] for changes, _ in seen),
-            own=tuple(own[name] for _, own in seen if name in own),
+            direct_changes=tuple(direct[name] for _, direct in seen if name in direct),
         )
         for name, tensors in before.items()
     ]
@@ -96,12 +96,12 @@ Outputs = dict[str, list[Tensor]]
 def _differences(
     before: Outputs, run: PackRun, start: Mapping[str, Tensor]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """After one more step: RMS by name of all changes, and of the modules' own."""
+    """After one more step: RMS by name of all changes, and of the direct ones."""
     run.step()
-    after, own = _evaluated(run, start)
+    after, restarted = _evaluated(run, start)
     return (
         {name: _change(tensors, before[name]) for name, tensors in after.items()},
-        {name: _change(after[name], tensors) for name, tensors in own.items()},
+        {name: _change(after[name], tensors) for name, tensors in restarted.items()},
     )
 
 
@@ -116,22 +116,22 @@ def _change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
 
 
 def _evaluated(run: PackRun, start: Mapping[str, Tensor]) -> tuple[Outputs, Outputs]:
-    """Outputs on the run's batch as its weights are now, and as they were with `start`'s."""
+    """Outputs on the run's batch with its weights as they are now, and restarted at `start`."""
     found: Outputs = {}
-    own: Outputs = {}
+    restarted: Outputs = {}
     x, y = run.feed.batch(0)
-    with listening(run.program.model, start, found, own), run.precision():
+    with listening(run.program.model, start, found, restarted), run.precision():
         run.program.evaluate(run.params, run.buffers, x, y)
-    return found, own
+    return found, restarted
 
 
 @contextmanager
 def listening(
-    model: nn.Module, start: Mapping[str, Tensor], found: Outputs, own: Outputs
+    model: nn.Module, start: Mapping[str, Tensor], found: Outputs, restarted: Outputs
 ) -> Iterator[None]:
     """Put modules' outputs into `found` while `model` runs.
 
-    Into `own` go the outputs that their inputs would have led to with the parameters of `start`.
+    Into `restarted` go the outputs that their inputs would have led to with `start`'s parameters.
     """
     again = False
 
@@ -144,7 +144,7 @@ def listening(
             if old:
                 again = True
                 try:
-                    _add(own, name, functional_call(module, dict(old), args, kwargs))
+                    _add(restarted, name, functional_call(module, dict(old), args, kwargs))
                 finally:
                     again = False
 

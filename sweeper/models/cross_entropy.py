@@ -14,26 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sweeper.models.fp8 import Formats
 from sweeper.models.scaled import CrossEntropy, Linear, scale_gradient, tokens_in
 
-CLASSES = 4096
+MIN_CHUNKED_CLASSES = 4096
 """The loss is computed in chunks from this many classes on; below, the logits are small."""
-ENTRIES = 2**24
-"""Logits held at once, over all stacked trials,"""
-ROWS = 128
-"""unless these are fewer than this many tokens' of a trial: smaller products are slow."""
+MAX_LOGITS = 2**24
+"""Logits held at once, over all stacked trials. MIN_TOKENS goes before."""
+MIN_TOKENS = 128
+"""A chunk has no fewer tokens of a trial: smaller products are slow."""
 
 
 def head_loss(head: Linear, loss: CrossEntropy, x: Tensor, targets: Tensor) -> Tensor:
     """`loss(head(x), targets)`: [..., width] and [...] integers in 0 .. V-1 -> a scalar.
 
-    In chunks if there are CLASSES classes or more. A head in FP8 or with a hook, and models on the
-    meta device, which are watched for what their parameters do, take the plain way. In chunks the
-    hooks of `loss` are not called, and the buffers of both get no gradient.
+    In chunks if there are MIN_CHUNKED_CLASSES or more. A head in FP8 or with a hook, and models on
+    the meta device, which the classifier traces, take the plain way. In chunks the hooks of `loss`
+    are not called, and the buffers of both get no gradient.
     """
-    watched = x.is_meta or bool(head._forward_hooks)
-    if head.out_features < CLASSES or head.formats != Formats() or watched:
+    observed = x.is_meta or bool(head._forward_hooks)
+    if head.out_features < MIN_CHUNKED_CLASSES or head.formats is not None or observed:
         plain: Tensor = loss(head(x), targets)
         return plain
     weight: Tensor = head.weight
@@ -61,7 +60,7 @@ def _unit_gradients(
     tokens = tokens_in(x)
     gradient = tokens * loss.classes / sqrt(loss.classes - 1) / loss.logit
     weight = scale_gradient(weight, gradient / (sqrt(tokens) * head.multiplier))
-    backward = head.backward_multiplier / head.multiplier if head.own_backward else 1
+    backward = head.backward_multiplier / head.multiplier if head.has_backward_multiplier else 1
     return scale_gradient(x, gradient * backward), weight
 
 
@@ -87,27 +86,27 @@ def _chunked(
     total = torch.zeros(trials, dtype=wide, device=x.device)
     dx = torch.empty_like(x if train else x[:0])
     dw = torch.zeros_like(weight if train else weight[:0], dtype=wide)
-    rows = max(ROWS, ENTRIES // (trials * classes))
+    count = max(MIN_TOKENS, MAX_LOGITS // (trials * classes))
     with torch.autocast(x.device.type, enabled=False):
-        for start in range(0, tokens, rows):
-            part = x[:, start : start + rows].to(dtype)
-            index = targets[:, start : start + rows, None]
+        for start in range(0, tokens, count):
+            part = x[:, start : start + count].to(dtype)
+            index = targets[:, start : start + count, None]
             logits = torch.bmm(part, low.mT).to(wide).mul_(factor)
-            total += _take(logits, index, factor / tokens)
+            total += _losses(logits, index, factor / tokens)
             if train:
-                share = logits.to(dtype)
-                dx[:, start : start + rows] = torch.bmm(share, low)
-                dw += torch.bmm(share.mT, part)
+                gradient = logits.to(dtype)  # what `_losses` left there
+                dx[:, start : start + count] = torch.bmm(gradient, low)
+                dw += torch.bmm(gradient.mT, part)
     return total / tokens, dx, dw.to(weight.dtype)
 
 
-def _take(logits: Tensor, index: Tensor, factor: Tensor) -> Tensor:
+def _losses(logits: Tensor, index: Tensor, factor: Tensor) -> Tensor:
     """Sums [K] of the losses of `logits` [K, n, V]; in place, their gradients times `factor`."""
     chosen = logits.gather(-1, index)
-    most = logits.amax(-1, keepdim=True)
-    mass = logits.sub_(most).exp_().sum(-1, keepdim=True)
+    highest = logits.amax(-1, keepdim=True)  # taken out, so that no exponential overflows
+    mass = logits.sub_(highest).exp_().sum(-1, keepdim=True)
     logits.mul_(factor / mass).scatter_add_(-1, index, -factor.expand_as(chosen))
-    return (mass.log() + most - chosen).sum((1, 2))
+    return (mass.log() + highest - chosen).sum((1, 2))
 
 
 @_chunked.register_fake

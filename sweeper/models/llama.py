@@ -39,13 +39,13 @@ class SelfAttention(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, width: int, head_size: int, seq_len: int, *, unit: bool, fp8: Fp8) -> None:
+    def __init__(self, width: int, head_size: int, seq_len: int, *, unit: bool) -> None:
         """`width // head_size` heads."""
         super().__init__()
         self.heads, self.head_size = width // head_size, head_size
-        self.qkv = Linear(width, 3 * width, unit=unit, formats=fp8.hidden)
+        self.qkv = Linear(width, 3 * width, unit=unit)
         self.core = Attention(head_size, seq_len, causal=True, unit=unit)
-        self.out = Linear(width, width, unit=unit, formats=fp8.attention_out)
+        self.out = Linear(width, width, unit=unit)
         cos, sin = rotary_table(seq_len, head_size)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -64,12 +64,12 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU: `down(up(x) * silu(gate(x)))` with up and gate fused."""
 
-    def __init__(self, width: int, hidden: int, *, unit: bool, fp8: Fp8) -> None:
+    def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
         """`hidden` is the inner width."""
         super().__init__()
-        self.up_gate = Linear(width, 2 * hidden, unit=unit, formats=fp8.hidden)
+        self.up_gate = Linear(width, 2 * hidden, unit=unit)
         self.act = GatedSiLU(unit=unit)
-        self.down = Linear(hidden, width, unit=unit, formats=fp8.ffn_down)
+        self.down = Linear(hidden, width, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> the same shape."""
@@ -86,12 +86,10 @@ class Block(nn.Module):
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width, gain=model.norm_gain)
-        self.attention = SelfAttention(
-            model.width, model.head_size, model.seq_len, unit=unit, fp8=model.fp8
-        )
+        self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
         self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain)
-        self.ffn = FeedForward(model.width, model.ffn_width, unit=unit, fp8=model.fp8)
+        self.ffn = FeedForward(model.width, model.ffn_width, unit=unit)
         self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,8 +131,9 @@ class Llama(nn.Module):
         self.embedding = Embedding(classes, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
         self.norm = RMSNorm(width, gain=norm_gain)
-        self.head = Linear(width, classes, unit=unit, readout=True, formats=self.fp8.head)
+        self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
+        self.fp8.apply_to(self)
 
     @staticmethod
     def check(width: int, depth: int, head_size: int, ffn_ratio: float) -> None:

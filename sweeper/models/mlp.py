@@ -36,14 +36,12 @@ class MLP(nn.Module):
                 raise ConfigError(key, value, "at least 1")
         self.width, self.depth, self.input_shape = width, depth, tuple(input_shape)
         self.fp8 = fp8 or Fp8()
-        hidden, head = self.fp8.hidden, self.fp8.head
-        self.input = Projection(prod(input_shape), width, unit=unit, formats=hidden)
-        self.layers = nn.ModuleList(
-            Linear(width, width, unit=unit, formats=hidden) for _ in range(depth)
-        )
+        self.input = Projection(prod(input_shape), width, unit=unit)
+        self.layers = nn.ModuleList(Linear(width, width, unit=unit) for _ in range(depth))
         self.act = Activation("relu", unit=True)
-        self.head = Linear(width, classes, unit=unit, readout=True, formats=head)
+        self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
+        self.fp8.apply_to(self)
 
     def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, classes] of `inputs` [batch, ...]; with `targets` [batch], the loss."""

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sweeper.models.fp8 import Formats, round_gradient, round_value
 from sweeper.scaling.spec import ScaledOp
+
+if TYPE_CHECKING:
+    from sweeper.models.fp8 import Formats
 
 
 def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
@@ -60,8 +62,8 @@ class Linear(ScaledModule):
 
     With `unit`, the weight's gradient is divided by the root of the number of tokens in place
     of its multiplication (u-muP paper, A.4). With `unit` and `readout`, the gradient to x
-    carries `backward_multiplier` in place of `multiplier`. `formats` rounds the operands of
-    the product; the multiplier comes after it, forward and backward (ibid., A.4).
+    carries `backward_multiplier` in place of `multiplier`. `formats` compute the product in
+    simulated FP8 (see `fp8.py`).
     """
 
     multiplier: Tensor
@@ -79,11 +81,11 @@ class Linear(ScaledModule):
     ) -> None:
         """Shapes as in `nn.Linear`; `readout` for the last layer."""
         super().__init__(unit=unit)
-        self.own_backward = unit and readout
-        if self.own_backward:
+        self.has_backward_multiplier = unit and readout
+        if self.has_backward_multiplier:
             self.register_buffer("backward_multiplier", torch.ones(()), persistent=False)
         self.in_features, self.out_features = in_features, out_features
-        self.formats = formats or Formats()
+        self.formats = formats if formats and formats.casts else None
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,11 +93,11 @@ class Linear(ScaledModule):
         weight: Tensor = self.weight
         if self.unit:
             weight = scale_gradient(weight, 1 / (sqrt(tokens_in(x)) * self.multiplier))
-        if self.own_backward:
+        if self.has_backward_multiplier:
             x = scale_gradient(x, self.backward_multiplier / self.multiplier)
-        x = round_value(x, self.formats.input)
-        y = F.linear(x, round_value(weight, self.formats.weight)) * self.multiplier
-        return round_gradient(y, self.formats.gradient)
+        if self.formats is not None:
+            return self.formats.product(x, weight, self.multiplier)
+        return F.linear(x, weight) * self.multiplier
 
 
 class Projection(Linear):

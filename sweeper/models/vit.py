@@ -42,13 +42,13 @@ def patches(images: Tensor, size: int) -> Tensor:
 class SelfAttention(nn.Module):
     """Multi-head attention in both directions (eq. 1.12)."""
 
-    def __init__(self, width: int, head_size: int, tokens: int, *, unit: bool, fp8: Fp8) -> None:
+    def __init__(self, width: int, head_size: int, tokens: int, *, unit: bool) -> None:
         """`width // head_size` heads; `tokens` is the number of patches."""
         super().__init__()
         self.head_size = head_size
-        self.qkv = Linear(width, 3 * width, unit=unit, formats=fp8.hidden)
+        self.qkv = Linear(width, 3 * width, unit=unit)
         self.core = Attention(head_size, tokens, causal=False, unit=unit)
-        self.out = Linear(width, width, unit=unit, formats=fp8.attention_out)
+        self.out = Linear(width, width, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, width] -> the same shape."""
@@ -61,12 +61,12 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     """`down(gelu(up(x)))`."""
 
-    def __init__(self, width: int, hidden: int, *, unit: bool, fp8: Fp8) -> None:
+    def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
         """`hidden` is the inner width."""
         super().__init__()
-        self.up = Linear(width, hidden, unit=unit, formats=fp8.hidden)
+        self.up = Linear(width, hidden, unit=unit)
         self.act = Activation("gelu", unit=unit)
-        self.down = Linear(hidden, width, unit=unit, formats=fp8.ffn_down)
+        self.down = Linear(hidden, width, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> the same shape."""
@@ -81,12 +81,10 @@ class Block(nn.Module):
         """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
-        self.attention = SelfAttention(
-            model.width, model.head_size, model.tokens, unit=unit, fp8=model.fp8
-        )
+        self.attention = SelfAttention(model.width, model.head_size, model.tokens, unit=unit)
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
         hidden = model.ffn_ratio * model.width
-        self.ffn = FeedForward(model.width, hidden, unit=unit, fp8=model.fp8)
+        self.ffn = FeedForward(model.width, hidden, unit=unit)
         self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,11 +126,12 @@ class ViT(nn.Module):
         self.fp8 = fp8 or Fp8()
         self.tokens = (high // patch_size) * (wide // patch_size)
         entries = patch_size**2 * (channels or [1])[0]
-        self.patch = Projection(entries, width, unit=unit, formats=self.fp8.hidden)
+        self.patch = Projection(entries, width, unit=unit)
         self.position = Embedding(self.tokens, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
-        self.head = Linear(width, classes, unit=unit, readout=True, formats=self.fp8.head)
+        self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
+        self.fp8.apply_to(self)
 
     @staticmethod
     def check(width: int, depth: int, patch_size: int, head_size: int, ffn_ratio: int) -> None:

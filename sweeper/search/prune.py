@@ -249,41 +249,36 @@ def _median(losses: Sequence[float], count: int) -> list[bool]:
     import optuna
 
     study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
-    complete = optuna.trial.TrialState.COMPLETE
-    study.add_trials([_optuna_trial(loss, complete) for loss in losses])
+    study.add_trials(
+        [optuna.trial.create_trial(value=loss, intermediate_values={1: loss}) for loss in losses]
+    )
     return [_should_prune(study, loss) for loss in losses[-count:]]
 
 
 def _halving(losses: Sequence[float], count: int) -> list[bool]:
     """Which of the last `count` are not the best of HALVING_FACTOR at the rung.
 
-    Asking leaves the trial itself in the study, so that every one needs a study of its own.
+    Optuna marks the trials that it was asked about, and compares a trial with those alone. So it
+    is asked about all of them first. Then it is asked about each again, in a study with all
+    others: the question leaves the trial in the study, where it would count for the next.
     """
     import optuna
 
-    # The attribute is how Optuna's pruner marks a trial that has been at the rung.
-    pruned, key = optuna.trial.TrialState.PRUNED, "completed_rung_0"
-    trials = [_optuna_trial(loss, pruned, {key: loss}) for loss in losses]
-    stop = []
-    for index in range(len(losses) - count, len(losses)):
+    def new_study() -> optuna.Study:
         pruner = optuna.pruners.SuccessiveHalvingPruner(
             min_resource=1, reduction_factor=HALVING_FACTOR
         )
-        study = optuna.create_study(pruner=pruner)
-        study.add_trials(trials[:index] + trials[index + 1 :])
+        return optuna.create_study(pruner=pruner)
+
+    first = new_study()
+    for loss in losses:
+        _should_prune(first, loss)
+    marked, stop = first.get_trials(deepcopy=False), []
+    for index in range(len(losses) - count, len(losses)):
+        study = new_study()
+        study.add_trials(marked[:index] + marked[index + 1 :])
         stop.append(_should_prune(study, losses[index]))
     return stop
-
-
-def _optuna_trial(
-    loss: float, state: optuna.trial.TrialState, attributes: dict[str, Any] | None = None
-) -> optuna.trial.FrozenTrial:
-    """A trial as Optuna should see it: at its first step, which stands for the rung."""
-    import optuna
-
-    return optuna.trial.create_trial(
-        state=state, value=loss, intermediate_values={1: loss}, system_attrs=attributes
-    )
 
 
 def _should_prune(study: optuna.Study, loss: float) -> bool:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import BadInput
-from sweeper.scaling.names import with_layer
 from sweeper.scaling.prescription import AbsorbedParam
+from sweeper.scaling.spec import with_layer
 from sweeper.training.draw import normal
 
 WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}

@@ -78,7 +78,7 @@ class TestSearch:
         sweeper("search", *TINY, "study=a", "root=deep/er", "logger=jsonl")
         folder = workplace / "deep/er/a"
         names = {path.name for path in folder.iterdir()}
-        assert {"config.yaml", "study.db", "results", "search.json", "report.html"} <= names
+        assert {"config.yaml", "study.journal", "results", "search.json", "report.html"} <= names
         assert len((folder / "trials.jsonl").read_text().splitlines()) == 3
         assert sorted(path.name for path in workplace.iterdir()) == ["deep", "text.txt"]
         assert {path.name for path in (workplace / "deep/er").iterdir()} == {".cache", "a"}
@@ -132,12 +132,12 @@ class TestAgain:
     ) -> None:
         damaged = min(results(study))
         rewrite_results(study, lambda lines: ["{" if damaged in line else line for line in lines])
-        (study / "study.db").write_bytes(b"garbage" * 1000)
+        (study / "study.journal").write_bytes(b"garbage" * 1000)
         (study / "config.yaml").write_text("{{{")
         answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 0 and trained == [damaged]
         assert "Note: the result file" in answer.out and "was damaged" in answer.out
-        assert (study / "study.db.damaged-1").is_file() and "width: 16" in yaml_of(study)
+        assert (study / "study.journal.damaged-1").is_file() and "width: 16" in yaml_of(study)
 
 
 class TestDryRun:
@@ -185,7 +185,7 @@ class TestTrouble:
             raise RuntimeError("no such kernel")
 
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.launch.packs.train", fail)
+            patch.setattr("sweeper.runner.tasks.train", fail)
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1
         note = "Note: 3 trials failed and will be tried again next time: RuntimeError: no such"

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sweeper.data.cache import read_json, replacing, write_json
-from sweeper.data.corpus import Batch, TokenCorpus, open_tokens
+from sweeper.data.corpus import (
+    Batch,
+    TokenCorpus,
+    open_tokens,
+    read_json,
+    replacing_in_cache,
+    write_json,
+)
 from sweeper.errors import BadInput
 
 COUNT = 1000
@@ -50,7 +56,7 @@ def test_a_batch_is_windows_of_the_train_split(
     batch = joined(data.batch(seed, step, size, length))
     assert batch.dtype == np.int64 and batch.shape == (size, length + 1)
     assert (np.diff(batch) == 1).all()
-    assert batch.min() >= 0 and batch.max() < data.border
+    assert batch.min() >= 0 and batch.max() < data.train_size
 
 
 @given(seed=seeds, step=seeds, size=sizes, length=lengths)
@@ -79,7 +85,7 @@ def test_batches_are_the_same_on_every_machine_and_version(folder: Path) -> None
 def test_windows_cover_the_whole_train_split(folder: Path) -> None:
     data = corpus(folder)
     drawn = np.concatenate([joined(data.batch(0, step, 500, 1)) for step in range(20)])
-    assert set(drawn.ravel()) == set(range(data.border))
+    assert set(drawn.ravel()) == set(range(data.train_size))
 
 
 @given(size=sizes, length=lengths, batches=st.integers(1, 5), heldout=st.floats(0.05, 0.6))
@@ -92,7 +98,7 @@ def test_heldout_windows_never_touch_the_train_split(
     assert [batch.shape for batch in found] == [(size, length + 1)] * batches
     rows = np.concatenate(found)
     assert (np.diff(rows) == 1).all()
-    assert rows.min() == data.border and rows.max() < COUNT
+    assert rows.min() == data.train_size and rows.max() < COUNT
     assert len(rows) == 1 or rows.max() == COUNT - 1
     again = map(joined, data.heldout(size, length, batches))
     assert all(np.array_equal(one, two) for one, two in zip(found, again, strict=True))
@@ -103,10 +109,10 @@ def test_what_passes_the_check_can_be_used(
     folder: Path, size: int, length: int, count: int, heldout: float
 ) -> None:
     data = corpus(folder, heldout, count)
-    enough = data.border > size * length and count - data.border > length
+    enough = data.train_size > size * length and count - data.train_size > length
     if enough:
         data.check(size, length)
-        assert joined(data.batch(0, 0, size, length)).max() < data.border
+        assert joined(data.batch(0, 0, size, length)).max() < data.train_size
     else:
         with pytest.raises(BadInput, match="too short"):
             data.check(size, length)
@@ -153,7 +159,7 @@ def test_a_file_takes_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     write_json(path, {"a": 1})
 
     def fail() -> None:
-        with replacing(path) as file:
+        with replacing_in_cache(path) as file:
             file.write(b"half")
             raise KeyboardInterrupt
 
@@ -171,7 +177,7 @@ def test_a_broken_record_is_an_empty_one(tmp_path: Path, content: bytes) -> None
 
 def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     def fill() -> None:
-        with replacing(tmp_path / "x"):
+        with replacing_in_cache(tmp_path / "x"):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(BadInput, match=rf"{tmp_path} cannot be written: No space left"):

@@ -16,7 +16,7 @@ def test_the_digits(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     corpus = Digits().prepare(tmp_path)
     assert corpus.classes == 10 and corpus.input_shape == (8, 8) == Digits.input_shape
-    assert corpus.border == 1797 - 359
+    assert corpus.train_size == 1797 - 359
     x, y = corpus.batch(0, 0, 64, 1)
     assert x.shape == (64, 8, 8) and x.dtype == np.float32 and y.dtype == np.int64
     assert set(y) == set(range(10))
@@ -28,7 +28,7 @@ def test_the_digits(tmp_path: Path) -> None:
 def test_inputs_are_standardized_by_the_train_split(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     corpus = Digits().prepare(tmp_path)
-    x, _ = corpus._taken(np.arange(corpus.border))
+    x, _ = corpus._samples(np.arange(corpus.train_size))
     assert float(x.mean()) == pytest.approx(0, abs=1e-5)
     assert float(x.std()) == pytest.approx(1, rel=1e-5)
 
@@ -48,7 +48,7 @@ def test_without_scikit_learn_the_message_says_what_to_install(
         Digits().prepare(tmp_path)
 
 
-def test_a_share_that_leaves_nothing_is_refused() -> None:
+def test_a_fraction_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(ConfigError):
         Digits(heldout=1.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeper.data.arrays import save
+from sweeper.data.arrays import save_arrays
 from sweeper.data.corpus import Corpus
 from sweeper.data.idx import Idx
 from sweeper.errors import BadInput, ConfigError
@@ -48,7 +48,7 @@ def test_images_and_labels_belong_together(folder: Path) -> None:
     source = Idx(path=str(folder))
     corpus = source.prepare(folder / "cache")
     assert source.input_shape == corpus.input_shape == (4, 5)
-    assert (corpus.classes, corpus.border) == (3, 6)
+    assert (corpus.classes, corpus.train_size) == (3, 6)
     for x, y in (corpus.batch(3, 1, 6, 1), *corpus.heldout(2, 1, 3)):
         assert np.allclose(x[:, 1, 1] * corpus.std + corpus.mean, y, atol=1e-4)
     assert corpus.identity() == {
@@ -132,6 +132,6 @@ def test_folders_without_the_files(tmp_path: Path) -> None:
 
 def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path) -> None:
     inputs, labels = np.zeros((3, 2, 2), np.uint8), np.zeros(3, np.uint8)
-    for border in (0, 3):
+    for train_size in (0, 3):
         with pytest.raises(BadInput, match="too few"):
-            save(tmp_path, inputs, labels, border)
+            save_arrays(tmp_path, inputs, labels, train_size)

@@ -54,7 +54,7 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
 def test_chunks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path / "t.npy", IDS)
     whole = Tokens(path=str(path)).prepare(tmp_path / "1")
-    monkeypatch.setattr(tokens, "CHUNK", 7)
+    monkeypatch.setattr(tokens, "CHUNK_TOKENS", 7)
     assert Tokens(path=str(path)).prepare(tmp_path / "2") == whole
     with pytest.raises(BadInput, match="holds the id 90 at position 90 "):
         prepare(path, vocab_size=90)
@@ -64,7 +64,7 @@ def test_a_scan_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = saved(tmp_path / "t.npy", IDS)
     first = prepare(path)
     with monkeypatch.context() as patch:
-        patch.setattr(tokens, "scan", None)
+        patch.setattr(tokens, "scan_tokens", None)
         assert prepare(path) == first
         with pytest.raises(BadInput, match="holds the id 7 at position 7 "):
             prepare(path, vocab_size=7)

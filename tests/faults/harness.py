@@ -6,16 +6,17 @@ import json
 import multiprocessing
 import os
 import shutil
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from sweeper.lock import live_holder
 from sweeper.study import Study
@@ -173,9 +174,9 @@ def assert_whole(harness: Harness, expected: Outcomes, mirrored: bool = True) ->
     left = [*study.glob("jobs/*/"), *study.glob("checkpoints/*"), *study.glob("slurm/*/")]
     assert not left and not list(study.rglob(".*.tmp"))
     if mirrored:
-        with closing(sqlite3.connect(study / "study.db")) as database:
-            shown = database.execute("SELECT state FROM trials").fetchall()
-        assert shown == [("COMPLETE",)] * len(expected)
+        storage = JournalStorage(JournalFileBackend(str(study / "study.journal")))
+        trials = optuna.load_study(study_name=study.name, storage=storage).trials
+        assert [trial.state.name for trial in trials] == ["COMPLETE"] * len(expected)
 
 
 def forget(study: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.training.checkpoint import saved_keys
 from tests.commands.driver import rewrite_results
 from tests.faults.harness import (
     INLINE_QUICK,
@@ -16,19 +17,28 @@ from tests.faults.harness import (
     Harness,
     Outcomes,
     assert_whole,
+    outcomes,
     recorded,
     until,
 )
 
 
+def unfinished(study: Path) -> list[Path]:
+    """Checkpoints of trials without a result."""
+    paths = list(study.glob("checkpoints/*.checkpoint"))
+    recorded_keys = outcomes(study).keys()
+    return [path for path in paths if not recorded_keys >= set(saved_keys(path))]
+
+
 def stopped_within_a_pack(harness: Harness, launcher: str) -> list[Path]:
     """A search whose driver was killed while packs were trained; their checkpoints."""
     driver = harness.start("search", *SLOW, *LAUNCHERS[launcher])
-    until(lambda: recorded(harness.study) >= 2)
-    until(lambda: list(harness.study.glob("checkpoints/*.checkpoint")))
+    until(lambda: recorded(harness.study) >= 2 and unfinished(harness.study))
     driver.kill()
     until(lambda: not harness.processes(), 15)
-    return list(harness.study.glob("checkpoints/*.checkpoint"))
+    checkpoints = unfinished(harness.study)
+    assert checkpoints
+    return checkpoints
 
 
 @pytest.mark.parametrize("launcher", INLINE_QUICK)
@@ -46,18 +56,22 @@ def test_damaged_files_cost_their_trials_time_alone(
         (own / "result-7.json").write_bytes(b"\xff" * 99)
     rewrite_results(harness.study, lambda lines: [lines[0][: len(lines[0]) // 2], *lines[1:]])
     (harness.study / "search.json").write_text("{")
-    (harness.study / "study.db").write_bytes(b"rubbish" * 999)
+    (harness.study / "study.journal").write_bytes(b"rubbish" * 999)
     answer = harness.run("search", *WORDS, *LAUNCHERS[launcher])
     assert answer.code == 0, answer
-    assert answer.out.count("Note: the result file") == 1 and "study.db.damaged-1" in answer.out
+    assert answer.out.count("Note: the result file") == 1
+    assert "study.journal.damaged-1" in answer.out
     assert_whole(harness, expected)
 
 
 def test_a_damaged_checkpoint_of_a_known_pack_is_told(harness: Harness, expected: Outcomes) -> None:
-    """Its middle alone is damaged, so that it still says whose it is."""
-    for path in stopped_within_a_pack(harness, "inline"):
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) - 2000])
+    """It still says whose it is, so that the same pack is trained, and from its beginning."""
+    (path,) = stopped_within_a_pack(harness, "inline")
+    whole = path.read_bytes()
+    damaged = whole.replace(rb"\"format\":", rb"\"fxrmat\":")
+    assert damaged != whole
+    path.write_bytes(damaged)
     answer = harness.run("search", *WORDS)
     assert answer.code == 0
+    assert f"{path.name} cannot be used: 'format'; its trials begin anew\n" in answer.out
     assert_whole(harness, expected)

@@ -84,7 +84,7 @@ def test_a_server_mirrors_the_study_and_its_loss_loses_nothing(
     assert again.code == 0 and len(notes) == 1 and notes[0].startswith(told)
     assert mirrored(server) == sorted(expected)
     assert_whole(harness, expected, mirrored=False)
-    assert not (harness.study / "study.db").exists()
+    assert not (harness.study / "study.journal").exists()
     no_password(harness, answer, again)
 
 

@@ -13,8 +13,8 @@ import torch
 import yaml
 
 from sweeper.errors import BadInput, SweeperError
-from sweeper.launch.cancel import request_cancel
 from sweeper.launch.executor import Launcher
+from sweeper.launch.folder import request_cancel
 from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import arrays
 from sweeper.plugin import arguments, build_plugin, import_target

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sweeper.files import try_json
-from sweeper.launch.code import module_digest
+from sweeper.launch.slurm.code import module_digest
 from sweeper.launch.slurm.launcher import Slurm
 from tests.launch.cluster import (
     SMALL,

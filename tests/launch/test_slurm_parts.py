@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeper.commands.jobs import jobs_state, show_jobs
+from sweeper.commands.inspect import jobs_state, show_jobs
 from sweeper.commands.output import Output
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch.code import changed, code_digests, module_digest
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.slurm import arrays, node, scheduler
 from sweeper.launch.slurm.arrays import Submission
+from sweeper.launch.slurm.code import changed, code_digests, module_digest
 from sweeper.launch.slurm.failure import SlurmFailure, attempts, failure_of
 from sweeper.launch.slurm.launcher import Slurm
 from sweeper.runner.tasks import modules_of
@@ -291,7 +291,7 @@ def test_a_change_of_the_user_s_module_is_seen(
 
 def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
     """`sweeper status` and `cancel` answer at once."""
-    code = "import sys, sweeper.commands.jobs; sys.exit('torch' in sys.modules)"
+    code = "import sys, sweeper.commands.inspect; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

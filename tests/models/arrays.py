@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweeper.data.arrays import ArrayCorpus, save
+from sweeper.data.arrays import ArrayCorpus, save_arrays
 from sweeper.models.classifier import Build, scaled_ops, specs_between
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
@@ -28,7 +28,7 @@ def images(folder: Path) -> ArrayCorpus:
     for image, label in zip(inputs, labels, strict=True):
         row, column = 4 * (label // 2), 4 * (label % 2)
         image[row : row + 4, column : column + 4] += 60
-    return save(folder, inputs, labels, 160)
+    return save_arrays(folder, inputs, labels, 160)
 
 
 def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) -> list[Trial]:

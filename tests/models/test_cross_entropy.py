@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from sweeper.models import cross_entropy
 from sweeper.models.classifier import specs_between
-from sweeper.models.cross_entropy import CLASSES, head_loss
+from sweeper.models.cross_entropy import MIN_CHUNKED_CLASSES, head_loss
 from sweeper.models.fp8 import Formats
 from sweeper.models.llama import Llama
 from sweeper.models.scaled import CrossEntropy, Linear
-from tests.models.ways import WAYS, Tensors, run, stacked
+from tests.models.gradient_modes import GRADIENT_MODES, Tensors, run, stacked
 
 V, WIDTH, TRIALS = 23, 6, 3
 
@@ -23,9 +23,9 @@ V, WIDTH, TRIALS = 23, 6, 3
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of four tokens of ten, the last one short, from ten classes on."""
-    monkeypatch.setattr(cross_entropy, "CLASSES", 10)
-    monkeypatch.setattr(cross_entropy, "ROWS", 4)
-    monkeypatch.setattr(cross_entropy, "ENTRIES", 1)
+    monkeypatch.setattr(cross_entropy, "MIN_CHUNKED_CLASSES", 10)
+    monkeypatch.setattr(cross_entropy, "MIN_TOKENS", 4)
+    monkeypatch.setattr(cross_entropy, "MAX_LOGITS", 1)
 
 
 class Head(nn.Module):
@@ -53,7 +53,7 @@ def draw(dtype: torch.dtype) -> tuple[Tensors, Tensors, tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("unit", [False, True])
-@pytest.mark.parametrize(("compiled", "packed"), WAYS)
+@pytest.mark.parametrize(("compiled", "packed"), GRADIENT_MODES)
 def test_loss_and_gradients_are_the_plain_ones(unit: bool, compiled: bool, packed: bool) -> None:
     assert_as_plain(unit=unit, readout=True, compiled=compiled, packed=packed)
 
@@ -72,7 +72,7 @@ def assert_as_plain(*, unit: bool, readout: bool, compiled: bool, packed: bool) 
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("compiled", "packed"), WAYS)
+@pytest.mark.parametrize(("compiled", "packed"), GRADIENT_MODES)
 def test_under_autocast(compiled: bool, packed: bool) -> None:
     """Products in bfloat16, loss and weight gradients in float32: as near as the plain way is."""
     params, buffers, inputs = draw(torch.float32)
@@ -136,7 +136,13 @@ def test_a_diverged_trial_does_not_touch_its_neighbours() -> None:
 
 
 def llama(width: int = 8, depth: int = 1, **more: Any) -> Llama:
-    sizes = {"width": width, "depth": depth, "classes": CLASSES, "seq_len": 4, "head_size": 4}
+    sizes = {
+        "width": width,
+        "depth": depth,
+        "classes": MIN_CHUNKED_CLASSES,
+        "seq_len": 4,
+        "head_size": 4,
+    }
     model = Llama(**(sizes | more))  # type: ignore[arg-type]
     for parameter in model.parameters():
         if not parameter.is_meta:
@@ -147,20 +153,20 @@ def llama(width: int = 8, depth: int = 1, **more: Any) -> Llama:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Shapes of the logits' chunks to come."""
     seen: list[tuple[int, ...]] = []
-    take = cross_entropy._take
+    losses = cross_entropy._losses
 
-    def watched(logits: Tensor, *rest: Tensor) -> Tensor:
+    def recorded(logits: Tensor, *rest: Tensor) -> Tensor:
         seen.append(tuple(logits.shape))
-        return take(logits, *rest)
+        return losses(logits, *rest)
 
-    monkeypatch.setattr(cross_entropy, "_take", watched)
+    monkeypatch.setattr(cross_entropy, "_losses", recorded)
     return seen
 
 
 def test_the_decoder_takes_it_from_the_threshold_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "CLASSES", CLASSES)
+    monkeypatch.setattr(cross_entropy, "MIN_CHUNKED_CLASSES", MIN_CHUNKED_CLASSES)
     seen, tokens = calls(monkeypatch), torch.randint(200, (2, 4))
-    for model, chunks in ((llama(classes=CLASSES - 1), 0), (llama(), 2)):
+    for model, chunks in ((llama(classes=MIN_CHUNKED_CLASSES - 1), 0), (llama(), 2)):
         logits = model(tokens)
         assert logits.shape == (2, 4, model.head.out_features) and not seen
         torch.testing.assert_close(model(tokens, tokens), model.loss(logits, tokens))
@@ -188,5 +194,5 @@ def test_it_changes_no_classification(unit: bool, monkeypatch: pytest.MonkeyPatc
         return specs_between(build, base=(8, 1), target=(16, 2), inputs=example)
 
     chunked = specs()
-    monkeypatch.setattr(cross_entropy, "CLASSES", CLASSES + 1)
+    monkeypatch.setattr(cross_entropy, "MIN_CHUNKED_CLASSES", MIN_CHUNKED_CLASSES + 1)
     assert chunked == specs() and chunked[-1].role == "readout"

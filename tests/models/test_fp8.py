@@ -32,7 +32,7 @@ from sweeper.models.vit import ViT
 from sweeper.plugin import build_plugin
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.umup import UMuP
-from tests.models.ways import WAYS, run, stacked
+from tests.models.gradient_modes import GRADIENT_MODES, run, stacked
 
 CONF = Path(__file__).parents[2] / "conf" / "fp8"
 NAMES: tuple[Format, ...] = ("e4m3", "e5m2")
@@ -178,7 +178,7 @@ def by_hand(
 
 
 @pytest.mark.parametrize("unit", [False, True])
-@pytest.mark.parametrize(("compiled", "packed"), WAYS)
+@pytest.mark.parametrize(("compiled", "packed"), GRADIENT_MODES)
 def test_a_net_against_its_formulas(unit: bool, compiled: bool, packed: bool) -> None:
     torch.manual_seed(1)
     model = Two(ALL, unit=unit).double()
@@ -254,6 +254,16 @@ def test_models_give_every_product_the_formats_of_its_kind(kind: str) -> None:
         model = made(kind, 16, 1, fp8=fp8)
     found = {n: m.formats for n, m in model.named_modules() if isinstance(m, Linear)}
     assert found == {name: getattr(fp8, place) for name, place in LINEARS[kind].items()}
+
+
+def test_whole_names_tell_the_kinds_of_layers() -> None:
+    model = nn.ModuleDict(
+        {"overhead": Linear(2, 2), "head": Linear(2, 2), "other": nn.Linear(2, 2)}
+    )
+    fp8 = Fp8(head=Formats(input="e5m2"))
+    fp8.apply_to(model)
+    found = {n: m.formats for n, m in model.items() if isinstance(m, Linear)}
+    assert found == {"overhead": None, "head": fp8.head}
 
 
 def test_the_schemes() -> None:
@@ -351,11 +361,11 @@ def lost(tensor: Tensor) -> float:
 
 def test_umup_s_operands_are_in_range_where_mup_s_gradients_are_not() -> None:
     """At initialization, without any scale of their own (u-muP paper, Figure 3)."""
-    ours, theirs = operands(UMuP(), scheme("printed")), operands(MuP(), Fp8())
-    assert len(ours) == len(theirs) == 3 * 9
-    for name, tensor in ours.items():
+    umup, mup = operands(UMuP(), scheme("printed")), operands(MuP(), Fp8())
+    assert len(umup) == len(mup) == 3 * 9
+    for name, tensor in umup.items():
         assert float(tensor.abs().max()) < torch.finfo(DTYPES["e4m3"]).max, name
         assert float(tensor.pow(2).mean().sqrt()) > 2.0**-6, name  # the least normal number
         assert lost(tensor) < 0.03, name
-    for name, tensor in theirs.items():
+    for name, tensor in mup.items():
         assert lost(tensor) > 0.99 if name.endswith("gradient") else lost(tensor) < 0.03, name

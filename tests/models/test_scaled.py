@@ -36,13 +36,13 @@ def fill(module: nn.Module, **values: float) -> None:
         module.get_buffer(name).fill_(value)
 
 
-def assert_same(mine: Tensor, oracle: Tensor, inputs: list[tuple[Tensor, Tensor]]) -> None:
-    """Same output, and same gradient of every (mine, oracle) pair of inputs."""
-    torch.testing.assert_close(mine, oracle)
-    upstream = torch.randn(mine.shape, generator=torch.Generator().manual_seed(9)).double()
-    ours = torch.autograd.grad(mine, [a for a, _ in inputs], upstream)
-    theirs = torch.autograd.grad(oracle, [b for _, b in inputs], upstream)
-    for a, b in zip(ours, theirs, strict=True):
+def assert_same(actual: Tensor, oracle: Tensor, inputs: list[tuple[Tensor, Tensor]]) -> None:
+    """Same output, and same gradient of every (actual, oracle) pair of inputs."""
+    torch.testing.assert_close(actual, oracle)
+    upstream = torch.randn(actual.shape, generator=torch.Generator().manual_seed(9)).double()
+    gradients = torch.autograd.grad(actual, [a for a, _ in inputs], upstream)
+    expected = torch.autograd.grad(oracle, [b for _, b in inputs], upstream)
+    for a, b in zip(gradients, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -84,9 +84,9 @@ def test_attention(alpha: float, causal: bool) -> None:
     core = Attention(d, s, causal=causal, unit=True)
     fill(core, logit=alpha / d, output=attention_scale(s, d, alpha, causal=causal))
     pairs = [twin(2, 3, s, d, seed=i) for i in range(3)]
-    mine, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
-    oracle = U.scaled_dot_product_attention(*theirs, is_causal=causal, mult=alpha)
-    assert_same(core(*mine), oracle, pairs)
+    inputs, copies = ([pair[i] for pair in pairs] for i in (0, 1))
+    oracle = U.scaled_dot_product_attention(*copies, is_causal=causal, mult=alpha)
+    assert_same(core(*inputs), oracle, pairs)
 
 
 @pytest.mark.parametrize("alpha", [0.25, 1.0, 4.0])
@@ -102,8 +102,8 @@ def test_residual(tau: float) -> None:
     block = Residual(1, 2, 2, unit=True)
     fill(block, branch=tau / sqrt(1 + tau**2), skip=1 / sqrt(1 + tau**2))
     x, x2 = twin(4, 6)
-    mine = block.add(torch.tanh(block.split(x)), x)
-    assert_same(mine, U.residual_apply(torch.tanh, x2, tau), [(x, x2)])
+    actual = block.add(torch.tanh(block.split(x)), x)
+    assert_same(actual, U.residual_apply(torch.tanh, x2, tau), [(x, x2)])
 
 
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
@@ -112,10 +112,10 @@ def test_cross_entropy(alpha: float) -> None:
     fill(block, logit=alpha)
     x, x2 = twin(2, 2, 10)
     oracle = U.cross_entropy(x2.flatten(0, 1), targets.flatten(), mult=alpha)
-    mine = block(x, targets)
-    torch.testing.assert_close(mine, oracle)
+    actual = block(x, targets)
+    torch.testing.assert_close(actual, oracle)
     torch.testing.assert_close(
-        *(torch.autograd.grad(y, z)[0] for y, z in ((mine, x), (oracle, x2)))
+        *(torch.autograd.grad(y, z)[0] for y, z in ((actual, x), (oracle, x2)))
     )
 
 
@@ -209,7 +209,7 @@ def test_packed_gradients_equal_those_alone(compiled: bool) -> None:
             torch.testing.assert_close(all_trials[i], one, rtol=1e-10, atol=1e-12)
 
 
-def test_every_block_names_its_site() -> None:
+def test_every_block_names_its_scaled_op() -> None:
     kinds = {
         op.kind
         for name, module in Everything().named_modules()

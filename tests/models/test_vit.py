@@ -77,7 +77,7 @@ def test_unit_scale() -> None:
     assert_unit_scale(lambda w, d: made(w, d, input_shape=(16, 16), unit=True), 0.2, 2.0)
 
 
-def test_roles_and_sites() -> None:
+def test_roles_and_scaled_ops() -> None:
     specs = specs_between(lambda w, d: made(w, d), base=(32, 2), target=(64, 2))
     roles = {spec.name: str(spec.role) for spec in specs}
     assert {roles.pop("patch.weight"), roles.pop("position.weight")} == {"embedding"}

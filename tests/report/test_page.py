@@ -119,7 +119,7 @@ def test_every_target_has_its_answer(full):
 
 def test_reasons_and_intervals_are_in_the_table(full):
     text = Page(full).text
-    assert "the optimum moved by at least 1.21 in log2" in text
+    assert "the optimum shifts by at least 1.21 in log2" in text
     assert "32 (base) ✓ holds 1.52 1.41 to 1.63 0 by definition 3.7191" in text
     assert re.search(r"-1\.42 -1\.56 to -1\.28 .* 9\.\d+ %", text)
 
@@ -211,7 +211,7 @@ def test_drawn_points_say_their_numbers(full):
     tips = re.findall(r'<g class="tip"><title>([^<]*)</title>', full)
     assert len(tips) > 150
     assert any(re.fullmatch(r"width 128, log2 η 1: 3\.\d{4} nats", tip) for tip in tips)
-    found = list(samples.search()["lines"][0]["points"])
+    found = list(samples.search()["lines"][0]["points_log2"])
     for value, loss in found:
         assert f"eta, log2 {value:g}: {loss:.4f} nats" in tips
     assert not any("inf" in tip or "nan" in tip for tip in tips)
@@ -256,7 +256,7 @@ def test_everything_from_files_is_escaped(tmp_path):
     [
         ("search.json", lambda found: found | {"lines": 1.5}),
         ("search.json", lambda found: found | {"cost_curve": [{}]}),
-        ("search.json", lambda found: found | {"space": {"eta": True}}),
+        ("search.json", lambda found: found | {"space_log2": {"eta": True}}),
         ("search.json", lambda found: found | {"notes": 3.5}),
         ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
         ("transfer/w256-d2/plan.json", lambda found: found | {"parameters": [[1]]}),

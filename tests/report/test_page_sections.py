@@ -49,7 +49,7 @@ def test_the_likeliest_cause_is_said_first(full: str) -> None:
     assert "Diagnosis over width: The likeliest cause (decay): it is <decay>." in text
     first, second, third = (text.index(f"{name} : with no") for name in ("decay", "batch", "depth"))
     assert first < second < third, "the record's order is another"
-    assert "with no decay: so it is. Seen before: it shrinks." in text
+    assert "with no decay: so it is. Evidence without training: it shrinks." in text
     assert "decay 97 % 94 to 100 -0.02" in text and "width: 97%" in full
     assert "as it is -1.42 -1.56 to -1.28" in text
     assert "depth not tried" in text
@@ -80,7 +80,7 @@ def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$&$')</script>"
     folder, found, made = study(tmp_path / "demo"), records.check(), records.diagnosis()
     found["axes"][0]["modules"][0]["name"] = evil
-    made["findings"][0]["ablation"]["name"] = made["conclusion"] = evil
+    made["results"][0]["ablation"]["name"] = made["conclusion"] = evil
     samples.write(folder / "check/check.json", found)
     samples.write(folder / "transfer/diagnosis-width.json", made)
     page = Page(render(folder))

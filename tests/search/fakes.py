@@ -69,7 +69,7 @@ def point_result(point: Point, objective: float) -> Result:
 @cache
 def spec_of_size(size: Size) -> TrialSpec:
     model = {"width": size.width, "depth": size.depth}
-    return spec_of({"model": model, "train": dict(size.train())})
+    return spec_of({"model": model, "train": dict(size.train_overrides())})
 
 
 @dataclass

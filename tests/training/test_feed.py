@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweeper.data.arrays import save
+from sweeper.data.arrays import save_arrays
 from sweeper.data.corpus import Corpus
 from sweeper.train_settings import TrainSettings
 from sweeper.training.feed import AHEAD, Feed
@@ -20,7 +20,7 @@ TRAIN = TrainSettings(steps=200, batch_size=3, seq_len=8)
 def arrays(folder: Path) -> Corpus:
     generator = np.random.default_rng(0)
     inputs = generator.integers(0, 255, (40, 4, 4), dtype=np.uint8)
-    return save(folder, inputs, generator.integers(0, 5, 40, dtype=np.uint8), 30)
+    return save_arrays(folder, inputs, generator.integers(0, 5, 40, dtype=np.uint8), 30)
 
 
 @pytest.mark.parametrize("make", [corpus, arrays], ids=["tokens", "arrays"])

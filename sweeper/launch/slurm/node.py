@@ -16,9 +16,9 @@ from types import FrameType
 from sweeper.control import Control, Leave
 from sweeper.errors import SweeperError
 from sweeper.files import try_json, write_json
-from sweeper.launch.code import changed, code_digests
 from sweeper.launch.job import outcome_of, run_job
 from sweeper.launch.slurm.arrays import RESTARTS, Submission, check_private
+from sweeper.launch.slurm.code import changed, code_digests
 
 PROGRESS_EVERY = 10.0
 """Seconds between two looks at whether a newer copy runs, and between two words of progress."""

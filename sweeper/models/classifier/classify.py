@@ -30,8 +30,7 @@ from sweeper.models.classifier.uses import (
     decisive_uses,
 )
 from sweeper.models.scaled import ScaledModule
-from sweeper.scaling.names import NUMBER
-from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.scaling.spec import NUMBER, ParamSpec, Role, ScaledOp
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""

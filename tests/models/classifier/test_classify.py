@@ -91,7 +91,7 @@ def test_what_is_not_understood_is_named() -> None:
         specs_between(Strange, base=(16, 1), target=(16, 1), inputs=lambda s: torch.zeros(1))
 
 
-def test_sites_of_the_decoder() -> None:
+def test_scaled_ops_of_the_decoder() -> None:
     found = {op.name: op for op in scaled_ops(llama(32, 2))}
     assert sorted({op.kind for op in found.values()}) == [
         "attention",

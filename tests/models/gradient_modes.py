@@ -1,4 +1,4 @@
-"""Losses and gradients in the four ways that training computes them."""
+"""Losses and gradients in the four modes that training computes them in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 
 _SLOW = (pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"))
 
-WAYS = [
+GRADIENT_MODES = [
     pytest.param(
         compiled,
         packed,

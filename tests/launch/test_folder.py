@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.control import Control, Leave
+from sweeper.launch.folder import tidy as tidy_jobs
 from sweeper.launch.job import Job, write_job
-from sweeper.launch.leftovers import tidy as tidy_jobs
 from sweeper.runner.tasks import TrainPack
 from sweeper.training import checkpoint
 from sweeper.training.pack import Pack

@@ -1,0 +1,62 @@
+"""What users import, and how little that loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sweeper
+from sweeper.study import Study
+
+NAMES = {
+    "BadInput",
+    "ConfigError",
+    "ParamScale",
+    "ParamSpec",
+    "Role",
+    "ScaledOp",
+    "SweeperError",
+    "TransferPlan",
+    "Update",
+    "__version__",
+    "classify",
+    "open_study",
+}
+
+
+def fresh(code: str) -> str:
+    """What a new interpreter prints that runs `code`."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_all_names_import() -> None:
+    assert set(sweeper.__all__) == NAMES and set(dir(sweeper)) >= NAMES
+    for name in NAMES:
+        value = getattr(sweeper, name)
+        assert name == "__version__" or value.__name__ == name
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'clasify'"):
+        sweeper.clasify  # noqa: B018
+
+
+def test_importing_the_package_loads_no_torch() -> None:
+    heavy = "{'torch', 'numpy', 'optuna', 'matplotlib', 'hydra'} & sys.modules.keys()"
+    assert fresh(f"import sys, sweeper; print({heavy})") == "set()"
+    light = "sweeper.ParamSpec, sweeper.Role, sweeper.TransferPlan, sweeper.BadInput"
+    assert fresh(f"import sys, sweeper; {light}; print('torch' in sys.modules)") == "False"
+    assert fresh("import sys, sweeper; sweeper.classify; print('torch' in sys.modules)") == "True"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_study_is_opened_by_its_folder(kind: type[str | Path], tmp_path: Path) -> None:
+    Study.open(tmp_path / "runs" / "mine").close()
+    study = sweeper.open_study(kind(tmp_path / "runs" / "mine"))
+    assert (study.name, study.results()) == ("mine", [])
+    with pytest.raises(sweeper.BadInput, match="there is no study in"):
+        sweeper.open_study(kind(tmp_path / "runs" / "other"))
