@@ -171,7 +171,7 @@ def modules_of(pack: Pack) -> list[str]:
 
 
 def describe(corpus: Corpus) -> dict[str, Any]:
-    """A corpus as a config that `plugin.build` makes it from again."""
+    """A corpus as a config that `plugin.build_plugin` makes it from again."""
     if not is_dataclass(corpus):
         raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
     kind = type(corpus)
