@@ -22,7 +22,7 @@ from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_name
 from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
-from sweeper.training.prepare import PreparedSpec, optional, prepare
+from sweeper.training.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.transfer.check import CheckRule
 from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, LadderSize, Size, place
 from sweeper.trial import Axis, Log2Hps, PluginSpec, Space, Trial, TrialSpec
@@ -209,7 +209,8 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
 
     optimizer = plugin("optimizer", Optimizer)
     space = _under(
-        "parameterization", lambda: read_space(raw["parameterization"], optional(optimizer))
+        "parameterization",
+        lambda: read_space(raw["parameterization"], optional_hyperparameters(optimizer)),
     )
     study: StudySettings = _under("study", lambda: call(StudySettings, raw["study"], {}))
     base = Size(width=_whole(raw, "width"), depth=_whole(raw, "depth"))

@@ -14,7 +14,7 @@ from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput
 from sweeper.files import private_folder, write_json
-from sweeper.measure.coordinates import Moved
+from sweeper.measure.coordinates import ModuleChange
 from sweeper.measure.scales import OperandScale
 from sweeper.report import coordinates as show
 from sweeper.report.page import write_report
@@ -152,7 +152,9 @@ def _coordinates(
     }
     measured = _measured(experiment, folder, [t for runs in trials.values() for t in runs], output)
     runs = {
-        size: [[Moved.from_json(module) for module in measured[trial.key]] for trial in of_size]
+        size: [
+            [ModuleChange.from_json(module) for module in measured[trial.key]] for trial in of_size
+        ]
         for size, of_size in trials.items()
     }
     if not all(run for of_size in runs.values() for run in of_size):

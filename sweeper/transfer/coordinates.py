@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sweeper.measure.coordinates import Moved
+from sweeper.measure.coordinates import ModuleChange
 from sweeper.scaling.names import layer_of
 from sweeper.scaling.spec import Role
 from sweeper.transfer.check import CheckRule
@@ -26,7 +26,7 @@ from sweeper.trial import encode
 Answer = Literal["pass", "cannot say", "fail"]
 ANSWERS: tuple[Answer, ...] = ("pass", "cannot say", "fail")
 """From good to bad."""
-Runs = Mapping[Size, Sequence[Sequence[Moved]]]
+Runs = Mapping[Size, Sequence[Sequence[ModuleChange]]]
 """What was measured, by size: a run a seed, each the list of its modules."""
 
 
@@ -142,7 +142,7 @@ def check(
     there are more of them, and only their sum is of order 1.
     """
     sizes = sorted(runs)
-    names = [moved.name for moved in runs[sizes[0]][0]]
+    names = [change.name for change in runs[sizes[0]][0]]
     early = _before_hidden(runs[sizes[0]][0])
     wanted = intended if intended and axis == "width" else {}
     modules = []
@@ -150,8 +150,8 @@ def check(
         if axis == "depth" and layer_of(name) is not None:
             continue
         table = [[_named(run, name) for run in runs[size]] for size in sizes]
-        if all(moved is not None for row in table for moved in row):
-            known = [[moved for moved in row if moved is not None] for row in table]
+        if all(change is not None for row in table for change in row):
+            known = [[change for change in row if change is not None] for row in table]
             scale = [math.log2(getattr(size, axis)) for size in sizes]
             at = wanted.get(Role.EMBEDDING, 0.0) if name in early else 0.0
             few = axis == "width" and known[0][0].entries == known[-1][0].entries
@@ -168,23 +168,23 @@ def check(
     )
 
 
-def _before_hidden(run: Sequence[Moved]) -> set[str]:
+def _before_hidden(run: Sequence[ModuleChange]) -> set[str]:
     """Modules that last return before any hidden weight has taken part."""
     found: set[str] = set()
-    for moved in run:
-        if moved.role is Role.HIDDEN:
+    for change in run:
+        if change.role is Role.HIDDEN:
             break
-        found.add(moved.name)
+        found.add(change.name)
     return found
 
 
-def _named(run: Sequence[Moved], name: str) -> Moved | None:
-    return next((moved for moved in run if moved.name == name), None)
+def _named(run: Sequence[ModuleChange], name: str) -> ModuleChange | None:
+    return next((change for change in run if change.name == name), None)
 
 
 def _module(
     scale: Sequence[float],
-    table: Sequence[Sequence[Moved]],
+    table: Sequence[Sequence[ModuleChange]],
     rule: CheckRule,
     expected: float,
     *,
@@ -193,13 +193,13 @@ def _module(
 ) -> ModuleCheck:
     """`table` has the module's measurements, a row a size with a column a seed."""
     first = table[0][0]
-    growth = fixed or fading or bool(first.own)
+    growth = fixed or fading or bool(first.parameter_changes)
     slopes = [_slope("output", 0, scale, [[m.rms for m in row] for row in table], rule, 0.0, fixed)]
     for step in sorted({1, rule.steps}):
         changes = [[m.changes[step - 1] for m in row] for row in table]
         slopes.append(_slope("change", step, scale, changes, rule, expected, growth))
-        if first.own and step == rule.steps:
-            own = [[m.own[step - 1] for m in row] for row in table]
+        if first.parameter_changes and step == rule.steps:
+            own = [[m.parameter_changes[step - 1] for m in row] for row in table]
             slopes.append(_slope("own", step, scale, own, rule, expected, False))
     answer = _worst([slope.answer for slope in slopes])
     return ModuleCheck(name=first.name, role=first.role, slopes=tuple(slopes), answer=answer)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.measure.underflow import below_eps
+from sweeper.measure.underflow import fraction_below_eps
 from sweeper.scaling.spec import Update
 from sweeper.trial import Trial
 from tests.specs import spec_of
@@ -73,7 +73,7 @@ def test_the_share_grows_with_eps_from_nothing_to_all(tmp_path: Path, name: str)
     Were they counted, the smallest eps would exceed their roots, too.
     """
     tokens = corpus(tmp_path)
-    shares = [below_eps(with_eps(name, eps), tokens) for eps in (1e-30, 1e-3, 1e-2, 1e30)]
+    shares = [fraction_below_eps(with_eps(name, eps), tokens) for eps in (1e-30, 1e-3, 1e-2, 1e30)]
     assert shares[0] == 0 and shares[-1] == 1
     assert shares == sorted(shares) and 0 < shares[1] < shares[2]
 
@@ -85,26 +85,26 @@ def test_it_counts_what_a_loop_counts(tmp_path: Path) -> None:
     made, tokens, eps = with_eps("adamw.AdamW", 1e-3), corpus(tmp_path), 1e-3
     run = PackRun(Pack(trials=(made,), corpus=tokens))
     scheme = run.prepared.scheme
-    factors = {s.name: scheme.scale(s, made.values()).eps for s in run.prepared.specs}
+    factors = {s.name: scheme.scale(s, made.hps).eps for s in run.prepared.specs}
     x, y = run.feed.batch(0)
-    losses, grads = run._gradients(x[run.rows], y[run.rows])
+    losses, grads = run._gradients(x[run.seed_rows], y[run.seed_rows])
     assert losses.isfinite().all()
     small = total = 0
     for name, grad in zip(run.params, grads, strict=True):
         for value in grad.detach().flatten().abs().tolist():
             total += value > 0
             small += 0 < value < eps * factors[name]
-    assert below_eps(made, tokens) == pytest.approx(small / total, abs=1e-12)
+    assert fraction_below_eps(made, tokens) == pytest.approx(small / total, abs=1e-12)
     assert len(set(factors.values())) > 1
 
 
 def test_optimizers_without_such_roots_and_broken_runs_have_no_share(tmp_path: Path) -> None:
     tokens = corpus(tmp_path)
-    assert math.isnan(below_eps(with_eps("sgd.SGD", None), tokens))
-    assert math.isnan(below_eps(with_eps("lion.Lion", None), tokens))
+    assert math.isnan(fraction_below_eps(with_eps("sgd.SGD", None), tokens))
+    assert math.isnan(fraction_below_eps(with_eps("lion.Lion", None), tokens))
     wild = Trial(
         spec=spec_of(tree("standard", steps=4)),
         log2_hps=trial("standard", eta=900.0).log2_hps,
         seed=0,
     )
-    assert math.isnan(below_eps(wild, tokens))
+    assert math.isnan(fraction_below_eps(wild, tokens))

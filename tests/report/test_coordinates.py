@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.measure.coordinates import Moved
-from sweeper.measure.scales import OperandScale, Share
+from sweeper.measure.coordinates import ModuleChange
+from sweeper.measure.scales import OperandScale, OutOfRange
 from sweeper.report import coordinates as show
 from sweeper.report.plots import save
 from sweeper.scaling.spec import Role
@@ -30,13 +30,13 @@ def sample() -> CoordinateCheck:
         ]
         runs[Size(width=width, depth=2)] = [
             [
-                Moved(
+                ModuleChange(
                     name=name,
                     role=role,
                     entries=entries,
                     rms=width**at,
                     changes=(width**by,) * 2,
-                    own=(width**by,) * 2,
+                    parameter_changes=(width**by,) * 2,
                 )
                 for name, role, entries, at, by in rows
             ]
@@ -51,7 +51,7 @@ def printed(draw: object, *values: object) -> str:
 
 
 def scale(product: str, operand: str, step: int, rms: float) -> OperandScale:
-    lost = Share(underflow=0.25 if operand == "gradient" else 0.0, overflow=0.0)
+    lost = OutOfRange(underflow=0.25 if operand == "gradient" else 0.0, overflow=0.0)
     return OperandScale(product=product, operand=operand, step=step, rms=rms, e4m3=lost, e5m2=lost)
 
 

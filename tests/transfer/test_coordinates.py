@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.errors import ConfigError
-from sweeper.measure.coordinates import Moved, moved
+from sweeper.measure.coordinates import ModuleChange, module_changes
 from sweeper.scaling.spec import Role
 from sweeper.transfer.check import CheckRule
 from sweeper.transfer.coordinates import CoordinateCheck, Runs, check, judge, student
@@ -51,7 +51,7 @@ def measured(
         made["parameterization"] |= keys
         hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme] - 1}
         trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(RULE.seeds)]
-        runs[size] = [moved(trial, tokens) for trial in trials]
+        runs[size] = [module_changes(trial, tokens) for trial in trials]
     return runs
 
 
@@ -153,13 +153,13 @@ def runs_of(*modules: tuple[str, Role | None, int, float, float], seeds: int = 4
         size = Size(width=width, depth=1)
         runs[size] = [
             [
-                Moved(
+                ModuleChange(
                     name=name,
                     role=role,
                     entries=8 * width**grows,
                     rms=width**at,
                     changes=(width**by * (1 + 0.01 * seed),) * RULE.steps,
-                    own=(width**by,) * RULE.steps if role else (),
+                    parameter_changes=(width**by,) * RULE.steps if role else (),
                 )
                 for name, role, grows, at, by in modules
             ]
@@ -230,13 +230,13 @@ def replaced(runs: Runs, value: float, where: int | None) -> Runs:
     return {
         size: [
             [
-                Moved(
+                ModuleChange(
                     name=m.name,
                     role=m.role,
                     entries=m.entries,
                     rms=m.rms,
                     changes=(value,) * RULE.steps if where in (None, size.width) else m.changes,
-                    own=(),
+                    parameter_changes=(),
                 )
                 for m in run
             ]
