@@ -86,7 +86,7 @@ def test_attention_s_two_products(causal: bool, unit: bool) -> None:
             return out
 
     q, k, v = (torch.randn(2, 3, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    found = operand_rms(Wrapped().double(), q, k, v)
+    measured = operand_rms(Wrapped().double(), q, k, v)
     logits = (0.7 * q) @ k.mT
     mask = torch.ones(6, 6, dtype=torch.bool).tril() if causal else torch.ones(6, 6).bool()
     weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
@@ -96,7 +96,7 @@ def test_attention_s_two_products(causal: bool, unit: bool) -> None:
     assert torch.allclose(
         out, F.scaled_dot_product_attention(0.7 * q, k, v, is_causal=causal, scale=1.0)
     )
-    assert found == pytest.approx(
+    assert measured == pytest.approx(
         {
             ("core.logits", "input"): rms(0.7 * q),
             ("core.logits", "weight"): rms(k),
@@ -109,18 +109,18 @@ def test_attention_s_two_products(causal: bool, unit: bool) -> None:
     )
 
 
-def by_key(found: list[OperandScale], step: int) -> dict[tuple[str, str], OperandScale]:
-    return {(one.product, one.operand): one for one in found if one.step == step}
+def by_key(scales: list[OperandScale], step: int) -> dict[tuple[str, str], OperandScale]:
+    return {(one.product, one.operand): one for one in scales if one.step == step}
 
 
 def test_umup_starts_at_one_and_standard_does_not(tmp_path: Path) -> None:
     """Figure 3 of the u-muP paper: weights and inputs of linear layers, head's gradient."""
     for scheme, near in (("umup", True), ("standard", False)):
-        found = operand_scales(
+        scales = operand_scales(
             trial(scheme, train={"batch_size": 8, "seq_len": 16}), corpus(tmp_path)
         )
-        assert {one.step for one in found} == {0, 8}
-        start = by_key(found, 0)
+        assert {one.step for one in scales} == {0, 8}
+        start = by_key(scales, 0)
         products = {product for product, _ in start}
         assert "layers.1.ffn.down" in products and "layers.0.attention.core.values" in products
         assert all(

@@ -38,21 +38,21 @@ class StopTrials:
 
     def __init__(self, step: int, *keys: str) -> None:
         self.rungs, self.keys = (step,), set(keys)
-        self.seen: dict[str, float] = {}
+        self.losses: dict[str, float] = {}
 
     def cut(self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]) -> set[str]:
         assert step == self.rungs[0] and {t.key for t in trials} >= losses.keys()
-        self.seen = dict(losses)
+        self.losses = dict(losses)
         return self.keys
 
 
 def leave_at(step: int) -> Control:
     """Control that tells the pack to save itself and leave after so many steps."""
-    left = [step]
+    remaining = [step]
 
     def should_leave() -> bool:
-        left[0] -= 1
-        return left[0] == 0
+        remaining[0] -= 1
+        return remaining[0] == 0
 
     return Control(should_leave=should_leave)
 

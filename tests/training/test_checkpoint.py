@@ -56,21 +56,21 @@ def test_every_optimizer_goes_on_from_a_checkpoint(name: str, tmp_path: Path) ->
     assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
-def test_a_checkpoint_knows_who_has_left(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_which_trials_have_stopped(tmp_path: Path) -> None:
     settings = {"precision": "float32", "steps": 40}
     trials = [diverging_trial(), *(trial("standard", seed=i, train=settings) for i in range(3))]
-    stop = StopTrials(20, trials[2].key)
+    pruner = StopTrials(20, trials[2].key)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
-    whole = packed(trials, tmp_path, pruner=stop)
+    whole = packed(trials, tmp_path, pruner=pruner)
     with pytest.raises(Leave):
-        packed(trials, tmp_path, execution=execution, control=leave_at(30), pruner=stop)
-    resumed = packed(trials, tmp_path, execution=execution, pruner=stop)
+        packed(trials, tmp_path, execution=execution, control=leave_at(30), pruner=pruner)
+    resumed = packed(trials, tmp_path, execution=execution, pruner=pruner)
     assert [r.status for r in resumed] == ["diverged", "complete", "pruned", "complete"]
     assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "other trials", "other shapes"])
-def test_a_damaged_checkpoint_is_told_and_not_used(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_and_not_used(damage: str, tmp_path: Path) -> None:
     folder, notices = tmp_path / "checkpoints", list[str]()
     execution = Execution(checkpoints=folder)
     whole = packed([trial()], tmp_path)[0]
@@ -109,7 +109,7 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint(
 
 
 @pytest.mark.parametrize("name", ["WithStatistics", "WithReplacedBuffers"])
-def test_what_a_module_keeps_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
+def test_the_modules_state_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
     trials = trials_of(name)
     whole = packed(trials, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints")

@@ -25,7 +25,7 @@ def arrays(folder: Path) -> Corpus:
 
 @pytest.mark.parametrize("make", [corpus, arrays], ids=["tokens", "arrays"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gathered_batches_are_the_corpus_own(
+def test_gathered_batches_equal_those_of_the_corpus(
     make: object, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     where: Corpus = make(tmp_path)  # type: ignore[operator]

@@ -34,7 +34,7 @@ MODULES += ["Tied", "Shared", "WithExtraState", "ReadsItsValues"]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_of_a_users_own_pack(name: str, tmp_path: Path) -> None:
+def test_modules_of_users_train_in_packs(name: str, tmp_path: Path) -> None:
     notices: list[str] = []
     trials = trials_of(name)
     together = packed(trials, tmp_path, control=Control(notify=notices.append))
@@ -45,7 +45,7 @@ def test_modules_of_a_users_own_pack(name: str, tmp_path: Path) -> None:
     assert len(notices) == looped and all("one after the other" in line for line in notices)
 
 
-def test_a_modules_new_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
+def test_replaced_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
     run = PackRun(Pack(trials=tuple(trials_of("WithReplacedBuffers")), corpus=corpus(tmp_path)))
     alone = [
         PackRun(Pack(trials=(t,), corpus=corpus(tmp_path)))
@@ -62,8 +62,8 @@ def test_a_modules_new_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
         torch.testing.assert_close(run.buffers["running"][0], model.running)
         for one in alone:
             one.step()
-    found = torch.cat([one.buffers["running"] for one in alone])
-    torch.testing.assert_close(run.buffers["running"], found)
+    running = torch.cat([one.buffers["running"] for one in alone])
+    torch.testing.assert_close(run.buffers["running"], running)
 
 
 def test_recomputed_activations_change_nothing(tmp_path: Path) -> None:
@@ -80,12 +80,12 @@ def test_recomputed_activations_change_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("name", ["WithDropout", "WithReplacedBuffers", "Tied"])
-def test_compiled_modules_of_a_users_own_train_alike(name: str, tmp_path: Path) -> None:
+def test_compiled_modules_of_users_train_alike(name: str, tmp_path: Path) -> None:
     one, notices = trial_of(name, steps=4), list[str]()
     (whole,) = packed([one], tmp_path)
     reporter = Control(notify=notices.append)
-    (found,) = packed([one], tmp_path, execution=Execution(compile="on"), control=reporter)
-    assert close_results(found, whole) and not notices
+    (compiled,) = packed([one], tmp_path, execution=Execution(compile="on"), control=reporter)
+    assert close_results(compiled, whole) and not notices
 
 
 def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
@@ -109,12 +109,12 @@ def test_frozen_parameters_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_is_no_loss_is_an_error_that_says_so(count: int, tmp_path: Path) -> None:
+def test_an_output_that_is_no_loss_is_an_error_that_says_so(count: int, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="must return the loss, a scalar tensor: not tuple"):
         packed(trials_of("ReturnsMore")[:count], tmp_path)
 
 
-def test_an_error_of_the_models_own_rules_out_no_mode(tmp_path: Path) -> None:
+def test_an_error_in_the_model_itself_rules_out_no_mode(tmp_path: Path) -> None:
     with pytest.raises(IndexError):
         packed(trials_of("Raises"), tmp_path)
     assert not program_for(trial_of("Raises").spec, "cpu").unsupported

@@ -31,17 +31,17 @@ from tests.training.runs import (
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 
-def test_pruned_trials_leave_and_change_nothing(tmp_path: Path) -> None:
+def test_pruned_trials_stop_and_change_nothing(tmp_path: Path) -> None:
     trials = [trial(seed=i, train={"steps": 20}) for i in range(4)]
-    stop = StopTrials(12, trials[1].key, trials[3].key)
-    results = packed(trials, tmp_path, pruner=stop)
+    pruner = StopTrials(12, trials[1].key, trials[3].key)
+    results = packed(trials, tmp_path, pruner=pruner)
     assert [r.status for r in results] == ["complete", "pruned", "complete", "pruned"]
     assert [r.steps for r in results] == [20, 12, 20, 12]
     for index in (0, 2):
         assert close_results(results[index], packed([trials[index]], tmp_path)[0])
     pruned = results[1]
     assert len(pruned.curve) == 12 and math.isnan(pruned.heldout)
-    assert pruned.objective == pytest.approx(stop.seen[pruned.key])
+    assert pruned.objective == pytest.approx(pruner.losses[pruned.key])
     assert pruned.objective == pytest.approx(sum(pruned.curve[-2:]) / 2, abs=1e-4)
 
 
@@ -70,7 +70,7 @@ def test_a_pack_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.Mo
     assert saved == list(range(1, 9))
 
 
-def test_a_full_disk_loses_the_checkpoint_and_not_the_run(
+def test_a_full_disk_costs_the_checkpoint_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -85,26 +85,26 @@ def test_a_full_disk_loses_the_checkpoint_and_not_the_run(
     assert result.status == "complete" and "No space left" in notices[0]
 
 
-@pytest.mark.parametrize("most", [1e-3, 1.0, 1e9])
-def test_clipping_is_torchs_a_trial_at_a_time(most: float) -> None:
+@pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e9])
+def test_clipping_equals_that_of_torch_for_each_trial(max_norm: float) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = [(3, 4, 5), (3, 7), (3, 2, 2, 2)]
     grads = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     grads[0][1] *= 100
-    wanted = [grad.clone() for grad in grads]
+    expected = [grad.clone() for grad in grads]
     for index in range(3):
         leaves = [
             torch.nn.Parameter(torch.zeros(shape[1:], dtype=torch.float64)) for shape in shapes
         ]
-        for leaf, grad in zip(leaves, wanted, strict=True):
+        for leaf, grad in zip(leaves, expected, strict=True):
             leaf.grad = grad[index]
-        torch.nn.utils.clip_grad_norm_(leaves, most)
-    clip_gradients(grads, most)
-    for grad, want in zip(grads, wanted, strict=True):
-        torch.testing.assert_close(grad, want, rtol=1e-12, atol=0)
+        torch.nn.utils.clip_grad_norm_(leaves, max_norm)
+    clip_gradients(grads, max_norm)
+    for grad, clipped in zip(grads, expected, strict=True):
+        torch.testing.assert_close(grad, clipped, rtol=1e-12, atol=0)
 
 
-def test_clipping_trains_and_stays_a_trials_own(tmp_path: Path) -> None:
+def test_clipping_depends_on_the_trial_alone(tmp_path: Path) -> None:
     settings = {"clip": 0.01}
     trials = [trial("mup", seed=i, train=settings) for i in range(2)]
     together = packed(trials, tmp_path)
@@ -112,7 +112,7 @@ def test_clipping_trains_and_stays_a_trials_own(tmp_path: Path) -> None:
     assert together[0].objective != packed([trial("mup")], tmp_path)[0].objective
 
 
-def test_schedule_and_decay_rates_are_a_trials_own(tmp_path: Path) -> None:
+def test_schedule_and_decay_rates_differ_between_trials(tmp_path: Path) -> None:
     names = ("warmup", "final_lr", "eps", "weight_decay", "one_minus_beta1", "one_minus_beta2")
     trials = [trial("mup"), *(trial("mup", **{name: 1.0}) for name in names)]
     together = packed(trials, tmp_path)
@@ -143,15 +143,15 @@ def test_a_pack_is_filled_up_to_a_size_that_is_compiled(
     packed(trials, tmp_path, execution=Execution(compile="on"))
     run = PackRun(Pack(trials=tuple(trials[:3]), corpus=corpus(tmp_path)), compile="on")
     assert run.slots == [0, 1, 2, PADDING]
-    stop = StopTrials(5, trials[0].key)
-    filled = packed(trials[:3], tmp_path, execution=Execution(compile="on"), pruner=stop)
+    pruner = StopTrials(5, trials[0].key)
+    filled = packed(trials[:3], tmp_path, execution=Execution(compile="on"), pruner=pruner)
     assert [r.status for r in filled] == ["pruned", "complete", "complete"]
     for one, result in zip(trials[1:3], filled[1:], strict=True):
         assert close_results(result, packed([one], tmp_path)[0])
     assert program_for(trials[0].spec, "cpu").compiled_sizes == {4}
 
 
-def test_failing_to_compile_is_told_and_trains_all_the_same(
+def test_a_failure_to_compile_is_reported_and_the_pack_trains_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(function: Any, **_: Any) -> Any:
