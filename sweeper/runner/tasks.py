@@ -21,7 +21,7 @@ from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
 from sweeper.training.packing import measure
 from sweeper.training.prepare import prepare
-from sweeper.training.program import for_spec
+from sweeper.training.program import program_for
 from sweeper.training.train import Execution, device_name, train
 from sweeper.trial import Result, Trial, encode
 
@@ -80,7 +80,7 @@ class TrainPack:
         )
 
     def _recompute(self) -> bool:
-        program = for_spec(self.pack.trials[0].spec, self.execution.device)
+        program = program_for(self.pack.trials[0].spec, self.execution.device)
         return bool(program.recompute())
 
     def _results(self, control: Control) -> list[Result]:
@@ -141,7 +141,7 @@ class MeasurePack:
         return self.pack.trials
 
     def run(self, control: Control) -> dict[str, Any] | None:
-        """The fields of `Measured`; None when the trials cannot be trained."""
+        """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
             return asdict(measure(self.pack, self.device))
         except (SweeperError, *UNTRAINABLE):
