@@ -13,7 +13,7 @@ from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Executor
 from sweeper.runner.tasks import MeasurePack
 from sweeper.training.pack import Pack
-from sweeper.training.packing import MeasuredSize, measure, step_seconds
+from sweeper.training.packing import MeasuredSize, measure_pack_size, step_seconds
 from sweeper.training.prepare import prepare
 from sweeper.trial import Trial
 
@@ -40,7 +40,7 @@ def measure_here(
     key = _key(trials[0], device, 1)
     known = _MEASURED.get(key)
     if known is None or not known.covers(len(trials)):
-        known = _MEASURED[key] = measure(Pack(trials=trials, corpus=corpus), device)
+        known = _MEASURED[key] = measure_pack_size(Pack(trials=trials, corpus=corpus), device)
     return known.size, known.seconds
 
 

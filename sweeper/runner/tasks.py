@@ -19,7 +19,7 @@ from sweeper.measure import MEASUREMENTS
 from sweeper.plugin import build_plugin
 from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
-from sweeper.training.packing import measure
+from sweeper.training.packing import measure_pack_size
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program_for
 from sweeper.training.train import Execution, device_name, train
@@ -143,7 +143,7 @@ class MeasurePack:
     def run(self, control: Control) -> dict[str, Any] | None:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
-            return asdict(measure(self.pack, self.device))
+            return asdict(measure_pack_size(self.pack, self.device))
         except (SweeperError, *UNTRAINABLE):
             return None
 

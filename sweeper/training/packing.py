@@ -54,7 +54,7 @@ class MeasuredSize:
         return not self.limited_by_trials or trials < 2 * self.size
 
 
-def measure(pack: Pack, device: str) -> MeasuredSize:
+def measure_pack_size(pack: Pack, device: str) -> MeasuredSize:
     """The pack size with the least time per trial, sizes doubling from 1 as long as it pays.
 
     Running out of memory ends the search, not the work. Packs are timed without compiling

@@ -37,7 +37,7 @@ def chosen(
 
     monkeypatch.setattr(packing, "step_seconds", seconds)
     trials = tuple(trial(seed=i) for i in range(count))
-    return packing.measure(Pack(trials=trials, corpus=corpus(folder)), "cpu")
+    return packing.measure_pack_size(Pack(trials=trials, corpus=corpus(folder)), "cpu")
 
 
 @pytest.mark.parametrize(
