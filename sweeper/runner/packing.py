@@ -118,7 +118,7 @@ class PackSizes:
     ) -> MeasuredSize | None:
         """The best pack of at most `trials`; None when they cannot be trained.
 
-        MeasuredSize once for a specification, and for more trials again.
+        Measured once for a specification, and for more trials again.
         """
         key = _key(trials[0], self.device, layout)
         known = _MEASURED.get(key)
