@@ -22,7 +22,7 @@ from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_study_name
 from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
-from sweeper.training.prepare import PreparedSpec, optional, prepare
+from sweeper.training.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.transfer.coordinates import CheckRule
 from sweeper.transfer.ladder import (
     JOINT_AXIS,
@@ -215,7 +215,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
 
     optimizer = plugin("optimizer", Optimizer)
     with key_prefix("parameterization"):
-        space = read_space(raw["parameterization"], optional(optimizer))
+        space = read_space(raw["parameterization"], optional_hyperparameters(optimizer))
     study: StudySettings = section("study", StudySettings)
     base = Size(width=_base_size(raw, "width"), depth=_base_size(raw, "depth"))
     search = plugin("search", Strategy)

@@ -213,7 +213,7 @@ def check_config_format(folder: Path) -> None:
         text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
-    line = _FORMAT_RE.search(text)
+    folder, line = folder.absolute(), _FORMAT_RE.search(text)
     if line and int(line[1]) != FORMAT:
         raise _other_version(folder, int(line[1]))
     # Any other text is no configuration: the code that reads it says so with more detail.

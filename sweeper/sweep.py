@@ -80,7 +80,7 @@ def make_loop(
     return loop
 
 
-def measure(
+def measure_trials(
     experiment: Experiment,
     folder: Path,
     trials: Iterable[Trial],

@@ -61,7 +61,7 @@ class TrainSettings:
         return max(1, ceil(self.objective_window * self.steps))
 
     def schedule(self, step: int) -> float:
-        """Fraction of the peak learning rate at `step`, from 0: linear warm-up, then cosine."""
+        """The factor on the peak learning rate at `step`, from 0: linear warm-up, then cosine."""
         warmup = round(self.warmup * self.steps)
         if step < warmup:
             return (step + 1) / warmup

@@ -166,7 +166,7 @@ def measure(
                 runs[eta, seed] = loss + offsets[seed] + float(generator.normal(0, spread))
             return runs[eta, seed]
 
-        etas = rule.line({"eta": 0.0}, value).known
+        etas = rule.line({"eta": 0.0}, value).losses
         losses = {e: tuple(map(value, rule.runs_at({"eta": 0.0}, e))) for e in etas}
         curves.append(SizeCurve(size=valley.size, losses=losses))
     return curves

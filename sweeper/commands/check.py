@@ -21,7 +21,7 @@ from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import measure
+from sweeper.sweep import measure_trials
 from sweeper.training.prepare import prepare
 from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
@@ -178,7 +178,7 @@ def _measured(
 ) -> dict[str, Any]:
     """What runs measure, by their keys; they are trained where the launcher trains everything."""
     with progress(experiment.settings, output, "check", len(trials), folder) as listener:
-        results = measure(experiment, folder, trials, listener, output.tell)
+        results = measure_trials(experiment, folder, trials, listener, output.tell)
     (folder / "progress.json").unlink(missing_ok=True)
     return {key: result.measurements for key, result in results.items()}
 

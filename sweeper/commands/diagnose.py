@@ -34,7 +34,7 @@ from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import Sweep, measure
+from sweeper.sweep import Sweep, measure_trials
 from sweeper.training.prepare import PreparedSpec
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size, SizeCurve
@@ -171,7 +171,7 @@ class AblationTrainer:
         ]
         output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
         folder = self.study.folder / "transfer"
-        results = measure(self.experiment, folder, trials, self.monitor, output.tell)
+        results = measure_trials(self.experiment, folder, trials, self.monitor, output.tell)
         return tuple(float(results[trial.key].measurements) for trial in trials)
 
     def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:

@@ -115,7 +115,7 @@ def jobs_state(folder: Path, progress: dict[str, Any] | None = None) -> dict[str
     """
     trouble = None
     try:
-        jobs = [asdict(job) for job in arrays.states(folder)]
+        jobs = [asdict(job) for job in arrays.job_states(folder)]
     except SweeperError as error:
         jobs, trouble = [], str(error)
     if not jobs and trouble is None:
@@ -159,7 +159,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
     if driver is not None:
         request_cancel(folder)
-    on_cluster = arrays.cancel(folder)
+    on_cluster = arrays.cancel_jobs(folder)
     count = on_cluster or (jobs if driver is not None else 0)
     output.say(f"Study {study}: {count} jobs were cancelled")
     if driver is not None:

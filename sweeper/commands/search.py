@@ -51,7 +51,7 @@ def search(
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
     elif detach:
-        name = settings.raw["launcher"]["_target_"]
+        name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
         return _dry_run(settings, output)

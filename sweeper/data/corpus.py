@@ -221,14 +221,14 @@ def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
         ) from error
 
 
-def write_json(path: Path, record: dict[str, Any]) -> None:
+def write_record(path: Path, record: dict[str, Any]) -> None:
     """Write a small record under `path`; BadInput as `replacing_in_cache`."""
     with replacing_in_cache(path) as file:
         file.write(json.dumps(record).encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A record from `write_json`, or an empty one where there is none that can be read."""
+def read_record(path: Path) -> dict[str, Any]:
+    """A record from `write_record`, or an empty one where there is none that can be read."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -24,9 +24,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from sweeper.data.corpus import (
     TokenCorpus,
     check_heldout,
-    read_json,
+    read_record,
     replacing_in_cache,
-    write_json,
+    write_record,
 )
 from sweeper.errors import BadInput, ConfigError
 
@@ -90,7 +90,7 @@ class TextFiles(ABC):
         path = cache.resolve() / f"{digest}.npy"
         if not self._complete(path):
             self._build(files, digest, size, path)
-        classes = int(read_json(path.with_suffix(".json"))["classes"])
+        classes = int(read_record(path.with_suffix(".json"))["classes"])
         return TokenCorpus(path=path, digest=digest, classes=classes, heldout_fraction=self.heldout)
 
     def _fingerprint(self, text: Iterable[str]) -> tuple[str, int]:
@@ -115,7 +115,7 @@ class TextFiles(ABC):
         if self.tokenizer == "bpe" and not os.path.exists(path.with_suffix(".tokenizer.json")):
             return False
         size = os.path.getsize(path) if os.path.exists(path) else -1
-        return read_json(path.with_suffix(".json")).get("bytes") == size
+        return read_record(path.with_suffix(".json")).get("bytes") == size
 
     def _build(self, files: list[Path], digest: str, size: int, path: Path) -> None:
         """Tokenize `files` into `path`; the sidecar comes last, and says that all is there."""
@@ -134,7 +134,7 @@ class TextFiles(ABC):
             write_header(out, dtype, (end - start) // dtype.itemsize)
             if seen.hexdigest() != digest:
                 raise BadInput(f"{describe_files(files)} changed while being read; try again")
-        write_json(path.with_suffix(".json"), {"bytes": end, "classes": classes})
+        write_record(path.with_suffix(".json"), {"bytes": end, "classes": classes})
 
     def _encoder(self, files: list[Path], size: int, path: Path) -> tuple[Encode, int]:
         """The tokenizer as a function and its vocabulary; a BPE is trained and kept in `path`."""

@@ -19,9 +19,9 @@ from sweeper.measure import MEASUREMENTS
 from sweeper.plugin import build_plugin
 from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
-from sweeper.training.packing import measure
+from sweeper.training.packing import measure_pack_size
 from sweeper.training.prepare import prepare
-from sweeper.training.program import for_spec
+from sweeper.training.program import program_for
 from sweeper.training.train import Execution, device_name, train
 from sweeper.trial import Result, Trial, encode
 
@@ -80,7 +80,7 @@ class TrainPack:
         )
 
     def _recompute(self) -> bool:
-        program = for_spec(self.pack.trials[0].spec, self.execution.device)
+        program = program_for(self.pack.trials[0].spec, self.execution.device)
         return bool(program.recompute())
 
     def _results(self, control: Control) -> list[Result]:
@@ -141,9 +141,9 @@ class MeasurePack:
         return self.pack.trials
 
     def run(self, control: Control) -> dict[str, Any] | None:
-        """The fields of `Measured`; None when the trials cannot be trained."""
+        """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
-            return asdict(measure(self.pack, self.device))
+            return asdict(measure_pack_size(self.pack, self.device))
         except (SweeperError, *UNTRAINABLE):
             return None
 
@@ -171,7 +171,7 @@ def modules_of(pack: Pack) -> list[str]:
 
 
 def describe(corpus: Corpus) -> dict[str, Any]:
-    """A corpus as a config that `plugin.build` makes it from again."""
+    """A corpus as a config that `plugin.build_plugin` makes it from again."""
     if not is_dataclass(corpus):
         raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
     kind = type(corpus)

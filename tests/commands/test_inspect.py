@@ -11,7 +11,8 @@ from sweeper.commands import inspect
 from sweeper.files import write_json
 from sweeper.lock import StudyLock
 from sweeper.study import Study
-from tests.commands.driver import Run, assert_refused, rewrite_results, tree
+from sweeper.trial import FORMAT
+from tests.commands.driver import TINY, Run, assert_refused, rewrite_results, tree
 
 
 def progress(folder: Path, **values: object) -> None:
@@ -134,3 +135,43 @@ class TestReport:
 
         monkeypatch.setattr("sweeper.report.page.write_atomically", full)
         assert_refused(sweeper("report"), "No space left on device", code=1)
+
+
+OLDER_COMMANDS = [
+    ["status"],
+    ["report"],
+    ["transfer", "--to-width", "32"],
+    ["check", "--study", "a"],
+    ["search", *TINY, "study=a"],
+    ["search", *TINY, "study=a", "--dry-run"],
+]
+
+
+def forget_format(study: Path, part: str) -> None:
+    """Make the study one of before records named their format."""
+    if part == "config.yaml":
+        path = study / part
+        path.write_text(path.read_text().replace(f"format: {FORMAT}\n", ""))
+        return
+
+    def older(line: str) -> str:
+        record = json.loads(line)
+        del record["format"]
+        trial = record["trial"]
+        trial["hps"], trial["setup"] = trial.pop("log2_hps"), trial.pop("spec")
+        return json.dumps(record)
+
+    rewrite_results(study, lambda lines: list(map(older, lines)))
+
+
+@pytest.mark.parametrize("part", ["config.yaml", "results"])
+@pytest.mark.parametrize("words", OLDER_COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_study_of_an_older_version_is_refused_and_stays_as_it_is(
+    sweeper: Run, study: Path, words: list[str], part: str
+) -> None:
+    forget_format(study, part)
+    before = {path: path.read_bytes() for path in study.rglob("*.*") if path.is_file()}
+    said = f"the study in {study} was written by an older version of sweeper"
+    advice = "search anew under another study.name, or use that version"
+    assert_refused(sweeper(*words), said, advice)
+    assert {path: path.read_bytes() for path in before} == before

@@ -15,6 +15,7 @@ import pytest
 from sweeper.lock import StudyLock
 from sweeper.runner import tasks
 from sweeper.training.pack import Pack
+from sweeper.trial import FORMAT
 from tests.commands.driver import (
     LONG,
     TINY,
@@ -99,6 +100,9 @@ class TestSearch:
         assert answer.document | {"provenance": kept["provenance"]} == kept
         assert answer.document["finished"] and answer.document["runs"] == 3
         assert answer.document["best"]["eta"] == 2 ** answer.document["best_log2"]["eta"]
+        assert answer.document["format"] == FORMAT
+        names = [answer.document[key] for key in ("parameterization", "search")]
+        assert names == ["umup", "lr"] and "sweeper." not in yaml_of(workplace / "runs/a")
         assert "Best configuration" in answer.err and "Next: " in answer.err
 
 

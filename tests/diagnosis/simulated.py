@@ -20,7 +20,7 @@ from sweeper.launch.job import Job, Outcome
 from sweeper.measure import MEASUREMENTS
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
-from sweeper.settings import Experiment, resolve, stand_in
+from sweeper.settings import Experiment, placeholder_data, resolve
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps, PlainHps, Trial, defaults
@@ -115,7 +115,7 @@ def simulate(*words: str, study: Study | None = None) -> tuple[AblationTrainer, 
     """What diagnoses a study with these overrides, in the world."""
     settings, world = resolve(compose_tree([*WORDS, *words])), World(lambda hps, seed: math.nan)
     settings = replace(settings, runner=world, launcher=world)
-    corpus = SimpleNamespace(identity=lambda: stand_in(settings))
+    corpus = SimpleNamespace(identity=lambda: placeholder_data(settings))
     experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
     best = Log2Hps({**defaults(settings.space), "eta": -6.0})
     trainer = AblationTrainer(experiment, study or Study(), Watcher(), best, "width", LARGE)  # type: ignore[arg-type]

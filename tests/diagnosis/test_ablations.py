@@ -18,7 +18,7 @@ from sweeper.diagnosis.ablations import (
 )
 from sweeper.scaling.adjusted import Change
 from sweeper.scaling.spec import Role
-from sweeper.settings import Settings, resolve, stand_in
+from sweeper.settings import Settings, placeholder_data, resolve
 from sweeper.training.prepare import prepare
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size
@@ -40,7 +40,7 @@ def failed_transfer(*words: str, **changes: Any) -> FailedTransfer:
     hps = plain(best)
 
     def prepared(size: Size) -> Any:
-        return prepare(settings.spec(stand_in(settings), "float32", size))
+        return prepare(settings.spec(placeholder_data(settings), "float32", size))
 
     wide = prepared(large)
     plan = make_plan(wide, base, large, hps, {})

@@ -103,7 +103,7 @@ def test_a_sweep_that_is_cancelled_ends_and_goes_on_later(
     sweep = TrialSweep(
         trials=[trial(train={"steps": 60})], corpus=deadly(tmp_path, "slow"), folder=tmp_path
     )
-    timer = threading.Timer(2.5, lambda: (request_cancel(tmp_path), arrays.cancel(tmp_path)))
+    timer = threading.Timer(2.5, lambda: (request_cancel(tmp_path), arrays.cancel_jobs(tmp_path)))
     timer.start()
     with pytest.raises(SweeperError, match="cancelled"):
         sweep.run(launcher, pack=1)

@@ -54,7 +54,7 @@ def names(folder: Path) -> set[str]:
 
 def test_what_no_pack_goes_on_from_is_removed(folder: Path) -> None:
     tidy(folder, lambda key: key == ONE.key)
-    assert checkpoint.started(folder / "checkpoints", [ONE, OTHER]) == [(OTHER,)]
+    assert checkpoint.saved_packs(folder / "checkpoints", [ONE, OTHER]) == [(OTHER,)]
     assert names(folder) == {checkpoint.path_of(Path(), [OTHER]).name}
 
 

@@ -301,11 +301,11 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
     row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
     stand_in(commands, "squeue", f"echo '{row}'")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
-    found = [(s.id, s.state, s.trials) for s in arrays.states(tmp_path)]
+    found = [(s.id, s.state, s.trials) for s in arrays.job_states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
     with pytest.raises(scheduler.SchedulerError, match="Unable to contact"):
-        arrays.states(tmp_path)
+        arrays.job_states(tmp_path)
     state = jobs_state(tmp_path)
     assert state["jobs"] == [] and "Unable to contact" in state["trouble"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.measure.coordinates import ModuleMeasurement
-from sweeper.measure.scales import OperandScale, Share
+from sweeper.measure.scales import OperandScale, OutOfRange
 from sweeper.report import coordinates as show
 from sweeper.report.plots import save
 from sweeper.scaling.spec import Role
@@ -50,7 +50,7 @@ def printed(draw: object, *values: object) -> str:
 
 
 def scale(product: str, operand: str, step: int, rms: float) -> OperandScale:
-    lost = Share(underflow=0.25 if operand == "gradient" else 0.0, overflow=0.0)
+    lost = OutOfRange(underflow=0.25 if operand == "gradient" else 0.0, overflow=0.0)
     return OperandScale(product=product, operand=operand, step=step, rms=rms, e4m3=lost, e5m2=lost)
 
 

@@ -15,7 +15,7 @@ from sweeper.data.digits import Digits
 from sweeper.errors import ConfigError
 from sweeper.settings import read_space
 from sweeper.training.pack import Pack
-from sweeper.training.prepare import optional, prepare
+from sweeper.training.prepare import optional_hyperparameters, prepare
 from sweeper.training.train import train
 from sweeper.trial import Trial, defaults
 from tests.specs import spec_of
@@ -56,8 +56,8 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
         "train": {"steps": STEPS, "batch_size": 2, "seq_len": 8, "precision": "float64"},
     }
     prepared = prepare(spec_of(setup))
-    space = read_space(given, optional(prepared.optimizer))
-    extra = dict.fromkeys(optional(prepared.optimizer), 0.0)
+    space = read_space(given, optional_hyperparameters(prepared.optimizer))
+    extra = dict.fromkeys(optional_hyperparameters(prepared.optimizer), 0.0)
     # Far below the edge of stability, beyond which rounding grows from step to step.
     middle = {**extra, **defaults(space), "eta": defaults(space)["eta"] - CALM}
     return [

@@ -49,7 +49,7 @@ class Valley:
     def curve(self, size: Size = BASE, rule: LadderRule | None = None) -> SizeCurve:
         """The curve as the ladder measures it around log2 eta 0, extended where it wants to."""
         rule, value, best = rule or LadderRule(widths=(32,)), self.value(), {"eta": 0.0}
-        etas = rule.line(best, value).known
+        etas = rule.line(best, value).losses
         losses = {eta: tuple(value(point) for point in rule.runs_at(best, eta)) for eta in etas}
         return SizeCurve(size=size, losses=losses)
 

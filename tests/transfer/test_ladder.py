@@ -109,7 +109,7 @@ def test_what_is_known_is_not_asked_again() -> None:
 
     missing = {(p.log2_hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
     assert len(missing) == 18 - 3 and not missing & known
-    assert RULE.line({"eta": 0.0}, value).known == {0.5: 3.0}
+    assert RULE.line({"eta": 0.0}, value).losses == {0.5: 3.0}
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -141,7 +141,7 @@ def test_one_diverged_seed_makes_a_point_infinite() -> None:
             else point.log2_hps["eta"] ** 2
         )
 
-    assert RULE.line({"eta": 0.0}, value).known[0.0] == math.inf
+    assert RULE.line({"eta": 0.0}, value).losses[0.0] == math.inf
 
 
 @pytest.mark.parametrize(
