@@ -17,7 +17,8 @@ from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan, make_plan
 from sweeper.trial import Trial
-from tests.training.helpers import corpus, setup
+from tests.specs import spec_of
+from tests.training.helpers import corpus, tree
 
 CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (3, 5)
@@ -41,13 +42,13 @@ def config(group: str, name: str) -> dict[str, Any]:
 
 
 def configured(scheme: str, optimizer: str) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """A setup of the two configs, twice as wide and deep as its base, and two trials' log2 values.
+    """A configuration of the two, twice as wide and deep as its base, and two trials' log2 values.
 
     No hyperparameter is at its default, and no two are alike.
     """
     parameterization = config("parameterization", scheme)
     space = {**parameterization.pop("space"), "weight_decay": None, "eps": None}
-    made = setup("umup")
+    made = tree("umup")
     made |= {"parameterization": parameterization, "optimizer": config("optimizer", optimizer)}
     made["model"]["norm_gain"] = True
     first = {name: 0.25 + 0.125 * i for i, name in enumerate(space)}
@@ -57,7 +58,7 @@ def configured(scheme: str, optimizer: str) -> tuple[dict[str, Any], list[dict[s
 def planned(made: dict[str, Any], hps: dict[str, float]) -> TransferPlan:
     base, target = (Size(width=made[k]["width"], depth=made[k]["depth"]) for k in ("base", "model"))
     plain = {name: 2.0**value for name, value in hps.items()}
-    return make_plan(prepare(made), base, target, plain, {})
+    return make_plan(prepare(spec_of(made)), base, target, plain, {})
 
 
 def trained_with(run: PackRun, index: int, trial: int) -> dict[str, float]:
@@ -91,9 +92,11 @@ def test_the_engine_trains_with_the_plan_s_numbers(
     made, values = configured(scheme, optimizer)
     if (scheme, optimizer) in WITHOUT_A_RULE:
         with pytest.raises(ConfigError, match="parameterization"):
-            prepare(made)
+            prepare(spec_of(made))
         return
-    trials = [Trial(setup=made, hps=h, seed=s) for h, s in zip(values, SEEDS, strict=True)]
+    trials = [
+        Trial(spec=spec_of(made), log2_hps=h, seed=s) for h, s in zip(values, SEEDS, strict=True)
+    ]
     run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
     for k, (hps, seed) in enumerate(zip(values, SEEDS, strict=True)):
         plan = planned(made, hps)
@@ -112,7 +115,7 @@ def test_the_engine_trains_with_the_plan_s_numbers(
 def test_the_plan_s_numbers_are_the_scheme_s_times_what_they_scale(scheme: str) -> None:
     """Learning rate by eta, eps and decay by the optimizer's value and the trial's factor."""
     made, (hps, _) = configured(scheme, "adamw")
-    prepared, plain = prepare(made), {name: 2.0**value for name, value in hps.items()}
+    prepared, plain = prepare(spec_of(made)), {name: 2.0**value for name, value in hps.items()}
     optimizer = made["optimizer"]
     for spec, parameter in zip(prepared.specs, planned(made, hps).parameters, strict=True):
         scale, target = prepared.scheme.scale(spec, plain), parameter.target
