@@ -40,7 +40,9 @@ class StopTrials:
         self.rungs, self.keys = (step,), set(keys)
         self.losses: dict[str, float] = {}
 
-    def cut(self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]) -> set[str]:
+    def trials_to_stop(
+        self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]
+    ) -> set[str]:
         assert step == self.rungs[0] and {t.key for t in trials} >= losses.keys()
         self.losses = dict(losses)
         return self.keys
