@@ -156,7 +156,7 @@ def test_finished_figures_are_copied_beside_the_page(tmp_path: Path) -> None:
 
 SLOW = """#!/bin/sh
 trap 'sleep 0.5; touch stopped; exit 130' INT
-touch started
+sleep 0.2; touch started
 while :; do sleep 0.1; done
 """
 
