@@ -19,8 +19,8 @@ from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.trial import encode
 from tests.layout import without_layout
 
-from . import records, samples, test_coordinates
-from .records import RECORDS
+from . import diagnosis_samples, samples, test_coordinates
+from .diagnosis_samples import RECORDS
 from .test_page import Page
 
 SECTIONS = [
@@ -31,7 +31,9 @@ SECTIONS = [
 
 
 def study(folder: Path) -> Path:
-    return records.add(samples.study(folder, samples.search(), w256=samples.validation("fails")))
+    return diagnosis_samples.add(
+        samples.study(folder, samples.search(), w256=samples.validation("fails"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +76,18 @@ def test_the_scales_are_drawn_and_listed(full: str) -> None:
 def test_records_are_read_back_as_they_were() -> None:
     made = test_coordinates.sample()
     assert CoordinateCheck.from_json(json.loads(json.dumps(made.to_json()))) == made
-    assert [OperandScale.from_json(one) for one in records.scales()] == test_coordinates.SCALES
+    assert [
+        OperandScale.from_json(one) for one in diagnosis_samples.scales()
+    ] == test_coordinates.SCALES
 
 
 def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$&$')</script>"
-    folder, found, made = study(tmp_path / "demo"), records.check(), records.diagnosis()
+    folder, found, made = (
+        study(tmp_path / "demo"),
+        diagnosis_samples.check(),
+        diagnosis_samples.diagnosis(),
+    )
     found["axes"][0]["modules"][0]["name"] = evil
     made["results"][0]["ablation"]["name"] = made["conclusion"] = evil
     samples.write(folder / "check/check.json", found)
