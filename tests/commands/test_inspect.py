@@ -12,13 +12,48 @@ from sweeper.files import write_json
 from sweeper.lock import StudyLock
 from sweeper.study import Study
 from sweeper.trial import FORMAT
-from tests.commands.driver import TINY, Run, assert_refused, rewrite_results, tree
+from tests.commands.driver import TINY, Run, assert_refused, rewrite_results, spawn, tree
+from tests.faults.harness import until
 
 
 def progress(folder: Path, **values: object) -> None:
     """What a running driver writes now."""
     told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
     write_json(folder / "progress.json", {**told, "updated": time.time() + 1, **values})
+
+
+def jobs_of(sweeper: Run) -> list[dict[str, object]]:
+    """What `sweeper status` says of the study's jobs."""
+    if not (Path("runs/a/progress.json")).exists():
+        return []
+    jobs: list[dict[str, object]] = sweeper("status", "a", "--json").document["jobs"]
+    return jobs
+
+
+class TestCancel:
+    @pytest.mark.parametrize(
+        ("launcher", "jobs"), [([], 1), (["launcher=local", "launcher.workers=1"], 2)]
+    )
+    def test_a_search_ends_and_the_same_command_goes_on(
+        self, launcher: list[str], jobs: int, sweeper: Run, workplace: Path
+    ) -> None:
+        """At once. A worker's next job is written while it has another, and ends with it."""
+        words = ["search", *TINY, "study=a", *launcher, "train.steps=4000"]
+        driver = spawn(*words)
+        until(lambda: [job for job in jobs_of(sweeper) if job["state"] == "running"], 60)
+        answer = sweeper("cancel", "a", "--json")
+        assert answer.document == {"study": "a", "cancelled": jobs}
+        _, err = driver.communicate(timeout=60)
+        assert driver.returncode == 1 and "Traceback" not in err
+        assert err.splitlines()[-1].startswith("Error: the study was cancelled; run the same")
+        assert len(list((workplace / "runs/a/checkpoints").iterdir())) == 1
+        short = ["search", *TINY, "study=a", *launcher]
+        assert sweeper(*short).code == 0
+
+    def test_without_a_driver_there_is_nothing_to_end(self, sweeper: Run, study: Path) -> None:
+        before = tree(study)
+        assert sweeper("cancel", "a", "--json").document == {"study": "a", "cancelled": 0}
+        assert tree(study) == before
 
 
 class TestStatus:

@@ -97,6 +97,26 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
     assert not folder.exists()
 
 
+def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Path) -> None:
+    """What it leaves open is the launcher's."""
+    launcher = Slurm(cpus=2, memory="4G", time=90)
+    asked = Resources(nodes=2, tasks=3, gpus=8, cpus=5, memory="64G", time=30)
+    scripts = [
+        executor._make_submission_file_text("true", "")
+        for executor in (
+            launcher._executor(tmp_path, "a", asked),
+            launcher._executor(tmp_path, "a"),
+        )
+    ]
+    for said in ("nodes=2", "ntasks-per-node=3", "gpus-per-node=8", "cpus-per-task=5", "mem=64G",
+                 "time=30"):  # fmt: skip
+        assert f"#SBATCH --{said}\n" in scripts[0], said
+    for said in ("nodes=1", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=2", "mem=4G",
+                 "time=90"):  # fmt: skip
+        assert f"#SBATCH --{said}\n" in scripts[1], said
+    assert "--cpus-per-task=5" in scripts[0].split("srun")[1]
+
+
 @pytest.mark.parametrize(
     ("text", "minutes"),
     [("infinite", None), ("2:00", 2), ("1:30:30", 90.5), ("1-00:00:00", 1440), ("n/a", None)],

@@ -42,7 +42,7 @@ def config(group: str, name: str) -> dict[str, Any]:
 
 
 def configured(scheme: str, optimizer: str) -> tuple[TrialSpec, list[Log2Hps]]:
-    """A specification of the two configs, twice its base in width and depth, and two trials' values.
+    """A specification of the two configs, twice its base's size, and two trials' log2 values.
 
     No hyperparameter is at its default, and no two are alike.
     """
