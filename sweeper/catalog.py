@@ -20,12 +20,12 @@ OVERLAYS = ("experiment", "size")
 
 TARGET = "_target_"
 """The key of a config that names its class."""
-_TARGET = re.compile(rf"^{TARGET}: *(\S+)", re.MULTILINE)
-_UNLISTED = {"parameterization": {"adjusted": "sweeper.scaling.adjusted.Adjusted"}}
+_TARGET_RE = re.compile(rf"^{TARGET}: *(\S+)", re.MULTILINE)
+_UNLISTED_PLUGINS = {"parameterization": {"adjusted": "sweeper.scaling.adjusted.Adjusted"}}
 """Plugins that no user chooses, and that have no config."""
 
 
-def home() -> Path:
+def conf_folder() -> Path:
     """The folder `conf/`: inside an installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     for folder in (package / "conf", package.parent / "conf"):
@@ -37,18 +37,18 @@ def home() -> Path:
 def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
     """Options of every group, by name; those of the user's `config_dir` are among them.
 
-    Folders of `config_dir` that are no group of ours are passed over.
+    Folders of `config_dir` that are none of sweeper's groups are passed over.
     """
     if config_dir is not None and not config_dir.is_dir():
         raise BadInput(f"--config-dir {config_dir} is not a folder")
-    found: dict[str, set[str]] = {}
-    for root in (home(), config_dir):
+    options: dict[str, set[str]] = {}
+    for root in (conf_folder(), config_dir):
         if root is None:
             continue
         for path in root.glob("[!.]*/[!.]*.yaml"):
-            if root != config_dir or path.parent.name in found:
-                found.setdefault(path.parent.name, set()).add(path.stem)
-    return {name: sorted(options) for name, options in sorted(found.items())}
+            if root != config_dir or path.parent.name in options:
+                options.setdefault(path.parent.name, set()).add(path.stem)
+    return {group: sorted(names) for group, names in sorted(options.items())}
 
 
 def studies(root: Path) -> list[str]:
@@ -61,17 +61,20 @@ def plugins() -> Mapping[str, Mapping[str, str]]:
     """The classes (dotted paths) of sweeper's own plugins, by group and name.
 
     A plugin has the name of its config. Where all configs of a group are presets of one class,
-    as in `fp8`, the group's name stands first. A class is named by the first of its names, and
-    found by any.
+    as in `fp8`, the group's name stands first. A class is recorded by the first of its names,
+    and read by any.
     """
-    found: dict[str, dict[str, str]] = {}
-    for path in sorted(home().glob("*/*.yaml")):
-        if target := _TARGET.search(path.read_text(encoding="utf-8")):
-            found.setdefault(path.parent.name, {})[path.stem] = target[1]
-    for group, classes in found.items():
+    registry: dict[str, dict[str, str]] = {}
+    for path in sorted(conf_folder().glob("*/*.yaml")):
+        if target := _TARGET_RE.search(path.read_text(encoding="utf-8")):
+            registry.setdefault(path.parent.name, {})[path.stem] = target[1]
+    for group, classes in registry.items():
         if len(classes) > len(set(classes.values())) == 1:
-            found[group] = {group: next(iter(classes.values())), **classes}
-    return {group: {**classes, **_UNLISTED.get(group, {})} for group, classes in found.items()}
+            registry[group] = {group: next(iter(classes.values())), **classes}
+    return {
+        group: {**classes, **_UNLISTED_PLUGINS.get(group, {})}
+        for group, classes in registry.items()
+    }
 
 
 def plugin_name(group: str, target: str) -> str:
@@ -85,11 +88,11 @@ def plugin_target(group: str, name: str) -> str:
 
     ConfigError for a name that is neither a dotted path nor in the registry.
     """
-    known = plugins().get(group, {})
-    if "." not in name and name not in known:
-        allowed = f"a dotted path such as package.module.Class; {suggest(name, known)}"
+    targets = plugins().get(group, {})
+    if "." not in name and name not in targets:
+        allowed = f"a dotted path such as package.module.Class; {suggest(name, targets)}"
         raise ConfigError(TARGET, name, allowed)
-    return known.get(name, name)
+    return targets.get(name, name)
 
 
 def with_names(group: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def with_targets(group: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retargeted(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    """`config` with its own class and those of the plugins within it renamed."""
+    """`config` with its class and those of the plugins within it renamed."""
 
     def renamed(key: object, value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -211,12 +211,12 @@ def transfer(
     """
 
     def work() -> int:
-        from sweeper.commands.transfer import Target, transfer
+        from sweeper.commands.transfer import TransferRequest, transfer
 
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
-        target = Target(width=to_width, depth=to_depth, validate=validate, strict=strict)
-        return transfer(study, target, overrides or [], config_dir, _output(json))
+        request = TransferRequest(width=to_width, depth=to_depth, validate=validate, strict=strict)
+        return transfer(study, request, overrides or [], config_dir, _output(json))
 
     _exit(work)
 
@@ -336,7 +336,7 @@ def cancel(name: Study = None, root: Root = Path("runs"), json: Json = False) ->
     """Cancel a study's jobs on the cluster, and no others; what had finished is kept."""
 
     def work() -> int:
-        from sweeper.commands.jobs import cancel
+        from sweeper.commands.inspect import cancel
 
         return cancel(name, root, _output(json))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sweeper.catalog import OVERLAYS, groups, home, studies
+from sweeper.catalog import OVERLAYS, conf_folder, groups, studies
 from sweeper.errors import BadInput
 
 _VARIABLE = "_SWEEPER_COMPLETE"
@@ -42,7 +42,7 @@ def _words(config_dir: Path | None) -> Iterator[str]:
     for group, options in groups(config_dir).items():
         yield from (f"{group}={option}" for option in options)
     yield from ("study=", *(f"study={name}" for name in complete_study("")))
-    for folder in (home(), config_dir):
+    for folder in (conf_folder(), config_dir):
         if folder is not None:
             yield from _keys(_read(folder / "config.yaml"))
             for path in sorted(folder.glob("[!.]*/[!.]*.yaml")):

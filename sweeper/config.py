@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -17,48 +17,47 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.catalog import OVERLAYS, groups, home, with_names, with_targets
-from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.plugin import arguments, load
+from sweeper.catalog import OVERLAYS, conf_folder, groups, with_names, with_targets
+from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
+from sweeper.plugin import arguments, import_target
 from sweeper.trial import FORMAT
 
 Tree = dict[str, Any]
 
-_UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
+_CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
 """What composing or reading configs raises when one of them is not right."""
 
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
     words = [_rename_study(word) for word in overrides]
-    parsed = parse(words)
+    parsed = parse_overrides(words)
     _check_folder(config_dir)
     _check_groups(parsed, config_dir)
-    return _own_model(_resolve(_compose(parsed, words, config_dir)), parsed)
+    return _without_replaced_arguments(_resolve(_compose(parsed, words, config_dir)), parsed)
 
 
-def _own_model(tree: Tree, parsed: Sequence[Override]) -> Tree:
+def _without_replaced_arguments(tree: Tree, parsed: Sequence[Override]) -> Tree:
     """The tree without the config's arguments for a model that `model._target_=` replaced.
 
-    What the command line itself gives to the model stays, and is checked like everything else.
+    The user's class need not take them. Those that it takes, and what the command line itself
+    gives to the model, stay and are checked like everything else.
     """
     given = {str(override.key_or_group) for override in parsed}
     model = tree.get("model")
     if "model._target_" not in given or not isinstance(model, dict):
         return tree
-    try:
-        taken = arguments(load(model.get("_target_")))
-    except ConfigError as error:
-        raise error.below("model") from error
-    kept = {
+    with key_prefix("model"):
+        accepted = arguments(import_target(model.get("_target_")))
+    remaining = {
         name: value
         for name, value in model.items()
-        if name in ("_target_", "width", "depth") or name in taken or f"model.{name}" in given
+        if name in ("_target_", "width", "depth") or name in accepted or f"model.{name}" in given
     }
-    return tree | {"model": kept}
+    return tree | {"model": remaining}
 
 
-def parse(words: Sequence[str]) -> list[Override]:
+def parse_overrides(words: Sequence[str]) -> list[Override]:
     """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep."""
     return [_parse(word) for word in words]
 
@@ -87,76 +86,81 @@ def _rename_study(word: str) -> str:
 
 
 def _check_folder(config_dir: Path | None) -> None:
-    """Refuse a config that Hydra would pass over for one of ours of the same name."""
+    """Refuse a config that Hydra would pass over for a shipped one of the same name."""
     for path in config_dir.glob("**/*.yaml") if config_dir else ():
-        ours = home() / path.relative_to(cast(Path, config_dir))
-        if ours.is_file() and ours.read_bytes() != path.read_bytes():
+        shipped = conf_folder() / path.relative_to(cast(Path, config_dir))
+        if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
             raise BadInput(f"{path} has the name of one of sweeper's own configs: rename it")
 
 
 def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
     """Refuse an option that its group does not have, and Hydra's own settings."""
-    known = groups(config_dir)
+    options = groups(config_dir)
     for override in parsed:
         key, choice = str(override.key_or_group), override.value()
         if key.split(".")[0] == "hydra":
             raise ConfigError(key, choice, "Hydra's own settings have no use here")
-        if key not in known or override.is_delete():
+        if key not in options or override.is_delete():
             continue
         if override.is_add():
             raise BadInput(f"+{key}: the group is there already; write {key}={choice}")
-        if choice not in known[key] and not (key in OVERLAYS and choice is None):
-            raise ConfigError(key, choice, f"one of {', '.join(known[key])}")
+        if choice not in options[key] and not (key in OVERLAYS and choice is None):
+            raise ConfigError(key, choice, f"one of {', '.join(options[key])}")
 
 
 def _compose(
     parsed: Sequence[Override], words: Sequence[str], config_dir: Path | None
 ) -> DictConfig:
-    """Compose once; when Hydra refuses a key, name it with what it may have meant."""
+    """Compose; when Hydra refuses a key, name it with what it may have meant.
+
+    For that the choices of groups are composed alone: they have all keys that there are.
+    """
     try:
-        return _composed(words, config_dir)
-    except _UNREADABLE as error:
-        known = groups(config_dir)
-        choices = [w for w, o in zip(words, parsed, strict=True) if str(o.key_or_group) in known]
+        return _hydra_compose(words, config_dir)
+    except _CONFIG_ERRORS as error:
+        names = groups(config_dir)
+        choices = [w for w, o in zip(words, parsed, strict=True) if str(o.key_or_group) in names]
         try:
-            plain = cast(Tree, OmegaConf.to_container(_composed(choices, config_dir)))
-        except _UNREADABLE:
+            tree = cast(Tree, OmegaConf.to_container(_hydra_compose(choices, config_dir)))
+        except _CONFIG_ERRORS:
             where = f"--config-dir {config_dir}: " if config_dir else ""
             raise BadInput(f"{where}{_message(error)}") from error
-        raise _explain(plain, parsed, known, error) from error
+        raise _key_error(tree, parsed, names, error) from error
 
 
-def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
+def _hydra_compose(words: Sequence[str], config_dir: Path | None) -> DictConfig:
     """Hydra's composition of the defaults and `words`."""
     quoted = str(config_dir and config_dir.resolve()).replace("\\", r"\\").replace("'", r"\'")
     search_path = [f"hydra.searchpath=['file://{quoted}']"] if config_dir else []
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(home()), version_base="1.3"):
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         return compose("config", [*search_path, *words])
 
 
-def _explain(
-    plain: Tree, parsed: Sequence[Override], known: Mapping[str, object], error: Exception
+def _key_error(
+    tree: Tree, parsed: Sequence[Override], names: Container[str], error: Exception
 ) -> BadInput:
-    """The error for the first override whose key the configuration does not have."""
-    keys = set(_leaves(plain))
+    """The error for the first override whose key `tree` lacks; `names` are those of groups."""
+    keys = set(_dotted_keys(tree))
     for override in parsed:
         key = str(override.key_or_group)
-        if key in known or override.is_add():
+        if key in names or override.is_add():
             continue
         if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
-            return ConfigError(key, override.value(), f"there is no such key; {near(key, plain)}")
+            return ConfigError(
+                key, override.value(), f"there is no such key; {suggest_key(key, tree)}"
+            )
     return BadInput(_message(error))
 
 
-def near(key: str, tree: Mapping[str, Any]) -> str:
+def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
     """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
 
     A dotted key is compared with the dotted keys of the whole `tree`, a plain one with its groups.
     """
-    known = {name for name in _leaves(tree) if "." in name} if "." in key else set(tree)
-    if get_close_matches(key, known, cutoff=0.5):
-        return suggest(key, known)
+    keys = {name for name in _dotted_keys(tree) if "." in name} if "." in key else set(tree)
+    if get_close_matches(key, keys, cutoff=0.5):
+        return suggest(key, keys)
     prefix, beside = "", tree
     for part in key.split(".")[:-1]:
         if not isinstance(beside.get(part), Mapping):
@@ -165,12 +169,12 @@ def near(key: str, tree: Mapping[str, Any]) -> str:
     return suggest(key, (f"{prefix}{name}" for name in beside if name != "_target_"))
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Dotted names of all leaves, but those of classes."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{name}.")
+            yield from _dotted_keys(value, f"{name}.")
         elif key != "_target_":
             yield name
 
@@ -207,47 +211,45 @@ def override_value(key: str, value: object) -> Any:
 
 def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
-    config = _load(path)
+    config = _load_settings(path)
     words = [_rename_study(word) for word in overrides]
-    parsed = parse(words)
+    parsed = parse_overrides(words)
     _check_groups(parsed, config_dir)
     keys = [str(override.key_or_group) for override in parsed]
     exchanged = set(keys) & groups(config_dir).keys()
     for group in exchanged:
-        below = [w for w, key in zip(words, keys, strict=True) if key.split(".")[0] == group]
-        config[group] = compose_tree(below, config_dir).get(group)
+        of_group = [w for w, key in zip(words, keys, strict=True) if key.split(".")[0] == group]
+        config[group] = compose_tree(of_group, config_dir).get(group)
     for key, override in zip(keys, parsed, strict=True):
         if key.split(".")[0] not in exchanged:
-            _set(config, key, override)
+            _apply(config, key, override)
     return _resolve(config)
 
 
-def _load(path: Path) -> DictConfig:
+def _load_settings(path: Path) -> DictConfig:
     """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
     try:
         config = OmegaConf.load(path)
         tree = OmegaConf.to_container(config)
-    except _UNREADABLE as error:
+    except _CONFIG_ERRORS as error:
         raise BadInput(f"{path} cannot be read: {_message(error)}") from error
     if not isinstance(tree, dict) or not tree:
         raise BadInput(f"{path} cannot be read: it holds no settings")
     try:
-        settings = {k: _each_plugin(str(k), v, with_targets) for k, v in tree.items()}
+        settings = {k: _rename_plugins(str(k), v, with_targets) for k, v in tree.items()}
     except ConfigError as error:
         raise BadInput(f"{path}: {error}") from error
     settings.pop("format", None)
     return OmegaConf.create(settings)
 
 
-def _each_plugin(group: str, value: Any, rename: Callable[[str, Tree], Tree]) -> Any:
+def _rename_plugins(group: str, value: Any, rename: Callable[[str, Tree], Tree]) -> Any:
     """A group's settings with the classes in it renamed; ConfigError names the group."""
-    try:
+    with key_prefix(group):
         return rename(group, value) if isinstance(value, dict) else value
-    except ConfigError as error:
-        raise error.below(group) from error
 
 
-def _set(config: DictConfig, key: str, override: Override) -> None:
+def _apply(config: DictConfig, key: str, override: Override) -> None:
     """Apply one override to a configuration that was composed before."""
     if override.is_delete():
         raise BadInput(f"~{key}: a key of a study cannot be taken away; give it another value")
@@ -256,11 +258,11 @@ def _set(config: DictConfig, key: str, override: Override) -> None:
         OmegaConf.update(config, key, override.value(), merge=True)
     except OmegaConfBaseException as error:
         tree = cast(Tree, OmegaConf.to_container(config))
-        allowed = f"there is no such key; {near(key, tree)}"
+        allowed = f"there is no such key; {suggest_key(key, tree)}"
         raise ConfigError(key, override.value(), allowed) from error
 
 
 def to_yaml(tree: Mapping[str, Any]) -> str:
     """The tree as a study's folder keeps it: with its format, plugins by their stable name."""
-    settings = {group: _each_plugin(group, value, with_names) for group, value in tree.items()}
+    settings = {group: _rename_plugins(group, value, with_names) for group, value in tree.items()}
     return OmegaConf.to_yaml(OmegaConf.create({"format": FORMAT, **settings}))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -27,9 +28,18 @@ class ConfigError(BadInput):
         return ConfigError(f"{prefix}.{self.key}" if prefix else self.key, self.value, self.allowed)
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """A closing clause that names near misses of `word`, or else all that is known."""
-    options = sorted(known)
+@contextmanager
+def key_prefix(prefix: str) -> Iterator[None]:
+    """Report a ConfigError from inside with its key seen from one level further out."""
+    try:
+        yield
+    except ConfigError as error:
+        raise error.below(prefix) from error
+
+
+def suggest(word: str, choices: Iterable[str]) -> str:
+    """A closing clause that names near misses of `word`, or else all choices."""
+    options = sorted(choices)
     close = get_close_matches(word, options, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(close)}?"

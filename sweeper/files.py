@@ -15,9 +15,8 @@ from sweeper.trial import encode
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
-
-BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
-"""What taking a damaged record apart can raise."""
+RECORD_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading a damaged record can raise: its JSON may be of any shape."""
 
 
 @contextmanager
@@ -26,7 +25,7 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
 
     It is readable by its owner only. A kill or a crash at any moment leaves the old file or the
     new one, never a part. OSError when it cannot be written: the old file is then untouched.
-    Without `sync` nobody waits for the disk, and what a crash of the machine leaves is not known.
+    Without `sync` it does not wait for the disk, and a crash of the machine may leave anything.
     """
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
@@ -96,10 +95,10 @@ def read_json(path: Path) -> Any:
 def try_json(path: Path) -> dict[str, Any]:
     """The JSON object at `path`; an empty one when it is not there or damaged."""
     try:
-        found = read_json(path)
-    except (OSError, *BROKEN):
+        value = read_json(path)
+    except (OSError, *RECORD_ERRORS):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def parse_json(text: bytes) -> Any:

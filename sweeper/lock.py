@@ -1,4 +1,12 @@
-"""One driver a study: a lock that any death of its holder releases, on any filesystem."""
+"""One driver a study: a lock that any death of its holder releases, on any filesystem.
+
+The kernel's lock (flock) ends with its process, but filesystems differ in who sees it:
+
+- Where all hosts see it, it decides alone.
+- On some network filesystems only the processes of one host see it. Against a driver on another
+  host, the lock file's content says who holds it and its mtime that the holder lives.
+- Some refuse locks. The content and mtime then decide on the same host too, with the process id.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +26,17 @@ from types import TracebackType
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder
 
-BEAT = 10.0
-"""Seconds between two signs of life of a driver (its lock file's mtime)."""
-STALE = 60.0
-"""Seconds without one after which a driver on another host is taken for dead, and watched."""
-WATCHED = 2.5
-"""So many beats it is watched then: a clock that jumped ages the file of one that lives, too."""
-PATIENCE = 0.5
-"""Seconds that a lock is tried for: `holder` may be looking at it right now."""
+HEARTBEAT_SECONDS = 10.0
+"""Seconds between two heartbeats of a driver: each sets the lock file's mtime."""
+STALE_SECONDS = 60.0
+"""Seconds without a heartbeat after which a driver on another host may be dead, and is watched."""
+WATCHED_HEARTBEATS = 2.5
+"""Heartbeats for which it is watched: a clock that jumped ages a living driver's file too."""
+LOCK_TIMEOUT_SECONDS = 0.5
+"""Seconds for which a lock is tried: `live_holder` may be holding it for a moment."""
 
-_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-_LENGTH = 512
+_UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_RECORD_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +56,8 @@ class Holder:
 class StudyLock:
     """Context manager that makes this process the only driver of the study in `folder`.
 
-    The kernel's lock on `<folder>/lock` decides; where it cannot be seen by other hosts or is
-    not supported, the file's content (who) and mtime (alive when) decide. The file is never
-    deleted: whoever had it open would lock a ghost. A forked child does not keep the lock.
+    The file `<folder>/lock` is never deleted: a process that had it open would then lock a file
+    without a name, and another one the new file. A forked child does not keep the lock.
 
     `previous` is the driver that died holding the lock, if one did. Entering raises BadInput
     that names the living driver, and SweeperError when the file cannot be used at all.
@@ -61,7 +68,7 @@ class StudyLock:
         self.folder = folder.absolute()
         self.path = self.folder / "lock"
         self.previous: Holder | None = None
-        self._me: Holder | None = None
+        self._holder: Holder | None = None
         self._fd: int | None = None
         self._stop = Event()
         self._thread: Thread | None = None
@@ -79,9 +86,9 @@ class StudyLock:
         except OSError as error:
             raise SweeperError(f"cannot lock the study: {error}") from error
         self._fd = fd
-        _HELD.append(self)
+        _HELD_LOCKS.append(self)
         self._stop.clear()
-        self._thread = Thread(target=self._beat, args=(fd,), name="study-lock", daemon=True)
+        self._thread = Thread(target=self._heartbeat, args=(fd,), name="study-lock", daemon=True)
         self._thread.start()
         return self
 
@@ -96,32 +103,33 @@ class StudyLock:
             return
         self._stop.set()
         self._thread.join(timeout=5.0)
-        _HELD.remove(self)
+        _HELD_LOCKS.remove(self)
         with suppress(OSError):
-            if _read(self._fd) == self._me:
+            if _read(self._fd) == self._holder:
                 os.ftruncate(self._fd, 0)
         os.close(self._fd)
         self._fd = None
 
     def _claim(self, fd: int) -> None:
         """Lock and sign the open file; BadInput when another driver lives."""
-        seen = _try_lock(fd)
+        blocked = _try_lock(fd)
         rival = _read(fd)
-        foreign = rival is not None and rival.host != socket.gethostname()
-        age = abs(_age(fd, self.folder)) if foreign and not seen else 0.0
-        if seen or (rival and _lives(rival, self.path, seen, age)):
-            hint = f"; if it is dead, try again in {STALE - age:.0f} s" if foreign else ""
+        remote = rival is not None and rival.host != socket.gethostname()
+        # A clock that went back makes the age negative: that is no sign of life either.
+        age = abs(_age_seconds(fd, self.folder)) if remote and not blocked else 0.0
+        if blocked or (rival and _is_alive(rival, self.path, blocked, age)):
+            hint = f"; if it is dead, try again in {STALE_SECONDS - age:.0f} s" if remote else ""
             raise self._refusal(rival, hint)
-        if foreign and _beats(fd, self.path):
+        if remote and _has_heartbeat(fd, self.path):
             raise self._refusal(rival)
-        me = Holder(host=socket.gethostname(), pid=os.getpid(), started=time.time())
-        _write(fd, me)
-        if seen is None:
-            # Nothing but the content tells two that start together apart: the last one stays.
-            time.sleep(PATIENCE)
-            if (winner := _read(fd)) != me:
+        holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=time.time())
+        _write(fd, holder)
+        if blocked is None:
+            # Without locks two that start together both write: the last to write stays.
+            time.sleep(LOCK_TIMEOUT_SECONDS)
+            if (winner := _read(fd)) != holder:
                 raise self._refusal(winner)
-        self.previous, self._me = rival, me
+        self.previous, self._holder = rival, holder
 
     def _refusal(self, rival: Holder | None, hint: str = "") -> BadInput:
         """The error for a study that `rival` drives."""
@@ -131,14 +139,14 @@ class StudyLock:
             f"wait for its end or stop it first{hint}"
         )
 
-    def _beat(self, fd: int) -> None:
-        """Give a sign of life now and then, for hosts that do not see the kernel's lock."""
-        while not self._stop.wait(BEAT):
+    def _heartbeat(self, fd: int) -> None:
+        """Set the file's mtime now and then, for hosts that do not see the kernel's lock."""
+        while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):
                 os.utime(fd)
 
 
-def holder(folder: Path) -> Holder | None:
+def live_holder(folder: Path) -> Holder | None:
     """The live driver of the study in `folder`, or None; writes nothing and locks nobody out."""
     path = folder.absolute() / "lock"
     try:
@@ -146,50 +154,50 @@ def holder(folder: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        if (named := _read(fd)) is None:
+        if (holder := _read(fd)) is None:
             return None
-        # Shared, so that observers do not see each other, and gone before a driver gives up.
-        seen = _blocked(fd, fcntl.LOCK_SH)
-        return named if _lives(named, path, seen, time.time() - os.fstat(fd).st_mtime) else None
+        # Shared, so that observers do not block each other, and gone before a driver gives up.
+        blocked, age = _blocked(fd, fcntl.LOCK_SH), time.time() - os.fstat(fd).st_mtime
+        return holder if _is_alive(holder, path, blocked, age) else None
     finally:
         os.close(fd)
 
 
 def _try_lock(fd: int) -> bool | None:
-    """Lock `fd`: False when it is ours now, True when another has it, None when unsupported."""
-    deadline = time.monotonic() + PATIENCE
-    while (seen := _blocked(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:
+    """Lock `fd`: False once it is locked, True when another holds it, None when unsupported."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    while (blocked := _blocked(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:
         time.sleep(0.03)
-    return seen
+    return blocked
 
 
 def _blocked(fd: int, operation: int) -> bool | None:
-    """Whether another's lock stands in the way of `operation`; None when locks do not work."""
+    """Whether another process's lock prevents `operation`; None when locks are unsupported."""
     try:
         fcntl.flock(fd, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
+        if error.errno in _UNSUPPORTED_ERRNOS:
             return None
         raise
     return False
 
 
-def _lives(named: Holder, path: Path, seen: bool | None, age: float) -> bool:
-    """Whether the driver named in the lock lives; `seen` is what the kernel says, `age` in s."""
-    if seen:
+def _is_alive(holder: Holder, path: Path, blocked: bool | None, age: float) -> bool:
+    """Whether the driver named in the lock lives, by `_blocked` and the `age` of its heartbeat."""
+    if blocked:
         return True
-    if named.host != socket.gethostname():
-        return age < STALE
-    return seen is None and _runs(named.pid, path)
+    if holder.host != socket.gethostname():
+        return age < STALE_SECONDS
+    return blocked is None and _is_running(holder.pid, path)
 
 
-def _runs(pid: int, path: Path) -> bool:
+def _is_running(pid: int, path: Path) -> bool:
     """Whether process `pid` of this host runs (as a driver, if it is this one)."""
     if pid == os.getpid():
-        # In containers all drivers have the same number: then it is the dead one's.
-        return any(lock.path == path for lock in _HELD)
+        # In containers every driver may have this id: without a lock here it is a dead one's.
+        return any(lock.path == path for lock in _HELD_LOCKS)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -199,20 +207,20 @@ def _runs(pid: int, path: Path) -> bool:
     return True
 
 
-def _age(fd: int, folder: Path) -> float:
+def _age_seconds(fd: int, folder: Path) -> float:
     """Seconds since the file's mtime by the filesystem's own clock, which all hosts share."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         return os.fstat(probe.fileno()).st_mtime - os.fstat(fd).st_mtime
 
 
-def _beats(fd: int, path: Path) -> bool:
-    """Whether the file gets signs of life while it is watched, whatever its times say."""
+def _has_heartbeat(fd: int, path: Path) -> bool:
+    """Whether the file's mtime changes while it is watched, whatever it is."""
     before = os.fstat(fd).st_mtime_ns
-    deadline = time.monotonic() + WATCHED * BEAT
+    deadline = time.monotonic() + WATCHED_HEARTBEATS * HEARTBEAT_SECONDS
     while time.monotonic() < deadline:
-        time.sleep(BEAT / 20)
+        time.sleep(HEARTBEAT_SECONDS / 20)
         with suppress(OSError):
-            os.close(os.open(path, os.O_RDONLY))  # has NFS ask its server again
+            os.close(os.open(path, os.O_RDONLY))  # makes NFS ask its server again
         if os.fstat(fd).st_mtime_ns != before:
             return True
     return False
@@ -221,32 +229,32 @@ def _beats(fd: int, path: Path) -> bool:
 def _read(fd: int) -> Holder | None:
     """The driver that the lock file names; None when empty or unreadable."""
     try:
-        record = json.loads(os.pread(fd, _LENGTH, 0))
-        named = Holder(
+        record = json.loads(os.pread(fd, _RECORD_BYTES, 0))
+        holder = Holder(
             host=str(record["host"]), pid=int(record["pid"]), started=float(record["started"])
         )
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
-    return named if 0 < named.pid < 2**31 else None
+    return holder if 0 < holder.pid < 2**31 else None
 
 
-def _write(fd: int, me: Holder) -> None:
-    """Sign the lock file in place: a new file would not be the one that is locked."""
+def _write(fd: int, holder: Holder) -> None:
+    """Name `holder` in the lock file, in place: a new file would not be the one that is locked."""
     # All of one length, or two that write together could leave a mixture of both.
-    os.pwrite(fd, json.dumps(asdict(me)).ljust(_LENGTH).encode(), 0)
-    os.ftruncate(fd, _LENGTH)
+    os.pwrite(fd, json.dumps(asdict(holder)).ljust(_RECORD_BYTES).encode(), 0)
+    os.ftruncate(fd, _RECORD_BYTES)
 
 
-_HELD: list[StudyLock] = []
+_HELD_LOCKS: list[StudyLock] = []
 
 
-def _forget() -> None:
+def _close_inherited_locks() -> None:
     """In a forked child: close the parent's locks, or they would outlive the parent."""
-    for lock in _HELD:
+    for lock in _HELD_LOCKS:
         if lock._fd is not None:
             os.close(lock._fd)
             lock._fd = None
-    _HELD.clear()
+    _HELD_LOCKS.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_close_inherited_locks)

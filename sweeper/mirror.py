@@ -1,4 +1,4 @@
-"""Optuna's copy of a study's results, and how its URL is kept from telling its password."""
+"""Optuna's copy of a study's results, and how its URL is shown without its password."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_plus
 
 from sweeper.errors import BadInput
-from sweeper.files import BROKEN
+from sweeper.files import RECORD_ERRORS
 from sweeper.trial import Result, encode
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 Bounds = Mapping[str, tuple[float, float]]
 """The searched range of each hyperparameter, as base-2 logarithms."""
 
-RETRY = 60.0
+RETRY_SECONDS = 60.0
 """Seconds before an Optuna storage that failed is tried again."""
 
-CHUNK = 1000
-"""Trials that are added at once where many are missing."""
+TRIALS_PER_WRITE = 1000
+"""Trials that one write adds where many are missing."""
 
-_QUERY = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
-_SECRET = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
-_ACCOUNT = re.compile(r"([^:]*:)(.*)@", re.DOTALL)
-_DRIVERS = {
+_QUERY_RE = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
+_SECRET_RE = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
+_ACCOUNT_RE = re.compile(r"([^:]*:)(.*)@", re.DOTALL)
+_DRIVER_PACKAGES = {
     "psycopg": "psycopg[binary]",
     "psycopg2": "psycopg2-binary",
     "MySQLdb": "mysqlclient",
@@ -47,23 +47,26 @@ _DRIVERS = {
 
 
 def redact(url: str) -> str:
-    """`url` with its passwords replaced by `***`; when in doubt, more of it."""
+    """`url` with its passwords replaced by `***`; where they cannot be told apart, with more."""
     head, mark, body = url.partition("://") if "://" in url else ("", "", url)
-    clean = _QUERY.sub(lambda m: f"{m[1]}=***" if _SECRET.search(unquote(m[1])) else m[0], body)
+    clean = _QUERY_RE.sub(
+        lambda m: f"{m[1]}=***" if _SECRET_RE.search(unquote(m[1])) else m[0], body
+    )
     if head.startswith("sqlite"):
         return head + mark + clean
-    if _ACCOUNT.match(body) and not _ACCOUNT.match(clean):
+    # The query's pattern took a part of the account: which part is the password is in doubt.
+    if _ACCOUNT_RE.match(body) and not _ACCOUNT_RE.match(clean):
         return f"{head}{mark}***"
-    return head + mark + _ACCOUNT.sub(r"\1***@", clean)
+    return head + mark + _ACCOUNT_RE.sub(r"\1***@", clean)
 
 
 def scrub(text: str, url: str) -> str:
     """`text` without the passwords of `url`, in whatever spelling."""
-    found = [value for name, value in _QUERY.findall(url) if _SECRET.search(unquote(name))]
-    account = _ACCOUNT.match(url.partition("://")[2] or url)
+    secrets = [value for name, value in _QUERY_RE.findall(url) if _SECRET_RE.search(unquote(name))]
+    account = _ACCOUNT_RE.match(url.partition("://")[2] or url)
     if account and not url.startswith("sqlite"):
-        found += [account[2], *account[2].split("@")]
-    spellings = {form for each in found for form in (each, unquote(each), unquote_plus(each))}
+        secrets += [account[2], *account[2].split("@")]
+    spellings = {form for each in secrets for form in (each, unquote(each), unquote_plus(each))}
     for secret in sorted(spellings - {""}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -81,15 +84,19 @@ def check_storage(url: str) -> None:
         why = scrub(_reason(error), url)
     # No exception is being handled here: its text could bring the password into the chain.
     if why:
-        raise BadInput(_unusable(url, why))
+        raise BadInput(_unusable_storage(url, why))
 
 
-def _unusable(url: str, why: str) -> str:
+def _unusable_storage(url: str, why: str) -> str:
     return f"the storage {redact(url)} cannot be used: {why}"
 
 
 class Mirror:
-    """Optuna's copy of the results. It may fail at any time: the files are the record.
+    """Optuna's copy of the results, which may lag behind them.
+
+    The files are the record. A server that is down or a disk that is full must not stop a search
+    for the sake of its dashboard: an error closes the mirror and is told once. Some time later,
+    or when the study is opened next, all results that the copy lacks are added.
 
     The copy is the journal file `study.journal` in the study's folder, or the database at
     `storage`. A damaged journal is set aside and made again. A database is never repaired.
@@ -106,25 +113,25 @@ class Mirror:
         self._journal = folder / "study.journal"
         self._bounds: dict[str, tuple[float, float]] = {}
         self._results, self._notices = results, notices
-        self._study: OptunaStudy | None = None  # None: closed, and perhaps behind
-        self._told = False
+        self._study: OptunaStudy | None = None  # None: closed, and possibly behind
+        self._failure_reported = False
         self._retry_at = 0.0
 
     def start(self) -> None:
         """Bring the mirror up to date; BadInput when an external storage cannot be used."""
-        why = self._settle(self._catch_up())
+        why = self._report_failure(self._catch_up())
         # No exception is being handled here: its text could bring the password into the chain.
         if why and self._url is not None:
-            raise BadInput(_unusable(self._url, why))
+            raise BadInput(_unusable_storage(self._url, why))
 
     def add(self, results: Sequence[Result], bounds: Bounds) -> None:
         """Mirror `results`, or after a failure, some time later, all that are missing."""
         self._bounds |= bounds
         study = self._study
         if study is not None:
-            self._settle(self._attempt(lambda: self._append(study, results)))
+            self._report_failure(self._try(lambda: self._append(study, results)))
         elif time.monotonic() >= self._retry_at:
-            self._settle(self._catch_up())
+            self._report_failure(self._catch_up())
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
@@ -132,7 +139,7 @@ class Mirror:
         if study is not None:
             study.close()
 
-    def _attempt(self, work: Callable[[], None]) -> Exception | None:
+    def _try(self, work: Callable[[], None]) -> Exception | None:
         """Do `work` with Optuna kept quiet; the error if it fails."""
         try:
             with _quiet():
@@ -141,16 +148,16 @@ class Mirror:
             return error
         return None
 
-    def _settle(self, error: Exception | None) -> str:
-        """After an error: close the mirror, tell the user once, and return what went wrong."""
+    def _report_failure(self, error: Exception | None) -> str:
+        """After an error: close the mirror, tell the user once, and return the reason."""
         if error is None:
             return ""
         why = scrub(_reason(error), self._url or "")
         with suppress(Exception):
             self.close()
-        self._retry_at = time.monotonic() + RETRY
-        if not self._told:
-            self._told = True
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        if not self._failure_reported:
+            self._failure_reported = True
             where = redact(self._url) if self._url else self._journal
             self._notices.append(
                 f"Optuna's copy of the results, {where}, is behind ({why}). No result is lost: "
@@ -160,10 +167,10 @@ class Mirror:
 
     def _catch_up(self) -> Exception | None:
         """Add all that is missing, to a new journal where the old one is damaged."""
-        error = self._attempt(self._sync)
-        if error and self._url is None and not isinstance(_cause(error), _PASSING):
+        error = self._try(self._sync)
+        if error and self._url is None and not isinstance(_cause(error), _TRANSIENT_ERRORS):
             damage = _reason(error)
-            error = self._attempt(lambda: self._rebuild(damage))
+            error = self._try(lambda: self._rebuild(damage))
         return error
 
     def _sync(self) -> None:
@@ -173,10 +180,12 @@ class Mirror:
         name, url = self._folder.name, self._url
         study = DatabaseStudy(url, name) if url else JournalStudy(self._journal, name)
         self._study = study
-        present = {_mark(trial.user_attrs) for trial in study.trials()}
-        missing = [r for r in in_order(self._results) if _mark(_attributes(r)) not in present]
-        for start in range(0, len(missing), CHUNK):
-            self._append(study, missing[start : start + CHUNK])
+        present = {_trial_id(trial.user_attrs) for trial in study.trials()}
+        missing = [
+            r for r in by_finish_time(self._results) if _trial_id(_attributes(r)) not in present
+        ]
+        for start in range(0, len(missing), TRIALS_PER_WRITE):
+            self._append(study, missing[start : start + TRIALS_PER_WRITE])
 
     def _rebuild(self, damage: str) -> None:
         """Start over with a new journal; the damaged one stays beside it under another name."""
@@ -192,9 +201,9 @@ class Mirror:
 
     def _append(self, study: OptunaStudy, results: Sequence[Result]) -> None:
         """Add `results` to the Optuna study."""
-        study.add([trial for r in results if (trial := self._frozen(r))])
+        study.add([trial for r in results if (trial := self._to_optuna(r))])
 
-    def _frozen(self, result: Result) -> FrozenTrial | None:
+    def _to_optuna(self, result: Result) -> FrozenTrial | None:
         """`result` as Optuna's trial, or None (and a notice) where it cannot be one."""
         import optuna
 
@@ -212,7 +221,7 @@ class Mirror:
             )
             trial.datetime_complete = datetime.fromtimestamp(result.finished_at)
             trial.datetime_start = trial.datetime_complete - timedelta(seconds=result.seconds)
-        except (*BROKEN, OSError) as error:
+        except (*RECORD_ERRORS, OSError) as error:
             self._notices.append(f"Optuna cannot show the trial {result.key}: {error}")
             return None
         return trial
@@ -224,9 +233,9 @@ class Mirror:
         if not math.isfinite(value):
             raise ValueError(f"{name} is not finite")
         if name not in self._bounds:
-            every = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
-            seen = [value for value in every if abs(value) < 1000] or [math.log2(value)]
-            self._bounds[name] = min(seen), max(seen)
+            values = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
+            finite = [value for value in values if abs(value) < 1000] or [math.log2(value)]
+            self._bounds[name] = min(finite), max(finite)
         low, high = self._bounds[name]
         return optuna.distributions.FloatDistribution(
             min(2.0**low, value), max(2.0**high, value), log=True
@@ -244,17 +253,17 @@ def _attributes(result: Result) -> dict[str, Any]:
     return attributes | ({"error": result.error[:2000]} if result.error else {})
 
 
-def _mark(attributes: Mapping[str, Any]) -> str:
-    """What tells trials apart in Optuna: one key may first fail and then succeed."""
+def _trial_id(attributes: Mapping[str, Any]) -> str:
+    """Identifies a result in Optuna: one key may first fail and then succeed."""
     return json.dumps([attributes.get(name) for name in ("key", "status", "finished_at")])
 
 
-_PASSING = (OSError, ImportError, MemoryError)
+_TRANSIENT_ERRORS = (OSError, ImportError, MemoryError)
 """Causes that a new journal does not help against: a full disk, no access, no memory."""
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Where the chain of causes began: SQLAlchemy and Optuna wrap what the database said."""
+    """The first cause of an error: SQLAlchemy and Optuna wrap the database's message."""
     while error.__cause__:
         error = error.__cause__
     return error
@@ -264,14 +273,14 @@ def _reason(error: Exception) -> str:
     """One line that says what went wrong."""
     cause = _cause(error)
     if isinstance(cause, ModuleNotFoundError) and cause.name:
-        package = _DRIVERS.get(cause.name, cause.name)
+        package = _DRIVER_PACKAGES.get(cause.name, cause.name)
         return f"the driver of its database is not installed; run: pip install {package!r}"
     return next(iter(str(cause).splitlines()), "") or type(cause).__name__
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Optuna's chatter and its warnings of experimental features from the terminal."""
+    """Keep Optuna's log and its warnings of experimental features from the terminal."""
     import optuna
 
     level = optuna.logging.get_verbosity()
@@ -284,6 +293,6 @@ def _quiet() -> Iterator[None]:
             optuna.logging.set_verbosity(level)
 
 
-def in_order(results: Mapping[str, Result]) -> list[Result]:
+def by_finish_time(results: Mapping[str, Result]) -> list[Result]:
     """Results by the time they were finished, then by key."""
     return sorted(results.values(), key=lambda result: (result.finished_at, result.key))

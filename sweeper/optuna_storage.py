@@ -15,7 +15,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
-Log = dict[str, Any]
+JournalLine = dict[str, Any]
 """A line of a journal; its content is Optuna's."""
 
 _FIRST_STUDY = 0
@@ -97,17 +97,17 @@ class JournalStudy:
         """Do nothing: the file is open while it is read or written only."""
 
     def _file(self) -> JournalFileBackend:
-        """The file, of which nothing is remembered: others may replace it."""
+        """A new backend each time: one would remember positions in a file that was replaced."""
         return JournalFileBackend(str(self._path), lock_obj=_NoLock(str(self._path)))
 
-    def _logs(self, trials: Sequence[FrozenTrial]) -> tuple[list[Log], list[Log]]:
+    def _logs(self, trials: Sequence[FrozenTrial]) -> tuple[list[JournalLine], list[JournalLine]]:
         """What Optuna logs when it creates the study, and when it adds `trials` to it.
 
         Optuna's storage would sync the file after each trial and keep all its trials in memory.
         But a journal may hold the logs of many workers, in any order. So each batch is logged by
         a worker in memory that has seen no other trial, and the file takes its logs together.
         """
-        worker = _Memory()
+        worker = _MemoryJournal()
         study = _create(JournalStorage(worker), self._name)
         created = len(worker.logs)
         study.add_trials(trials)
@@ -134,17 +134,17 @@ def disconnect(storage: optuna.storages.RDBStorage) -> None:
     storage.engine.dispose()
 
 
-class _Memory(BaseJournalBackend):
+class _MemoryJournal(BaseJournalBackend):
     """A journal in memory."""
 
     def __init__(self) -> None:
-        self.logs: list[Log] = []
+        self.logs: list[JournalLine] = []
 
-    def read_logs(self, log_number_from: int) -> list[Log]:
+    def read_logs(self, log_number_from: int) -> list[JournalLine]:
         """The logs from this number on."""
         return self.logs[log_number_from:]
 
-    def append_logs(self, logs: list[Log]) -> None:
+    def append_logs(self, logs: list[JournalLine]) -> None:
         """Add logs."""
         self.logs += logs
 

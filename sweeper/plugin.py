@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import ConfigError, SweeperError, suggest
+from sweeper.errors import ConfigError, SweeperError, key_prefix, suggest
 
-_NAMES: dict[Any, str] = {
+_TYPE_NAMES: dict[Any, str] = {
     int: "a whole number of at most 63 bits",
     float: "a finite number",
     str: "a text",
@@ -25,21 +25,21 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def load(target: object, key: str = "_target_") -> Callable[..., Any]:
+def import_target(target: object, key: str = "_target_") -> Callable[..., Any]:
     """The class or function that the dotted path `target` names; ConfigError when there is none."""
     if not isinstance(target, str) or "." not in target:
         raise ConfigError(key, target, "a dotted path such as package.module.Class")
     module_name, _, name = target.rpartition(".")
-    with foreign(key, target, "a class in a module that can be imported; see PYTHONPATH"):
+    with user_code(key, target, "a class in a module that can be imported; see PYTHONPATH"):
         module = importlib.import_module(module_name)
-    found = getattr(module, name, None)
-    if not callable(found):
+    attribute = getattr(module, name, None)
+    if not callable(attribute):
         raise ConfigError(key, target, f"a class or a function of the module {module_name}")
-    return typing.cast(Callable[..., Any], found)
+    return typing.cast(Callable[..., Any], attribute)
 
 
 @contextmanager
-def foreign(key: str, target: object, allowed: str) -> Iterator[None]:
+def user_code(key: str, target: object, allowed: str) -> Iterator[None]:
     """Turn whatever a user's own code raises into a ConfigError that says what and where."""
     try:
         yield
@@ -49,33 +49,35 @@ def foreign(key: str, target: object, allowed: str) -> Iterator[None]:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = "" if isinstance(error, ImportError) else f", at {last.filename}:{last.lineno}"
         first = next(iter(str(error).splitlines()), "")
-        said = f"{type(error).__name__}: {first[:300]}{place}"
-        raise ConfigError(key, target, f"{allowed} ({said})") from error
+        reason = f"{type(error).__name__}: {first[:300]}{place}"
+        raise ConfigError(key, target, f"{allowed} ({reason})") from error
 
 
-def build(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
+def build_plugin(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
     """Call `config["_target_"]` with the other keys, each checked against its annotation.
 
     `offered` are further arguments, given only if the target takes them. ConfigError names the
     key that is unknown, missing, of the wrong type or refused by the target, or `_target_` when
     the target cannot be imported. Whatever else the target raises passes.
     """
-    target = load(config.get("_target_"))
-    return call(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
+    target = import_target(config.get("_target_"))
+    return call_checked(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
 
 
-def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
-    """`target(**given)` with those of `offered` that it takes; see `build`."""
+def call_checked(
+    target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]
+) -> Any:
+    """`target(**given)` with those of `offered` that it takes; see `build_plugin`."""
     parameters = arguments(target)
-    free = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    extra = {n: v for n, v in offered.items() if n in parameters or free}
+    has_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    extra = {n: v for n, v in offered.items() if n in parameters or has_kwargs}
     hints, checked = _hints(target), {}
     for name, value in given.items():
         if name in extra:
             raise ConfigError(name, value, "it follows from other settings and cannot be given")
-        if name not in parameters and not free:
-            known = set(parameters) - extra.keys()
-            raise ConfigError(name, value, f"there is no such key; {suggest(name, known)}")
+        if name not in parameters and not has_kwargs:
+            choices = set(parameters) - extra.keys()
+            raise ConfigError(name, value, f"there is no such key; {suggest(name, choices)}")
         checked[name] = check_type(name, value, hints.get(name, Any))
     for name, parameter in parameters.items():
         variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
@@ -85,7 +87,7 @@ def call(target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[
 
 
 def arguments(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The target's arguments; ConfigError when it does not tell them."""
+    """The target's arguments; ConfigError when they cannot be inspected."""
     try:
         return inspect.signature(target).parameters
     except ValueError as error:
@@ -111,28 +113,25 @@ def check_type(key: str, value: Any, hint: Any) -> Any:
         if option is Path and isinstance(value, str):
             return Path(value)
         if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
-            try:
-                return call(typing.cast(Callable[..., Any], option), value, {})
-            except ConfigError as error:
-                raise error.below(key) from error
+            with key_prefix(key):
+                return call_checked(typing.cast(Callable[..., Any], option), value, {})
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
             member = typing.get_args(option)[0]
             return tuple(check_type(f"{key}[{i}]", v, member) for i, v in enumerate(value))
-    taken = [_taken(value, option) for option in options]
-    if any(taken):
+    if any(_accepts(option, value) for option in options):
         wants_float = float in options and isinstance(value, int) and not isinstance(value, bool)
         return float(value) if wants_float and int not in options else value
     raise ConfigError(key, value, " or ".join(_describe(option) for option in options))
 
 
-def _taken(value: Any, option: Any) -> bool:
-    """Whether `value` is one of `option`; a hint that is not understood takes anything."""
+def _accepts(option: Any, value: Any) -> bool:
+    """Whether `value` is one of `option`; a hint that is not understood accepts anything."""
     if typing.get_origin(option) is typing.Literal:
         return value in typing.get_args(option)
     if option is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if option is float:
-        return _taken(value, int) or (isinstance(value, float) and math.isfinite(value))
+        return _accepts(int, value) or (isinstance(value, float) and math.isfinite(value))
     if option in (str, bool):
         return isinstance(value, option)
     if option in (type(None), None):
@@ -149,7 +148,7 @@ def _describe(option: Any) -> str:
     if dataclasses.is_dataclass(option):
         fields = ", ".join(field.name for field in dataclasses.fields(option))
         return f"a mapping with {fields}"
-    return _NAMES.get(option, str(option))
+    return _TYPE_NAMES.get(option, str(option))
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

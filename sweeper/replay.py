@@ -1,4 +1,9 @@
-"""Searches and ladders replayed against what is known: what they have, and what they lack."""
+"""Searches and ladders replayed against the results so far: what they have, and what they lack.
+
+No file holds a search's state. A strategy is a pure function of its history, so the state follows
+from the results, which are recorded anyway: after a kill at any moment, a restart replays the
+search to where it was, and no second record could contradict the first.
+"""
 
 from __future__ import annotations
 
@@ -17,42 +22,43 @@ Missing = list[Trial]
 
 
 class Replay:
-    """A search replayed against what is known, which goes on from where it stopped.
+    """A search replayed against the results so far, which goes on from where it stopped.
 
-    Because only the strategy's own questions enter the history, a resumed or repeated search
-    sees the same history whatever else the study holds, and in whatever order trials finished.
-    What was once known must stay known: the strategy is not asked again about it.
+    Only results that the strategy asked for enter its history, in the order in which it asked. A
+    study also holds trials of earlier settings and of ladders, and packs finish in any order: with
+    these a resumed or repeated search would see another history and take another way.
+
+    A result must not disappear between two calls: the strategy is not asked again about it.
     """
 
     def __init__(self, experiment: Experiment, lookup: Lookup) -> None:
-        """Nothing is asked yet."""
+        """Start with an empty history; `lookup` finds results by key."""
         self._experiment, self._lookup = experiment, lookup
-        self._whole = History()
+        self._complete = History()
         self._batch: list[Trial] = []
 
     def missing(self) -> Missing:
         """What the strategy lacks to go on; empty when it has nothing more to propose."""
         while not (missing := [trial for trial in self._batch if self._lookup(trial.key) is None]):
-            for result in self._known():
-                self._whole.add(result)
-            self._batch = self._proposed(self._whole)
+            for result in self._results_of(self._batch):
+                self._complete.add(result)
+            self._batch = self._proposed(self._complete)
             if not self._batch:
                 return []
         # Lines that are ahead of others need not wait for them.
-        ahead = getattr(self._experiment.settings.search, "separable", False)
-        every = [*missing, *(self._ahead() if ahead else [])]
-        return list({trial.key: trial for trial in every}.values())
+        if getattr(self._experiment.settings.search, "separable", False):
+            missing += self._ahead()
+        return list({trial.key: trial for trial in missing}.values())
 
     def _ahead(self) -> Missing:
-        """What a separable strategy lacks beyond its last batch, which is not whole yet."""
+        """What a separable strategy lacks beyond its last batch, which is not complete yet."""
         history = self.history()
         while True:
             trials = self._proposed(history)
-            found = {trial.key: self._lookup(trial.key) for trial in trials}
-            known = [replace(result, trial=t) for t in trials if (result := found[t.key])]
-            if not known:
+            results = self._results_of(trials)
+            if not results:
                 return trials
-            for result in known:
+            for result in results:
                 history.add(result)
 
     def _proposed(self, history: History) -> list[Trial]:
@@ -63,22 +69,22 @@ class Replay:
         ]
 
     def history(self) -> History:
-        """All that is known of what the strategy asked for, in the order in which it did."""
-        return History([*self._whole.results, *self._known()])
+        """All results that the strategy asked for, in the order in which it asked."""
+        return History([*self._complete.results, *self._results_of(self._batch)])
 
-    def _known(self) -> list[Result]:
-        """What is known of the last batch."""
-        found = ((trial, self._lookup(trial.key)) for trial in self._batch)
-        return [replace(result, trial=trial) for trial, result in found if result is not None]
+    def _results_of(self, trials: Iterable[Trial]) -> list[Result]:
+        """The results of those of `trials` that have one, with the phase that asks for it now."""
+        pairs = ((trial, self._lookup(trial.key)) for trial in trials)
+        return [replace(result, trial=trial) for trial, result in pairs if result is not None]
 
-    def known(self) -> tuple[int, int]:
-        """How many results there are: of batches that are whole, and in all."""
-        whole = len(self._whole.results)
-        return whole, whole + len(self._known())
+    def result_counts(self) -> tuple[int, int]:
+        """How many results there are: of complete batches, and in all."""
+        complete = len(self._complete.results)
+        return complete, complete + len(self._results_of(self._batch))
 
 
 def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Missing]:
-    """The strategy's history as far as what is known goes, and what it lacks; see `Replay`."""
+    """The strategy's history so far, and the trials that it lacks; see `Replay`."""
     replay = Replay(experiment, lookup)
     missing = replay.missing()
     return replay.history(), missing
@@ -87,8 +93,8 @@ def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Miss
 def replay_ladder(
     experiment: Experiment, best_log2: Log2Hps, sizes: Iterable[Size], lookup: Lookup
 ) -> tuple[list[SizeCurve], int, Missing]:
-    """Curves measured so far at every size, how many runs they hold, and the runs they lack."""
-    rule, curves, missing, known = experiment.settings.transfer, [], [], 0
+    """Curves measured so far at every size, how many trials they hold, and those they lack."""
+    rule, curves, missing, count = experiment.settings.transfer, [], [], 0
     for size in sizes:
 
         def trial(point: Point, size: Size = size) -> Trial:
@@ -96,24 +102,21 @@ def replay_ladder(
 
         def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
             result = lookup(trial(point).key)
-            return None if result is None else _or_inf(result.objective)
+            if result is None:
+                return None
+            return math.inf if math.isnan(result.objective) else result.objective
 
         state = rule.line(best_log2, value)
         losses = {}
-        for eta in state.known:
-            runs = [value(point) for point in rule.seeded(best_log2, eta)]
-            losses[eta] = tuple(run for run in runs if run is not None)
-            known += len(losses[eta])
-        known += sum(
+        for eta in state.losses:
+            values = [value(point) for point in rule.runs_at(best_log2, eta)]
+            losses[eta] = tuple(loss for loss in values if loss is not None)
+            count += len(losses[eta])
+        count += sum(
             value(point) is not None
             for eta in state.missing
-            for point in rule.seeded(best_log2, eta)
+            for point in rule.runs_at(best_log2, eta)
         )
         curves.append(SizeCurve(size=size, losses=losses))
         missing += [trial(point) for point in rule.missing(best_log2, value)]
-    return curves, known, missing
-
-
-def _or_inf(objective: float) -> float:
-    """A failed run's objective counts as +inf."""
-    return math.inf if math.isnan(objective) else objective
+    return curves, count, missing

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sweeper.catalog import TARGET, plugin_name, with_names
 from sweeper.data.corpus import Corpus, Source
-from sweeper.errors import ConfigError, suggest
+from sweeper.errors import ConfigError, key_prefix, suggest
 from sweeper.launch.executor import Launcher
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
-from sweeper.plugin import build, call, foreign
+from sweeper.plugin import build_plugin, call_checked, user_code
 from sweeper.report.log import Logger
 from sweeper.runner.runner import RunnerSettings
 from sweeper.scaling.spec import Parameterization
 from sweeper.search.strategy import Strategy, chosen_axes
-from sweeper.study import check_name
+from sweeper.study import check_study_name
 from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
-from sweeper.training.prepare import PreparedSpec, optional, prepare
-from sweeper.transfer.check import CheckRule
-from sweeper.transfer.ladder import AXES, SEVERAL, LadderRule, LadderSize, Size, place
+from sweeper.training.prepare import PreparedSpec, optional_hyperparameters, prepare
+from sweeper.transfer.coordinates import CheckRule
+from sweeper.transfer.ladder import (
+    JOINT_AXIS,
+    LADDER_AXES,
+    LadderRule,
+    LadderSize,
+    Size,
+    label_size,
+)
 from sweeper.trial import Axis, Log2Hps, PluginSpec, Space, Trial, TrialSpec
 
-LARGEST = Size(width=2**20, depth=2**12)
-"""Beyond this a size is a slip of the pen, and building it would take forever."""
-MOST_TRIALS = 10**6
+MAX_SIZE = Size(width=2**20, depth=2**12)
+"""A larger size is a slip of the pen, and building its model would take forever."""
+MAX_TRIALS = 10**6
 """Likewise for the trials of a search, or of one size's learning-rate curve."""
 
 GROUPS = (
@@ -46,12 +53,10 @@ GROUPS = (
 SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """A study's name (None: made from the configuration) and its Optuna URL (None: a journal file)."""
+    """A study's name (None: made from the configuration) and its Optuna URL (None: a journal)."""
 
     name: str | None = None
     storage: str | None = None
@@ -98,32 +103,34 @@ class Settings:
         """Where tokenized corpora are kept, for all studies."""
         return self.root / ".cache"
 
-    def plugin(self, group: str) -> PluginSpec:
+    def plugin_spec(self, group: str) -> PluginSpec:
         """The plugin of a group by its stable name, with the arguments it is built with."""
         config = with_names(group, self.raw[group])
-        unlike_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
-        left = (TARGET, *unlike_arguments.get(group, ()))
-        arguments = {key: value for key, value in config.items() if key not in left}
+        non_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
+        omitted = (TARGET, *non_arguments.get(group, ()))
+        arguments = {key: value for key, value in config.items() if key not in omitted}
         return PluginSpec(name=str(config.get(TARGET)), arguments=arguments)
 
     def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
         """What determines a trial of `size` beside its hyperparameters and its seed."""
-        train = {**self.raw["train"], **size.train()}
+        train = {**self.raw["train"], **size.train_overrides()}
         if train["precision"] == "auto":
             train["precision"] = precision
+        with key_prefix("train"):
+            train_settings = call_checked(TrainSettings, train, {})
         return TrialSpec(
             runner=self.runner.identity(),
-            parameterization=self.plugin("parameterization"),
-            model=self.plugin("model"),
+            parameterization=self.plugin_spec("parameterization"),
+            model=self.plugin_spec("model"),
             width=size.width,
             depth=size.depth,
             base_width=self.base.width,
             base_depth=self.base.depth,
-            optimizer=self.plugin("optimizer"),
+            optimizer=self.plugin_spec("optimizer"),
             data=dict(data),
-            train=_under("train", lambda: call(TrainSettings, train, {})),
-            # Without casts it is left out: trials then have the keys that they had before it was.
-            fp8=self.plugin("fp8") if self.fp8.casts else None,
+            train=train_settings,
+            # Without casts it is left out, so that a config that casts nothing is no other trial.
+            fp8=self.plugin_spec("fp8") if self.fp8.casts else None,
         )
 
 
@@ -137,7 +144,7 @@ class Experiment:
 
     @cached_property
     def _specs(self) -> dict[Size, TrialSpec]:
-        """The specifications that were asked for: a search asks for one of them all the time."""
+        """The specifications made so far: a search asks for the same one at every point."""
         return {}
 
     def spec(self, size: Size) -> TrialSpec:
@@ -156,46 +163,40 @@ class Experiment:
         return Trial(spec=self.spec(size), log2_hps=log2_hps, seed=seed, phase=phase)
 
 
-def _under(key: str, make: Callable[[], T]) -> T:
-    """`make()`, its ConfigError seen from the root of the configuration."""
-    try:
-        return make()
-    except ConfigError as error:
-        raise error.below(key) from error
+def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str]) -> Space:
+    """The search space of a parameterization's config: every hyperparameter it has, no other.
 
-
-def read_space(parameterization: Mapping[str, Any], others: Sequence[str]) -> Space:
-    """The search space of a parameterization's config: every hyperparameter it knows, no other.
-
-    `others`, factors on settings of the training, may be in any space and need not be.
+    `optional_names`, factors on settings of the training, may be in any space and need not be.
     """
     space = parameterization.get("space")
     if not isinstance(space, Mapping):
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
-    scheme = _plugin({k: v for k, v in parameterization.items() if k != "space"}, Parameterization)
-    own = scheme.hyperparameters
-    known = (*own, *(name for name in others if name in space))
+    config = {key: value for key, value in parameterization.items() if key != "space"}
+    required = _checked_plugin(config, Parameterization).hyperparameters
+    choices = (*required, *optional_names)
     for name in space:
-        if name not in known:
-            allowed = f"no such name; {suggest(name, (*own, *others))}"
+        if name not in choices:
+            allowed = f"no such name; {suggest(name, choices)}"
             raise ConfigError(f"space.{name}", space[name], allowed)
-    return {name: _axis(f"space.{name}", space.get(name)) for name in known}
+    names = (*required, *(name for name in optional_names if name in space))
+    return {name: _axis(f"space.{name}", space.get(name)) for name in names}
 
 
 def _axis(key: str, value: Any) -> Axis:
     if not isinstance(value, Mapping):
         raise ConfigError(key, value, "a mapping {low, high, default}, in log2")
-    axis: Axis = _under(key, lambda: call(Axis, value, {}))
+    with key_prefix(key):
+        axis: Axis = call_checked(Axis, value, {})
     return axis
 
 
-def _plugin(config: Mapping[str, Any], kind: type) -> Any:
-    """Build a plugin; ConfigError for one that lacks what its kind must have."""
-    with foreign("_target_", config.get("_target_"), "a class that takes these values"):
-        plugin = build(config)
-    wanted = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
-    if lacking := sorted(name for name in wanted if not hasattr(plugin, name)):
-        allowed = f"a class with {', '.join(sorted(wanted))}; this has no {', no '.join(lacking)}"
+def _checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
+    """Build a plugin; ConfigError for one that lacks a member of the protocol `kind`."""
+    with user_code("_target_", config.get("_target_"), "a class that takes these values"):
+        plugin = build_plugin(config)
+    members = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
+    if lacking := sorted(name for name in members if not hasattr(plugin, name)):
+        allowed = f"a class with {', '.join(sorted(members))}; this has no {', no '.join(lacking)}"
         raise ConfigError("_target_", config["_target_"], allowed)
     return plugin
 
@@ -205,18 +206,22 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     _check_sections(raw)
 
     def plugin(group: str, kind: type) -> Any:
-        return _under(group, lambda: _plugin(raw[group], kind))
+        with key_prefix(group):
+            return _checked_plugin(raw[group], kind)
+
+    def section(key: str, kind: type) -> Any:
+        with key_prefix(key):
+            return call_checked(kind, raw[key], {})
 
     optimizer = plugin("optimizer", Optimizer)
-    space = _under(
-        "parameterization", lambda: read_space(raw["parameterization"], optional(optimizer))
-    )
-    study: StudySettings = _under("study", lambda: call(StudySettings, raw["study"], {}))
-    base = Size(width=_whole(raw, "width"), depth=_whole(raw, "depth"))
+    with key_prefix("parameterization"):
+        space = read_space(raw["parameterization"], optional_hyperparameters(optimizer))
+    study: StudySettings = section("study", StudySettings)
+    base = Size(width=_base_size(raw, "width"), depth=_base_size(raw, "depth"))
     search = plugin("search", Strategy)
     settings = Settings(
         raw=raw,
-        name=check_name(study.name if study.name is not None else default_name(raw)),
+        name=check_study_name(study.name if study.name is not None else default_name(raw)),
         storage=study.storage,
         root=read_root(raw["root"]),
         space=space,
@@ -226,11 +231,12 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
         fp8=plugin("fp8", Fp8),
-        transfer=_under("transfer", lambda: call(LadderRule, raw["transfer"], {})),
-        check=_under("check", lambda: call(CheckRule, raw["check"], {})),
+        transfer=section("transfer", LadderRule),
+        check=section("check", CheckRule),
         base=base,
     )
-    _under("runner", lambda: settings.runner.precision(settings.launcher))
+    with key_prefix("runner"):
+        settings.runner.precision(settings.launcher)
     _check_counts(settings)
     _check_ladders(settings)
     return settings
@@ -238,10 +244,10 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
 
 def _check_sections(raw: Mapping[str, Any]) -> None:
     """Refuse a tree that has other parts than a configuration has."""
-    known = {*SECTIONS, "root"}
+    keys = {*SECTIONS, "root"}
     for key in raw:
-        if key not in known:
-            raise ConfigError(key, raw[key], f"there is no such key; {suggest(key, known)}")
+        if key not in keys:
+            raise ConfigError(key, raw[key], f"there is no such key; {suggest(key, keys)}")
     for key in SECTIONS:
         if not isinstance(raw.get(key), Mapping):
             raise ConfigError(key, raw.get(key), "a mapping, which no configuration can do without")
@@ -254,59 +260,61 @@ def read_root(value: Any) -> Path:
     if not isinstance(value, str) or not value:
         raise ConfigError("root", value, "the path of a folder")
     path = Path(value).expanduser()
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not there.is_dir():
-        raise ConfigError("root", value, f"the path of a folder, and {there} is none")
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise ConfigError("root", value, f"the path of a folder, and {existing} is none")
     return path
 
 
-def _whole(raw: Mapping[str, Any], key: str) -> int:
+def _base_size(raw: Mapping[str, Any], key: str) -> int:
     """`model.<key>`, a positive whole number."""
-    value, most = raw["model"].get(key), getattr(LARGEST, key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ConfigError(f"model.{key}", value, f"a whole number from 1 to {most}")
+    value, limit = raw["model"].get(key), getattr(MAX_SIZE, key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+        raise ConfigError(f"model.{key}", value, f"a whole number from 1 to {limit}")
     return value
 
 
 def _check_counts(settings: Settings) -> None:
     """Refuse a plan that nobody could mean."""
-    phases = _under("search", lambda: settings.search.plan(settings.space))
-    if (runs := sum(phase.runs for phase in phases)) > MOST_TRIALS:
-        raise ConfigError("search", f"{runs} trials", f"at most {MOST_TRIALS}")
+    with key_prefix("search"):
+        phases = settings.search.plan(settings.space)
+    if (trials := sum(phase.trials for phase in phases)) > MAX_TRIALS:
+        raise ConfigError("search", f"{trials} trials", f"at most {MAX_TRIALS}")
     rule = settings.transfer
-    if (runs := rule.points_per_line() * rule.seeds) > MOST_TRIALS:
-        raise ConfigError("transfer", f"{runs} trials a size", f"at most {MOST_TRIALS}")
+    if (trials := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
+        raise ConfigError("transfer", f"{trials} trials a size", f"at most {MAX_TRIALS}")
 
 
 def _check_ladders(settings: Settings) -> None:
-    """Check the base size, the sizes of the ladders, and what their curves are along."""
-    check_size(settings, settings.base)
+    """Check the base size, the sizes of the ladders, and the hyperparameter of their curves."""
+    check_model_size(settings, settings.base)
     chosen_axes(settings.space, [settings.transfer.along], key="transfer.along")
     for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
         for size in sizes:
             try:
-                check_size(settings, size)
+                check_model_size(settings, size)
             except ConfigError as error:
                 if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
                     raise
-                key = AXES.get(axis, "sizes")
-                value = place(asdict(size), axis) if axis == SEVERAL else getattr(size, axis)
+                key = LADDER_AXES.get(axis, "sizes")
+                joint = axis == JOINT_AXIS
+                value = label_size(asdict(size), axis) if joint else getattr(size, axis)
                 allowed = f"sizes that the model can have ({error})"
                 raise ConfigError(f"transfer.{key}", value, allowed) from error
 
 
-def check_size(settings: Settings, size: Size) -> None:
+def check_model_size(settings: Settings, size: Size) -> None:
     """Build the model of `size` without weights; ConfigError names the `model.` key refused."""
     for key in ("width", "depth"):
-        if getattr(size, key) > (most := getattr(LARGEST, key)):
-            raise ConfigError(f"model.{key}", getattr(size, key), f"at most {most}")
+        if getattr(size, key) > (limit := getattr(MAX_SIZE, key)):
+            raise ConfigError(f"model.{key}", getattr(size, key), f"at most {limit}")
     target = settings.raw["model"].get("_target_")
-    with foreign("model._target_", target, "a model that can be built"):
-        prepare(settings.spec(stand_in(settings), "float32", size))
+    with user_code("model._target_", target, "a model that can be built"):
+        prepare(settings.spec(placeholder_data(settings), "float32", size))
 
 
-def stand_in(settings: Settings) -> dict[str, Any]:
-    """An identity of the data that says as much as can be known without reading them."""
+def placeholder_data(settings: Settings) -> dict[str, Any]:
+    """An identity of the data as far as the configuration tells it, before the data are read."""
     classes = getattr(settings.source, "vocab_size", None) or 256
     data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
     if (shape := getattr(settings.source, "input_shape", None)) is not None:

@@ -1,4 +1,10 @@
-"""The durable history of one study: a line a result, mirrored into Optuna's storage."""
+"""The durable history of one study: a line a result, mirrored into Optuna's storage.
+
+The record is a set of files of JSON lines that only ever grow at their ends. An append is the one
+write that a kill cannot make worse than a torn last line, and needs no lock against readers. Each
+run of the driver starts a new file, so that nothing is ever written behind a torn line. A line
+that cannot be read costs its trial alone: it is set aside, never deleted, and the trial runs again.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +18,27 @@ from types import TracebackType
 from sweeper.catalog import studies
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import (
-    BROKEN,
+    RECORD_ERRORS,
     append,
     parse_json,
     private_folder,
     remove_leftovers,
     replacing,
 )
-from sweeper.mirror import Bounds, Mirror, in_order
+from sweeper.mirror import Bounds, Mirror, by_finish_time
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-_FORMAT = re.compile(r"^format: (\d+)$", re.MULTILINE)
-_SETTINGS = re.compile(r"^parameterization:", re.MULTILINE)
+_NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
+_SETTINGS_RE = re.compile(r"^parameterization:", re.MULTILINE)
 
 
 class Study:
-    """What is known of one study; one driver writes it, which holds the study's `StudyLock`.
+    """The results of one study; one driver writes it, which holds the study's `StudyLock`.
 
-    The record is `<folder>/results/*.jsonl`: a line for each result, in one file for each run of
-    the driver, which only ever grows at its end. The Optuna study of the folder's name merely
-    mirrors it, for dashboards: losing it loses nothing. `notices` collects what the user should
-    be told; it never holds a password.
+    The record is `<folder>/results/*.jsonl`: a line for each result. The Optuna study of the
+    folder's name merely mirrors it, for dashboards: losing it loses nothing. `notices` collects
+    what the user should be told; it never holds a password.
     """
 
     def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
@@ -54,7 +59,7 @@ class Study:
         sweeper wrote the study; a damaged `study.journal` is set aside and rebuilt.
         """
         folder = folder.absolute()
-        check_name(folder.name)
+        check_study_name(folder.name)
         check_config_format(folder)
         study = cls(folder)
         try:
@@ -118,7 +123,7 @@ class Study:
 
     def results(self) -> list[Result]:
         """All results, in the order in which they were finished (then by key)."""
-        return in_order(self._results)
+        return by_finish_time(self._results)
 
     def record(self, results: Sequence[Result], space_bounds: Bounds | None = None) -> None:
         """Keep `results`: when this returns, they are on the disk and no crash can lose them.
@@ -137,9 +142,9 @@ class Study:
                 new[result.key] = result
         if not new:
             return
-        data = b"".join(map(_line, new.values()))
+        data = b"".join(map(_to_line, new.values()))
         path = self._file or _next_file(self.folder / "results")
-        self._file = None  # what could not be written may have left a part: it ends that file
+        self._file = None  # a failed write may leave a part of a line: the next one starts a file
         try:
             append(path, data)
         except OSError as error:
@@ -162,10 +167,10 @@ class Study:
             except OSError as error:
                 raise SweeperError(f"cannot read the results {path}: {error.strerror}") from error
             if damage:
-                self._distrust(path, damage, repair)
+                self._set_aside(path, damage, repair)
 
     def _load_file(self, path: Path, parse: _Parser, repair: bool) -> dict[int, Exception]:
-        """Take in the results in one file; what is wrong, by the number of the line (from 0).
+        """Take in the results in one file; the errors, by the number of the line (from 0).
 
         BadInput when another version of sweeper wrote the file: its lines are not damaged.
         """
@@ -175,16 +180,16 @@ class Study:
                 try:
                     result = parse(line)
                 except OtherFormat as error:
-                    raise _unreadable(self.folder, error.format) from error
-                except BROKEN as error:
-                    if repair or line.endswith(b"\n"):  # else it may just be being written
+                    raise _other_version(self.folder, error.format) from error
+                except RECORD_ERRORS as error:
+                    if repair or line.endswith(b"\n"):  # else the driver may still be writing it
                         damage[number] = error
                 else:
                     if _replaces(result, self._results.get(result.key)):
                         self._results[result.key] = result
         return damage
 
-    def _distrust(self, path: Path, damage: Mapping[int, Exception], repair: bool) -> None:
+    def _set_aside(self, path: Path, damage: Mapping[int, Exception], repair: bool) -> None:
         """Leave the damaged lines of a file out, moved to another one if `repair`; say so."""
         aside = path.with_name(f"{path.name}.damaged")
         if repair:
@@ -208,54 +213,54 @@ def check_config_format(folder: Path) -> None:
         text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
-    named = _FORMAT.search(text)
-    if named and int(named[1]) != FORMAT:
-        raise _unreadable(folder, int(named[1]))
-    # Any other text is no configuration, which whoever reads it says better.
-    if not named and _SETTINGS.search(text):
-        raise _unreadable(folder, OLDEST_FORMAT)
+    folder, line = folder.absolute(), _FORMAT_RE.search(text)
+    if line and int(line[1]) != FORMAT:
+        raise _other_version(folder, int(line[1]))
+    # Any other text is no configuration: the code that reads it says so with more detail.
+    if not line and _SETTINGS_RE.search(text):
+        raise _other_version(folder, OLDEST_FORMAT)
 
 
-def _unreadable(folder: Path, written: int) -> BadInput:
-    """What to say of a study that another version of sweeper wrote."""
-    age = "an older" if written < FORMAT else "a newer"
+def _other_version(folder: Path, version: int) -> BadInput:
+    """The error for a study that another version of sweeper wrote."""
+    age = "an older" if version < FORMAT else "a newer"
     return BadInput(
-        f"the study in {folder} was written by {age} version of sweeper (its format is {written}, "
+        f"the study in {folder} was written by {age} version of sweeper (its format is {version}, "
         f"this version reads {FORMAT}): search anew under another study.name, or use that version"
     )
 
 
-def check_name(name: str) -> str:
+def check_study_name(name: str) -> str:
     """`name` if a study may be called so; ConfigError when not, or it could leave its folder."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME_RE.fullmatch(name):
         allowed = "at most 100 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"
         raise ConfigError("study.name", name, allowed)
     return name
 
 
-def latest(root: Path) -> str | None:
+def latest_study(root: Path) -> str | None:
     """Name of the study in `root` last worked on, or None."""
-    ages = []
+    changes = []
     for name in studies(root):
         with suppress(FileNotFoundError):
-            touched = [(root / name / "config.yaml").stat().st_mtime_ns]
+            times = [(root / name / "config.yaml").stat().st_mtime_ns]
             for path in (root / name).glob("results/*.jsonl"):
                 with suppress(FileNotFoundError):
-                    touched.append(path.stat().st_mtime_ns)
-            ages.append((max(touched), name))
-    return max(ages)[1] if ages else None
+                    times.append(path.stat().st_mtime_ns)
+            changes.append((max(times), name))
+    return max(changes)[1] if changes else None
 
 
 def _replaces(new: Result, old: Result | None) -> bool:
-    """Whether `new` is kept in place of what is known of its trial."""
+    """Whether `new` is kept in place of `old`, the result of the same trial so far."""
     if old is None:
         return True
     if old.status == "failed":
-        return new.to_json() != old.to_json()
+        return new.to_json() != old.to_json()  # the same failure again is no news
     return old.status == "pruned" and new.status in ("complete", "diverged")
 
 
-def _line(result: Result) -> bytes:
+def _to_line(result: Result) -> bytes:
     """`result` as a line of a file; ValueError when it could not be read back."""
     record = result.to_json()
     Result.from_json(record)
@@ -263,13 +268,13 @@ def _line(result: Result) -> bytes:
 
 
 class _Parser:
-    """Reads lines, and keeps losses that many curves have but once."""
+    """Reads lines; equal losses of all curves share one object, which saves memory."""
 
     def __init__(self) -> None:
         self._losses: dict[float, float] = {}
 
     def __call__(self, line: bytes) -> Result:
-        """The result in a line; one of `BROKEN` when it is not to be trusted."""
+        """The result in a line; one of `RECORD_ERRORS` when it is not to be trusted."""
         record = parse_json(line)
         curve = record["curve"]
         record["curve"] = map(self._losses.setdefault, curve, curve)
@@ -277,7 +282,7 @@ class _Parser:
 
 
 def _next_file(folder: Path) -> Path:
-    """A file that is not there yet, its name after all that are."""
+    """A new file, its name after all that exist, damaged ones included."""
     names = [path.name.partition(".")[0] for path in folder.glob("*.jsonl*")]
     last = max((int(name) for name in names if name.isdecimal()), default=0)
     return folder / f"{last + 1:06d}.jsonl"

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 from sweeper.errors import SweeperError
-from sweeper.launch.cancel import Cancellation
 from sweeper.launch.executor import Context, JobState
-from sweeper.launch.leftovers import tidy
+from sweeper.launch.folder import Cancellation, tidy
 from sweeper.loop import Loop
 from sweeper.replay import Missing, Replay, replay_ladder
 from sweeper.report.log import notice_of
-from sweeper.search.prune import Kind, Pruner
+from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
@@ -81,7 +80,7 @@ def make_loop(
     return loop
 
 
-def measure(
+def measure_trials(
     experiment: Experiment,
     folder: Path,
     trials: Iterable[Trial],
@@ -136,7 +135,7 @@ class Sweep:
         self.experiment, self.study, self.listener = experiment, study, listener
         self.logger = experiment.settings.logger
         self._retry = {r.key for r in study.results() if r.status == "failed"}
-        self._prune: Kind = "none"
+        self._prune: PrunerKind = "none"
         self._pending: Missing = []
 
     def lookup(self, key: str) -> Result | None:
@@ -154,7 +153,7 @@ class Sweep:
         def ask() -> tuple[int, Missing]:
             nonlocal concluded
             missing = replay.missing()
-            whole, known = replay.known()
+            whole, known = replay.result_counts()
             # The loop may ask after every trial; what can be concluded is told once a batch.
             if missing and known and whole != concluded:
                 after_batch(settings.search.conclude(settings.space, replay.history()), False)
@@ -225,7 +224,7 @@ class Sweep:
         if self._prune == "none":
             return None
         train = trial.spec.train
-        return Pruner.knowing(
+        return Pruner.from_trials(
             [result for result in self.study.results() if result.trial.spec == trial.spec],
             [one for one in self._pending if one.spec == trial.spec],
             kind=self._prune,
@@ -238,7 +237,9 @@ class Sweep:
         """The share of the steps after which no trial of the space is in its warm-up."""
         axis = self.experiment.settings.space.get("warmup")
         return (
-            train.warmup if axis is None else train.of(PlainHps({"warmup": 2.0**axis.high})).warmup
+            train.warmup
+            if axis is None
+            else train.with_hps(PlainHps({"warmup": 2.0**axis.high})).warmup
         )
 
     def _log(self, result: Result) -> None:

@@ -11,15 +11,15 @@ from sweeper.errors import ConfigError
 if TYPE_CHECKING:
     from sweeper.trial import PlainHps
 
-SHAPE = ("warmup", "final_lr")
-"""Hyperparameters that any space may hold: factors on the shape of the schedule."""
+SCHEDULE_HPS = ("warmup", "final_lr")
+"""Hyperparameters that any space may hold: factors on settings of the schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """Length, batch, schedule, precision and objective of a run.
 
-    `warmup` and `objective_window` are shares of `steps`; the learning rate ends at `final_lr`
+    `warmup` and `objective_window` are fractions of `steps`; the learning rate ends at `final_lr`
     times its peak. The objective is the mean training loss over the last `objective_window`.
     `clip` bounds the norm of a trial's gradients, all parameters together; None leaves them.
     Precision bfloat16 is an autocast over float32 weights, tf32 the matrix products of float32
@@ -49,17 +49,19 @@ class TrainSettings:
         if self.clip is not None and not self.clip > 0:
             raise ConfigError("clip", self.clip, "null, or a positive number")
 
-    def of(self, hps: PlainHps) -> TrainSettings:
-        """The settings of a trial with hyperparameters `hps`: its schedule's shape."""
-        shape = {name: min(1.0, getattr(self, name) * hps[name]) for name in SHAPE if name in hps}
-        return replace(self, **shape) if shape else self
+    def with_hps(self, hps: PlainHps) -> TrainSettings:
+        """The settings of a trial with hyperparameters `hps`, which may change its schedule."""
+        names = [name for name in SCHEDULE_HPS if name in hps]
+        # A fraction of the run, or of the peak, cannot exceed 1.
+        schedule = {name: min(1.0, getattr(self, name) * hps[name]) for name in names}
+        return replace(self, **schedule) if schedule else self
 
     def window(self) -> int:
         """Steps in the objective's last stretch."""
         return max(1, ceil(self.objective_window * self.steps))
 
     def schedule(self, step: int) -> float:
-        """Share of the peak learning rate at `step`, from 0: linear warm-up, then cosine."""
+        """The factor on the peak learning rate at `step`, from 0: linear warm-up, then cosine."""
         warmup = round(self.warmup * self.steps)
         if step < warmup:
             return (step + 1) / warmup

@@ -17,10 +17,10 @@ from sweeper.train_settings import TrainSettings
 Status = Literal["complete", "diverged", "pruned", "failed"]
 
 FORMAT = 3
-"""Of every record: raised when its content changes, a field of `TrialSpec` or of `TrainSettings`
-included. Records of another format are refused, never taken for damaged ones."""
+"""The version of all records. It rises when their content changes, a field of `TrialSpec` or of
+`TrainSettings` included. Another version's records are refused, never taken for damaged ones."""
 OLDEST_FORMAT = 2
-"""What records without a format have."""
+"""The version of records that name none."""
 
 Log2Hps = NewType("Log2Hps", Mapping[str, float])
 """Hyperparameters by name, as base-2 logarithms."""
@@ -70,7 +70,7 @@ def defaults(space: Space) -> Log2Hps:
 
 
 def digest(value: object) -> str:
-    """SHA-256 of a JSON value in one canonical spelling."""
+    """SHA-256 of a JSON value, keys sorted and without spaces, so that equal values agree."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -123,7 +123,7 @@ class TrialSpec:
 
     @cached_property
     def _record(self) -> dict[str, Any]:
-        """Made once: every line of a study's record has its trial's specification."""
+        """Plain JSON, made once: the record repeats the specification with every result."""
         record: dict[str, Any] = encode(asdict(self))
         if self.fp8 is None:
             del record["fp8"]
@@ -135,7 +135,7 @@ class TrialSpec:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TrialSpec:
-        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted.
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted.
 
         Equal records give one object: the trials of a study share few specifications.
         """
@@ -182,6 +182,7 @@ class Trial:
     @cached_property
     def key(self) -> str:
         """Digest of everything that determines the result; two equal trials are one."""
+        # Rounded, because arithmetic on a grid's values differs in the last digits; + 0.0 for -0.0.
         hps = {name: round(float(value), 9) + 0.0 for name, value in self.log2_hps.items()}
         measurement = {"measurement": self.measurement} if self.measurement else {}
         content = {"spec": self.spec.digest, "log2_hps": hps, "seed": self.seed}
@@ -215,7 +216,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Trial:
-        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted."""
         content = {name: value for name, value in record.items() if name != "hps"}
         trial = cls(**(content | {"spec": TrialSpec.from_json(content["spec"])}))
         if not all(isinstance(value, (float, int)) for value in trial.log2_hps.values()):
@@ -239,10 +240,10 @@ class OtherFormat(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a trial.
+    """The outcome of a trial.
 
     `objective` is the training loss in nats averaged over the last stretch that was trained, +inf
-    when the run diverged and NaN only when it failed for a reason of its own (`error`). `heldout`
+    when the run diverged and NaN only when it failed for another reason (`error`). `heldout`
     is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
     training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
     pack's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
@@ -271,7 +272,7 @@ class Result:
         return {
             "format": FORMAT,
             "key": self.key,
-            **{name: encode(getattr(self, name)) for name in _OUTCOME},
+            **{name: encode(getattr(self, name)) for name in _OUTCOME_FIELDS},
             **({"measurements": encode(self.measurements)} if measured else {}),
             "trial": self.trial.to_json(),
         }
@@ -283,9 +284,9 @@ class Result:
         ValueError when the record is not that of its own key, `OtherFormat` when another version
         of sweeper wrote it.
         """
-        if (written := record.get("format")) != FORMAT:
-            if isinstance(written, int) or "setup" in record["trial"]:
-                raise OtherFormat(written or OLDEST_FORMAT)
+        if (version := record.get("format")) != FORMAT:
+            if isinstance(version, int) or "setup" in record["trial"]:
+                raise OtherFormat(version or OLDEST_FORMAT)
             raise ValueError("it names no format")
         content = {name: value for name, value in record.items() if name not in ("format", "key")}
         numbers = ("objective", "heldout", "seconds", "finished_at")
@@ -300,7 +301,9 @@ class Result:
         return result
 
 
-_OUTCOME = [each.name for each in fields(Result) if each.name not in ("trial", "measurements")]
+_OUTCOME_FIELDS = [
+    each.name for each in fields(Result) if each.name not in ("trial", "measurements")
+]
 
 
 def encode(value: Any) -> Any:

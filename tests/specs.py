@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeper.catalog import TARGET, with_names
 from sweeper.errors import ConfigError
-from sweeper.plugin import call
+from sweeper.plugin import call_checked
 from sweeper.train_settings import TrainSettings
 from sweeper.trial import PluginSpec, TrialSpec
 
@@ -31,7 +31,7 @@ def spec_of(tree: Mapping[str, Any] | None = None) -> TrialSpec:
     base = parts.get("base", {"width": width, "depth": depth})
     train = {"steps": 10, "batch_size": 1, "seq_len": 1, **parts["train"]}
     try:
-        settings = call(TrainSettings, train, {})
+        settings = call_checked(TrainSettings, train, {})
     except ConfigError as error:
         raise error.below("train") from error
     return TrialSpec(

@@ -25,6 +25,7 @@ LAYERS = [
     "measure",
     "runner",
     "transfer",
+    "diagnosis",
     "report",
     "settings config",
     "replay",
@@ -44,7 +45,7 @@ ONLY = {
     "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
     "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
     "jinja2": {"report.page"},
-    "tokenizers": {"data.textfiles"},
+    "tokenizers": {"data.text"},
     "sklearn": {"data.digits"},
 }
 """The only modules that may know these libraries."""
@@ -111,7 +112,7 @@ def plugins() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("group", "members"), plugins().items())
-def test_plugin_of_a_kind_do_not_know_each_other(group: str, members: set[str]) -> None:
+def test_plugins_of_a_kind_do_not_know_each_other(group: str, members: set[str]) -> None:
     for member in members:
         known = set(imports(MODULES[member.removeprefix("sweeper.")]))
         assert not known & (members - {member}), f"{group}: {member} imports a sibling"

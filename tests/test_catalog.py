@@ -7,8 +7,8 @@ import pytest
 
 from sweeper import catalog
 from sweeper.errors import BadInput, ConfigError
-from sweeper.scaling import mup
-from sweeper.settings import resolve, stand_in
+from sweeper.scaling import relative
+from sweeper.settings import placeholder_data, resolve
 from sweeper.training import prepare as preparing
 from sweeper.trial import Result, Trial
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_configs_lie_beside_a_checkout() -> None:
-    assert catalog.home() == ROOT / "conf"
+    assert catalog.conf_folder() == ROOT / "conf"
 
 
 def test_lists_every_option_of_every_group() -> None:
@@ -45,7 +45,7 @@ def test_refuses_a_folder_that_is_none(tmp_path: Path) -> None:
 def test_says_where_configs_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "__file__", str(tmp_path / "sweeper" / "catalog.py"))
     with pytest.raises(BadInput, match="the configs are missing"):
-        catalog.home()
+        catalog.conf_folder()
 
 
 NAMES = {
@@ -65,6 +65,7 @@ NAMES = {
         "standard",
         "umup",
     ],
+    "runner": ["engine"],
     "search": ["grid2d", "independent", "lr", "pairs", "random", "tpe"],
 }
 
@@ -128,7 +129,7 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
     def trial(tree: dict[str, Any]) -> Trial:
         settings = resolve(tree)
-        spec = settings.spec(stand_in(settings), "float32", settings.base)
+        spec = settings.spec(placeholder_data(settings), "float32", settings.base)
         return Trial(spec=spec, log2_hps={"eta": -6.0})
 
     words = ["parameterization=mup", "model.width=16", "model.head_size=8", "model.depth=1"]
@@ -138,17 +139,17 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     kept = to_yaml(tree)
     assert "sweeper." not in str(record) and "sweeper." not in kept
 
-    class Renamed(mup.MuP):
+    class Renamed(relative.MuP):
         """As after a renaming."""
 
-    monkeypatch.setattr(mup, "Renamed", Renamed, raising=False)
-    monkeypatch.delattr(mup, "MuP")
+    monkeypatch.setattr(relative, "Renamed", Renamed, raising=False)
+    monkeypatch.delattr(relative, "MuP")
     found = {group: dict(classes) for group, classes in catalog.plugins().items()}
-    found["parameterization"]["mup"] = "sweeper.scaling.mup.Renamed"
+    found["parameterization"]["mup"] = "sweeper.scaling.relative.Renamed"
     monkeypatch.setattr(catalog, "plugins", lambda: found)
     preparing.prepare.cache_clear()
     again = catalog.with_targets("parameterization", {"_target_": "mup"})
-    assert again == {"_target_": "sweeper.scaling.mup.Renamed"}
+    assert again == {"_target_": "sweeper.scaling.relative.Renamed"}
     renamed = tree | {"parameterization": tree["parameterization"] | again}
     assert trial(renamed).key == before.key
     old = Result.from_json(record).trial

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.catalog import home
+from sweeper.catalog import conf_folder
 from sweeper.completion import complete_override, complete_study
 from tests.commands.driver import make_workplace
 
 COMMAND = Path(sys.executable).with_name("sweeper")
 
-SCHEMES = sorted(path.stem for path in (home() / "parameterization").glob("*.yaml"))
+SCHEMES = sorted(path.stem for path in (conf_folder() / "parameterization").glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)

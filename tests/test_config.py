@@ -3,8 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.catalog import OVERLAYS, groups, home
-from sweeper.config import compose_tree, near, override_value, parse, read_tree, to_yaml
+from sweeper.catalog import OVERLAYS, conf_folder, groups
+from sweeper.config import (
+    compose_tree,
+    override_value,
+    parse_overrides,
+    read_tree,
+    suggest_key,
+    to_yaml,
+)
 from sweeper.errors import BadInput, ConfigError
 
 Write = Callable[..., Path]
@@ -89,7 +96,7 @@ class TestCompose:
             (["search.line.points=1"], r"search.line.points=1 .*search\.eta\.points"),
             (["study.zzzzzzzzzzzzzzzzz=1"], r"known: study\.name, study\.storage"),
             (["model.width.deep=1"], "model.width.deep=1 is refused"),
-            (["qqqq=1"], "known: .*parameterization, root, search"),
+            (["qqqq=1"], "known: .*parameterization, root, runner, search"),
             (["~qqqq"], "qqqq=None is refused"),
             (["+model=llama"], "the group is there already; write model=llama"),
             (["hydra.run.dir=/tmp"], "Hydra's own settings"),
@@ -156,7 +163,7 @@ class TestUsersFolder:
         assert "\n" not in str(error.value)
 
     def test_a_copy_of_ours_is_no_harm(self, my: Write) -> None:
-        folder = my(search__lr=(home() / "search/lr.yaml").read_text())
+        folder = my(search__lr=(conf_folder() / "search/lr.yaml").read_text())
         assert compose_tree(["search=lr"], folder) == compose_tree(["search=lr"])
 
 
@@ -174,7 +181,7 @@ class TestStudysConfig:
         monkeypatch.setenv("DEVICE", "cpu")
         words = ["transfer.widths=[16]", "runner.device=${oc.env:DEVICE}", "+a.b=1"]
         tree = read_tree(kept, [*words, "search.line={points: 3}"])
-        assert tree["transfer"]["widths"] == [16] and tree["launcher"]["device"] == "cpu"
+        assert tree["transfer"]["widths"] == [16] and tree["runner"]["device"] == "cpu"
         assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}
         assert tree["a"] == {"b": 1} and tree["model"]["width"] == 16
 
@@ -222,7 +229,7 @@ def test_plain_values() -> None:
 
 
 def test_parse_tells_additions_and_deletions() -> None:
-    plain_, added, forced, deleted = parse(["a.b=1", "+a.b=1", "++a.b=1", "~a.b"])
+    plain_, added, forced, deleted = parse_overrides(["a.b=1", "+a.b=1", "++a.b=1", "~a.b"])
     assert [plain_.value(), added.is_add(), forced.is_force_add(), deleted.is_delete()] == [
         1,
         True,
@@ -233,10 +240,10 @@ def test_parse_tells_additions_and_deletions() -> None:
 
 def test_near_misses() -> None:
     tree = {"model": {"_target_": "x", "width": 1, "depth": 2}, "root": "runs"}
-    assert near("model.widht", tree).startswith("did you mean model.width")
-    assert near("model.zzzzzzzzzzzzzzzz", tree) == "known: model.depth, model.width"
-    assert near("rot", tree) == "did you mean root?"
-    assert near("qqq", tree) == "known: model, root"
+    assert suggest_key("model.widht", tree).startswith("did you mean model.width")
+    assert suggest_key("model.zzzzzzzzzzzzzzzz", tree) == "known: model.depth, model.width"
+    assert suggest_key("rot", tree) == "did you mean root?"
+    assert suggest_key("qqq", tree) == "known: model, root"
 
 
 def test_the_errors_are_config_errors_where_a_value_is_at_fault() -> None:

@@ -217,7 +217,7 @@ def test_private_folder_leaves_those_above_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode == usual.stat().st_mode
 
 
-def test_leftovers_are_only_our_own(tmp_path: Path) -> None:
+def test_folder_are_only_our_own(tmp_path: Path) -> None:
     for name in (".0123.tmp", "a.tmp", ".hidden", "a.json"):
         (tmp_path / name).touch()
     (tmp_path / ".folder.tmp").mkdir()

@@ -15,7 +15,7 @@ import pytest
 
 from sweeper import lock
 from sweeper.errors import BadInput, SweeperError
-from sweeper.lock import Holder, StudyLock, holder
+from sweeper.lock import Holder, StudyLock, live_holder
 
 ROOT = Path(__file__).parents[1]
 HERE = socket.gethostname()
@@ -102,17 +102,17 @@ def no_flock(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOLCK) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    monkeypatch.setattr(lock, "PATIENCE", 0.02)
+    monkeypatch.setattr(lock, "LOCK_TIMEOUT_SECONDS", 0.02)
 
 
 def test_held_then_released(tmp_path: Path) -> None:
-    assert holder(tmp_path / "s") is None
+    assert live_holder(tmp_path / "s") is None
     with StudyLock(tmp_path / "s") as held:
-        named = holder(tmp_path / "s")
+        named = live_holder(tmp_path / "s")
         assert named is not None and (named.host, named.pid) == (HERE, os.getpid())
         assert abs(named.started - time.time()) < 10
         assert held.previous is None
-    assert holder(tmp_path / "s") is None
+    assert live_holder(tmp_path / "s") is None
     assert (tmp_path / "s" / "lock").read_bytes() == b""
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
     with StudyLock(tmp_path / "s"):
@@ -124,7 +124,7 @@ def test_lock_is_released_by_an_exception_and_usable_again(tmp_path: Path) -> No
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), again:
             raise ZeroDivisionError
-        assert holder(tmp_path) is None
+        assert live_holder(tmp_path) is None
 
 
 def test_second_driver_in_one_process_is_refused(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_second_driver_in_one_process_is_refused(tmp_path: Path) -> None:
 def test_second_driver_is_refused_and_told_by_whom(tmp_path: Path, start: Start) -> None:
     first = start()
     assert line(first) == "won None"
-    named = holder(tmp_path / "s")
+    named = live_holder(tmp_path / "s")
     assert named is not None and named.pid == first.pid
     with pytest.raises(BadInput) as caught, StudyLock(tmp_path / "s"):
         pytest.fail("two drivers")
@@ -152,7 +152,7 @@ def test_killed_driver_is_succeeded_at_once(tmp_path: Path, start: Start) -> Non
     assert line(first) == "won None"
     first.send_signal(signal.SIGKILL)
     first.wait()
-    assert holder(tmp_path / "s") is None
+    assert live_holder(tmp_path / "s") is None
     with StudyLock(tmp_path / "s") as held:
         assert held.previous is not None and held.previous.pid == first.pid
 
@@ -164,7 +164,7 @@ def test_forked_child_does_not_keep_the_lock_of_a_killed_driver(
     child = int(line(first).split()[1])
     assert line(first) == "won None"
     try:
-        assert holder(tmp_path / "s") is not None
+        assert live_holder(tmp_path / "s") is not None
         first.kill()
         first.wait()
         with StudyLock(tmp_path / "s") as held:
@@ -182,7 +182,7 @@ def test_forked_child_that_unwinds_does_not_release_the_lock(tmp_path: Path) -> 
             held.__exit__(None, None, None)
             os._exit(0)
         os.waitpid(child, 0)
-        assert holder(tmp_path) is not None
+        assert live_holder(tmp_path) is not None
 
 
 @pytest.mark.parametrize("mode", ["flock", "nolock"])
@@ -197,8 +197,8 @@ def test_of_many_that_start_together_one_wins(tmp_path: Path, start: Start, mode
 
 
 def test_driver_on_another_host_is_believed_while_it_gives_signs_of_life(tmp_path: Path) -> None:
-    sign(tmp_path, host="elsewhere", pid=1, age=lock.STALE - 20)
-    named = holder(tmp_path)
+    sign(tmp_path, host="elsewhere", pid=1, age=lock.STALE_SECONDS - 20)
+    named = live_holder(tmp_path)
     assert named is not None and named.host == "elsewhere"
     before = (tmp_path / "lock").read_bytes()
     with (
@@ -210,14 +210,14 @@ def test_driver_on_another_host_is_believed_while_it_gives_signs_of_life(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-@pytest.mark.parametrize("age", [lock.STALE + 20, -3 * 3600.0])
+@pytest.mark.parametrize("age", [lock.STALE_SECONDS + 20, -3 * 3600.0])
 def test_driver_on_another_host_without_signs_of_life_is_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: float
 ) -> None:
     """Also when a clock that ran ahead left a time that is still to come."""
-    monkeypatch.setattr(lock, "BEAT", 0.1)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.1)
     sign(tmp_path, host="elsewhere", pid=1, age=age)
-    assert age < 0 or holder(tmp_path) is None
+    assert age < 0 or live_holder(tmp_path) is None
     with StudyLock(tmp_path) as held:
         assert held.previous is not None and held.previous.host == "elsewhere"
 
@@ -227,7 +227,7 @@ def test_driver_on_another_host_that_lives_keeps_the_lock_when_a_clock_jumps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     """Its file looks hours old, or not yet written; but its signs of life go on."""
-    monkeypatch.setattr(lock, "BEAT", 0.4)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.4)
     sign(tmp_path, host="elsewhere", pid=1, age=jump)
     beats = (
         "import os, sys, time\n"
@@ -244,7 +244,7 @@ def test_driver_on_another_host_that_lives_keeps_the_lock_when_a_clock_jumps(
 
 
 def test_driver_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "BEAT", 0.02)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.02)
     with StudyLock(tmp_path):
         os.utime(tmp_path / "lock", (1.0, 1.0))
         deadline = time.monotonic() + 5
@@ -257,10 +257,10 @@ def test_driver_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_looking_never_locks_a_starting_driver_out(tmp_path: Path) -> None:
-    """As soon as the content names a dead driver, `holder` has to try the lock for a moment."""
+    """As soon as the content names a dead driver, `live_holder` tries the lock for a moment."""
     looking = (
-        "import sys\nfrom pathlib import Path\nfrom sweeper.lock import holder\n"
-        "while True:\n    holder(Path(sys.argv[1]))"
+        "import sys\nfrom pathlib import Path\nfrom sweeper.lock import live_holder\n"
+        "while True:\n    live_holder(Path(sys.argv[1]))"
     )
     observer = subprocess.Popen([sys.executable, "-c", looking, str(tmp_path)], cwd=ROOT)
     try:
@@ -276,10 +276,10 @@ def test_looking_never_locks_a_starting_driver_out(tmp_path: Path) -> None:
 
 
 def test_looking_writes_nothing(tmp_path: Path) -> None:
-    assert holder(tmp_path / "none") is None and not (tmp_path / "none").exists()
+    assert live_holder(tmp_path / "none") is None and not (tmp_path / "none").exists()
     sign(tmp_path, host=HERE, pid=dead(), age=5)
     before = (tmp_path / "lock").stat()
-    assert holder(tmp_path) is None
+    assert live_holder(tmp_path) is None
     after = (tmp_path / "lock").stat()
     assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
 
@@ -300,10 +300,10 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
 )
 def test_lock_file_of_nonsense_names_nobody(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lock").write_bytes(content)
-    assert holder(tmp_path) is None
+    assert live_holder(tmp_path) is None
     with StudyLock(tmp_path) as held:
         assert held.previous is None
-        assert holder(tmp_path) is not None
+        assert live_holder(tmp_path) is not None
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
@@ -312,14 +312,14 @@ def test_without_kernel_locks_the_process_is_looked_for(
 ) -> None:
     no_flock(monkeypatch, code)
     sign(tmp_path, host=HERE, pid=os.getppid(), age=1000)
-    assert holder(tmp_path) is not None
+    assert live_holder(tmp_path) is not None
     with pytest.raises(BadInput, match=str(os.getppid())), StudyLock(tmp_path):
         pytest.fail("two drivers")
     sign(tmp_path, host=HERE, pid=dead())
-    assert holder(tmp_path) is None
+    assert live_holder(tmp_path) is None
     with StudyLock(tmp_path) as held:
         assert held.previous is not None
-        assert holder(tmp_path) is not None
+        assert live_holder(tmp_path) is not None
         with pytest.raises(BadInput), StudyLock(tmp_path):
             pytest.fail("two drivers")
 
@@ -329,9 +329,9 @@ def test_without_kernel_locks_this_very_number_may_have_been_a_dead_container(
 ) -> None:
     no_flock(monkeypatch)
     sign(tmp_path, host=HERE, pid=os.getpid())
-    assert holder(tmp_path) is None
+    assert live_holder(tmp_path) is None
     with StudyLock(tmp_path):
-        assert holder(tmp_path) is not None
+        assert live_holder(tmp_path) is not None
 
 
 def test_without_kernel_locks_a_foreign_process_counts_as_alive(
@@ -343,7 +343,7 @@ def test_without_kernel_locks_a_foreign_process_counts_as_alive(
     no_flock(monkeypatch)
     monkeypatch.setattr(os, "kill", forbidden)
     sign(tmp_path, host=HERE, pid=1)
-    assert holder(tmp_path) == Holder(**json.loads((tmp_path / "lock").read_text()))
+    assert live_holder(tmp_path) == Holder(**json.loads((tmp_path / "lock").read_text()))
 
 
 def test_without_kernel_locks_the_last_to_sign_wins(

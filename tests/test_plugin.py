@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.plugin import build, call, check_type, foreign, load
+from sweeper.plugin import build_plugin, call_checked, check_type, import_target, user_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,25 +37,25 @@ HERE = f"{__name__}."
 
 class TestLoad:
     def test_finds_a_class_or_a_function(self) -> None:
-        assert load(f"{HERE}Plugin") is sys.modules[__name__].__dict__["Plugin"]
-        assert load("math.sqrt")(4.0) == 2.0
+        assert import_target(f"{HERE}Plugin") is sys.modules[__name__].__dict__["Plugin"]
+        assert import_target("math.sqrt")(4.0) == 2.0
 
     @pytest.mark.parametrize("target", [None, 3, "", "Plugin", ["a.b"], {"a": 1}])
     def test_refuses_what_is_no_dotted_path(self, target: object) -> None:
         with pytest.raises(ConfigError, match=r"_target_=.*a dotted path"):
-            load(target)
+            import_target(target)
 
     @pytest.mark.parametrize("target", ["math.nope", "math.pi", f"{HERE}HERE", "sweeper.models"])
     def test_refuses_what_cannot_be_called(self, target: str) -> None:
         with pytest.raises(ConfigError, match="a class or a function of the module"):
-            load(target)
+            import_target(target)
 
     @pytest.mark.parametrize(
         "target", ["nope.Plugin", "math.nope.Plugin", "..Plugin", "a b.Plugin"]
     )
     def test_a_module_that_is_not_there_points_to_the_path(self, target: str) -> None:
         with pytest.raises(ConfigError, match=r"PYTHONPATH \("):
-            load(target)
+            import_target(target)
 
     @pytest.mark.parametrize("text", ["1 / 0", "x = (", "import nope_nope", "raise ValueError"])
     def test_a_module_that_raises_is_one_message(
@@ -64,12 +64,12 @@ class TestLoad:
         (tmp_path / "plug_that_raises.py").write_text(text)
         monkeypatch.syspath_prepend(str(tmp_path))
         with pytest.raises(ConfigError, match="plug_that_raises"):
-            load("plug_that_raises.Plugin")
+            import_target("plug_that_raises.Plugin")
 
 
 class TestBuild:
     def test_makes_records_and_tuples_from_plain_values(self) -> None:
-        plugin = build(
+        plugin = build_plugin(
             {
                 "_target_": f"{HERE}Plugin",
                 "size": 3,
@@ -109,12 +109,12 @@ class TestBuild:
         self, config: Mapping[str, Any], message: str
     ) -> None:
         with pytest.raises(ConfigError, match=message):
-            build({"_target_": f"{HERE}Plugin", **config})
+            build_plugin({"_target_": f"{HERE}Plugin", **config})
 
     def test_offers_only_what_the_target_takes(self) -> None:
         offered = {"size": 5, "nope": 1}
-        assert build({"_target_": f"{HERE}Plugin"}, offered) == Plugin(size=5)
-        assert build({"_target_": f"{HERE}takes", "other": 2}, offered) == (
+        assert build_plugin({"_target_": f"{HERE}Plugin"}, offered) == Plugin(size=5)
+        assert build_plugin({"_target_": f"{HERE}takes", "other": 2}, offered) == (
             5,
             0,
             {"nope": 1, "other": 2},
@@ -122,16 +122,16 @@ class TestBuild:
 
     def test_what_is_offered_cannot_be_given(self) -> None:
         with pytest.raises(ConfigError, match=r"classes=3 .*follows from other settings"):
-            build({"_target_": f"{HERE}takes", "size": 1, "classes": 3}, {"classes": 256})
+            build_plugin({"_target_": f"{HERE}takes", "size": 1, "classes": 3}, {"classes": 256})
 
     @pytest.mark.parametrize("target", ["builtins.dict", "builtins.int"])
     def test_refuses_a_class_that_hides_its_arguments(self, target: str) -> None:
         with pytest.raises(ConfigError, match=r"_target_=.*tells its arguments"):
-            build({"_target_": target})
+            build_plugin({"_target_": target})
 
     def test_an_error_that_nobody_foresaw_passes(self) -> None:
         with pytest.raises(ZeroDivisionError):
-            call(lambda: 1 / 0, {}, {})
+            call_checked(lambda: 1 / 0, {}, {})
 
 
 class TestForeign:
@@ -141,7 +141,7 @@ class TestForeign:
 
         with (
             pytest.raises(ConfigError) as error,
-            foreign("_target_", "a.B", "a class that can be built"),
+            user_code("_target_", "a.B", "a class that can be built"),
         ):
             fails()
         assert str(error.value).startswith(
@@ -150,7 +150,7 @@ class TestForeign:
         assert "tail" not in str(error.value) and __file__ in str(error.value)
 
     def test_our_own_errors_pass(self) -> None:
-        with pytest.raises(BadInput, match="mine"), foreign("_target_", "a.B", "a class"):
+        with pytest.raises(BadInput, match="mine"), user_code("_target_", "a.B", "a class"):
             raise BadInput("mine")
 
 

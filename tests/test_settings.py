@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput, ConfigError
-from sweeper.settings import LARGEST, Settings, check_size, default_name, read_root, resolve
+from sweeper.settings import MAX_SIZE, Settings, check_model_size, default_name, read_root, resolve
 from sweeper.transfer.ladder import Size
 from sweeper.trial import PluginSpec
 
@@ -89,7 +89,7 @@ def test_what_determines_a_trial() -> None:
     assert changed_default.spec({}, "float32", found.base) != found.spec({}, "float32", found.base)
 
 
-def test_a_rung_determines_a_trial_by_batch_and_steps_and_the_base_s_is_the_search_s_own() -> None:
+def test_a_ladder_size_sets_batch_and_steps_and_the_base_s_trials_are_the_search_s() -> None:
     found = resolve(BASE)
     plain = found.spec({}, "float32", found.base)
     assert found.spec({}, "float32", found.ladder_base) == plain
@@ -172,7 +172,7 @@ HERE = f"{__name__}."
             "a class with eps, hyperparameters, init, kind, settings, update, weight_decay",
         ),
         ("search", {"_target_": f"{HERE}Bare"}, "this has no conclude, no plan, no propose"),
-        ("launcher", {"_target_": f"{HERE}Bare"}, "this has no estimate"),
+        ("launcher", {"_target_": f"{HERE}Bare"}, "this has no device"),
         ("data", {"_target_": f"{HERE}Bare"}, "this has no prepare"),
         ("logger", {"_target_": f"{HERE}Bare"}, "a class with log, plan; this has no log, no plan"),
         ("logger", {"_target_": f"{HERE}Raises"}, "logger._target_=.*RuntimeError: boom, at"),
@@ -247,8 +247,8 @@ def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
 
 def test_a_targets_size() -> None:
     found = resolve(BASE)
-    check_size(found, Size(width=64, depth=3))
+    check_model_size(found, Size(width=64, depth=3))
     with pytest.raises(ConfigError, match=r"model.width=100 is refused: a multiple of head_size"):
-        check_size(found, Size(width=100, depth=1))
+        check_model_size(found, Size(width=100, depth=1))
     with pytest.raises(ConfigError, match=r"model.depth=4097 is refused: at most 4096"):
-        check_size(found, Size(width=16, depth=LARGEST.depth + 1))
+        check_model_size(found, Size(width=16, depth=MAX_SIZE.depth + 1))

@@ -23,7 +23,7 @@ from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import LadderRule, LadderSize, Size
 from sweeper.trial import Axis, Result, Space, Trial
-from tests.training import helpers
+from tests.training import tiny_trials
 
 from .search.fakes import Experiment, Objective, basin, result
 
@@ -351,16 +351,16 @@ def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_en
     assert make(BySize(9.0), study, transfer=RULE)[0].ladder(BEST, [BASE, LARGE]) == [base, large]
 
 
-def test_rungs_of_other_batches_and_steps_are_setups_of_their_own() -> None:
+def test_ladder_sizes_of_other_batches_and_steps_are_setups_of_their_own() -> None:
     base = LadderSize(width=32, depth=2, batch_size=4, steps=100)
-    rungs = [base, replace(base, batch_size=8), replace(base, steps=200)]
+    sizes = [base, replace(base, batch_size=8), replace(base, steps=200)]
     launcher = Trainer(widths(0.5))
     sweep, study, _ = make(launcher, transfer=RULE)
-    curves = sweep.ladder(BEST, rungs)
-    assert [curve.size for curve in curves] == rungs
+    curves = sweep.ladder(BEST, sizes)
+    assert [curve.size for curve in curves] == sizes
     assert len(study.results()) == 3 * 9 * 2
     trained = {(r.trial.spec.train.batch_size, r.trial.spec.train.steps) for r in study.results()}
-    assert trained == {(size.batch_size, size.steps) for size in rungs}
+    assert trained == {(size.batch_size, size.steps) for size in sizes}
 
 
 def test_ladder_shares_the_runs_that_the_search_has_trained() -> None:
@@ -447,5 +447,5 @@ def test_pruning_waits_for_the_longest_warm_up(high: float | None, longest: int)
     if high is not None:
         sweep.experiment.space = SPACE | {"warmup": Axis(low=-2, high=high)}  # type: ignore[attr-defined,operator]
     sweep._prune = "median"
-    pruner = sweep._pruner(helpers.trial())
+    pruner = sweep._pruner(tiny_trials.trial())
     assert pruner is not None and pruner.warmup == longest

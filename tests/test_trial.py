@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
-from sweeper.files import BROKEN
+from sweeper.files import RECORD_ERRORS
 from sweeper.train_settings import TrainSettings
 from sweeper.trial import (
     FORMAT,
@@ -136,7 +136,7 @@ def test_a_specification_survives_strict_json(spec: TrialSpec) -> None:
     ],
 )
 def test_a_damaged_specification_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(BROKEN, match=message):
+    with pytest.raises(RECORD_ERRORS, match=message):
         TrialSpec.from_json(SPEC.to_json() | change)
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_specification_is_refused(change: dict[str, object], message: 
 def test_a_specification_with_a_part_missing_is_refused(part: str) -> None:
     record = SPEC.to_json()
     del record[part]
-    with pytest.raises(BROKEN):
+    with pytest.raises(RECORD_ERRORS):
         TrialSpec.from_json(record)
 
 

@@ -61,7 +61,7 @@ def metadata(wheel: Path) -> list[str]:
 
 
 def test_it_finds_its_configs_from_any_folder(installed: Installed, wheel: Path) -> None:
-    done = installed("-c", "from sweeper.catalog import home; print(home())")
+    done = installed("-c", "from sweeper.catalog import conf_folder; print(conf_folder())")
     assert done.stdout.strip() == str(wheel / "sweeper/conf")
     done = installed("-m", "sweeper", "search", *TINY, "study=a", "--json")
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,8 @@ from rich.table import Table
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.train_settings import TrainSettings
-from sweeper.training.pack import Compile, Pack, PackRun, quiet_attention
+from sweeper.training.pack import Compile, Pack, PackRun
+from sweeper.training.precision import quiet_attention
 from sweeper.trial import Log2Hps, PluginSpec, Trial, TrialSpec
 
 SIZES = {  # width, depth, vocabulary, sequence, batch

@@ -25,8 +25,8 @@ import yaml
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LineRule
 from sweeper.search.lr import LearningRateLine
-from sweeper.search.prune import Pruner, Seen, losses_at
-from sweeper.search.strategy import Conclusion, History, Strategy, identity
+from sweeper.search.prune import Pruner, RungLosses, losses_at
+from sweeper.search.strategy import Conclusion, History, Strategy, hps_key
 from sweeper.study import Study
 from sweeper.train_settings import TrainSettings
 from sweeper.trial import Axis, PluginSpec, Result, Space, Trial, TrialSpec, encode
@@ -98,29 +98,37 @@ def replay(sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], **rule: 
 
 
 def train(
-    sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], known: list[Seen], **rule: Any
+    sweep: Sweep,
+    kind: Any,
+    pack: int,
+    order: Sequence[Result],
+    earlier: list[RungLosses],
+    **rule: Any,
 ) -> dict[str, int]:
-    """The steps that each of `order` trains, in packs of `pack`; adds what they show to `known`."""
+    """The steps that each of `order` trains, in packs of `pack`; adds their losses to `earlier`."""
     found: dict[str, int] = {}
     for start in range(0, len(order), pack):
         part, later = order[start : start + pack], order[start + pack :]
-        planned = (Seen(log2_hps=r.trial.log2_hps, seed=r.trial.seed, losses=()) for r in later)
+        planned = (_at_rungs(result, ()) for result in later)
         pruner = Pruner(
             kind=kind,
             steps=sweep.steps,
             warmup=sweep.warmup,
             window=sweep.window,
-            known=(*known, *planned),
+            others=(*earlier, *planned),
             **rule,
         )
         ends = _train(pruner, part)
         for result in part:
             losses = losses_at(result, pruner.rungs, sweep.window)
             reached = sum(rung <= ends[result.key] for rung in pruner.rungs)
-            trial = result.trial
-            known.append(Seen(log2_hps=trial.log2_hps, seed=trial.seed, losses=losses[:reached]))
+            earlier.append(_at_rungs(result, losses[:reached]))
         found |= ends
     return found
+
+
+def _at_rungs(result: Result, losses: tuple[float, ...]) -> RungLosses:
+    return RungLosses(log2_hps=result.trial.log2_hps, seed=result.trial.seed, losses=losses)
 
 
 def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | None:
@@ -129,14 +137,14 @@ def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | 
     None when it asks for a trial that was not recorded, so that it went another way.
     """
     strategy, space = _strategy(sweep)
-    recorded = {(identity(r.trial.log2_hps), r.trial.seed): r for r in sweep.results}
-    history, known, trained, total = History(), list[Seen](), 0, 0
+    recorded = {(hps_key(r.trial.log2_hps), r.trial.seed): r for r in sweep.results}
+    history, earlier, trained, total = History(), list[RungLosses](), 0, 0
     while points := strategy.propose(space, history):
         order = [recorded.get(point.id) for point in points]
         results = [result for result in order if result is not None]
         if len(results) < len(order):
             return None
-        ends = train(sweep, kind, pack, results, known)
+        ends = train(sweep, kind, pack, results, earlier)
         for result in results:
             stopped = ends[result.key] < sweep.steps
             history.add(replace(result, status="pruned") if stopped else result)
@@ -164,7 +172,7 @@ def _train(pruner: Pruner, part: Sequence[Result]) -> dict[str, int]:
     losses = {result.key: losses_at(result, pruner.rungs, pruner.window) for result in part}
     for index, rung in enumerate(pruner.rungs):
         alive = {key: losses[key][index] for key, end in ends.items() if end == pruner.steps}
-        ends |= dict.fromkeys(pruner.cut(rung, alive, trials), rung)
+        ends |= dict.fromkeys(pruner.trials_to_stop(rung, alive, trials), rung)
     return ends
 
 

@@ -3,7 +3,7 @@
 Run `python scripts/bench/verdict.py --out verdict.json`, half an hour; `--count 50` for a
 quick look.
 Ladders of four widths are made up with known optima, laid and extended as `sweeper transfer` does,
-and judged with its defaults. A ladder is a true transfer when every width's shift and cost are
+and judged with its defaults. A ladder is a true transfer when every width's shift and loss gap are
 within the thresholds, however narrowly, and a true failure otherwise.
 """
 
@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from sweeper.search.strategy import Point
-from sweeper.transfer.basin import SHARE
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import BASIN_TOLERANCE, Estimate
 from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
-from sweeper.transfer.trend import Trend, trend
-from sweeper.transfer.verdict import SizeVerdict, Verdict, judge
+from sweeper.transfer.trend import Trend, fit_trend
+from sweeper.transfer.verdict import SizeVerdict, Verdict, judge_ladder
 
 WIDTHS = (32, 64, 128, 256)
 TARGET = 1024
@@ -96,7 +95,7 @@ class Valley:
             inside, outside = 0.0, 12.0
             while outside - inside > 1e-6:
                 middle = (inside + outside) / 2
-                lies = self.loss(self.optimum + side * middle) <= (1 + SHARE) * self.floor
+                lies = self.loss(self.optimum + side * middle) <= (1 + BASIN_TOLERANCE) * self.floor
                 inside, outside = (middle, outside) if lies else (inside, middle)
             width += inside
         return width
@@ -167,8 +166,8 @@ def measure(
                 runs[eta, seed] = loss + offsets[seed] + float(generator.normal(0, spread))
             return runs[eta, seed]
 
-        etas = rule.line({"eta": 0.0}, value).known
-        losses = {e: tuple(map(value, rule.seeded({"eta": 0.0}, e))) for e in etas}
+        etas = rule.line({"eta": 0.0}, value).losses
+        losses = {e: tuple(map(value, rule.runs_at({"eta": 0.0}, e))) for e in etas}
         curves.append(SizeCurve(size=valley.size, losses=losses))
     return curves
 
@@ -202,7 +201,7 @@ class Tally:
         self.covered("basin", size.basin.width_log2, valley.within())
         if not size.is_base:
             self.covered("shift", size.shift_log2, valley.optimum - base.optimum)
-            self.covered("cost", size.cost, valley.loss(base.optimum) - valley.floor)
+            self.covered("loss gap", size.loss_gap, valley.loss(base.optimum) - valley.floor)
 
     def extrapolated(self, found: Trend | None, truth: Truth) -> None:
         """Count a trend; a correction hurts when it ends further off than the transferred eta."""
@@ -238,16 +237,16 @@ def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
             continue
         need[transfers] -= 1
         curves = measure(scenario, truth, rule, generator)
-        verdict = judge("width", curves, 0.0, curves[0].size, rule)
+        verdict = judge_ladder("width", curves, 0.0, curves[0].size, rule)
         tally.judged(transfers, verdict)
         for size, valley in zip(verdict.sizes, truth.valleys, strict=True):
             tally.sized(size, valley, truth.valleys[0])
         if sum(need.values()) % 2:  # every other one, to save time
-            tally.extrapolated(trend(curves, 0.0, TARGET), truth)
+            tally.extrapolated(fit_trend(curves, 0.0, TARGET), truth)
     return tally
 
 
-COVERED = ("optimum", "shift", "cost", "loss", "basin", "slope", "target")
+COVERED = ("optimum", "shift", "loss gap", "loss", "basin", "slope", "target")
 
 
 def row(tally: Tally) -> list[str]:

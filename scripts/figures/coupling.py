@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from sweeper.report.documents import number
 from sweeper.report.plots import INK, LOSS, STRIP, STYLE
-from sweeper.search.coupling import optima
-from sweeper.transfer.estimate import Estimate
+from sweeper.search.coupling import row_optima
+from sweeper.transfer.curve import Estimate
 
 SCHEMES = {"mup": "muP", "umup": "u-muP"}
 PRINTED = {"mup": 0.08, "umup": 0.03}
@@ -56,7 +56,7 @@ def cut_off(losses: Sequence[Sequence[object]]) -> bool:
     rows = [[number(loss) for loss in row] for row in losses]
     for lines in (rows, [list(column) for column in zip(*rows, strict=True)]):
         last = len(lines[0]) - 1
-        found = [place for place in optima(range(last + 1), lines) if place is not None]
+        found = [place for place in row_optima(range(last + 1), lines) if place is not None]
         if 2 * sum(place in (0, last) for place in found) > len(found):
             return True
     return False
@@ -70,13 +70,13 @@ def resampled(values: Sequence[float], seed: int) -> Any:
 
 def over_pairs(values: Sequence[float]) -> Estimate:
     """The mean over pairs, its interval by drawing the pairs anew."""
-    return Estimate.of(math.fsum(values) / len(values), resampled(values, 0))
+    return Estimate.from_draws(math.fsum(values) / len(values), resampled(values, 0))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """The mean of the first less that of the second; the two have other pairs."""
     value = over_pairs(first).value - over_pairs(second).value
-    return Estimate.of(value, resampled(first, 0) - resampled(second, 1))
+    return Estimate.from_draws(value, resampled(first, 0) - resampled(second, 1))
 
 
 def _less_coupled(
@@ -168,10 +168,10 @@ def _map(ax: Axes, grid: Document) -> Any:
     drawn = ax.pcolormesh(losses - np.nanmin(losses), cmap="viridis_r", vmin=0, vmax=0.3)
     rows = np.where(np.isnan(losses), math.inf, losses)
     places = range(rows.shape[1]), range(rows.shape[0])
-    for row, best in enumerate(optima(places[0], rows.tolist())):
+    for row, best in enumerate(row_optima(places[0], rows.tolist())):
         if best is not None:
             ax.plot(best + 0.5, row + 0.5, "o", color="white", markeredgecolor=INK, markersize=6)
-    for column, best in enumerate(optima(places[1], rows.T.tolist())):
+    for column, best in enumerate(row_optima(places[1], rows.T.tolist())):
         if best is not None:
             ax.plot(column + 0.5, best + 0.5, "x", color="#e6550d", markersize=4)
     for axis, values, name in zip(

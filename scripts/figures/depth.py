@@ -107,9 +107,9 @@ def _falls(lab: Lab, source: str, rule: str, found: Mapping[str, Document]) -> N
 
 
 def _cheaper(lab: Lab, other: str, found: Mapping[str, Document]) -> None:
-    """The cost of the base's best eta at the deepest model."""
+    """The loss gap of the base's best eta at the deepest model."""
     far, depth = _far(found["completep"])
-    ours, theirs = estimate(far["cost"]), estimate(_far(found[other])[0]["cost"])
+    ours, theirs = estimate(far["loss_gap"]), estimate(_far(found[other])[0]["loss_gap"])
     lab.claim(
         "CompleteP, Fig. 1",
         f"keeping the base's best η costs less under CompleteP than under {RULES[other]}",

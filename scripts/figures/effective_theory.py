@@ -41,7 +41,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from sweeper.report.documents import number
 from sweeper.report.plots import STYLE
 from sweeper.study import Study
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 from sweeper.trial import Result
 
 ONE_RATE, TANGENT, HYBRID, MAXIMAL = "standard", "neural-tangent", "hybrid", "maximal-update"
@@ -251,12 +251,12 @@ def _falls(lab: Lab, one: Strategy) -> None:
 def _stays(lab: Lab, one: Strategy) -> None:
     judged = verdict(one.found, "width")
     far = farthest(judged)
-    cost = within(estimate(far["cost"]), "{:.4f}")
+    gap = within(estimate(far["loss_gap"]), "{:.4f}")
     lab.claim(
         "Effective theory, (1.108)-(1.116)",
         f"{one.name} rates: the best η stays over width",
         f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}; keeping η "
-        f"costs {cost} nats of {number(far['loss']['value']):.3f}{why(judged)}",
+        f"costs {gap} nats of {number(far['loss']['value']):.3f}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 

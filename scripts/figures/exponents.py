@@ -36,7 +36,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.plots import STYLE
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 
 Found = dict[str, Document]
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from sweeper.report.plots import LOSS, MARKERS, STYLE
 from sweeper.study import Study
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 from sweeper.trial import Result
 
 SCHEMES = {"umup": "u-muP", "mup": "muP"}

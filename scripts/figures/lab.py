@@ -31,8 +31,8 @@ from rich.table import Table
 from sweeper.files import write_json
 from sweeper.report.documents import number
 from sweeper.report.plots import FAINT, LINE, MARKERS, STYLE, save
-from sweeper.transfer.coordinates import student as quantile
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.coordinates import student_quantile
+from sweeper.transfer.curve import Estimate
 
 Document = Mapping[str, Any]
 Answer = Literal["borne out", "not borne out", "cannot say"]
@@ -240,18 +240,18 @@ def panels(rows: int, columns: int, *, share: bool = False) -> tuple[Figure, lis
 
 @rc_context(STYLE)
 def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
-    """Loss against log2 eta, a curve a rung of the ladder, its optimum a star."""
-    sizes = verdict(validation, axis)["sizes"]
-    rungs = [one["size"] for one in sizes]
+    """Loss against log2 eta, a curve a size of the ladder, its optimum a star."""
+    verdicts = verdict(validation, axis)["sizes"]
     lows, highs = [], []
-    for index, (rung, judged) in enumerate(zip(rungs, sizes, strict=True)):
-        measured = next(c for c in validation["curves"] if all(c[k] == rung[k] for k in rung))
+    for index, judged in enumerate(verdicts):
+        size = judged["size"]
+        measured = next(c for c in validation["curves"] if all(c[k] == size[k] for k in size))
         key = f"log2_{validation.get('along', 'eta')}"
         points = [(p[key], mean(p["losses"])) for p in measured["points"]]
         finite = [(eta, loss) for eta, loss in points if math.isfinite(loss)]
-        color = shade(index, len(rungs))
+        color = shade(index, len(verdicts))
         marker = MARKERS[index % len(MARKERS)]
-        label = f"{rung[axis]}"
+        label = f"{size[axis]}"
         ax.plot(*zip(*finite, strict=True), color=color, marker=marker, markersize=3, label=label)
         best, loss = number(judged["optimum_log2"]["value"]), number(judged["loss"]["value"])
         ax.plot(best, loss, "*", color=color, markersize=9, markeredgecolor="black", zorder=5)
@@ -265,11 +265,11 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
     ax.set_title(title)
     spacing: dict[str, Any] = {"columnspacing": 0.7, "handlelength": 1.0, "handletextpad": 0.3}
     words = axis.replace("_", " ")
-    ax.legend(title=words, loc="upper center", ncols=len(rungs), fontsize=7, **spacing)
+    ax.legend(title=words, loc="upper center", ncols=len(verdicts), fontsize=7, **spacing)
 
 
 def shade(index: int, count: int) -> Any:
-    """A colour for each of `count` rungs, darker as they grow."""
+    """A colour for each of `count` sizes, darker as they grow."""
     return colormaps["viridis"](0.78 * (1 - index / max(1, count - 1)))
 
 
@@ -289,7 +289,7 @@ def student(values: Sequence[float]) -> Estimate:
     if count < 2 or not math.isfinite(middle):
         return Estimate(value=middle, low=-math.inf, high=math.inf)
     spread = math.sqrt(math.fsum((one - middle) ** 2 for one in values) / (count - 1))
-    half = quantile(count - 1) * spread / math.sqrt(count)
+    half = student_quantile(count - 1) * spread / math.sqrt(count)
     return Estimate(value=middle, low=middle - half, high=middle + half)
 
 
@@ -328,10 +328,10 @@ def shifts(ax: Axes, judged: Mapping[str, Document], axis: str, title: str = "")
         bars.append([min(9.0, found.high - found.value) for found in moved])
         look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "capsize": 2}
         ax.errorbar(places, values, yerr=bars, label=name, linewidth=1.2, **look)
-    rungs = [size["size"][axis] for size in next(iter(judged.values()))["sizes"]]
+    sizes = [size["size"][axis] for size in next(iter(judged.values()))["sizes"]]
     ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
     ax.set_xscale("log", base=2)
-    ax.set_xticks(rungs, [str(rung) for rung in rungs])
+    ax.set_xticks(sizes, [str(size) for size in sizes])
     ax.set_xlabel(axis.replace("_", " "))
     ax.set_ylabel("shift of the best η (log2)")
     ax.set_title(title)

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from sweeper.measure.scales import RANGES
 from sweeper.report.documents import number
 from sweeper.report.plots import STYLE
-from sweeper.scaling.names import layer_of, with_layer
-from sweeper.transfer.estimate import Estimate
+from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.transfer.curve import Estimate
 
 SCHEMES = {"umup": "u-muP", "mup": "muP"}
 OPERANDS = {"weight": "#31688e", "input": "#4c9f70", "gradient": "#c44e52"}

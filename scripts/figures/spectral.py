@@ -32,7 +32,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.plots import MARKERS, STYLE
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 from sweeper.transfer.rules import MAX_SPREAD
 
 

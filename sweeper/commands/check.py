@@ -14,17 +14,16 @@ from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput
 from sweeper.files import private_folder, write_json
-from sweeper.measure.coordinates import Moved
+from sweeper.measure.coordinates import ModuleMeasurement
 from sweeper.measure.scales import OperandScale
 from sweeper.report import coordinates as show
 from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import measure
+from sweeper.sweep import measure_trials
 from sweeper.training.prepare import prepare
-from sweeper.transfer.coordinates import CoordinateCheck
-from sweeper.transfer.coordinates import check as judged
+from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
 from sweeper.trial import Log2Hps, Trial, defaults
@@ -120,7 +119,7 @@ def _ladders(settings: Settings) -> dict[str, list[Size]]:
     """The sizes to check by axis; BadInput without any beside the base."""
     climbed = settings.transfer.ladders(settings.ladder_base)
     ladders = {
-        axis: [Size(width=rung.width, depth=rung.depth) for rung in climbed[axis]]
+        axis: [Size(width=size.width, depth=size.depth) for size in climbed[axis]]
         for axis in ("width", "depth")
         if axis in climbed
     }
@@ -150,9 +149,14 @@ def _coordinates(
         size: [short_run(experiment, size, slower, seed, "coordinates", **train) for seed in seeds]
         for size in sizes
     }
+    for size in sizes:
+        output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
     measured = _measured(experiment, folder, [t for runs in trials.values() for t in runs], output)
     runs = {
-        size: [[Moved.from_json(module) for module in measured[trial.key]] for trial in of_size]
+        size: [
+            [ModuleMeasurement.from_json(module) for module in measured[trial.key]]
+            for trial in of_size
+        ]
         for size, of_size in trials.items()
     }
     if not all(run for of_size in runs.values() for run in of_size):
@@ -162,7 +166,9 @@ def _coordinates(
         )
     scheme = prepare(trials[sizes[0]][0].spec).scheme
     return [
-        judged(axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {}))
+        check_coordinates(
+            axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {})
+        )
         for axis, ladder in ladders.items()
     ]
 
@@ -172,7 +178,7 @@ def _measured(
 ) -> dict[str, Any]:
     """What runs measure, by their keys; they are trained where the launcher trains everything."""
     with progress(experiment.settings, output, "check", len(trials), folder) as listener:
-        results = measure(experiment, folder, trials, listener, output.tell)
+        results = measure_trials(experiment, folder, trials, listener, output.tell)
     (folder / "progress.json").unlink(missing_ok=True)
     return {key: result.measurements for key, result in results.items()}
 
@@ -184,8 +190,8 @@ def _record(
     rule = asdict(settings.check)
     rule["log2_eta"] = rule.pop("eta")
     return {
-        "parameterization": settings.plugin("parameterization").name,
-        "optimizer": settings.plugin("optimizer").name,
+        "parameterization": settings.plugin_spec("parameterization").name,
+        "optimizer": settings.plugin_spec("optimizer").name,
         "base": asdict(settings.base),
         "log2_hps": dict(log2_hps),
         "rule": rule,

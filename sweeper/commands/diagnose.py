@@ -10,7 +10,22 @@ from pathlib import Path
 
 from sweeper.commands.experiment import open_experiment, progress, short_run
 from sweeper.commands.output import DONE, Output, failures
-from sweeper.commands.transfer import check_storage, load_study, optimum
+from sweeper.commands.transfer import check_storage_password, load_study, optimum
+from sweeper.diagnosis.ablations import (
+    ABLATIONS,
+    Ablation,
+    AttentionScale,
+    FailedTransfer,
+    applicable_ablations,
+    has_eps,
+)
+from sweeper.diagnosis.results import (
+    AblationResult,
+    Diagnosis,
+    distance_to_divergence,
+    judge_ablation,
+    rank,
+)
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.lock import StudyLock
@@ -19,21 +34,12 @@ from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.sweep import Sweep, measure
+from sweeper.sweep import Sweep, measure_trials
 from sweeper.training.prepare import PreparedSpec
-from sweeper.transfer.battery import (
-    BATTERY,
-    Ablation,
-    Head,
-    Situation,
-    ablations,
-    has_eps,
-)
-from sweeper.transfer.diagnosis import Diagnosis, Finding, find, margin, ranked
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.plan import make_plan
-from sweeper.transfer.verdict import SizeVerdict, Verdict, judge
+from sweeper.transfer.verdict import SizeVerdict, Verdict, judge_ladder
 from sweeper.trial import Log2Hps, PlainHps, PluginSpec, plain
 
 
@@ -47,17 +53,17 @@ def diagnose(
 ) -> int:
     """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
     for name in only:
-        if name not in BATTERY:
-            raise BadInput(f"--only {name}: there is no such ablation; {suggest(name, BATTERY)}")
+        if name not in ABLATIONS:
+            raise BadInput(f"--only {name}: there is no such ablation; {suggest(name, ABLATIONS)}")
     settings = load_study(study_name, words, config_dir)
     if settings.transfer.along != "eta":
         raise ConfigError("transfer.along", settings.transfer.along, "eta, when it is diagnosed")
-    # Sizes, not rungs: an ablation may change the batch size and the steps.
-    rungs = settings.transfer.ladders(settings.ladder_base).get(axis, [])
-    ladder = [Size(width=rung.width, depth=rung.depth) for rung in rungs]
+    # Sizes, not ladder sizes: an ablation may change the batch size and the steps.
+    ladder_sizes = settings.transfer.ladders(settings.ladder_base).get(axis, [])
+    ladder = [Size(width=size.width, depth=size.depth) for size in ladder_sizes]
     if len(ladder) < 2 or ladder[-1] == settings.base:
         raise BadInput(f"transfer.{axis}s must name a size beyond the base, {settings.base}")
-    check_storage(settings)
+    check_storage_password(settings)
     experiment = open_experiment(settings)
     best = optimum(experiment, Study.read(settings.folder), output).best_log2
     if settings.transfer.eta is not None:
@@ -67,8 +73,8 @@ def diagnose(
     start = time.time()
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         with progress(settings, output, "diagnose", _planned(settings)) as monitor:
-            clinic = Clinic(experiment, study, monitor, best, axis, ladder[-1])
-            found = clinic.diagnose(only, output)
+            trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
+            found = trainer.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", found.to_json())
@@ -85,7 +91,7 @@ def _planned(settings: Settings) -> int:
 
 
 @dataclass(frozen=True)
-class Clinic:
+class AblationTrainer:
     """Trains and judges the two sizes, as the study has them and with one change at a time."""
 
     experiment: Experiment
@@ -102,26 +108,27 @@ class Clinic:
         verdict = self._judge(curves)
         if verdict.answer != "fails":
             return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
-        findings = []
+        results = []
         eps: tuple[float, ...] = (math.nan, math.nan)
         if has_eps(self.experiment.settings.raw) and (not only or "epsilon" in only):
             eps = self._below_eps([base, self.large], output)
-        for ablation in ablations(self._situation(curves, eps), only):
+        for ablation in applicable_ablations(self._situation(curves, eps), only):
             output.tell(f"Trying {ablation.name}: {ablation.change}.")
-            findings.append(self._try(ablation, curves[0], self._large(verdict)))
-        return Diagnosis(axis=self.axis, answer="fails", findings=ranked(findings))
+            results.append(self._try(ablation, curves[0], self._large(verdict)))
+        return Diagnosis(axis=self.axis, answer="fails", results=rank(results))
 
     def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
         return Sweep(experiment, self.study, self.monitor).ladder(self.best_log2, sizes)
 
     def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
         settings = self.experiment.settings
-        return judge(self.axis, curves, self.best_log2["eta"], settings.base, settings.transfer)
+        rule = settings.transfer
+        return judge_ladder(self.axis, curves, self.best_log2["eta"], settings.base, rule)
 
     def _large(self, verdict: Verdict) -> SizeVerdict:
         return next(size for size in verdict.sizes if size.size == self.large)
 
-    def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> Finding:
+    def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> AblationResult:
         rule = self.experiment.settings.transfer
         try:
             changed = self._changed(ablation)
@@ -129,14 +136,15 @@ class Clinic:
                 (base,) = self._curves(changed, [base.size])
             (large,) = self._curves(changed, [self.large])
         except ConfigError as error:
-            return find(ablation, before, str(error), rule)
-        return find(ablation, before, self._large(self._judge([base, large])), rule)
+            return judge_ablation(ablation, before, str(error), rule)
+        return judge_ablation(ablation, before, self._large(self._judge([base, large])), rule)
 
     def _changed(self, ablation: Ablation) -> Experiment:
-        """The experiment with the ablation's change, on the same corpus."""
-        return replace(
-            self.experiment, settings=resolve(ablation.tree(self.experiment.settings.raw))
-        )
+        """The experiment with the ablation's change, trained where the study's own is."""
+        settings = self.experiment.settings
+        changed = resolve(ablation.apply(settings.raw))
+        changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
+        return replace(self.experiment, settings=changed)
 
     def _same_at_base(self, changed: Experiment) -> bool:
         """Whether the change changes nothing at the base, whose curve need not be trained again.
@@ -163,10 +171,10 @@ class Clinic:
         ]
         output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
         folder = self.study.folder / "transfer"
-        results = measure(self.experiment, folder, trials, self.monitor, output.tell)
+        results = measure_trials(self.experiment, folder, trials, self.monitor, output.tell)
         return tuple(float(results[trial.key].measurements) for trial in trials)
 
-    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> Situation:
+    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:
         """What is known before any ablation; `eps` are the shares of `below_eps`."""
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps = plain(self.best_log2)
@@ -177,15 +185,18 @@ class Clinic:
             narrow = self.experiment.prepared(Size(width=base.width, depth=large.depth))
             rows = explain(plan, narrow, prepared, hps)
         heads = [_head(self.experiment.prepared(size), hps) for size in (base, large)]
-        return Situation(
+        return FailedTransfer(
             tree=settings.raw,
             best_log2=self.best_log2,
             base=base,
             large=large,
             parameters=plan.parameters,
             rows=rows,
-            heads=(heads[0], heads[1]) if heads[0] and heads[1] else None,
-            margins=(margin(curves[0]), margin(curves[1])),
+            attention=(heads[0], heads[1]) if heads[0] and heads[1] else None,
+            distances_to_divergence=(
+                distance_to_divergence(curves[0]),
+                distance_to_divergence(curves[1]),
+            ),
             below_eps=(eps[0], eps[1]),
         )
 
@@ -196,10 +207,10 @@ def _prescribed(prepared: PreparedSpec, eta: float, best_log2: Log2Hps) -> objec
     return prepared.prescriptions(hps), prepared.buffers(hps)
 
 
-def _head(prepared: PreparedSpec, hps: PlainHps) -> Head | None:
+def _head(prepared: PreparedSpec, hps: PlainHps) -> AttentionScale | None:
     """The first attention's head size and scale."""
     for op in prepared.scaled_ops:
         if op.kind == "attention":
             logit = prepared.scheme.scale_op(op, hps)["logit"]
-            return Head(size=op.geometry["head_size"], logit=logit)
+            return AttentionScale(head_size=op.geometry["head_size"], logit=logit)
     return None

@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.commands.output import Output
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.progress import SweepProgress
-from sweeper.settings import Experiment, Settings, check_size
+from sweeper.settings import Experiment, Settings, check_model_size
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps, Trial
@@ -31,7 +31,7 @@ def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment
 def check_target(settings: Settings, size: Size) -> None:
     """Refuse a target that the model cannot have, by the name of the option that gave it."""
     try:
-        check_size(settings, size)
+        check_model_size(settings, size)
     except ConfigError as error:
         flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
         raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error

@@ -9,7 +9,7 @@ from sweeper.commands.experiment import check_target
 from sweeper.commands.output import DONE, Output
 from sweeper.config import compose_tree
 from sweeper.report import console as show
-from sweeper.settings import Settings, resolve, stand_in
+from sweeper.settings import Settings, placeholder_data, resolve
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.transfer.explain import explain as explained
 from sweeper.transfer.ladder import Size
@@ -48,4 +48,4 @@ def explain(
 
 def _prepared(settings: Settings, size: Size) -> PreparedSpec:
     """The model of `size`, classified."""
-    return prepare(settings.spec(stand_in(settings), "float32", size))
+    return prepare(settings.spec(placeholder_data(settings), "float32", size))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sweeper.catalog import studies
 from sweeper.errors import BadInput, suggest
-from sweeper.study import check_name, latest
+from sweeper.study import check_study_name, latest_study
 from sweeper.trial import Result, encode
 
 DONE, FAILED, NOT_PROVEN = 0, 1, 3
@@ -70,9 +70,9 @@ def find_study(name: str | None, root: Path) -> str:
     """`name` if that study exists, else the latest; BadInput when there is none."""
     if name is not None and name.startswith("root="):
         raise BadInput(f"write --root {name.removeprefix('root=')} here, not {name}")
-    known, last = studies(root), latest(root)
+    known, last = studies(root), latest_study(root)
     if last is None:
         raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
-    if name is not None and check_name(name) not in known:
+    if name is not None and check_study_name(name) not in known:
         raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, known)}")
     return last if name is None else name

@@ -51,7 +51,7 @@ def search(
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
     elif detach:
-        name = settings.raw["launcher"]["_target_"]
+        name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
         return _dry_run(settings, output)
@@ -124,7 +124,7 @@ def _kept_config(settings: Settings) -> str:
 
 def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: bool) -> Conclusion:
     settings = experiment.settings
-    planned = sum(phase.runs for phase in settings.search.plan(settings.space))
+    planned = sum(phase.trials for phase in settings.search.plan(settings.space))
     record = settings.folder / "search.json"
 
     def after_batch(found: Conclusion, finished: bool) -> None:
@@ -140,12 +140,12 @@ def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> 
     record = asdict(found)
     combination = record["combination"]
     if found.combination is not None:
-        combination["finding"] = found.combination.finding
+        combination["finding"] = found.combination.summary
     return {
         "format": FORMAT,
         "study": settings.name,
-        "parameterization": settings.plugin("parameterization").name,
-        "search": settings.plugin("search").name,
+        "parameterization": settings.plugin_spec("parameterization").name,
+        "search": settings.plugin_spec("search").name,
         "finished": finished,
         "base": asdict(settings.base),
         "space_log2": {name: asdict(axis) for name, axis in settings.space.items()},
@@ -191,15 +191,15 @@ def _dry_run(settings: Settings, output: Output) -> int:
     rows = [
         {
             "phase": phase.name,
-            "trials": phase.runs,
-            "flops": phase.runs * flops,
-            "seconds": None if time is None else phase.runs * time,
+            "trials": phase.trials,
+            "flops": phase.trials * flops,
+            "seconds": None if time is None else phase.trials * time,
         }
         for phase in phases
     ]
     record = {"study": settings.name, "phases": rows, "finished": known, "pack": pack}
     if isinstance(settings.launcher, Scheduled):
-        jobs = -(-phases[0].runs // pack)
+        jobs = -(-phases[0].trials // pack)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
         output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")
     output.document(record)

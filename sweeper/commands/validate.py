@@ -20,9 +20,9 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
 from sweeper.sweep import Sweep
-from sweeper.transfer.ladder import AXES, SEVERAL, Size, SizeCurve
-from sweeper.transfer.trend import Trend, trend
-from sweeper.transfer.verdict import Verdict, judge
+from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve
+from sweeper.transfer.trend import Trend, fit_trend
+from sweeper.transfer.verdict import Verdict, judge_ladder
 from sweeper.trial import Log2Hps, Result, encode
 
 
@@ -35,35 +35,36 @@ def check_ladders(experiment: Experiment) -> None:
             "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
             "or sizes at least one value that is not the base's"
         )
-    for axis, key in (("batch_size", "batches"), (SEVERAL, "sizes")):
-        for rung in ladders.get(axis, ()):
+    for axis, key in (("batch_size", "batches"), (JOINT_AXIS, "sizes")):
+        for size in ladders.get(axis, ()):
             try:
-                experiment.corpus.check(rung.batch_size, settings.raw["train"]["seq_len"])
+                experiment.corpus.check(size.batch_size, settings.raw["train"]["seq_len"])
             except BadInput as error:
                 raise BadInput(f"transfer.{key}: {error}") from error
 
 
 def validate(
-    experiment: Experiment, found: Conclusion, target: int, folder: Path, output: Output
+    experiment: Experiment, conclusion: Conclusion, target: int, folder: Path, output: Output
 ) -> tuple[list[Verdict], Trend | None]:
     """Train the ladders and judge them; also eta's trend over width, at the width `target`."""
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders = rule.ladders(settings.ladder_base)
-    rungs = sorted({rung for ladder in ladders.values() for rung in ladder})
+    sizes = sorted({size for ladder in ladders.values() for size in ladder})
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
-        planned = len(rungs) * rule.points_per_line() * rule.seeds
+        planned = len(sizes) * rule.points_per_line() * rule.seeds
         with progress(settings, output, "validate", planned) as monitor:
             sweep = Sweep(experiment, study, monitor)
-            curves = {c.size: c for c in sweep.ladder(found.best_log2, rungs)}
+            curves = {c.size: c for c in sweep.ladder(conclusion.best_log2, sizes)}
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
-    centre = found.best_log2[rule.along]
-    by_axis = {a: [curves[r] for r in s] for a, s in ladders.items()}
+    centre = conclusion.best_log2[rule.along]
+    by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
     verdicts = [
-        judge(axis, part, centre, settings.ladder_base, rule) for axis, part in by_axis.items()
+        judge_ladder(axis, of_axis, centre, settings.ladder_base, rule)
+        for axis, of_axis in by_axis.items()
     ]
-    moved = trend(by_axis.get("width", ()), centre, target)
-    record = _record(rule.along, found.best_log2, verdicts, list(curves.values()), moved)
+    trend = fit_trend(by_axis.get("width", ()), centre, target)
+    record = _record(rule.along, conclusion.best_log2, verdicts, list(curves.values()), trend)
     name = "" if rule.along == "eta" else f"-{rule.along}"
     path = folder / f"validation{name}.json"
     write_json(path, _with_earlier(record, try_json(path)))
@@ -72,11 +73,11 @@ def validate(
         save(learning_rate_figure(encode(record), verdict.axis), picture)
         show.verdict(output.people, verdict, rule.along)
         output.say(f"Curves: {picture}.png")
-    return verdicts, moved if rule.along == "eta" else None
+    return verdicts, trend if rule.along == "eta" else None
 
 
 def measured_trend(
-    experiment: Experiment, study: Study, found: Conclusion, target: int
+    experiment: Experiment, study: Study, conclusion: Conclusion, target: int
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
 
@@ -87,9 +88,9 @@ def measured_trend(
     settings = experiment.settings
     if settings.transfer.along != "eta":
         return None
-    rungs: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
-    curves, _, missing = replay_ladder(experiment, found.best_log2, rungs, lookup)
-    return None if missing else trend(curves, found.best_log2["eta"], target)
+    sizes: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
+    curves, _, missing = replay_ladder(experiment, conclusion.best_log2, sizes, lookup)
+    return None if missing else fit_trend(curves, conclusion.best_log2["eta"], target)
 
 
 def _record(
@@ -97,7 +98,7 @@ def _record(
     best_log2: Log2Hps,
     verdicts: Sequence[Verdict],
     curves: Sequence[SizeCurve],
-    moved: Trend | None,
+    trend: Trend | None,
 ) -> dict[str, Any]:
     """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
     return {
@@ -105,7 +106,7 @@ def _record(
         f"transferred_log2_{along}": best_log2[along],
         "log2_hps": dict(best_log2),
         "axes": [verdict.to_json() for verdict in verdicts],
-        "trend": moved and moved.to_json(),
+        "trend": trend and trend.to_json(),
         "curves": [
             {
                 **asdict(curve.size),
@@ -133,4 +134,4 @@ def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[st
 
 
 def _size_of(curve: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(curve[key] for key in AXES)
+    return tuple(curve[key] for key in LADDER_AXES)

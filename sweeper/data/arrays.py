@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.cache import replacing_in_cache
-from sweeper.data.corpus import Batch, even_positions, random_positions
+from sweeper.data.corpus import Batch, even_positions, random_positions, replacing_in_cache
 from sweeper.errors import BadInput
 
 ByteArray = NDArray[np.uint8]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper import files
 from sweeper.errors import BadInput, ConfigError
 
 Batch = tuple[NDArray[Any], NDArray[np.int64]]
@@ -200,3 +203,34 @@ def _map_npy(path: Path) -> NDArray[np.integer]:
             f"{path} holds {array.dtype} of shape {array.shape}; tokens are integers in one row"
         )
     return np.asarray(array)
+
+
+@contextmanager
+def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
+    """As `files.replacing`, the folder made if need be; BadInput when it cannot be written.
+
+    The unfinished file has a unique name: several jobs may prepare one corpus at once.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with files.replacing(path) as file:
+            yield file
+    except OSError as error:
+        raise BadInput(
+            f"the cache directory {path.parent} cannot be written: {error.strerror or error}"
+        ) from error
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a small record under `path`; BadInput as `replacing_in_cache`."""
+    with replacing_in_cache(path) as file:
+        file.write(json.dumps(record).encode())
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record from `write_record`, or an empty one where there is none that can be read."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -12,8 +12,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.cache import read_json, write_json
-from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens
+from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens, read_record, write_record
 from sweeper.errors import BadInput, ConfigError
 from sweeper.trial import digest
 
@@ -76,11 +75,11 @@ def cached_scan(path: Path, tokens: NDArray[np.integer], cache: Path) -> TokenSc
     state = path.stat()
     key = digest([str(path), state.st_size, state.st_mtime_ns])
     sidecar = cache / f"scan-{key}.json"
-    record = read_json(sidecar)
+    record = read_record(sidecar)
     if record.keys() == TokenScan.__dataclass_fields__.keys():
         return TokenScan(**record)
     scan = scan_tokens(tokens)
-    write_json(sidecar, asdict(scan))
+    write_record(sidecar, asdict(scan))
     return scan
 
 

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from sweeper.control import Control
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, private_folder, read_json, replacing, write_json
-from sweeper.plugin import load
+from sweeper.files import RECORD_ERRORS, private_folder, read_json, replacing, write_json
+from sweeper.plugin import import_target
 from sweeper.trial import Result, Trial, digest, encode
 
 JOB_FORMAT = 2
@@ -90,7 +90,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Outcome:
-        """Inverse of `to_json`; one of `files.BROKEN` when it is not to be trusted."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted."""
         failure = record["failure"]
         return cls(
             attempt=int(record["attempt"]),
@@ -118,7 +118,7 @@ class Task(Protocol):
 
     @classmethod
     def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> Task:
-        """Inverse of `to_json`; one of `files.BROKEN`, or ConfigError, for anything else."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
         ...
 
     def modules(self) -> list[str]:
@@ -154,7 +154,7 @@ class Job:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Job:
-        """Inverse of `to_json`; one of `files.BROKEN`, or ConfigError, for anything else."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
         return cls(task=task_from_json(record), resources=Resources(**record["resources"]))
 
 
@@ -170,7 +170,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
 
 def task_from_json(record: Mapping[str, Any]) -> Task:
     """Inverse of `task_to_json`."""
-    kind: Any = load(record["target"], "target")
+    kind: Any = import_target(record["target"], "target")
     task: Task = kind.from_json(tuple(map(Trial.from_json, record["trials"])), record["task"])
     return task
 
@@ -202,7 +202,7 @@ def read_job(job_dir: Path) -> Job:
         if record["format"] != JOB_FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
         return Job.from_json(record)
-    except (OSError, *BROKEN) as error:
+    except (OSError, *RECORD_ERRORS) as error:
         raise SweeperError(f"there is no job in {job_dir}: {error}") from error
 
 
@@ -216,7 +216,7 @@ def trials_of(job_dir: Path) -> tuple[Trial, ...]:
         trials = tuple(map(Trial.from_json, record["trials"]))
         readable = record["format"] == JOB_FORMAT and all(trial.key for trial in trials)
         return trials if readable else ()  # damaged values have no key
-    except (OSError, *BROKEN):
+    except (OSError, *RECORD_ERRORS):
         return ()
 
 
@@ -245,7 +245,7 @@ def outcome_of(job_dir: Path) -> Outcome | None:
     """
     outcomes = []
     for path in job_dir.glob("result-*.json"):
-        with suppress(OSError, *BROKEN):
+        with suppress(OSError, *RECORD_ERRORS):
             outcomes.append(Outcome.from_json(read_json(path)))
     return max(outcomes, key=lambda outcome: outcome.attempt, default=None)
 

@@ -7,22 +7,22 @@ from dataclasses import asdict
 from typing import Any
 
 from sweeper.data.corpus import Corpus
-from sweeper.measure.coordinates import moved
-from sweeper.measure.scales import scales
-from sweeper.measure.underflow import below_eps
+from sweeper.measure.coordinates import measure_modules
+from sweeper.measure.scales import operand_scales
+from sweeper.measure.underflow import fraction_below_eps
 from sweeper.trial import Trial, encode
 
 
 def _coordinates(trial: Trial, corpus: Corpus, device: str) -> Any:
-    return encode([asdict(module) for module in moved(trial, corpus, device)])
+    return encode([asdict(module) for module in measure_modules(trial, corpus, device)])
 
 
 def _scales(trial: Trial, corpus: Corpus, device: str) -> Any:
-    return encode([asdict(operand) for operand in scales(trial, corpus, device)])
+    return encode([asdict(operand) for operand in operand_scales(trial, corpus, device)])
 
 
 def _below_eps(trial: Trial, corpus: Corpus, device: str) -> Any:
-    return encode(below_eps(trial, corpus, device))
+    return encode(fraction_below_eps(trial, corpus, device))
 
 
 MEASUREMENTS: Mapping[str, Callable[[Trial, Corpus, str], Any]] = {

@@ -13,17 +13,18 @@ from torch.func import functional_call
 from sweeper.data.corpus import Batch, Corpus
 from sweeper.errors import BadInput
 from sweeper.scaling.spec import Role
-from sweeper.training.pack import Pack, PackRun, quiet_attention
+from sweeper.training.pack import Pack, PackRun
+from sweeper.training.precision import quiet_attention
 from sweeper.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class ModuleMeasurement:
     """One module's output on a fixed batch: its RMS at first, and that of its change by each step.
 
-    `own` is the part of the change that the module's own parameters make, empty if it has none;
-    `role` is that of the largest of them, None likewise. `entries` counts the output's entries:
-    those of logits, say, are as many at every width.
+    `direct_changes` are the parts of `changes` that the module's parameters make, empty if it
+    has none. `role` is that of the largest of them, None if it has none. `entries` counts the
+    output's entries: those of logits, say, are as many at every width.
     """
 
     name: str
@@ -31,10 +32,10 @@ class Moved:
     entries: int
     rms: float
     changes: tuple[float, ...]
-    own: tuple[float, ...]
+    direct_changes: tuple[float, ...]
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Moved:
+    def from_json(cls, record: Mapping[str, Any]) -> ModuleMeasurement:
         """From its fields as JSON."""
         role = record["role"]
         return cls(
@@ -43,44 +44,46 @@ class Moved:
             entries=record["entries"],
             rms=float(record["rms"]),
             changes=tuple(map(float, record["changes"])),
-            own=tuple(map(float, record["own"])),
+            direct_changes=tuple(map(float, record["direct_changes"])),
         )
 
 
-def moved(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[Moved]:
+def measure_modules(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[ModuleMeasurement]:
     """Train `trial` on one batch, its first, and re-evaluate that batch after every step.
 
     The change by step t is RMS(x_t - x_0) over all entries of the module's output, what is one
-    number (a loss) left out. Own parameters W make RMS(f(W_t, z_t) - f(W_0, z_t)) of it, z_t
-    being the module's input. Modules are in the order in which they last returned, and are
-    evaluated in evaluation mode.
+    number (a loss) left out. A module's parameters W make RMS(f(W_t, z_t) - f(W_0, z_t)) of it,
+    z_t being the module's input: what changed upstream of the module is in both terms. Modules
+    are in the order in which they last returned, and are evaluated in evaluation mode.
     """
-    run = PackRun(Pack(trials=(trial,), corpus=Repeated(corpus)), device)
+    run = PackRun(Pack(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
     start = {name: value.detach()[0].clone() for name, value in run.params.items()}
+    steps: list[tuple[dict[str, float], dict[str, float]]] = []
     with quiet_attention():
         try:
-            before, _ = _evaluated(run, start)
-            seen = [_differences(before, run, start) for _ in range(run.prepared.train.steps)]
+            before, _ = _evaluate(run, start)
+            for _ in range(run.prepared.train.steps):
+                run.step()
+                after, without_updates = _evaluate(run, start)
+                changes = {name: _rms_change(x, before[name]) for name, x in after.items()}
+                by_parameters = {k: _rms_change(after[k], x) for k, x in without_updates.items()}
+                steps.append((changes, by_parameters))
         finally:
             run.program.release()
-    roles = _roles(run)
+    # Of a module's parameters the one of most dimensions comes last, and stays.
+    specs = sorted(run.prepared.specs, key=lambda spec: len(spec.shape))
+    roles = {spec.name.rpartition(".")[0]: spec.role for spec in specs}
     return [
-        Moved(
+        ModuleMeasurement(
             name=name,
             role=roles.get(name),
             entries=sum(x.numel() for x in tensors),
             rms=rms(tensors),
-            changes=tuple(changes[name] for changes, _ in seen),
-            own=tuple(own[name] for _, own in seen if name in own),
+            changes=tuple(changes[name] for changes, _ in steps),
+            direct_changes=tuple(part[name] for _, part in steps if name in part),
         )
         for name, tensors in before.items()
     ]
-
-
-def _roles(run: PackRun) -> dict[str, Role]:
-    """The role of every module's largest parameter, by the module's name."""
-    specs = sorted(run.prepared.specs, key=lambda spec: len(spec.shape))
-    return {spec.name.rpartition(".")[0]: spec.role for spec in specs}
 
 
 def rms(tensors: Sequence[Tensor]) -> float:
@@ -93,19 +96,7 @@ Outputs = dict[str, list[Tensor]]
 """Tensors of each call by a module's name, the module that returned last at the end."""
 
 
-def _differences(
-    before: Outputs, run: PackRun, start: Mapping[str, Tensor]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """After one more step: RMS by name of all changes, and of the modules' own."""
-    run.step()
-    after, own = _evaluated(run, start)
-    return (
-        {name: _change(tensors, before[name]) for name, tensors in after.items()},
-        {name: _change(after[name], tensors) for name, tensors in own.items()},
-    )
-
-
-def _change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
+def _rms_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
     """RMS of the difference; BadInput where a module was not called the same way again."""
     if [x.shape for x in after] != [x0.shape for x0 in before]:
         raise BadInput(
@@ -115,50 +106,54 @@ def _change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
     return rms([x.double() - x0.double() for x, x0 in zip(after, before, strict=True)])
 
 
-def _evaluated(run: PackRun, start: Mapping[str, Tensor]) -> tuple[Outputs, Outputs]:
-    """Outputs on the run's batch as its weights are now, and as they were with `start`'s."""
-    found: Outputs = {}
-    own: Outputs = {}
+def _evaluate(run: PackRun, start: Mapping[str, Tensor]) -> tuple[Outputs, Outputs]:
+    """Outputs on the run's batch; and those of the modules if each kept its `start` weights."""
+    outputs: Outputs = {}
+    without_updates: Outputs = {}
     x, y = run.feed.batch(0)
-    with listening(run.program.model, start, found, own), run.precision():
+    with recording(run.program.model, start, outputs, without_updates), run.precision():
         run.program.evaluate(run.params, run.buffers, x, y)
-    return found, own
+    return outputs, without_updates
 
 
 @contextmanager
-def listening(
-    model: nn.Module, start: Mapping[str, Tensor], found: Outputs, own: Outputs
+def recording(
+    model: nn.Module, start: Mapping[str, Tensor], outputs: Outputs, without_updates: Outputs
 ) -> Iterator[None]:
-    """Put modules' outputs into `found` while `model` runs.
+    """Put modules' outputs into `outputs` while `model` runs.
 
-    Into `own` go the outputs that their inputs would have led to with the parameters of `start`.
+    Into `without_updates` go the outputs that the same inputs lead to with the parameters of
+    `start`, of the modules that have any.
     """
-    again = False
+    # Hooks run within the call with `start` weights, too; that call is no part of the model's.
+    repeating = False
 
-    def hook(name: str, old: Mapping[str, Tensor]) -> Any:
-        def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            nonlocal again
-            if again:
+    def make_hook(name: str, start_params: Mapping[str, Tensor]) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            nonlocal repeating
+            if repeating:
                 return
-            _add(found, name, output)
-            if old:
-                again = True
+            _add_call(outputs, name, output)
+            if start_params:
+                repeating = True
                 try:
-                    _add(own, name, functional_call(module, dict(old), args, kwargs))
+                    repeated = functional_call(module, dict(start_params), args, kwargs)
+                    _add_call(without_updates, name, repeated)
                 finally:
-                    again = False
+                    repeating = False
 
-        return keep
+        return hook
 
     handles = []
     for name, module in model.named_modules():
-        old = {
+        start_params = {
             key: start[f"{name}.{key}"]
             for key, _ in module.named_parameters(recurse=False)
             if f"{name}.{key}" in start
         }
         if name:
-            handles.append(module.register_forward_hook(hook(name, old), with_kwargs=True))
+            hook = make_hook(name, start_params)
+            handles.append(module.register_forward_hook(hook, with_kwargs=True))
     try:
         yield
     finally:
@@ -166,10 +161,11 @@ def listening(
             handle.remove()
 
 
-def _add(found: Outputs, name: str, output: Any) -> None:
-    """Keep a call's tensors; a module that is called again moves to the end."""
+def _add_call(outputs: Outputs, name: str, output: Any) -> None:
+    """Add a call's tensors; a module that is called again moves to the end."""
     for key, value in tensors_in(name, output):
-        found[key] = [*found.pop(key, []), value.detach().clone()]
+        # A copy: a later module may write into the tensor.
+        outputs[key] = [*outputs.pop(key, []), value.detach().clone()]
 
 
 def tensors_in(name: str, output: Any) -> Iterator[tuple[str, Tensor]]:
@@ -187,18 +183,18 @@ def tensors_in(name: str, output: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedBatch:
     """A corpus of one batch for each seed, the first of `corpus`."""
 
     corpus: Corpus
 
     @property
     def classes(self) -> int:
-        """Those of the corpus."""
+        """As the corpus."""
         return self.corpus.classes
 
     def identity(self) -> dict[str, Any]:
-        """That of the corpus."""
+        """As the corpus."""
         return self.corpus.identity()
 
     def check(self, batch_size: int, seq_len: int) -> None:
@@ -210,5 +206,5 @@ class Repeated:
         return self.corpus.batch(seed, 0, batch_size, seq_len)
 
     def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
-        """Those of the corpus."""
+        """As the corpus."""
         return self.corpus.heldout(batch_size, seq_len, batches)

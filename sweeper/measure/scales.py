@@ -16,25 +16,23 @@ from torch import Tensor, nn
 from sweeper.data.corpus import Corpus
 from sweeper.models.fp8 import DTYPES, Format, rounded
 from sweeper.models.scaled import Attention, Linear
-from sweeper.training.pack import Pack, PackRun, quiet_attention
+from sweeper.training.pack import Pack, PackRun
+from sweeper.training.precision import quiet_attention
 from sweeper.training.program import random_seed
 from sweeper.trial import Trial
 
 FORMATS: tuple[Format, ...] = ("e4m3", "e5m2")
-
-
-def _range(name: Format) -> tuple[float, float]:
-    about = torch.finfo(DTYPES[name])
-    return about.smallest_normal * about.eps, about.max
-
-
-RANGES: dict[str, tuple[float, float]] = {name: _range(name) for name in FORMATS}
+RANGES: dict[str, tuple[float, float]] = {
+    name: (limits.smallest_normal * limits.eps, limits.max)
+    for name in FORMATS
+    for limits in [torch.finfo(DTYPES[name])]
+}
 """The smallest (subnormal) and the largest positive number of each format."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
-    """Shares of all entries that a format would make zero, and that lie beyond its largest."""
+class OutOfRange:
+    """Fractions of all entries that a format would make zero, and that exceed its largest."""
 
     underflow: float
     overflow: float
@@ -52,101 +50,112 @@ class OperandScale:
     operand: str
     step: int
     rms: float
-    e4m3: Share
-    e5m2: Share
+    e4m3: OutOfRange
+    e5m2: OutOfRange
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> OperandScale:
-        """From its fields as JSON; one of `files.BROKEN` when they are others."""
-        shares: dict[str, Share] = {
-            name: Share(**{key: float(value) for key, value in record[name].items()})
+        """From its fields as JSON; one of `files.RECORD_ERRORS` when they are others."""
+        fractions: dict[str, OutOfRange] = {
+            name: OutOfRange(**{key: float(value) for key, value in record[name].items()})
             for name in FORMATS
         }
         numbers = {"step": int(record["step"]), "rms": float(record["rms"])}
-        return cls(**{**record, **numbers, **shares})
+        return cls(**{**record, **numbers, **fractions})
 
 
-class Tally:
-    """Sums over all tensors of one operand."""
+class OperandSums:
+    """Sums over all tensors of one operand: its entries, their squares, those out of range."""
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.count, self.squares = 0, 0.0
-        self.small, self.large = dict.fromkeys(FORMATS, 0), dict.fromkeys(FORMATS, 0)
+        self.underflows = dict.fromkeys(FORMATS, 0)
+        self.overflows = dict.fromkeys(FORMATS, 0)
 
     def add(self, x: Tensor) -> None:
         """Count the entries of `x`, of any shape."""
         x = x.detach().float()
         self.count += x.numel()
+        # In float64: the squares of float32 entries may leave that type's range.
         self.squares += float(x.double().square().sum())
         for name in FORMATS:
-            zero = (rounded(x, name) == 0) & (x != 0)
-            self.small[name] += int(zero.sum())
-            self.large[name] += int((x.abs() > RANGES[name][1]).sum())
+            to_zero = (rounded(x, name) == 0) & (x != 0)
+            self.underflows[name] += int(to_zero.sum())
+            self.overflows[name] += int((x.abs() > RANGES[name][1]).sum())
 
-    def share(self, name: Format) -> Share:
-        """Out of the format's range."""
-        return Share(
-            underflow=self.small[name] / self.count, overflow=self.large[name] / self.count
+    def out_of_range(self, name: Format) -> OutOfRange:
+        """Fractions of the entries that the format does not hold."""
+        return OutOfRange(
+            underflow=self.underflows[name] / self.count,
+            overflow=self.overflows[name] / self.count,
         )
 
 
-def scales(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[OperandScale]:
+def operand_scales(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[OperandScale]:
     """Operands at initialization and at the end of the trial's training, each on its own batch.
 
-    Seen are the products of `Linear`, `nn.Linear` and `Attention`; what a model multiplies
+    Measured are the products of `Linear`, `nn.Linear` and `Attention`; what a model multiplies
     elsewhere is not. An operand's entries that are 0 are no underflow.
     """
     run = PackRun(Pack(trials=(trial,), corpus=corpus), device)
     with quiet_attention():
         try:
-            found = _seen(run)
+            at_start = _operands(run)
             while run.step_index < run.prepared.train.steps:
                 run.step()
-            return found + _seen(run)
+            return at_start + _operands(run)
         finally:
             run.program.release()
 
 
-def _seen(run: PackRun) -> list[OperandScale]:
+def _operands(run: PackRun) -> list[OperandScale]:
     """All operands in one forward and backward pass on the batch that comes next."""
-    tallies: dict[tuple[str, str], Tally] = {}
+    sums: OperandTable = {}
     x, y = run.feed.batch(run.step_index)
     seed = random_seed(run.seeds[0], run.step_index)
-    with watching(run.program.model, tallies), run.precision():
+    # Not mapped: a hook within a map would get the map's stand-ins for tensors, without values.
+    with recording(run.program.model, sums), run.precision():
         run.program.gradients("alone", run.params, run.buffers, x, y, lambda: [seed])
     return [
         OperandScale(
             product=product,
             operand=operand,
             step=run.step_index,
-            rms=(tally.squares / tally.count) ** 0.5,
-            e4m3=tally.share("e4m3"),
-            e5m2=tally.share("e5m2"),
+            rms=(entry.squares / entry.count) ** 0.5,
+            e4m3=entry.out_of_range("e4m3"),
+            e5m2=entry.out_of_range("e5m2"),
         )
-        for (product, operand), tally in tallies.items()
-        if tally.count
+        for (product, operand), entry in sums.items()
+        if entry.count
     ]
 
 
+OperandTable = dict[tuple[str, str], OperandSums]
+"""Sums by product and operand."""
+
+
 @contextmanager
-def watching(model: nn.Module, tallies: dict[tuple[str, str], Tally]) -> Iterator[None]:
-    """Tally the operands by (product, operand) while `model` runs forward and backward."""
+def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
+    """Add the operands to `sums` while `model` runs forward and backward."""
 
     def add(product: str, operand: str, value: Tensor) -> None:
-        tallies.setdefault((product, operand), Tally()).add(value)
+        sums.setdefault((product, operand), OperandSums()).add(value)
 
-    def linear(name: str) -> Any:
-        def seen(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+    def linear_hook(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
             add(name, "input", args[0] if args else next(iter(kwargs.values())))
             add(name, "weight", module.get_parameter("weight"))
-            tallies.setdefault((name, "gradient"), Tally())
+            # Here, so that it comes after its input and weight: backward passes run in reverse.
+            sums.setdefault((name, "gradient"), OperandSums())
             _on_gradient(output, lambda gradient: add(name, "gradient", gradient))
 
-        return seen
+        return hook
 
-    def attention(name: str) -> Any:
-        def seen(module: Attention, args: Any, kwargs: Any, output: Tensor) -> None:
+    def attention_hook(name: str) -> Any:
+        # The fused kernel keeps neither its logits nor its weights: they are computed again, and
+        # their gradients from the output's by the derivative of the softmax.
+        def hook(module: Attention, args: Any, kwargs: Any, output: Tensor) -> None:
             q, k, v = (x.detach() for x in args)
             weights = _softmax(module, q, k)
             for product, left, right in (
@@ -156,22 +165,22 @@ def watching(model: nn.Module, tallies: dict[tuple[str, str], Tally]) -> Iterato
                 add(f"{name}.{product}", "input", left)
                 add(f"{name}.{product}", "weight", right)
 
-            def gradients(gradient: Tensor) -> None:
+            def add_gradients(gradient: Tensor) -> None:
                 add(f"{name}.values", "gradient", gradient)
                 to_weights = gradient @ v.mT
                 inner = (to_weights * weights).sum(-1, keepdim=True)
                 add(f"{name}.logits", "gradient", weights * (to_weights - inner))
 
-            _on_gradient(output, gradients)
+            _on_gradient(output, add_gradients)
 
-        return seen
+        return hook
 
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, Linear | nn.Linear):
-            handles.append(module.register_forward_hook(linear(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(linear_hook(name), with_kwargs=True))
         elif isinstance(module, Attention):
-            handles.append(module.register_forward_hook(attention(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(attention_hook(name), with_kwargs=True))
     try:
         yield
     finally:
@@ -179,10 +188,10 @@ def watching(model: nn.Module, tallies: dict[tuple[str, str], Tally]) -> Iterato
             handle.remove()
 
 
-def _on_gradient(output: Tensor, tell: Callable[[Tensor], None]) -> None:
-    """Have `tell` called with the gradient of `output` once it is known."""
+def _on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> None:
+    """Have `receive` called with the gradient of `output` when the backward pass computes it."""
     if output.requires_grad:
-        output.register_hook(tell)  # type: ignore[no-untyped-call]
+        output.register_hook(receive)  # type: ignore[no-untyped-call]
 
 
 def _softmax(module: Attention, q: Tensor, k: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ import math
 import torch
 
 from sweeper.data.corpus import Corpus
-from sweeper.training.pack import Pack, PackRun, quiet_attention
+from sweeper.training.pack import Pack, PackRun
+from sweeper.training.precision import quiet_attention
 from sweeper.trial import Trial
 
 
-def below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> float:
-    """Share of the entries whose root of the second moment is below eps at the trial's end.
+def fraction_below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> float:
+    """Fraction of the entries whose root of the second moment is below eps at the trial's end.
 
     Each parameter has the eps that its scheme gives it. Entries that never had a gradient (of
     tokens that did not occur, say) are left out. NaN where no entry remains, where a moment is
@@ -35,6 +36,7 @@ def below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> float:
         for root, eps in zip(roots, run.update_hps.eps, strict=True):
             if not root.isfinite().all():
                 return math.nan
+            # A root of 0 is that of an entry that never had a gradient.
             total += int((root > 0).sum())
             small += int(((root > 0) & (root < eps)).sum())
     return small / total if total else math.nan

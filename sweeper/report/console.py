@@ -10,13 +10,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sweeper.diagnosis.results import AblationResult, Diagnosis
 from sweeper.report.progress import duration
-from sweeper.scaling.names import layer_of, with_layer
+from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
-from sweeper.transfer.diagnosis import Diagnosis, Finding
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained
-from sweeper.transfer.ladder import SEVERAL, UNSCALED, named, place
+from sweeper.transfer.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, label_size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
@@ -64,9 +64,9 @@ def dry_run(
     """What a search would run: trials by phase, FLOPs and time."""
     made = table("This search would run", ["phase", "trials", "FLOPs", "time"])
     for phase in phases:
-        time = "-" if seconds is None else duration(phase.runs * seconds)
-        made.add_row(phase.name, str(phase.runs), f"{phase.runs * flops:.2e}", time)
-    total = sum(phase.runs for phase in phases)
+        time = "-" if seconds is None else duration(phase.trials * seconds)
+        made.add_row(phase.name, str(phase.trials), f"{phase.trials * flops:.2e}", time)
+    total = sum(phase.trials for phase in phases)
     time = "-" if seconds is None else duration(total * seconds)
     made.add_section()
     made.add_row("all", str(total), f"{total * flops:.2e}", time)
@@ -205,43 +205,47 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
     return found
 
 
-def verdict(console: Console, found: Verdict, along: str = "eta") -> None:
+def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     """One axis: the table of its sizes, and the answer; `along`: what the curves are along."""
-    axis, curves = found.axis.replace("_", " "), "Learning-rate curves"
-    columns = [axis, f"optimum log2 {along}", "shift", "basin", "loss", "regret", "cost", "answer"]
-    shown = table(f"{curves if along == 'eta' else f'Curves of {along}'} over {axis}", columns)
-    for size in found.sizes:
+    axis = result.axis.replace("_", " ")
+    columns = [axis, f"optimum log2 {along}", "shift", "basin", "loss", "regret", "loss gap"]
+    title = "Learning-rate curves" if along == "eta" else f"Curves of {along}"
+    shown = table(f"{title} over {axis}", [*columns, "answer"])
+    for size in result.sizes:
         shown.add_row(
-            place(asdict(size.size), found.axis),
+            label_size(asdict(size.size), result.axis),
             within(size.optimum_log2),
             within(size.shift_log2, sign="+"),
             _basin(size.basin.width_log2),
             number(size.loss.value, 3),
             within(size.regret, 4),
-            within(size.cost, 4),
+            within(size.loss_gap, 4),
             size.answer,
         )
     console.print(shown)
     legend = (
-        f"Regret: loss in nats of training at the transferred {along}. "
-        "Cost: at the base's own optimum. "
-        "Shift: log2, from the base's optimum. Basin: log2 width within 1 % of the least loss. "
-        f"±: 95 % interval. Holds: {found.limits}."
+        "Shift: how far the optimum lies from the base's, in log2. "
+        f"Basin: the range of {along} within 1 % of the least loss, its width in log2. "
+        f"Regret: the loss in nats from training at the transferred {along} instead of the "
+        "optimum. Loss gap: the loss from training at the base's optimum instead. "
+        f"±: 95 % interval. A size holds with {result.limits}."
     )
-    if found.axis in UNSCALED:
+    if result.axis in UNSCALED_AXES:
         legend += f" The rule over {axis}: eta stays as it is."
-    if found.axis == SEVERAL:
+    if result.axis == JOINT_AXIS:
         legend += " w: width, d: depth, b: batch size, s: steps."
     console.print(legend, highlight=False, soft_wrap=True)
-    doubts = [size for size in found.sizes if size.answer != "holds"]
-    notes = [f"{named(size.size, found.axis)}: {size.reason}" for size in doubts]
-    for line in [*notes, *([f"Note: {found.note}."] if found.note else [])]:
+    doubts = [size for size in result.sizes if size.answer != "holds"]
+    notes = [f"{describe_size(size.size, result.axis)}: {size.reason}" for size in doubts]
+    for line in [*notes, *([f"Note: {result.note}."] if result.note else [])]:
         console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)
-    style = {"holds": "green", "fails": "red"}.get(found.answer, "yellow")
+    style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
+    is_open = result.answer == "cannot say yet"
+    answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
     subject = "" if along == "eta" else f"of {along} "
-    todo = f" To settle it, {found.todo}." if found.todo else ""
+    todo = f" To settle it, {result.todo}." if result.todo else ""
     console.print(
-        f"[bold {style}]The transfer {subject}over {axis} {_sentence(found)}.[/]{todo}",
+        f"[bold {style}]The transfer {subject}over {axis} {answer}.[/]{todo}",
         highlight=False,
         soft_wrap=True,
     )
@@ -254,56 +258,50 @@ def _basin(width: Estimate) -> str:
     return f"{'≥' if math.isinf(width.high) else ''}{width.value:.2f}"
 
 
-def trend(console: Console, found: Trend | None, *, applied: bool) -> None:
+def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
     """What the optima over width say of the target's, and what became of it."""
-    if found is None:
+    if fitted is None:
         return
-    low, high = 2.0**found.predicted_log2.low, 2.0**found.predicted_log2.high
+    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
     text = (
-        f"Trend over {len(found.widths)} widths: eta* goes as width^({within(found.slope)}). "
-        f"At width {found.target} it predicts eta {short(2.0**found.predicted_log2.value)} "
-        f"({short(low)} to {short(high)}) where the plan's transferred one is "
-        f"{short(2.0**found.transferred_log2)}. "
+        f"Trend over {len(fitted.widths)} widths: the best eta scales as "
+        f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
+        f"eta {short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
+        f"transferred eta is {short(2.0**fitted.transferred_log2)}. "
     )
-    saved = f"going over saves {found.gain.value:.4f} nats"
+    gain = f"{fitted.gain.value:.4f} nats"
     if applied:
-        text += f"The plan uses the prediction (transfer.correct): {saved}."
-    elif found.warranted:
-        text += (
-            f"A correction is warranted: {found.reason}; {saved}. transfer.correct=true applies it."
-        )
+        text += f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
+    elif fitted.warranted:
+        text += f"A correction is warranted and would save {gain}: {fitted.reason}. "
+        text += "transfer.correct=true applies it."
     else:
-        text += f"No correction is warranted: {found.reason}."
+        text += f"No correction is warranted: {fitted.reason}."
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _sentence(found: Verdict) -> str:
-    if found.answer == "cannot say yet":
-        return "can neither be confirmed nor refuted yet"
-    return found.answer
-
-
-def diagnosis(console: Console, found: Diagnosis) -> None:
+def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
     """What every ablation showed, what explains most first, and the likeliest cause."""
-    if found.findings:
-        columns = ["ablation", "seen before", "shift", "cost", "loss", "explains"]
-        shown = table(f"Experiments on the transfer over {found.axis}", columns, left=2)
-        for finding in found.findings:
-            seen = "yes" if finding.ablation.seen else ""
-            shown.add_row(finding.ablation.name, seen, *_finding(finding))
+    if diagnosed.results:
+        columns = ["ablation", "evidence", "shift", "loss gap", "loss", "explains"]
+        shown = table(f"Ablations of the transfer over {diagnosed.axis}", columns, left=2)
+        for result in diagnosed.results:
+            evidence = "yes" if result.ablation.evidence else ""
+            shown.add_row(result.ablation.name, evidence, *_ablation_cells(result))
         console.print(shown)
-        for finding in found.findings:
-            seen = f" Seen before: {finding.ablation.seen}." if finding.ablation.seen else ""
-            line = f"- {finding.ablation.name}: {finding.sentence}.{seen}"
+        for result in diagnosed.results:
+            evidence = result.ablation.evidence
+            line = f"- {result.ablation.name}: {result.sentence}."
+            line += f" Evidence without training: {evidence}." if evidence else ""
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(found.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
+    console.print(diagnosed.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
 
 
-def _finding(finding: Finding) -> list[str]:
+def _ablation_cells(result: AblationResult) -> list[str]:
     """The cells of an ablation's numbers."""
-    after = finding.after
+    after = result.after
     if after is None:
         return ["-", "-", "-", "not tried"]
-    share = f"{100 * finding.explained.value:.0f} %"
-    shift, cost = within(after.shift_log2, sign="+"), within(after.cost, 4)
-    return [shift, cost, number(after.loss.value, 3), share]
+    explained = f"{100 * result.explained.value:.0f} %"
+    shift, gap = within(after.shift_log2, sign="+"), within(after.loss_gap, 4)
+    return [shift, gap, number(after.loss.value, 3), explained]

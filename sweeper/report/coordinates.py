@@ -17,8 +17,8 @@ from rich.console import Console
 from sweeper.measure.scales import RANGES, OperandScale
 from sweeper.report.console import short, table, within
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
-from sweeper.scaling.names import layer_of, with_layer
-from sweeper.transfer.coordinates import ANSWERS, Answer, CoordinateCheck, ModuleCheck
+from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import MAX_SPREAD, RuleRow
 
 T = TypeVar("T")
@@ -44,28 +44,29 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     return found
 
 
-def coordinates(console: Console, found: CoordinateCheck, threshold: float) -> None:
+def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> None:
     """The table of slopes, a row for modules that differ in their layer alone, and the answer."""
-    title = f"Slopes of log RMS over log {found.axis} {', '.join(map(str, found.sizes))}"
-    shown = table(title, ["module", "role", *columns(found), "answer"], left=2)
-    for row in rows(found):
+    title = f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}"
+    shown = table(title, ["module", "role", *columns(check), "answer"], left=2)
+    for row in rows(check):
         answer = f"[{COLORS[row.answer]}]{row.answer}[/]"
         shown.add_row(row.name, row.role, *row.cells, ": ".join(filter(None, [answer, row.reason])))
     console.print(shown)
-    for line in legend(found, threshold):
+    for line in legend(check, threshold):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    style = COLORS[found.answer]
-    todo = f" {TODO}" * (found.answer == "cannot say")
+    style = COLORS[check.answer]
+    todo = f" {TODO}" * (check.answer == "cannot say")
     console.print(
-        f"[bold {style}]Coordinate check over {found.axis}: {found.answer}.[/]{todo}",
+        f"[bold {style}]Coordinate check over {check.axis}: {check.answer}.[/]{todo}",
         highlight=False,
     )
 
 
-def columns(found: CoordinateCheck) -> dict[str, tuple[str, int]]:
+def columns(check: CoordinateCheck) -> dict[str, tuple[str, int]]:
     """The kinds of slope in the table, and their steps, by the columns' heads."""
-    changes = {f"change, step {s}": ("change", s) for s in sorted({1, found.steps})}
-    return {"at init": ("output", 0), **changes, f"own, step {found.steps}": ("own", found.steps)}
+    changes = {f"change, step {s}": ("change", s) for s in sorted({1, check.steps})}
+    direct = {f"direct, step {check.steps}": ("direct", check.steps)}
+    return {"at init": ("output", 0), **changes, **direct}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +76,20 @@ class ModuleRow:
     name: str
     role: str
     cells: Sequence[str]
-    answer: Answer
+    answer: CheckAnswer
     reason: str
 
 
-def rows(found: CoordinateCheck) -> list[ModuleRow]:
+def rows(check: CoordinateCheck) -> list[ModuleRow]:
     """The table of slopes, a cell for each of `columns`."""
     made = []
-    for name, members in collapsed((m.name, m) for m in found.modules).items():
+    for name, members in collapsed((m.name, m) for m in check.modules).items():
         worst = _worst(members)
         made.append(
             ModuleRow(
                 name=name,
                 role=str(worst.role or ""),
-                cells=[_cell(members, of, step) for of, step in columns(found).values()],
+                cells=[_cell(members, *column) for column in columns(check).values()],
                 answer=worst.answer,
                 reason=worst.worst.reason if worst.answer != "pass" else "",
             )
@@ -96,77 +97,78 @@ def rows(found: CoordinateCheck) -> list[ModuleRow]:
     return made
 
 
-def legend(found: CoordinateCheck, threshold: float) -> list[str]:
+def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
-    slopes = [slope for module in found.modules for slope in module.slopes]
+    slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
-        "Own: the part of the change that the module's own parameters make; it is judged both "
-        "ways, the whole change of such a module for growth alone. ±: 95 % interval over seeds. "
-        f"Pass: within {threshold:g} of what theory says, 0 if nothing else is said."
+        "Direct: the part of the change that the module's own parameters make. It must neither "
+        "grow nor vanish; the whole change of such a module must only not grow. ±: 95 % interval "
+        f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
     ]
-    shrinking = [m.name for m in found.modules if any(s.expected for s in m.slopes)]
+    shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
     if shrinking:
         least = min(slope.expected for slope in slopes)
         lines.append(
-            f"- Shrinks on purpose, change as {found.axis}^{least:g}: {', '.join(shrinking)}"
+            f"- Shrinks on purpose, change as {check.axis}^{least:g}: {', '.join(shrinking)}"
         )
-    readouts = [m.name for m in found.modules if m.slopes[0].one_sided]
+    readouts = [m.name for m in check.modules if m.slopes[0].one_sided]
     if readouts:
         lines.append(
-            f"- As large at any {found.axis}, so it may begin small: {', '.join(readouts)}"
+            f"- As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
         )
-    if found.origins:
-        lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in found.origins))}")
+    if check.origins:
+        lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in check.origins))}")
     return lines
 
 
 def _worst(members: Sequence[ModuleCheck]) -> ModuleCheck:
     """The member with the worst answer."""
-    return max(members, key=lambda member: (ANSWERS.index(member.answer), member.worst.off))
+    return max(
+        members, key=lambda member: (CHECK_ANSWERS.index(member.answer), member.worst.deviation)
+    )
 
 
-def _cell(members: Sequence[ModuleCheck], of: str, step: int) -> str:
+def _cell(members: Sequence[ModuleCheck], quantity: str, step: int) -> str:
     """The slope that is farthest off among the members."""
-    slopes = [s for m in members for s in m.slopes if (s.of, s.step) == (of, step)]
+    slopes = [s for m in members for s in m.slopes if (s.quantity, s.step) == (quantity, step)]
     if not slopes:
         return ""
-    worst = max(slopes, key=lambda slope: slope.off)
+    worst = max(slopes, key=lambda slope: slope.deviation)
     return within(worst.slope, sign="+") if math.isfinite(worst.slope.value) else worst.reason
 
 
 @rc_context(STYLE)
-def coordinate_figure(found: CoordinateCheck) -> Figure:
+def coordinate_figure(check: CoordinateCheck) -> Figure:
     """A panel a module: log2 RMS of output and changes over log2 size; of layers the worst."""
-    groups = collapsed((m.name, m) for m in found.modules)
+    groups = collapsed((m.name, m) for m in check.modules)
     rows = max(1, math.ceil(len(groups) / COLUMNS))
     figure = Figure(figsize=(WIDTH, 1.0 + 1.35 * rows), layout="constrained")
     panels = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
     for ax, (name, members) in zip(panels, groups.items(), strict=False):
-        _panel(ax, found, name, _worst(members))
+        _panel(ax, check, name, _worst(members))
     for ax in panels[len(groups) :]:
         ax.remove()
     for ax in panels[max(0, len(groups) - COLUMNS) : len(groups)]:
         ax.tick_params(labelbottom=True)
-    figure.supxlabel(found.axis, fontsize=9)
+    figure.supxlabel(check.axis, fontsize=9)
     figure.supylabel(f"log2 RMS{' over all entries' * (rows > 1)}", fontsize=9)
-    looks = {"output at initialization": _look("output", 0, found)}
-    looks |= {f"change, step {s}": _look("change", s, found) for s in sorted({1, found.steps})}
-    looks[f"own part, step {found.steps}"] = _look("own", found.steps, found)
+    looks = {"output at initialization": _look("output", 0, check)}
+    looks |= {f"change, step {s}": _look("change", s, check) for s in sorted({1, check.steps})}
+    looks[f"direct change, step {check.steps}"] = _look("direct", check.steps, check)
     handles = [Line2D([], [], label=label, **look) for label, look in looks.items()]
-    title = f"Coordinate check over {found.axis}: {found.answer}"
+    title = f"Coordinate check over {check.axis}: {check.answer}"
     look: dict[str, Any] = {"loc": "outside upper left", "alignment": "left"}
     figure.legend(handles=handles, ncols=len(handles), title=title, title_fontsize=10, **look)
     return figure
 
 
-def _panel(ax: Axes, found: CoordinateCheck, name: str, module: ModuleCheck) -> None:
+def _panel(ax: Axes, check: CoordinateCheck, name: str, module: ModuleCheck) -> None:
     """One module's curves."""
-    xs = range(len(found.sizes))
+    xs = range(len(check.sizes))
     for slope in module.slopes:
-        if slope.of != "own" or slope.step == found.steps:
-            values = [v if math.isfinite(v) else math.nan for v in slope.values]
-            ax.plot(xs, values, **_look(slope.of, slope.step, found))
-    ax.set_xticks(list(xs), [str(size) for size in found.sizes])
+        values = [v if math.isfinite(v) else math.nan for v in slope.values]
+        ax.plot(xs, values, **_look(slope.quantity, slope.step, check))
+    ax.set_xticks(list(xs), [str(size) for size in check.sizes])
     ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     reason = f": {module.worst.reason}" if module.answer != "pass" else ""
     ax.set_title(
@@ -177,14 +179,14 @@ def _panel(ax: Axes, found: CoordinateCheck, name: str, module: ModuleCheck) -> 
     )
 
 
-def _look(of: str, step: int, found: CoordinateCheck) -> dict[str, Any]:
+def _look(quantity: str, step: int, check: CoordinateCheck) -> dict[str, Any]:
     """How a curve is drawn."""
-    if of == "output":
+    if quantity == "output":
         return {"color": FAINT, "linestyle": DASHED, "linewidth": 1.0}
-    if of == "own":
+    if quantity == "direct":
         return {"color": RED, "linestyle": DOTTED, "linewidth": 1.4}
-    share = 1.0 if step == found.steps else 0.45
-    return {"color": LINE, "alpha": share, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+    alpha = 1.0 if step == check.steps else 0.45
+    return {"color": LINE, "alpha": alpha, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
 
 
 def scales(console: Console, found: Sequence[OperandScale]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.transfer.ladder import AXES, SEVERAL
+from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES
 
 Document = Mapping[str, Any]
 """A JSON object as a study's folder holds it."""
@@ -30,27 +30,27 @@ def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[s
     return {"value": form.format(value), "range": span}
 
 
-def ladder(validation: Document, axis: str) -> list[Document]:
+def ladder_curves(validation: Document, axis: str) -> list[Document]:
     """The curves that belong to `axis`, ascending: all else of their size is the base's."""
     curves = list(validation.get("curves") or ())
-    sizes = [size["size"] for size in verdict(validation, axis).get("sizes") or ()]
-    if axis == SEVERAL:
-        return [curve for size in sizes for curve in curves if is_of(size, curve)]
+    sizes = [size["size"] for size in axis_verdict(validation, axis).get("sizes") or ()]
+    if axis == JOINT_AXIS:
+        return [curve for size in sizes for curve in curves if is_curve_of(size, curve)]
 
     def others(size: Document) -> tuple[object, ...]:
-        return tuple(size.get(key) for key in AXES if key != axis)
+        return tuple(size.get(key) for key in LADDER_AXES if key != axis)
 
     shared = [others(size) for size in sizes] or [others(curve) for curve in curves]
     fixed = max(shared, key=shared.count, default=None)
     return sorted((c for c in curves if others(c) == fixed), key=lambda c: float(c[axis]))
 
 
-def is_of(size: Document, curve: Document) -> bool:
+def is_curve_of(size: Document, curve: Document) -> bool:
     """Whether a curve is that of a size."""
-    return all(size.get(key) == curve.get(key) for key in AXES)
+    return all(size.get(key) == curve.get(key) for key in LADDER_AXES)
 
 
-def verdict(validation: Document, axis: str) -> Document:
+def axis_verdict(validation: Document, axis: str) -> Document:
     """The verdict over `axis`, empty when there is none."""
     found = [v for v in validation.get("axes") or () if v.get("axis") == axis]
     return found[0] if found else {}

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from sweeper.report.documents import Document, number
 from sweeper.report.plots import FAINT, INK, LOSS, STRIP, STYLE, WIDTH
-from sweeper.search.coupling import optima
+from sweeper.search.coupling import row_optima
 
 Losses = list[list[float]]
 """Rows, one for each value of the first hyperparameter; +inf where the run diverged."""
@@ -86,10 +86,10 @@ def _panel(ax: Axes, grid: Document, losses: Losses, scale: Normalize) -> None:
     error = number(grid.get("transfer_error"))
     told = f"transfer error {error:.4f}" if math.isfinite(error) else "no transfer error"
     ax.set_title(told, fontsize=8)
-    for row, best in enumerate(optima(range(len(second)), losses)):
+    for row, best in enumerate(row_optima(range(len(second)), losses)):
         if best is not None:
             ax.plot(best, row, **BOTH, **ROW)
-    for column, best in enumerate(optima(range(len(first)), list(zip(*losses, strict=True)))):
+    for column, best in enumerate(row_optima(range(len(first)), list(zip(*losses, strict=True)))):
         if best is not None:
             ax.plot(column, best, linestyle="none", **COLUMN)
     for row, values in enumerate(losses):

@@ -16,30 +16,30 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, UndefinedError
 from markupsafe import Markup
 
-from sweeper.files import BROKEN, private_folder, read_json, try_json, write_atomically
+from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_atomically
 from sweeper.report import sections
-from sweeper.report.documents import Document, interval, ladder, number
+from sweeper.report.documents import Document, interval, ladder_curves, number
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.study import Study
-from sweeper.transfer.ladder import place
+from sweeper.transfer.ladder import label_size
 from sweeper.trial import Status
 
-ODD = (*BROKEN, LookupError, ArithmeticError, UndefinedError)
+MALFORMED_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError, UndefinedError)
 """What a document of another shape raises."""
-DIAGNOSED = ("width", "depth")
+DIAGNOSED_AXES = ("width", "depth")
 STATUSES = get_args(Status)
-UNKNOWN = "cannot say yet"
+UNDECIDED = "cannot say yet"
 HEADLINES = {
     "holds": "The transfer holds",
     "fails": "The transfer fails",
-    UNKNOWN: "Cannot say yet whether the transfer holds",
+    UNDECIDED: "Cannot say yet whether the transfer holds",
     "": "The transfer has not been validated yet",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TargetDocuments:
     """One folder of `transfer/`: the plan for a size, and its validation; empty when missing.
 
     `others` are validations along other hyperparameters than eta, which the headline leaves out.
@@ -53,7 +53,7 @@ class Target:
     @property
     def answers(self) -> list[str]:
         """The verdict of every axis."""
-        return [str(axis.get("answer", UNKNOWN)) for axis in self.validation.get("axes") or ()]
+        return [str(axis.get("answer", UNDECIDED)) for axis in self.validation.get("axes") or ()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Documents:
 
     name: str
     search: Document
-    targets: tuple[Target, ...]
+    targets: tuple[TargetDocuments, ...]
     config: str
     diagnoses: tuple[Document, ...] = ()
     check: Document = field(default_factory=dict)
@@ -80,7 +80,9 @@ class Documents:
             search=search,
             targets=tuple(_targets(folder / "transfer")),
             config=_text(folder / "config.yaml"),
-            diagnoses=tuple(try_json(folder / f"transfer/diagnosis-{a}.json") for a in DIAGNOSED),
+            diagnoses=tuple(
+                try_json(folder / f"transfer/diagnosis-{a}.json") for a in DIAGNOSED_AXES
+            ),
             check=try_json(folder / "check/check.json"),
             scales=_records(folder / "check/scales.json"),
             counts=Counter(result.status for result in Study.read(folder).results()),
@@ -138,7 +140,7 @@ def _rendered(folder: Path) -> tuple[Documents, str]:
     found = Documents.read(folder)
     try:
         return found, _page(found)
-    except ODD:
+    except MALFORMED_ERRORS:
         found = found.sound()
         return found, _page(found)
 
@@ -147,7 +149,7 @@ def _shows(found: Documents) -> bool:
     """Whether a page can be made."""
     try:
         _page(found)
-    except ODD:
+    except MALFORMED_ERRORS:
         return False
     return True
 
@@ -219,13 +221,13 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _targets(folder: Path) -> Iterable[Target]:
+def _targets(folder: Path) -> Iterable[TargetDocuments]:
     """The targets in `transfer/` by size; a folder without any readable document is no target."""
     for path in sorted(folder.glob("*"), key=lambda path: _numbers(path.name)):
         plan, validation = try_json(path / "plan.json"), try_json(path / "validation.json")
         others = tuple(filter(None, map(try_json, sorted(path.glob("validation-*.json")))))
         if plan or validation or others:
-            yield Target(name=path.name, plan=plan, validation=validation, others=others)
+            yield TargetDocuments(name=path.name, plan=plan, validation=validation, others=others)
 
 
 def _numbers(name: str) -> tuple[list[int], str]:
@@ -233,13 +235,15 @@ def _numbers(name: str) -> tuple[list[int], str]:
     return [int(digits) for digits in re.findall("[0-9]+", name)], name
 
 
-def _overall(targets: Iterable[Target]) -> str:
+def _overall(targets: Iterable[TargetDocuments]) -> str:
     """The worst answer of all that were validated, empty when none was."""
     answers = {answer for target in targets for answer in target.answers}
-    return next((a for a in ("fails", UNKNOWN, "holds") if a in answers), UNKNOWN * bool(answers))
+    return next(
+        (a for a in ("fails", UNDECIDED, "holds") if a in answers), UNDECIDED * bool(answers)
+    )
 
 
-def _transfer(target: Target, names: _Names) -> dict[str, Any]:
+def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
     """A target as the template shows it."""
     size, base = target.plan.get("target"), target.plan.get("base") or {}
     label = f"width {size['width']}, depth {size['depth']}" if size else target.name
@@ -264,12 +268,12 @@ def _transfer(target: Target, names: _Names) -> dict[str, Any]:
 def _axis(validation: Document, verdict: Document, base: Document, names: _Names) -> dict[str, Any]:
     """One axis of a validation: the answer, a row a size, the drawing."""
     axis, along = str(verdict["axis"]), str(validation.get("along", "eta"))
-    has_curves = bool(ladder(validation, axis))
+    has_curves = bool(ladder_curves(validation, axis))
     drawing = svg(learning_rate_figure(validation, axis), names.next()) if has_curves else ""
     return {
         "axis": axis,
         "along": along if along != "eta" else "",
-        "answer": verdict.get("answer", UNKNOWN),
+        "answer": verdict.get("answer", UNDECIDED),
         "todo": verdict.get("todo", ""),
         "note": verdict.get("note", ""),
         "limits": verdict.get("limits", ""),
@@ -283,14 +287,16 @@ def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
     loss, is_base = number((size.get("loss") or {}).get("value")), _is_base(size, base)
     shift = interval(size.get("shift_log2"), "{:+z.2f}")
     return {
-        "size": f"{place(size['size'], axis)}{' (base)' if is_base else ''}",
+        "size": f"{label_size(size['size'], axis)}{' (base)' if is_base else ''}",
         "optimum": interval(size.get("optimum_log2"), "{:z.2f}"),
         "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
         "basin": interval((size.get("basin") or {}).get("width_log2"), "{:.2f}"),
         "loss": interval(size.get("loss"), "{:.4f}"),
         "regret": interval(size.get("regret"), "{:.4f}"),
-        "share": interval(size.get("cost"), "{:.2f}", scale=100 / loss if loss else math.nan),
-        "answer": size.get("answer", UNKNOWN),
+        "loss_gap": interval(
+            size.get("loss_gap"), "{:.2f}", scale=100 / loss if loss else math.nan
+        ),
+        "answer": size.get("answer", UNDECIDED),
         "reason": size.get("reason", ""),
     }
 

@@ -18,8 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
-from sweeper.report.documents import Document, is_of, ladder, number, verdict
-from sweeper.transfer.ladder import place
+from sweeper.report.documents import Document, axis_verdict, is_curve_of, ladder_curves, number
+from sweeper.transfer.ladder import label_size
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""
@@ -69,7 +69,7 @@ BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 @rc_context(STYLE)
 def learning_rate_figure(validation: Document, axis: str) -> Figure:
     """Loss against log2 eta, a curve a size, with the optima and the transferred eta."""
-    judged, curves = verdict(validation, axis), ladder(validation, axis)
+    verdict, curves = axis_verdict(validation, axis), ladder_curves(validation, axis)
     along = str(validation.get("along", "eta"))
     letter = "η" if along == "eta" else along
     figure, (ax,) = _panels(1, 1, 3.5)
@@ -82,9 +82,9 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         _seeds(ax, curve, color, along)
         aside = (index - (len(curves) - 1) / 2) * 0.07
         _curve(ax, points, top, color, marker, aside)
-        _tips(ax, points, top, f"{axis} {place(curve, axis)}, log2 {letter}", aside=aside)
-        found = _optimum(ax, _judged(judged, curve), color) if judged else ""
-        label = f"{place(curve, axis)}{':' if judged else ''} {found}"
+        _tips(ax, points, top, f"{axis} {label_size(curve, axis)}, log2 {letter}", aside=aside)
+        optimum = _optimum(ax, _size_verdict(verdict, curve), color) if verdict else ""
+        label = f"{label_size(curve, axis)}{':' if verdict else ''} {optimum}"
         handles.append(_key(label, color=color, marker=marker, linestyle="-"))
     centre = number(validation.get(f"transferred_log2_{along}"))
     if math.isfinite(centre):
@@ -92,14 +92,14 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         handles.append(_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
     ax.set_xlabel("learning rate log2 η" if along == "eta" else f"log2 {along}", parse_math=False)
     ax.set_ylabel(LOSS)
-    answer = judged.get("answer", "no verdict yet")
+    answer = verdict.get("answer", "no verdict yet")
     words = axis.replace("_", " ")
     subject = "" if along == "eta" else f"of {along} "
     ax.set_title(f"Transfer {subject}over {words}: {answer}", parse_math=False)
-    handles += [_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
+    handles += [_key("optimum, 95 % interval", color=FAINT, **STAR)] if verdict else []
     handles += _off_scale(means, top)
     if handles:
-        title = f"{words}: optimum log2 {letter}" if judged else words
+        title = f"{words}: optimum log2 {letter}" if verdict else words
         figure.legend(handles=handles, title=title, **BESIDE)
     return figure
 
@@ -311,10 +311,10 @@ def _seeds(ax: Axes, curve: Document, color: Any, along: str) -> None:
     ax.fill_between([eta for eta, _ in shown], lows, highs, color=color, alpha=0.18, linewidth=0)
 
 
-def _judged(judged: Document, curve: Document) -> Document:
+def _size_verdict(verdict: Document, curve: Document) -> Document:
     """The verdict on the size of `curve`, empty when there is none."""
-    sizes = judged.get("sizes") or ()
-    return next((size for size in sizes if is_of(size["size"], curve)), {})
+    sizes = verdict.get("sizes") or ()
+    return next((size for size in sizes if is_curve_of(size["size"], curve)), {})
 
 
 def _optimum(ax: Axes, size: Document, color: Any) -> str:

@@ -18,7 +18,7 @@ from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.trial import Result, Trial
 
-EVERY = 1.0
+WRITE_EVERY = 1.0
 """Seconds between two writings of the file."""
 LINE_EVERY = 15.0
 """Seconds between two lines where there is no terminal."""
@@ -166,7 +166,7 @@ class SweepProgress:
 
     def _write(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not force and now - self._written < EVERY:
+        if not force and now - self._written < WRITE_EVERY:
             return
         self._written = now
         self.snapshot.updated = time.time()

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sweeper.files import BROKEN
+from sweeper.files import RECORD_ERRORS
 from sweeper.report.documents import Document, interval, number
 from sweeper.report.plots import svg
 
@@ -25,7 +25,7 @@ def _whole(make: Callable[[Any], Section], records: Iterable[Any]) -> list[Secti
     for record in records:
         try:
             found.append(make(record))
-        except (*BROKEN, LookupError, ArithmeticError):
+        except (*RECORD_ERRORS, LookupError, ArithmeticError):
             continue
     return found
 
@@ -36,36 +36,36 @@ def diagnoses(records: Iterable[Document]) -> list[Section]:
 
 
 def _diagnosis(record: Document) -> Section:
-    findings = [_finding(finding) for finding in record["findings"]]
-    before = record["findings"][0]["before"] if findings else {}
+    results = [_result(result) for result in record["results"]]
+    before = record["results"][0]["before"] if results else {}
     return {
         "axis": str(record["axis"]),
         "answer": str(record["answer"]),
         "conclusion": str(record["conclusion"]),
         "before": _numbers(before),
-        "findings": sorted(findings, key=lambda finding: -finding["explains"]),
+        "results": sorted(results, key=lambda result: -result["order"]),
     }
 
 
-def _finding(record: Document) -> Section:
+def _result(record: Document) -> Section:
     """One ablation: its numbers, and what they mean in a sentence."""
-    ablation, share = record["ablation"], number(record["explained"]["value"])
+    ablation, fraction = record["ablation"], number(record["explained"]["value"])
     return {
         "name": str(ablation["name"]),
-        "seen": str(ablation["seen"]),
+        "evidence": str(ablation["evidence"]),
         "sentence": str(record["sentence"]),
-        "share": interval(record["explained"], "{:.0f}", scale=100),
-        "bar": round(100 * min(1.0, max(0.0, share))) if math.isfinite(share) else 0,
-        "explains": share if math.isfinite(share) else -1.0,
+        "explained": interval(record["explained"], "{:.0f}", scale=100),
+        "bar": round(100 * min(1.0, max(0.0, fraction))) if math.isfinite(fraction) else 0,
+        "order": fraction if math.isfinite(fraction) else -1.0,
         **_numbers(record["after"] or {}),
     }
 
 
 def _numbers(size: Document) -> Section:
-    """Shift, cost and loss of the large size, with their intervals."""
+    """Shift, loss gap and loss of the large size, with their intervals."""
     return {
         "shift": interval(size.get("shift_log2"), "{:+z.2f}"),
-        "cost": interval(size.get("cost"), "{:z.4f}"),
+        "loss_gap": interval(size.get("loss_gap"), "{:z.4f}"),
         "loss": interval(size.get("loss"), "{:.4f}"),
     }
 

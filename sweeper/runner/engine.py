@@ -142,7 +142,7 @@ class EngineRunner:
         The others hold trials of one specification, as equal in size as they can be. A trial that
         measures more than its loss is a batch by itself.
         """
-        batches = checkpoint.started(self.checkpoints, trials)
+        batches = checkpoint.saved_packs(self.checkpoints, trials)
         begun = {trial.key for batch in batches for trial in batch}
         fresh = [trial for trial in trials if trial.key not in begun]
         packed = [trial for trial in fresh if not trial.measurement]

@@ -13,7 +13,7 @@ from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Executor
 from sweeper.runner.tasks import MeasurePack
 from sweeper.training.pack import Pack
-from sweeper.training.packing import Measured, measure, step_seconds
+from sweeper.training.packing import MeasuredSize, measure_pack_size, step_seconds
 from sweeper.training.prepare import prepare
 from sweeper.trial import Trial
 
@@ -26,7 +26,7 @@ MIN_GAIN = 1.05
 UNMEASURED_SIZE = 16
 """Trials of a pack where nothing can be measured: a login node cannot tell what fits a GPU."""
 
-_MEASURED: dict[str, Measured] = {}
+_MEASURED: dict[str, MeasuredSize] = {}
 """Pack sizes by specification, device and layout, found by this process or its workers."""
 
 
@@ -39,8 +39,8 @@ def measure_here(
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
     known = _MEASURED.get(key)
-    if known is None or not known.serves(len(trials)):
-        known = _MEASURED[key] = measure(Pack(trials=trials, corpus=corpus), device)
+    if known is None or not known.covers(len(trials)):
+        known = _MEASURED[key] = measure_pack_size(Pack(trials=trials, corpus=corpus), device)
     return known.size, known.seconds
 
 
@@ -115,14 +115,14 @@ class PackSizes:
 
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
-    ) -> Measured | None:
+    ) -> MeasuredSize | None:
         """The best pack of at most `trials`; None when they cannot be trained.
 
         Measured once for a specification, and for more trials again.
         """
         key = _key(trials[0], self.device, layout)
         known = _MEASURED.get(key)
-        if known is None or not known.serves(len(trials)):
+        if known is None or not known.covers(len(trials)):
             [answer] = executor.call([self._task(trials)], layout)
             if (known := _read(answer)) is not None:
                 _MEASURED[key] = known
@@ -132,8 +132,8 @@ class PackSizes:
         return MeasurePack(pack=Pack(trials=tuple(trials), corpus=self.corpus), device=self.device)
 
 
-def _read(answer: Mapping[str, Any] | None) -> Measured | None:
-    return None if answer is None else Measured(**answer)
+def _read(answer: Mapping[str, Any] | None) -> MeasuredSize | None:
+    return None if answer is None else MeasuredSize(**answer)
 
 
 def _largest(trials: Sequence[Trial]) -> Sequence[Trial]:

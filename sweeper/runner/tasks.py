@@ -16,12 +16,12 @@ from sweeper.data.corpus import Corpus
 from sweeper.errors import SweeperError
 from sweeper.launch.job import JobFailure, Outcome
 from sweeper.measure import MEASUREMENTS
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.search.prune import Pruner
 from sweeper.training.pack import Pack
-from sweeper.training.packing import measure
+from sweeper.training.packing import measure_pack_size
 from sweeper.training.prepare import prepare
-from sweeper.training.program import for_spec
+from sweeper.training.program import program_for
 from sweeper.training.train import Execution, device_name, train
 from sweeper.trial import Result, Trial, encode
 
@@ -80,7 +80,7 @@ class TrainPack:
         )
 
     def _recompute(self) -> bool:
-        program = for_spec(self.pack.trials[0].spec, self.execution.device)
+        program = program_for(self.pack.trials[0].spec, self.execution.device)
         return bool(program.recompute())
 
     def _results(self, control: Control) -> list[Result]:
@@ -112,13 +112,13 @@ class TrainPack:
 
     @classmethod
     def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainPack:
-        """Inverse of `to_json`; one of `files.BROKEN`, or ConfigError, for anything else."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
         execution = dict(record["execution"])
         if execution["checkpoints"] is not None:
             execution["checkpoints"] = Path(execution["checkpoints"])
         pruner = record["pruner"]
         return cls(
-            pack=Pack(trials=trials, corpus=build(record["corpus"])),
+            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])),
             execution=Execution(**execution),
             pruner=None if pruner is None else Pruner.from_json(pruner),
         )
@@ -141,9 +141,9 @@ class MeasurePack:
         return self.pack.trials
 
     def run(self, control: Control) -> dict[str, Any] | None:
-        """The fields of `Measured`; None when the trials cannot be trained."""
+        """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
-            return asdict(measure(self.pack, self.device))
+            return asdict(measure_pack_size(self.pack, self.device))
         except (SweeperError, *UNTRAINABLE):
             return None
 
@@ -155,7 +155,7 @@ class MeasurePack:
     def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MeasurePack:
         """Inverse of `to_json`."""
         return cls(
-            pack=Pack(trials=trials, corpus=build(record["corpus"])), device=record["device"]
+            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])), device=record["device"]
         )
 
     def modules(self) -> list[str]:
@@ -171,7 +171,7 @@ def modules_of(pack: Pack) -> list[str]:
 
 
 def describe(corpus: Corpus) -> dict[str, Any]:
-    """A corpus as a config that `plugin.build` makes it from again."""
+    """A corpus as a config that `plugin.build_plugin` makes it from again."""
     if not is_dataclass(corpus):
         raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
     kind = type(corpus)

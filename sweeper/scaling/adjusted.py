@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.spec import (
     Parameterization,
     ParamScale,
@@ -50,7 +50,7 @@ class Adjusted:
     def inner(self) -> Parameterization:
         """The scheme that is changed."""
         try:
-            scheme: Parameterization = build(self.scheme)
+            scheme: Parameterization = build_plugin(self.scheme)
         except ConfigError as error:
             raise error.below("scheme") from error
         return scheme

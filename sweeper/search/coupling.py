@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweeper.search.line import optimum
+from sweeper.search.line import line_optimum
 
 Rows = Sequence[Sequence[float]]
 """Losses in nats: one row for each value of the first hyperparameter, +inf where it diverged."""
 
 
-def optima(values: Sequence[float], rows: Rows) -> list[float | None]:
+def row_optima(values: Sequence[float], rows: Rows) -> list[float | None]:
     """The value (one of `values`, the columns') of every row's least loss; of equals the middle.
 
     None for a row without a finite loss.
     """
-    known = [dict(zip(values, row, strict=True)) for row in rows]
-    return [optimum(row) if math.isfinite(min(row.values())) else None for row in known]
+    lines = [dict(zip(values, row, strict=True)) for row in rows]
+    return [line_optimum(line) if math.isfinite(min(line.values())) else None for line in lines]
 
 
 def transfer_error(rows: Rows) -> float:
@@ -28,26 +28,25 @@ def transfer_error(rows: Rows) -> float:
     rows and columns exchanged, and the mean of the two. 0 when no optimum depends on the other
     hyperparameter. It measures the flatness of the optimum too (the paper's own remark).
 
-    The paper does not say what a diverged run counts: here, the largest finite loss of the
+    The paper does not say what a diverged trial counts: here, the largest finite loss of the
     grid. A row without a finite loss has no optimum and is left out. NaN when fewer than two
     rows, or than two columns, have one.
     """
     finite = [loss for row in rows for loss in row if math.isfinite(loss)]
     if not finite:
         return math.nan
-    worst = max(finite)
     columns = list(zip(*rows, strict=True))
-    return (_one_way(rows, worst) + _one_way(columns, worst)) / 2
+    return (_row_transfer_error(rows, max(finite)) + _row_transfer_error(columns, max(finite))) / 2
 
 
-def _one_way(rows: Rows, worst: float) -> float:
-    """The transfer error from row to row."""
+def _row_transfer_error(rows: Rows, max_loss: float) -> float:
+    """The transfer error from row to row, a larger loss taken for `max_loss`."""
     usable = [row for row in rows if math.isfinite(min(row))]
-    places = [found for found in optima(range(len(rows[0])), usable) if found is not None]
+    columns = [column for column in row_optima(range(len(rows[0])), usable) if column is not None]
     errors = [
-        min(row[int(place)], worst) - min(row)
+        min(row[int(column)], max_loss) - min(row)
         for i, row in enumerate(usable)
-        for j, place in enumerate(places)
+        for j, column in enumerate(columns)
         if i != j
     ]
     return sum(errors) / len(errors) if errors else math.nan

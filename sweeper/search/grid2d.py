@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from sweeper.errors import ConfigError
-from sweeper.search.prune import Kind
+from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
     History,
     Phase,
     Point,
-    identity,
+    missing_points,
+    phase_ends,
     pruned_notes,
     running_best,
 )
@@ -33,15 +34,15 @@ class Grid2D:
 
     A grid of spacing `step` over both ranges, then the six neighbours at a factor of 2 of the
     best point so far, which moves to a better neighbour until none is: that point is accepted.
-    It may leave the ranges by `extend` in log2. Every point has `seeds` runs. A neighbour that
-    was stopped early is not known to be worse: a best point with one is not accepted.
+    It may leave the ranges by `extend` in log2. Every point has `seeds` trials. A neighbour that
+    was stopped early may not be worse: a best point with one is not accepted.
     """
 
     axes: tuple[str, ...] = ("eta", "weight_decay")
     step: float = 2.0
     extend: int = 4
     seeds: int = 1
-    prune: Kind = "none"
+    prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse what is no grid over two hyperparameters."""
@@ -55,10 +56,9 @@ class Grid2D:
 
     def plan(self, space: Space) -> list[Phase]:
         """The grid, and the neighbours of one point; walking to another one costs more."""
-        runs = len(self._grid(space)) * self.seeds
         return [
-            Phase(name="grid", runs=runs),
-            Phase(name="neighbours", runs=len(NEIGHBOURS) * self.seeds),
+            Phase(name="grid", trials=len(self._grid(space)) * self.seeds),
+            Phase(name="neighbours", trials=len(NEIGHBOURS) * self.seeds),
         ]
 
     def _pair(self, space: Space) -> tuple[Axis, Axis]:
@@ -79,16 +79,16 @@ class Grid2D:
     def _log2_hps(self, space: Space, cell: Cell) -> Log2Hps:
         return Log2Hps({**defaults(space), **dict(zip(self.axes, cell, strict=True))})
 
-    def _value(self, space: Space, history: History, cell: Cell) -> float | None:
-        return history.mean(self._log2_hps(space, cell), range(self.seeds))
-
-    def _known(self, space: Space, history: History) -> dict[Cell, float]:
-        """Every point of the two axes, with all of its seeds, the rest at its default."""
+    def _objectives(self, space: Space, history: History) -> dict[Cell, float]:
+        """The mean objective of every cell that has all of its seeds."""
         cells = {tuple(r.trial.log2_hps[name] for name in self.axes) for r in history.results}
-        found = {(a, b): self._value(space, history, (a, b)) for a, b in sorted(cells)}
-        return {cell: value for cell, value in found.items() if value is not None}
+        means = {
+            (a, b): history.mean(self._log2_hps(space, (a, b)), range(self.seeds))
+            for a, b in sorted(cells)
+        }
+        return {cell: mean for cell, mean in means.items() if mean is not None}
 
-    def _around(self, space: Space, cell: Cell) -> Iterator[Cell]:
+    def _neighbours(self, space: Space, cell: Cell) -> Iterator[Cell]:
         """The neighbours that lie within the ranges and their extension."""
         pair = self._pair(space)
         for step in NEIGHBOURS:
@@ -102,60 +102,54 @@ class Grid2D:
         points = self._points(space, history, self._grid(space), "grid")
         if points:
             return points
-        best = _best(self._known(space, history))
+        best = _best_cell(self._objectives(space, history))
         if best is None:
             return []
-        return self._points(space, history, list(self._around(space, best)), "neighbours")
+        return self._points(space, history, list(self._neighbours(space, best)), "neighbours")
 
     def _points(
         self, space: Space, history: History, cells: Sequence[Cell], phase: str
     ) -> list[Point]:
-        points = (
-            Point(log2_hps=self._log2_hps(space, cell), seed=seed, phase=phase)
-            for cell in cells
-            for seed in range(self.seeds)
-        )
-        return [point for point in points if point not in history]
+        configurations = [self._log2_hps(space, cell) for cell in cells]
+        return missing_points(configurations, range(self.seeds), phase, history)
 
     def accepted(self, space: Space, history: History, cell: Cell) -> bool:
-        """Whether all six neighbours of `cell` are known and worse, none of them stopped early."""
-        known = self._known(space, history)
-        stopped = {identity(r.trial.log2_hps) for r in history.results if r.status == "pruned"}
-        if any(identity(self._log2_hps(space, c)) in stopped for c in self._around(space, cell)):
-            return False
-        around = [known.get(neighbour) for neighbour in self._around(space, cell)]
-        worse = [value is not None and value > known[cell] for value in around]
+        """Whether all six neighbours of `cell` are trained to their end and worse."""
+        objectives, neighbours = self._objectives(space, history), self._neighbours(space, cell)
+        worse = [
+            neighbour in objectives
+            and objectives[neighbour] > objectives[cell]
+            and not history.stopped(self._log2_hps(space, neighbour))
+            for neighbour in neighbours
+        ]
         return len(worse) == len(NEIGHBOURS) and all(worse)
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best point, and whether its neighbours accept it."""
-        known = self._known(space, history)
-        best, runs = _best(known), [r.objective for r in history.results]
-        ends: dict[str, int] = {}
-        for index, result in enumerate(history.results):
-            ends[result.trial.phase] = index + 1
+        objectives = self._objectives(space, history)
+        best = _best_cell(objectives)
         return Conclusion(
             best_log2=defaults(space) if best is None else self._log2_hps(space, best),
-            objective=math.inf if best is None else known[best],
+            objective=math.inf if best is None else objectives[best],
             seeds=self.seeds,
-            runs=len(runs),
+            runs=len(history.results),
             notes=(self._note(space, history, best), *pruned_notes(history)),
-            cost_curve=running_best(runs),
-            phase_ends=ends,
+            cost_curve=running_best(result.objective for result in history.results),
+            phase_ends=phase_ends(history),
         )
 
     def _note(self, space: Space, history: History, best: Cell | None) -> str:
         if best is None:
             return "every point diverged or failed: lower parameterization.space.eta"
-        words = " and ".join(
+        point = " and ".join(
             f"{name} 2^{value:g}" for name, value in zip(self.axes, best, strict=True)
         )
         if self.accepted(space, history, best):
-            return f"accepted: all six neighbours of {words} are worse"
-        return f"not accepted: not all six neighbours of {words} are known to be worse"
+            return f"accepted: all six neighbours of {point} are worse"
+        return f"not accepted: not all six neighbours of {point} are known to be worse"
 
 
-def _best(known: dict[Cell, float]) -> Cell | None:
+def _best_cell(objectives: dict[Cell, float]) -> Cell | None:
     """The cell with the least finite loss, the first of equals; None when there is none."""
-    finite = {cell: value for cell, value in known.items() if math.isfinite(value)}
+    finite = {cell: value for cell, value in objectives.items() if math.isfinite(value)}
     return min(finite, key=lambda cell: (finite[cell], cell)) if finite else None

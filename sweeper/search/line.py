@@ -10,14 +10,14 @@ from sweeper.errors import ConfigError
 from sweeper.search.strategy import History, LineResult
 from sweeper.trial import Axis, Log2Hps
 
-Evaluate = Callable[[float], float | None]
-"""Mean objective at a log2 value; None when it is not known yet."""
+LineObjective = Callable[[float], float | None]
+"""Mean objective at a log2 value; None while one of its seeds has no result."""
 
-FINEST = 2.0**-6
+MIN_SPACING = 2.0**-6
 """Refinement stops at this spacing in log2: finer differences are noise."""
 
 
-MOST = 10**4
+MAX_LINE_POINTS = 10**4
 """More points than this on one line is a slip of the pen."""
 
 
@@ -38,114 +38,106 @@ class LineRule:
 
     def __post_init__(self) -> None:
         """Refuse a line that cannot be laid."""
-        if not FINEST <= self.step <= 16:
-            raise ConfigError("step", self.step, f"a spacing in log2 from {FINEST:g} to 16")
+        if not MIN_SPACING <= self.step <= 16:
+            raise ConfigError("step", self.step, f"a spacing in log2 from {MIN_SPACING:g} to 16")
         for key, least in (("points", 1), ("reach", 1), ("extend", 0)):
-            if not least <= getattr(self, key) <= MOST:
-                raise ConfigError(key, getattr(self, key), f"from {least} to {MOST}")
+            if not least <= getattr(self, key) <= MAX_LINE_POINTS:
+                raise ConfigError(key, getattr(self, key), f"from {least} to {MAX_LINE_POINTS}")
 
 
 @dataclass(frozen=True)
 class LineState:
-    """A line replayed against what is known: all values laid so far and those still missing.
+    """A line replayed against the results so far.
 
-    `extended` counts the known values by which the first grid was extended.
+    `losses` are by log2 value. `missing` are the values of the current round without a result.
+    `extended` counts the values by which the first grid was extended.
     """
 
-    known: dict[float, float]
+    losses: dict[float, float]
     missing: list[float]
     extended: int
 
 
-def along(history: History, base: Log2Hps, name: str, seeds: Sequence[int]) -> Evaluate:
+def line_objective(
+    history: History, base: Log2Hps, name: str, seeds: Sequence[int]
+) -> LineObjective:
     """The mean objective over `seeds` as a function of `name` alone, the rest as in `base`."""
-
-    def evaluate(value: float) -> float | None:
-        return history.mean(Log2Hps({**base, name: value}), seeds)
-
-    return evaluate
+    return lambda value: history.mean(Log2Hps({**base, name: value}), seeds)
 
 
-def replay(rule: LineRule, axis: Axis, evaluate: Evaluate) -> LineState:
-    """Lay the line as far as `evaluate` allows; pure, so a resumed search lays it the same."""
-    known: dict[float, float] = {}
+def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineState:
+    """Lay the line as far as `objective` allows; pure, so a resumed search lays it the same."""
+    losses: dict[float, float] = {}
     extended = 0
 
-    def ask(values: list[float]) -> list[float]:
-        missing = []
-        for value in values:
-            found = evaluate(value)
-            if found is None:
-                missing.append(value)
-            else:
-                known[value] = found
-        return missing
+    def take(values: list[float]) -> list[float]:
+        """Add the losses at `values`; those without one."""
+        pairs = [(value, objective(value)) for value in values]
+        losses.update({value: loss for value, loss in pairs if loss is not None})
+        return [value for value, loss in pairs if loss is None]
 
-    grid = _first_grid(rule, axis)
-    missing = ask(grid)
+    # Where the whole grid is too many points, those nearest the default.
+    nearest = sorted(axis.grid(rule.step), key=lambda value: abs(value - axis.default))
+    grid = sorted(nearest[: rule.points])
+    missing = take(grid)
     spacing, left = rule.step, rule.points - len(grid)
-    while not missing and math.isfinite(min(known.values())):
-        beyond = _beyond(known, rule, grid)
+    while not missing and math.isfinite(min(losses.values())):
+        # Extend before refining: an optimum at the end may lie anywhere beyond it.
+        beyond = _next_extension(losses, rule, grid)
         if beyond is not None:
-            missing = ask([beyond])
+            missing = take([beyond])
             extended += not missing
             continue
         spacing /= 2
-        fresh = [] if spacing < FINEST else _midpoints(known, spacing, rule.reach)[:left]
-        if not fresh:
+        new = [] if spacing < MIN_SPACING else _midpoints(losses, spacing, rule.reach)[:left]
+        if not new:
             break
-        left -= len(fresh)
-        missing = ask(fresh)
-    return LineState(known, missing, extended)
+        left -= len(new)
+        missing = take(new)
+    return LineState(losses, missing, extended)
 
 
-def _first_grid(rule: LineRule, axis: Axis) -> list[float]:
-    """The first round: the whole grid, or if that is too many points those nearest the default."""
-    grid = axis.grid(rule.step)
-    return sorted(sorted(grid, key=lambda v: abs(v - axis.default))[: rule.points])
-
-
-def optimum(known: dict[float, float]) -> float:
+def line_optimum(losses: dict[float, float]) -> float:
     """The value with the least loss; of equals the middle one."""
-    best = min(known.values())
-    ties = sorted(value for value, loss in known.items() if loss == best)
+    least = min(losses.values())
+    ties = sorted(value for value, loss in losses.items() if loss == least)
     return ties[(len(ties) - 1) // 2]
 
 
-def _beyond(known: dict[float, float], rule: LineRule, grid: list[float]) -> float | None:
+def _next_extension(losses: dict[float, float], rule: LineRule, grid: list[float]) -> float | None:
     """The next value past the end that the optimum lies at, or None; `grid` is the first one."""
-    best, step, room = optimum(known), rule.step, rule.extend * rule.step + 1e-9
-    if len(known) < 2:
+    best, step, room = line_optimum(losses), rule.step, rule.extend * rule.step + 1e-9
+    if len(losses) < 2:
         return None
-    if best == min(known) and grid[0] - (best - step) <= room:
+    if best == min(losses) and grid[0] - (best - step) <= room:
         return best - step
-    if best == max(known) and (best + step) - grid[-1] <= room:
+    if best == max(losses) and (best + step) - grid[-1] <= room:
         return best + step
     return None
 
 
-def _midpoints(known: dict[float, float], spacing: float, reach: int) -> list[float]:
+def _midpoints(losses: dict[float, float], spacing: float, reach: int) -> list[float]:
     """Untried values on the finer grid near the optimum, nearest first."""
-    best = optimum(known)
+    best = line_optimum(losses)
     offsets = [sign * k * spacing for k in range(1, 2 * reach) for sign in (-1, 1)]
-    low, high = min(known), max(known)
+    low, high = min(losses), max(losses)
     candidates = [best + offset for offset in offsets if low < best + offset < high]
-    return [value for value in candidates if all(abs(value - k) > 1e-9 for k in known)]
+    return [value for value in candidates if all(abs(value - tried) > 1e-9 for tried in losses)]
 
 
 def line_result(name: str, state: LineState, history: History, base: Log2Hps) -> LineResult | None:
-    """What a replayed line of `name` from `base` found; None while nothing of it is known."""
-    if not state.known:
+    """The result of a replayed line of `name` from `base`; None while it has no loss."""
+    if not state.losses:
         return None
-    best = optimum(state.known)
+    best = line_optimum(state.losses)
     return LineResult(
         name=name,
-        points_log2=tuple(sorted(state.known.items())),
+        points_log2=tuple(sorted(state.losses.items())),
         optimum_log2=best,
-        objective=state.known[best],
+        objective=state.losses[best],
         extended=state.extended,
         stopped_log2=tuple(
-            v for v in sorted(state.known) if history.stopped(Log2Hps({**base, name: v}))
+            v for v in sorted(state.losses) if history.stopped(Log2Hps({**base, name: v}))
         ),
     )
 
@@ -161,5 +153,5 @@ def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
             )
         at_end = line.optimum_log2 in (min(values), max(values)) and len(values) > 1
         if at_end and math.isfinite(line.objective):
-            place = f"2^{line.optimum_log2:g}"
-            yield f"{line.name}: the optimum {place} is still at the end of the grid"
+            optimum = f"2^{line.optimum_log2:g}"
+            yield f"{line.name}: the optimum {optimum} is still at the end of the grid"

@@ -9,9 +9,17 @@ from itertools import combinations, product
 from typing import Literal
 
 from sweeper.errors import ConfigError
-from sweeper.search.coupling import optima, transfer_error
-from sweeper.search.line import LineRule, LineState, along, line_notes, line_result, optimum, replay
-from sweeper.search.prune import Kind
+from sweeper.search.coupling import row_optima, transfer_error
+from sweeper.search.line import (
+    LineRule,
+    LineState,
+    line_notes,
+    line_objective,
+    line_optimum,
+    line_result,
+    replay_line,
+)
+from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
     History,
@@ -21,13 +29,16 @@ from sweeper.search.strategy import (
     Point,
     best_result,
     chosen_axes,
-    identity,
+    hps_key,
+    missing_points,
+    phase_ends,
     pruned_notes,
     running_best,
 )
 from sweeper.trial import Axis, Log2Hps, Space, defaults
 
-Names = tuple[str, str]
+Pair = tuple[str, str]
+"""The names of two hyperparameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +49,7 @@ class Pairs:
     default too. Then the grids around that point: on either axis `points` values, `step` apart
     in log2, within the range; without a `step` (None) evenly over all of it. `pairs` are all
     those of `axes` (None: of every hyperparameter with a range), those with eta alone, or the
-    pairs listed. Every point has `seeds` runs. One that was stopped early counts as diverged,
+    pairs listed. Every point has `seeds` trials. One that was stopped early counts as diverged,
     which makes the transfer errors coarser.
     """
 
@@ -48,7 +59,7 @@ class Pairs:
     step: float | None = 1.0
     seeds: int = 1
     eta: LineRule | None = field(default_factory=LineRule)
-    prune: Kind = "none"
+    prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse what gives no grid."""
@@ -67,40 +78,40 @@ class Pairs:
     def plan(self, space: Space) -> list[Phase]:
         """The line, and the grids; points that grids share are trained once."""
         grids = {
-            identity(hps) for pair in self._some_pairs(space) for hps in self._cells(space, pair)
+            hps_key(hps) for pair in self._checked_pairs(space) for hps in self._cells(space, pair)
         }
-        phases = [Phase(name="grids", runs=len(grids) * self.seeds)]
+        phases = [Phase(name="grids", trials=len(grids) * self.seeds)]
         if self.eta is not None:
-            phases.insert(0, Phase(name="eta", runs=self.eta.points * self.seeds))
+            phases.insert(0, Phase(name="eta", trials=self.eta.points * self.seeds))
         return phases
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """The line's missing points, then those of all grids at once."""
         line = self._line(space, history)
         if line is not None and line.missing:
-            base = defaults(space)
-            return self._points(history, [Log2Hps({**base, "eta": v}) for v in line.missing], "eta")
-        if line is not None and line.known and not _finite(line):
+            missing = [Log2Hps({**defaults(space), "eta": value}) for value in line.missing]
+            return missing_points(missing, range(self.seeds), "eta", history)
+        if line is not None and line.losses and not any(map(math.isfinite, line.losses.values())):
             return []
         centre = self._centre(space, line)
         cells = [
             hps for pair in self._pairs(space) for hps in self._cells(space, pair, centre["eta"])
         ]
-        return self._points(history, cells, "grids")
+        return missing_points(cells, range(self.seeds), "grids", history)
 
     def _line(self, space: Space, history: History) -> LineState | None:
-        """The line over eta as far as it is known."""
+        """The line over eta as far as it has results."""
         if self.eta is None:
             return None
-        evaluate = along(history, defaults(space), "eta", range(self.seeds))
-        return replay(self.eta, space["eta"], evaluate)
+        objective = line_objective(history, defaults(space), "eta", range(self.seeds))
+        return replay_line(self.eta, space["eta"], objective)
 
     def _centre(self, space: Space, line: LineState | None) -> Log2Hps:
-        """The defaults, with the eta that the line found."""
-        known = line.known if line is not None else {}
-        return Log2Hps({**defaults(space), **({"eta": optimum(known)} if known else {})})
+        """The defaults, with the optimum of the line over eta."""
+        losses = line.losses if line is not None else {}
+        return Log2Hps({**defaults(space), **({"eta": line_optimum(losses)} if losses else {})})
 
-    def _pairs(self, space: Space) -> list[Names]:
+    def _pairs(self, space: Space) -> list[Pair]:
         """The pairs to sweep; ConfigError for a name that the space lacks."""
         if not isinstance(self.pairs, str):
             for pair in self.pairs:
@@ -111,46 +122,38 @@ class Pairs:
         every = list(combinations(ranged, 2))
         return every if self.pairs == "all" else [pair for pair in every if "eta" in pair]
 
-    def _some_pairs(self, space: Space) -> list[Names]:
+    def _checked_pairs(self, space: Space) -> list[Pair]:
         """The pairs to sweep; ConfigError when there is none."""
-        found = self._pairs(space)
-        if not found:
+        pairs = self._pairs(space)
+        if not pairs:
             allowed = "names of two hyperparameters or more that have a range"
             if self.pairs == "eta":
                 allowed += ", eta among them"
             axes = None if self.axes is None else list(self.axes)
             raise ConfigError("axes", axes, allowed)
-        return found
+        return pairs
 
     def _values(self, space: Space, name: str, eta: float) -> list[float]:
         """One axis of a grid, ascending.
 
-        The line may have found eta past its range, which then reaches as far as the grid.
+        The line's optimum may lie past eta's range: the grid is laid around it all the same.
         """
         axis = space[name]
         if name == "eta" and self.eta is not None:
             half = (axis.high - axis.low) / 2
-            reach = half if self.step is None else self.points // 2 * self.step
-            axis = Axis(low=max(-60.0, eta - reach), high=min(60.0, eta + reach), default=eta)
+            radius = half if self.step is None else self.points // 2 * self.step
+            axis = Axis(low=max(-60.0, eta - radius), high=min(60.0, eta + radius), default=eta)
         if self.step is None:
             spacing = (axis.high - axis.low) / (self.points - 1)
             return sorted({axis.low + i * spacing for i in range(self.points)})
-        return _around(axis, self.step, self.points)
+        return _nearest_values(axis, self.step, self.points)
 
-    def _cells(self, space: Space, pair: Names, eta: float | None = None) -> list[Log2Hps]:
+    def _cells(self, space: Space, pair: Pair, eta: float | None = None) -> list[Log2Hps]:
         """Every configuration of one grid, row by row; `eta` is the centre's."""
         eta = space["eta"].default if eta is None else eta
         values = [self._values(space, name, eta) for name in pair]
         centre = {**defaults(space), "eta": eta}
         return [Log2Hps(centre | dict(zip(pair, cell, strict=True))) for cell in product(*values)]
-
-    def _points(self, history: History, cells: Sequence[Log2Hps], phase: str) -> list[Point]:
-        found = (
-            Point(log2_hps=hps, seed=seed, phase=phase)
-            for hps in cells
-            for seed in range(self.seeds)
-        )
-        return list({point.id: point for point in found if point not in history}.values())
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best point of all, the grids that are whole, and their transfer errors."""
@@ -161,7 +164,6 @@ class Pairs:
         grids = [self._grid(space, history, pair, centre) for pair in self._pairs(space)]
         whole = tuple(grid for grid in grids if grid is not None)
         best, objective = self._best(history)
-        ends = {result.trial.phase: i + 1 for i, result in enumerate(history.results)}
         return Conclusion(
             best_log2=Log2Hps({**defaults(space), **best}),
             objective=objective,
@@ -171,36 +173,34 @@ class Pairs:
             pairs=whole,
             notes=(*self._notes(line, whole, objective), *pruned_notes(history)),
             cost_curve=running_best([result.objective for result in history.results]),
-            phase_ends=dict(sorted(ends.items(), key=lambda end: end[1])),
+            phase_ends=phase_ends(history),
         )
 
-    def _grid(
-        self, space: Space, history: History, pair: Names, centre: Log2Hps
-    ) -> PairGrid | None:
+    def _grid(self, space: Space, history: History, pair: Pair, centre: Log2Hps) -> PairGrid | None:
         """One grid, or None while it is not whole."""
         cells = self._cells(space, pair, centre["eta"])
-        losses = [history.mean(hps, range(self.seeds)) for hps in cells]
-        known = [loss for loss in losses if loss is not None]
-        if len(known) < len(losses):
+        means = [history.mean(hps, range(self.seeds)) for hps in cells]
+        losses = [mean for mean in means if mean is not None]
+        if len(losses) < len(means):
             return None
         first, second = (tuple(self._values(space, name, centre["eta"])) for name in pair)
         size = len(second)
-        rows = tuple(tuple(known[i * size : (i + 1) * size]) for i in range(len(first)))
+        rows = tuple(tuple(losses[i * size : (i + 1) * size]) for i in range(len(first)))
         error = transfer_error(rows)
         return PairGrid(names=pair, values_log2=(first, second), losses=rows, transfer_error=error)
 
     def _best(self, history: History) -> tuple[Log2Hps, float]:
-        """The least mean over all seeds of a point; while no point has them all, the least run."""
+        """The point of least mean over its seeds; while none has all of them, the best trial."""
         means = []
         for result in history.results:
             mean = history.mean(result.trial.log2_hps, range(self.seeds))
             if mean is not None and math.isfinite(mean):
                 means.append((mean, result.trial.log2_hps))
         if means:
-            mean, hps = min(means, key=lambda found: found[0])
+            mean, hps = min(means, key=lambda pair: pair[0])
             return hps, mean
-        found = best_result(history)
-        return found.trial.log2_hps, found.objective
+        best = best_result(history)
+        return best.trial.log2_hps, best.objective
 
     def _notes(
         self, line: LineResult | None, grids: Sequence[PairGrid], objective: float
@@ -209,19 +209,19 @@ class Pairs:
         yield from line_notes([] if line is None else [line])
         if math.isinf(objective):
             yield "every point diverged or failed: lower parameterization.space.eta"
-        told = [grid for grid in grids if not math.isnan(grid.transfer_error)]
-        if told:
-            worst = max(told, key=lambda grid: grid.transfer_error)
-            mean = sum(grid.transfer_error for grid in told) / len(told)
+        measured = [grid for grid in grids if not math.isnan(grid.transfer_error)]
+        if measured:
+            worst = max(measured, key=lambda grid: grid.transfer_error)
+            mean = sum(grid.transfer_error for grid in measured) / len(measured)
             yield (
-                f"transfer error {mean:.4f} nats, the mean over {len(told)} pairs; the largest is "
-                f"{worst.transfer_error:.4f} of {' and '.join(worst.names)}. A flat optimum makes "
-                "it small too"
+                f"transfer error {mean:.4f} nats, the mean over {len(measured)} pairs; "
+                f"the largest is {worst.transfer_error:.4f} of {' and '.join(worst.names)}. "
+                "A flat optimum makes it small too"
             )
-        yield from _doubts(grids)
+        yield from _caveats(grids)
 
 
-def _around(axis: Axis, step: float, points: int) -> list[float]:
+def _nearest_values(axis: Axis, step: float, points: int) -> list[float]:
     """The `points` values nearest to the default among those `step` apart from it in the range.
 
     Of a range that holds none of them, its own grid's.
@@ -229,31 +229,27 @@ def _around(axis: Axis, step: float, points: int) -> list[float]:
     low, high = axis.low - axis.default, axis.high - axis.default
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     nearest = min(max(0, first), last)
-    near = range(max(first, nearest - points), min(last, nearest + points) + 1)
-    values = [axis.default + k * step for k in near] or axis.grid(step)
+    steps = range(max(first, nearest - points), min(last, nearest + points) + 1)
+    values = [axis.default + k * step for k in steps] or axis.grid(step)
     return sorted(sorted(values, key=lambda value: abs(value - axis.default))[:points])
 
 
-def _finite(line: LineState) -> bool:
-    return any(map(math.isfinite, line.known.values()))
-
-
-def _doubts(grids: Sequence[PairGrid]) -> Iterator[str]:
+def _caveats(grids: Sequence[PairGrid]) -> Iterator[str]:
     """What makes transfer errors doubtful: points that diverged, and optima at ends of grids."""
     losses = [loss for grid in grids for row in grid.losses for loss in row]
-    lost = sum(not math.isfinite(loss) for loss in losses)
-    if lost:
+    diverged = sum(not math.isfinite(loss) for loss in losses)
+    if diverged:
         yield (
-            f"{lost} of {len(losses)} points of the grids diverged; in a transfer error they count "
-            "as their grid's largest finite loss"
+            f"{diverged} of {len(losses)} points of the grids diverged; in a transfer error they "
+            "count as their grid's largest finite loss"
         )
     for name in dict.fromkeys(name for grid in grids for name in grid.names):
-        mine = [grid for grid in grids if name in grid.names]
-        ends = [grid for grid in mine if _at_ends(grid, name)]
-        if ends:
+        with_name = [grid for grid in grids if name in grid.names]
+        at_ends = [grid for grid in with_name if _at_ends(grid, name)]
+        if at_ends:
             yield (
-                f"{name}: in {len(ends)} of its {len(mine)} grids most optima lie at an end, which "
-                "may hide coupling: raise search.points, or move its default or range"
+                f"{name}: in {len(at_ends)} of its {len(with_name)} grids most optima lie at an "
+                "end, which may hide coupling: raise search.points, or move its default or range"
             )
 
 
@@ -262,5 +258,5 @@ def _at_ends(grid: PairGrid, name: str) -> bool:
     first = name == grid.names[0]
     rows = list(zip(*grid.losses, strict=True)) if first else grid.losses
     values = grid.values_log2[0 if first else 1]
-    found = [place for place in optima(values, rows) if place is not None]
-    return 2 * sum(place in (values[0], values[-1]) for place in found) > len(found)
+    optima = [optimum for optimum in row_optima(values, rows) if optimum is not None]
+    return 2 * sum(optimum in (values[0], values[-1]) for optimum in optima) > len(optima)

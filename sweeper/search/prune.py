@@ -17,36 +17,36 @@ from sweeper.trial import Log2Hps, Result, Trial
 if TYPE_CHECKING:
     import optuna
 
-Kind = Literal["none", "median", "halving"]
+PrunerKind = Literal["none", "median", "halving"]
 
-RUNGS: Mapping[str, tuple[float, ...]] = {
+RUNG_FRACTIONS: Mapping[str, tuple[float, ...]] = {
     "none": (),
     "median": (0.25, 0.5, 0.75),
     "halving": (0.125, 0.25, 0.5),
 }
-"""Where trials are compared, as shares of the steps after the warm-up."""
+"""Where trials are compared, as fractions of the steps after the warm-up."""
 
-STARTUP = 5
+MIN_TRIALS_AT_RUNG = 5
 """Fewer trials at a rung than this (Optuna's own number for its median) stop none of them."""
 
-FACTOR = 2
+HALVING_FACTOR = 2
 """Successive halving keeps one trial in this many at every rung."""
 
-REACH = 2
+KEPT_NEIGHBOURS = 2
 """Points of a line, on either side of a best one at the rung, that are kept."""
 
-NEAR = 2.0
+KEPT_DISTANCE = 2.0
 """Points of a line within this of a best one at the rung, in log2, are kept."""
 
-CLOSE = 0.01
-"""Points of a line whose loss is within this share of the least at the rung are its best ones."""
+LOSS_TOLERANCE = 0.01
+"""Points of a line whose loss is within this fraction of the least at the rung are best ones."""
 
-WORST = 1e30
-"""A loss that is not finite, as Optuna is told it: its percentiles cannot hold infinities."""
+NON_FINITE_LOSS = 1e30
+"""Stands for a loss that is not finite: Optuna's percentiles cannot hold infinities."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class RungLosses:
     """A trial at the rungs it reached: its smoothed losses there, in the rungs' order."""
 
     log2_hps: Log2Hps
@@ -56,100 +56,107 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruner:
-    """Decides at rungs, by what is known of other trials of the same specification.
+    """Decides at rungs, by the losses there of other trials of the same specification.
 
     `steps`, `warmup` and `window` are the specification's: the run, its warm-up and the stretch
-    over which losses are averaged, in steps. `known` are its other trials: those trained before,
+    over which losses are averaged, in steps. `others` are its other trials: those trained before,
     and with no losses those still to be trained, which only tell what lies on a line.
     """
 
-    kind: Kind
+    kind: PrunerKind
     steps: int
     warmup: int
     window: int
-    known: tuple[Seen, ...] = ()
-    reach: int = REACH
-    near: float = NEAR
-    close: float = CLOSE
+    others: tuple[RungLosses, ...] = ()
+    kept_neighbours: int = KEPT_NEIGHBOURS
+    kept_distance: float = KEPT_DISTANCE
+    loss_tolerance: float = LOSS_TOLERANCE
 
     def __post_init__(self) -> None:
         """Refuse an unknown kind."""
-        if self.kind not in get_args(Kind):
-            raise ConfigError("search.prune", self.kind, f"one of {', '.join(get_args(Kind))}")
+        if self.kind not in (kinds := get_args(PrunerKind)):
+            raise ConfigError("search.prune", self.kind, f"one of {', '.join(kinds)}")
 
     @classmethod
-    def knowing(
+    def from_trials(
         cls,
         results: Iterable[Result],
         planned: Iterable[Trial] = (),
         *,
-        kind: Kind,
+        kind: PrunerKind,
         steps: int,
         warmup: int,
         window: int,
     ) -> Pruner:
         """A pruner that knows `results` and the trials `planned`, all of one specification."""
-        bare = cls(kind=kind, steps=steps, warmup=warmup, window=window)
-        known = [(result.trial, losses_at(result, bare.rungs, window)) for result in results]
-        known += [(trial, ()) for trial in planned]
-        seen = (Seen(log2_hps=t.log2_hps, seed=t.seed, losses=losses) for t, losses in known)
-        return replace(bare, known=tuple(seen))
+        pruner = cls(kind=kind, steps=steps, warmup=warmup, window=window)
+        trials = [(result.trial, losses_at(result, pruner.rungs, window)) for result in results]
+        trials += [(trial, ()) for trial in planned]
+        others = (RungLosses(log2_hps=t.log2_hps, seed=t.seed, losses=each) for t, each in trials)
+        return replace(pruner, others=tuple(others))
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Steps at which `cut` is asked, rising; the warm-up and one window lie before them."""
+        """The steps of the rungs, rising; the warm-up and one window lie before them."""
         first = max(self.warmup, self.window)
-        left = self.steps - first
-        found = {first + math.ceil(share * left) for share in RUNGS[self.kind]}
-        return tuple(sorted(step for step in found if step < self.steps))
+        fractions = RUNG_FRACTIONS[self.kind]
+        steps = {first + math.ceil(fraction * (self.steps - first)) for fraction in fractions}
+        return tuple(sorted(step for step in steps if step < self.steps))
 
-    def cut(self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]) -> set[str]:
+    def trials_to_stop(
+        self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]
+    ) -> set[str]:
         """Keys of the trials to stop, of those in `losses` (key: smoothed loss at `step`).
 
         `trials` are the pack's; only those in `losses` are still training. A trial whose loss is
         not finite is never named: it has diverged, which is another thing.
         """
-        rung, found = self.rungs.index(step), set[str]()
+        rung, keys = self.rungs.index(step), set[str]()
         for seed in {trial.seed for trial in trials}:
             pack = {trial.key: trial for trial in trials if trial.seed == seed}
-            alive = {key: losses[key] for key in pack if key in losses}
-            found |= self._cut(rung, alive, pack, seed)
-        return found
+            training = {key: losses[key] for key in pack if key in losses}
+            keys |= self._to_stop_of_seed(rung, training, pack, seed)
+        return keys
 
-    def _cut(
+    def _to_stop_of_seed(
         self, rung: int, losses: Mapping[str, float], pack: Mapping[str, Trial], seed: int
     ) -> set[str]:
-        """`cut` among the trials of one seed, which see the same batches."""
-        known = [seen for seen in self.known if seen.seed == seed]
-        others = [(seen.log2_hps, _at(seen, rung)) for seen in known]
-        told = [loss for _, loss in others if loss is not None]
-        if not losses or len(told) + len(losses) < STARTUP:
+        """`trials_to_stop` among the trials of one seed, which see the same batches."""
+        at_rung = [
+            (other.log2_hps, other.losses[rung] if rung < len(other.losses) else None)
+            for other in self.others
+            if other.seed == seed
+        ]
+        other_losses = [loss for _, loss in at_rung if loss is not None]
+        if not losses or len(other_losses) + len(losses) < MIN_TRIALS_AT_RUNG:
             return set()
-        everyone = others + [(trial.log2_hps, losses.get(key)) for key, trial in pack.items()]
-        worse = stops(self.kind, told, list(losses.values()))
+        at_rung += [(trial.log2_hps, losses.get(key)) for key, trial in pack.items()]
+        stop = should_stop(self.kind, other_losses, list(losses.values()))
         return {
             key
-            for (key, loss), stop in zip(losses.items(), worse, strict=True)
-            if stop and math.isfinite(loss) and not self._kept(pack[key].log2_hps, everyone)
+            for (key, loss), worse in zip(losses.items(), stop, strict=True)
+            if worse
+            and math.isfinite(loss)
+            and not any(
+                self._is_near_optimum(pack[key].log2_hps[name], line)
+                for name, line in _lines_through(pack[key].log2_hps, at_rung)
+            )
         }
 
-    def _kept(self, hps: Log2Hps, everyone: Sequence[tuple[Log2Hps, float | None]]) -> bool:
-        """Whether a line through `hps` needs it."""
-        return any(self._needed(hps[name], line) for name, line in _lines(hps, everyone))
-
-    def _needed(self, value: float, line: Mapping[float, float]) -> bool:
+    def _is_near_optimum(self, value: float, line: Mapping[float, float]) -> bool:
         """Whether `value` may yet be the optimum of `line` (log2 value: loss) or next to it.
 
-        All points whose loss is `close` to the least may be the optimum, and what lies around
-        them is kept. A line of fewer than three points at the rung says nothing yet.
+        A point whose loss is within `loss_tolerance` of the least may be the optimum, and what
+        lies around it is kept: else the search would end beside an optimum that it stopped. A
+        line of fewer than three points at the rung says nothing yet.
         """
         if len(line) < 3:
             return True
         values, least = sorted(line), min(line.values())
-        best = [v for v in values if line[v] <= least + self.close * abs(least)]
+        best = [v for v in values if line[v] <= least + self.loss_tolerance * abs(least)]
         return any(
-            abs(values.index(value) - values.index(v)) <= self.reach
-            or abs(value - v) <= self.near + 1e-9
+            abs(values.index(value) - values.index(v)) <= self.kept_neighbours
+            or abs(value - v) <= self.kept_distance + 1e-9
             for v in best
         )
 
@@ -160,11 +167,11 @@ class Pruner:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Pruner:
         """Inverse of `to_json`."""
-        known = tuple(
-            Seen(**(seen | {"losses": tuple(map(float, seen["losses"]))}))
-            for seen in record["known"]
+        others = tuple(
+            RungLosses(**(other | {"losses": tuple(map(float, other["losses"]))}))
+            for other in record["others"]
         )
-        return cls(**(dict(record) | {"known": known}))
+        return cls(**(dict(record) | {"others": others}))
 
 
 def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float, ...]:
@@ -175,56 +182,54 @@ def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float,
     """
     if result.status == "failed" or not result.curve:
         return ()
-    reached = [_smoothed(result, rung - window, rung) for rung in rungs if rung <= result.steps]
+    reached = [_mean_loss(result, rung - window, rung) for rung in rungs if rung <= result.steps]
     missing = len(rungs) - len(reached) if result.status == "diverged" else 0
     return tuple(reached + [math.inf] * missing)
 
 
-def _smoothed(result: Result, start: int, end: int) -> float:
+def _mean_loss(result: Result, start: int, end: int) -> float:
     """Mean loss over the steps from `start` to `end`."""
     total, begin = 0.0, 0
+    # The curve's stretches are equal but for one step: the first ones take what is left over.
     longer = result.steps % len(result.curve)
     for index, loss in enumerate(result.curve):
         stop = begin + result.steps // len(result.curve) + (index < longer)
-        shared = min(stop, end) - max(begin, start)
-        if shared > 0:
-            total += shared * loss
+        overlap = min(stop, end) - max(begin, start)
+        if overlap > 0:
+            total += overlap * loss
         begin = stop
     return total / (end - start)
 
 
-def _at(seen: Seen, rung: int) -> float | None:
-    return seen.losses[rung] if rung < len(seen.losses) else None
-
-
-def _lines(
-    hps: Log2Hps, everyone: Sequence[tuple[Log2Hps, float | None]]
+def _lines_through(
+    hps: Log2Hps, trials: Sequence[tuple[Log2Hps, float | None]]
 ) -> Iterator[tuple[str, dict[float, float]]]:
-    """The lines through `hps`: a hyperparameter, and losses by its value where they are known.
+    """The lines through `hps`: a hyperparameter, and the losses at the rung by its value.
 
-    A line is all trials that differ from `hps` in one hyperparameter alone, those included that
+    A line is all `trials` that differ from `hps` in one hyperparameter alone, those included that
     are still to be trained or were stopped before; `hps` by itself is none.
     """
     lines: dict[str, dict[float, float]] = {}
-    own: float | None = None
-    for other, loss in everyone:
-        apart = [name for name in hps if abs(other[name] - hps[name]) > 1e-9]
-        if not apart:
-            own = loss if own is None else own
-        elif len(apart) == 1:
-            line = lines.setdefault(apart[0], {})
+    loss_here: float | None = None
+    for other, loss in trials:
+        differing = [name for name in hps if abs(other[name] - hps[name]) > 1e-9]
+        if not differing:
+            loss_here = loss if loss_here is None else loss_here
+        elif len(differing) == 1:
+            line = lines.setdefault(differing[0], {})
             if loss is not None:
-                line[other[apart[0]]] = loss
+                line[other[differing[0]]] = loss
     for name, line in lines.items():
-        yield name, line if own is None else line | {hps[name]: own}
+        yield name, line if loss_here is None else line | {hps[name]: loss_here}
 
 
-def stops(kind: Kind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
+def should_stop(kind: PrunerKind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
     """Whether Optuna's pruner of this kind would stop the trials with `losses` at a rung.
 
     All of them, and `others`, have reached it. Optuna is made for trials that come one after the
     other: its median asks only finished trials, and its halving only those that were asked before,
-    so that of equal trials the first asked would win. Here each is asked with all others told.
+    so that of equal trials the first asked would win. The trials of a pack reach a rung together:
+    here Optuna is asked about each of them with the losses of all others in its study.
     """
     import optuna
 
@@ -232,27 +237,26 @@ def stops(kind: Kind, others: Sequence[float], losses: Sequence[float]) -> list[
         return [False] * len(losses)
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    judge = _median if kind == "median" else _halving
-    told = [loss if math.isfinite(loss) else WORST for loss in [*others, *losses]]
+    at_rung = [loss if math.isfinite(loss) else NON_FINITE_LOSS for loss in [*others, *losses]]
     try:
-        return judge(told, len(losses))
+        return (_median if kind == "median" else _halving)(at_rung, len(losses))
     finally:
         optuna.logging.set_verbosity(level)
 
 
-def _median(told: Sequence[float], count: int) -> list[bool]:
-    """Above the median of all at the rung, the trial itself among them."""
+def _median(losses: Sequence[float], count: int) -> list[bool]:
+    """Which of the last `count` are above the median of all at the rung, the trial among them."""
     import optuna
 
     study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
     study.add_trials(
-        [optuna.trial.create_trial(value=loss, intermediate_values={1: loss}) for loss in told]
+        [optuna.trial.create_trial(value=loss, intermediate_values={1: loss}) for loss in losses]
     )
-    return [_asked(study, loss) for loss in told[-count:]]
+    return [_should_prune(study, loss) for loss in losses[-count:]]
 
 
-def _halving(told: Sequence[float], count: int) -> list[bool]:
-    """Not the best of FACTOR at the rung.
+def _halving(losses: Sequence[float], count: int) -> list[bool]:
+    """Which of the last `count` are not the best of HALVING_FACTOR at the rung.
 
     Optuna marks the trials that it was asked about, and compares a trial with those alone. So it
     is asked about all of them first. Then it is asked about each again, in a study with all
@@ -261,21 +265,23 @@ def _halving(told: Sequence[float], count: int) -> list[bool]:
     import optuna
 
     def new_study() -> optuna.Study:
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(
+            min_resource=1, reduction_factor=HALVING_FACTOR
+        )
         return optuna.create_study(pruner=pruner)
 
     first = new_study()
-    for loss in told:
-        _asked(first, loss)
-    marked, answers = first.get_trials(deepcopy=False), []
-    for index in range(len(told) - count, len(told)):
+    for loss in losses:
+        _should_prune(first, loss)
+    marked, stop = first.get_trials(deepcopy=False), []
+    for index in range(len(losses) - count, len(losses)):
         study = new_study()
         study.add_trials(marked[:index] + marked[index + 1 :])
-        answers.append(_asked(study, told[index]))
-    return answers
+        stop.append(_should_prune(study, losses[index]))
+    return stop
 
 
-def _asked(study: optuna.Study, loss: float) -> bool:
+def _should_prune(study: optuna.Study, loss: float) -> bool:
     """What the study's pruner says of a trial with this loss at its first step."""
     trial = study.ask()
     trial.report(loss, 1)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import prod
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import FINEST
-from sweeper.search.prune import Kind
+from sweeper.search.line import MIN_SPACING
+from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
     History,
@@ -19,6 +19,7 @@ from sweeper.search.strategy import (
     best_result,
     chosen_axes,
     expected_best,
+    missing_points,
     pruned_notes,
 )
 from sweeper.trial import Log2Hps, Space, defaults
@@ -35,21 +36,21 @@ class RandomGrid:
     step: float = 1.0
     seed: int = 0
     axes: tuple[str, ...] | None = None
-    prune: Kind = "none"
+    prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
         if self.runs < 1:
             raise ConfigError("runs", self.runs, "at least 1")
-        if not FINEST <= self.step <= 16:
-            raise ConfigError("step", self.step, f"a spacing in log2 from {FINEST:g} to 16")
+        if not MIN_SPACING <= self.step <= 16:
+            raise ConfigError("step", self.step, f"a spacing in log2 from {MIN_SPACING:g} to 16")
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase; ConfigError when the grid has fewer points than `runs`."""
         size = prod(len(grid) for grid in self._grids(space).values())
         if self.runs > size:
             raise ConfigError("runs", self.runs, f"at most {size}, the points of the grid")
-        return [Phase(name="random", runs=self.runs)]
+        return [Phase(name="random", trials=self.runs)]
 
     def _grids(self, space: Space) -> dict[str, list[float]]:
         return {name: space[name].grid(self.step) for name in chosen_axes(space, self.axes)}
@@ -57,22 +58,22 @@ class RandomGrid:
     def _draws(self, space: Space) -> Iterator[Log2Hps]:
         """All of the search's points, in order; at most those of the grid."""
         grids, generator = self._grids(space), random.Random(f"sweeper {self.seed}")
-        size, seen = prod(len(grid) for grid in grids.values()), set[int]()
-        while len(seen) < min(self.runs, size):
+        size, drawn = prod(len(grid) for grid in grids.values()), set[int]()
+        while len(drawn) < min(self.runs, size):
             index = generator.randrange(size)
-            if index in seen:
+            if index in drawn:
                 continue
-            seen.add(index)
+            drawn.add(index)
             hps = dict(defaults(space))
             for name, grid in grids.items():
+                # The index is a number in mixed radix: a digit for each axis.
                 index, digit = divmod(index, len(grid))
                 hps[name] = grid[digit]
             yield Log2Hps(hps)
 
     def propose(self, space: Space, history: History) -> list[Point]:
-        """All that is not trained yet: no point depends on another's result."""
-        points = (Point(log2_hps=hps, seed=0, phase="random") for hps in self._draws(space))
-        return [point for point in points if point not in history]
+        """All points without a result: none depends on the result of another."""
+        return missing_points(self._draws(space), [0], "random", history)
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best point, and the expected best of every shorter search."""
@@ -84,13 +85,13 @@ class RandomGrid:
             for name, grid in grids.items()
             if best.trial.log2_hps[name] in (grid[0], grid[-1]) and len(grid) > 1
         ]
-        values = [r.objective for r in history.results]
+        objectives = [result.objective for result in history.results]
         return Conclusion(
             best_log2=best.trial.log2_hps,
             objective=best.objective,
             seeds=1,
-            runs=len(values),
+            runs=len(objectives),
             notes=(*at_end, *pruned_notes(history)),
-            cost_curve=expected_best(values),
-            phase_ends={"random": len(values)},
+            cost_curve=expected_best(objectives),
+            phase_ends={"random": len(objectives)},
         )

@@ -1,4 +1,4 @@
-"""What a strategy sees and says: points, the history, and the conclusion."""
+"""What strategies are given and return: points, the history of results, and the conclusion."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Point:
 
     @property
     def id(self) -> tuple[tuple[tuple[str, float], ...], int]:
-        """What tells two points apart: values and seed."""
-        return identity(self.log2_hps), self.seed
+        """Its configuration and seed; equal for equal points."""
+        return hps_key(self.log2_hps), self.seed
 
 
-def identity(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
+def hps_key(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
     """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
     return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
 
@@ -50,36 +50,36 @@ class History:
     def add(self, result: Result) -> None:
         """Take one more result in."""
         if result.status == "pruned":
-            self._stopped.add(identity(result.trial.log2_hps))
+            self._stopped.add(hps_key(result.trial.log2_hps))
         if math.isnan(result.objective) or result.status == "pruned":
             result = replace(result, objective=math.inf)
         self.results.append(result)
-        self._values[identity(result.trial.log2_hps), result.trial.seed] = result.objective
+        self._values[hps_key(result.trial.log2_hps), result.trial.seed] = result.objective
 
     def __contains__(self, point: Point) -> bool:
         return point.id in self._values
 
     def value(self, hps: Log2Hps, seed: int) -> float | None:
-        """Objective of one trial, or None when it is not known."""
-        return self._values.get((identity(hps), seed))
+        """Objective of one trial, or None when it has no result."""
+        return self._values.get((hps_key(hps), seed))
 
     def stopped(self, hps: Log2Hps) -> bool:
         """Whether a trial of `hps` was stopped early, of whatever seed."""
-        return identity(hps) in self._stopped
+        return hps_key(hps) in self._stopped
 
     def mean(self, hps: Log2Hps, seeds: Sequence[int]) -> float | None:
         """Mean objective over `seeds`, or None when one of them is missing."""
         values = [self.value(hps, seed) for seed in seeds]
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if len(known) == len(values) else None
+        objectives = [value for value in values if value is not None]
+        return sum(objectives) / len(objectives) if len(objectives) == len(values) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One part of a search: its name and how many runs it plans (repeats of a run included)."""
+    """One part of a search: its name and how many trials it plans (repeats of a trial included)."""
 
     name: str
-    runs: int
+    trials: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,8 @@ class PairGrid:
     """A 2D sweep of the hyperparameters `names`, all others as at its middle.
 
     `values_log2` are both axes' values, ascending; `losses[i][j]` is the mean objective at
-    `values_log2[0][i]` and `values_log2[1][j]`. `transfer_error` is in nats, NaN where nothing can
-    be told.
+    `values_log2[0][i]` and `values_log2[1][j]`. `transfer_error` is in nats, NaN where it is
+    not defined.
     """
 
     names: tuple[str, str]
@@ -118,7 +118,7 @@ class Combination:
 
     `difference` is the mean of combined minus single in nats (negative: combining helped),
     infinite when only one of the two ever diverged and NaN when both did; `error` is its
-    standard error, NaN when there is none to tell.
+    standard error, NaN for a single seed.
     """
 
     combined_log2: Log2Hps
@@ -129,9 +129,9 @@ class Combination:
     error: float
 
     @property
-    def finding(self) -> str:
-        """What can be said of combining, in words."""
-        if identity(self.combined_log2) == identity(self.single_log2):
+    def summary(self) -> str:
+        """Whether combining helped, in words."""
+        if hps_key(self.combined_log2) == hps_key(self.single_log2):
             return "the combined optimum is the best single configuration itself"
         if math.isnan(self.difference):
             return "cannot say whether combining helped: both configurations diverged on a seed"
@@ -151,10 +151,13 @@ class Combination:
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """What a search found. `best_log2` is complete: it has every hyperparameter.
+    """The result of a search, with the names that `search.json` gives its parts.
 
-    `cost_curve` gives the best loss against runs spent: (runs, loss), for a random search the
-    expectation over the order of its runs, else in the order of its phases.
+    `best_log2` is complete: it has every hyperparameter. `runs` counts all trials so far.
+
+    `cost_curve` gives the best loss against trials spent: (trials, loss), for a random search the
+    expectation over the order of its trials, else in the order of its phases. `phase_ends` counts
+    the trials up to the end of each phase.
     """
 
     best_log2: Log2Hps
@@ -177,7 +180,7 @@ class Strategy(Protocol):
     """
 
     def plan(self, space: Space) -> list[Phase]:
-        """The phases and their runs, without what extending a grid may add."""
+        """The phases and their trials, without what extending a grid may add."""
         ...
 
     def propose(self, space: Space, history: History) -> list[Point]:
@@ -185,7 +188,7 @@ class Strategy(Protocol):
         ...
 
     def conclude(self, space: Space, history: History) -> Conclusion:
-        """What was found so far."""
+        """The best configuration so far, and what it rests on."""
         ...
 
 
@@ -196,6 +199,22 @@ def chosen_axes(space: Space, wanted: Sequence[str] | None, key: str = "axes") -
             raise ConfigError(key, name, f"a hyperparameter of the space; {suggest(name, space)}")
     names = [name for name in space if wanted is None or name in wanted]
     return sorted(names, key=lambda name: name != "eta")
+
+
+def missing_points(
+    configurations: Iterable[Log2Hps], seeds: Iterable[int], phase: str, history: History
+) -> list[Point]:
+    """Every configuration with every seed, each once, without those that `history` holds."""
+    points = (
+        Point(log2_hps=hps, seed=seed, phase=phase) for hps in configurations for seed in seeds
+    )
+    return list({point.id: point for point in points if point not in history}.values())
+
+
+def phase_ends(history: History) -> dict[str, int]:
+    """Trials spent when each phase ended, in order."""
+    ends = {result.trial.phase: i + 1 for i, result in enumerate(history.results)}
+    return dict(sorted(ends.items(), key=lambda end: end[1]))
 
 
 def pruned_notes(history: History) -> Iterator[str]:
@@ -214,29 +233,32 @@ def best_result(history: History) -> Result:
 
 
 def running_best(values: Iterable[float]) -> tuple[tuple[int, float], ...]:
-    """(runs, best loss so far) in the order given."""
+    """(trials, best loss so far) in the order given."""
     return tuple((i + 1, best) for i, best in enumerate(accumulate(values, min)))
 
 
 def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """(n, expected best loss of n runs drawn without replacement): what a shorter search finds.
+    """(n, expected best loss of n trials drawn without replacement): what a shorter search gets.
 
     With the values sorted, the i-th (from 0) of N is the best of n draws with probability
-    C(N-i-1, n-1) / C(N, n). A diverged run is taken at the worst finite loss. Of many runs, only
-    every so many n are given, as many per octave everywhere.
+    C(N-i-1, n-1) / C(N, n). A diverged trial is taken at the largest finite loss. Past a thousand
+    trials, only 64 n an octave are given.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ()
     ordered = np.sort([value if math.isfinite(value) else max(finite) for value in values])
     total = len(ordered)
-    factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
+    # In logarithms, because the binomials overflow a float.
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
     curve = []
     for n in _counts(total):
         i = np.arange(total - n + 1)
-        ways = factorial[total - i - 1] - factorial[n - 1] - factorial[total - i - n]
-        every = factorial[total] - factorial[n] - factorial[total - n]
-        curve.append((n, float(np.exp(ways - every) @ ordered[: total - n + 1])))
+        log_best = (
+            log_factorial[total - i - 1] - log_factorial[n - 1] - log_factorial[total - i - n]
+        )
+        log_draws = log_factorial[total] - log_factorial[n] - log_factorial[total - n]
+        curve.append((n, float(np.exp(log_best - log_draws) @ ordered[: total - n + 1])))
     return tuple(curve)
 
 

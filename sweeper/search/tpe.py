@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 from sweeper.errors import ConfigError
-from sweeper.search.prune import Kind
+from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
     History,
@@ -35,7 +35,7 @@ class TPE:
     batch: int = 10
     seed: int = 0
     axes: tuple[str, ...] | None = None
-    prune: Kind = "none"
+    prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
@@ -46,10 +46,10 @@ class TPE:
     def plan(self, space: Space) -> list[Phase]:
         """One phase."""
         chosen_axes(space, self.axes)
-        return [Phase(name="tpe", runs=self.runs)]
+        return [Phase(name="tpe", trials=self.runs)]
 
     def propose(self, space: Space, history: History) -> list[Point]:
-        """The next batch, after every trial of the last one is known."""
+        """The next batch, once every trial of the last one has a result."""
         done = len(history.results)
         if done >= self.runs:
             return []
@@ -65,12 +65,12 @@ class TPE:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                asked = self._sample(space, history, count)
+                suggestions = self._sample(space, history, count)
         finally:
             optuna.logging.set_verbosity(level)
         return [
             Point(log2_hps=Log2Hps({**defaults(space), **params}), seed=0, phase="tpe")
-            for params in asked
+            for params in suggestions
         ]
 
     def _sample(self, space: Space, history: History, count: int) -> list[dict[str, float]]:
@@ -100,13 +100,13 @@ class TPE:
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best trial."""
         best = best_result(history)
-        values = [r.objective for r in history.results]
+        objectives = [result.objective for result in history.results]
         return Conclusion(
             best_log2=best.trial.log2_hps,
             objective=best.objective,
             seeds=1,
-            runs=len(values),
+            runs=len(objectives),
             notes=tuple(pruned_notes(history)),
-            cost_curve=running_best(values),
-            phase_ends={"tpe": len(values)},
+            cost_curve=running_best(objectives),
+            phase_ends={"tpe": len(objectives)},
         )

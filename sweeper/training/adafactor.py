@@ -1,4 +1,4 @@
-"""Adafactor: factored second moments, steps as shares of the weight (arXiv:1804.04235)."""
+"""Adafactor: factored second moments, steps relative to the weight (arXiv:1804.04235)."""
 
 from __future__ import annotations
 

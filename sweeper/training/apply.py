@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import BadInput
-from sweeper.scaling.names import with_layer
 from sweeper.scaling.prescription import AbsorbedParam
+from sweeper.scaling.spec import with_layer
 from sweeper.training.draw import normal
 
-WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+WRAPPER_NAMES = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 """Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
 MAX_NAMES = 20
 """An error lists this many names of a kind at most."""
@@ -27,7 +27,7 @@ Matched = list[tuple[AbsorbedParam, nn.Parameter]]
 
 def unwrapped(name: str) -> str:
     """`name` without the parts that wrappers put into it."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
 
 
 def match_parameters(settings: Sequence[AbsorbedParam], model: nn.Module) -> Matched:
@@ -41,17 +41,17 @@ def match_parameters(settings: Sequence[AbsorbedParam], model: nn.Module) -> Mat
     for setting in settings:
         cores.setdefault(unwrapped(setting.name), []).append(setting)
     matched: Matched = []
-    unknown, reshaped, left = [], [], set(exact)
+    unknown, reshaped, unmatched = [], [], set(exact)
     for name, parameter in model.named_parameters():
         options = [exact[name]] if name in exact else cores.get(unwrapped(name), [])
-        if len(options) != 1 or options[0].name not in left:
+        if len(options) != 1 or options[0].name not in unmatched:
             unknown.append(f"{name} {list(parameter.shape)}")
             continue
-        left.discard(options[0].name)
+        unmatched.discard(options[0].name)
         if tuple(parameter.shape) != options[0].shape:
             reshaped.append(f"{name} {list(parameter.shape)}, planned {list(options[0].shape)}")
         matched.append((options[0], parameter))
-    _refuse(unknown, [name for name in exact if name in left], reshaped)
+    _refuse(unknown, [name for name in exact if name in unmatched], reshaped)
     return matched
 
 
@@ -77,8 +77,8 @@ def init_(settings: Sequence[AbsorbedParam], model: nn.Module, seed: int) -> Non
     """Draw every parameter of `model` in place, by (seed, the plan's name) alone.
 
     Neither the order of modules nor sharding changes a value: each process draws the whole
-    parameter (8 bytes an entry, one parameter at a time) and keeps its own part of it, without
-    any communication. BadInput as `match_parameters`, and for parameters without memory.
+    parameter (8 bytes an entry, one parameter at a time) and keeps its part of it, without any
+    communication. BadInput as `match_parameters`, and for parameters without memory.
     """
     matched = match_parameters(settings, model)
     if empty := [setting.name for setting, parameter in matched if parameter.is_meta]:
@@ -88,10 +88,10 @@ def init_(settings: Sequence[AbsorbedParam], model: nn.Module, seed: int) -> Non
         )
     for setting, parameter in matched:
         values = normal(setting.name, setting.shape, seed) * setting.init_std + setting.init_mean
-        parameter.copy_(_placed(values, parameter))
+        parameter.copy_(_as_stored(values, parameter))
 
 
-def _placed(values: Tensor, parameter: nn.Parameter) -> Tensor:
+def _as_stored(values: Tensor, parameter: nn.Parameter) -> Tensor:
     """`values` as `parameter` is kept: its type, device and, for a DTensor, its shards."""
     values = values.to(parameter.dtype).to(parameter.device)
     data: Any = parameter

@@ -16,50 +16,52 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sweeper.files import BROKEN, sync_folder
+from sweeper.files import RECORD_ERRORS, sync_folder
 from sweeper.training.pack import PackRun
 from sweeper.trial import Trial, digest
 
 SUFFIX = ".checkpoint"
-FORMAT = 1
+FORMAT_VERSION = 1
 
 
 @dataclass(kw_only=True)
-class Ledger:
-    """What the host knows of a pack: losses [steps, trials] so far, and how trials have left.
+class PackProgress:
+    """What the host knows of a pack's training: the part of a checkpoint that is on no device.
 
-    `left` maps the index of a trial that trains no more to its status; `seconds` is the time
-    that the pack has taken.
+    `losses` [steps, trials] are NaN where nothing is known; `steps` counts those of each trial
+    that are. `stopped` maps the index of a trial that trains no more to its status. `seconds` is
+    the time that the pack has taken, over all attempts.
     """
 
     losses: np.ndarray
-    left: dict[int, str]
+    stopped: dict[int, str]
     steps: list[int]
     seconds: float = 0.0
 
 
 def path_of(folder: Path, trials: Sequence[Trial]) -> Path:
-    """Where a pack of these trials is saved in `folder`: the order of trials is part of it."""
+    """Where a pack of these trials is saved in `folder`; in another order it is another pack."""
     return folder / f"{digest([trial.key for trial in trials])[:32]}{SUFFIX}"
 
 
-def save(run: PackRun, ledger: Ledger, path: Path) -> None:
+def save(run: PackRun, progress: PackProgress, path: Path) -> None:
     """Write aside, sync, rename: a kill at any moment leaves the old checkpoint or the new one.
 
     OSError when it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     header = {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "keys": [trial.key for trial in run.pack.trials],
         "slots": run.slots,
         "step": run.step_index,
-        "left": {str(index): status for index, status in ledger.left.items()},
-        "steps": ledger.steps,
-        "seconds": ledger.seconds,
+        # The header's name for `stopped`: files of this format must stay readable.
+        "left": {str(index): status for index, status in progress.stopped.items()},
+        "steps": progress.steps,
+        "seconds": progress.seconds,
     }
     tensors = {name: value.contiguous() for name, value in run.tensors().items()}
-    tensors["losses"] = torch.from_numpy(ledger.losses[: run.step_index].copy())
+    tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
         # Readable by its owner only, from its first byte.
@@ -76,8 +78,8 @@ def save(run: PackRun, ledger: Ledger, path: Path) -> None:
             temporary.unlink()
 
 
-def load(run: PackRun, ledger: Ledger, path: Path) -> None:
-    """Bring a fresh `run` and its `ledger` to where `path` was saved, if there is such a file.
+def load(run: PackRun, progress: PackProgress, path: Path) -> None:
+    """Bring a fresh `run` and its `progress` to where `path` was saved, if there is such a file.
 
     ValueError for a file that is damaged, or of other trials: then nothing has changed.
     """
@@ -87,20 +89,21 @@ def load(run: PackRun, ledger: Ledger, path: Path) -> None:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads(file.metadata()["sweeper"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # All is read and checked before anything changes: a refused file leaves a fresh pack.
         _check(header, tensors, run)
-        left = {int(index): str(status) for index, status in header["left"].items()}
+        stopped = {int(index): str(status) for index, status in header["left"].items()}
         steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
-    except (SafetensorError, OSError, *BROKEN) as error:
+    except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
     losses = tensors.pop("losses").numpy()
     run.load(tensors, header["slots"], header["step"])
-    ledger.losses[: len(losses)] = losses
-    ledger.left, ledger.steps, ledger.seconds = left, steps, seconds
+    progress.losses[: len(losses)] = losses
+    progress.stopped, progress.steps, progress.seconds = stopped, steps, seconds
 
 
 def _check(header: dict[str, Any], tensors: dict[str, torch.Tensor], run: PackRun) -> None:
     """ValueError unless the checkpoint is one of this pack."""
-    if header["format"] != FORMAT:
+    if header["format"] != FORMAT_VERSION:
         raise ValueError(f"its format is {header['format']!r}")
     if header["keys"] != [trial.key for trial in run.pack.trials]:
         raise ValueError("it is of other trials")
@@ -117,7 +120,7 @@ def saved_keys(path: Path) -> list[str]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return [str(key) for key in json.loads(file.metadata()["sweeper"])["keys"]]
-    except (SafetensorError, OSError, *BROKEN) as error:
+    except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
 
 
@@ -133,24 +136,25 @@ def tidy(folder: Path, is_finished: Callable[[str], bool], *, idle: bool) -> Non
     Where `idle`, nobody is writing: what was written half-way goes too.
     """
     for path in folder.glob(f"*{SUFFIX}"):
-        keys = list[str]()
+        keys = list[str]()  # of a damaged file none is left unfinished
         with suppress(ValueError):
             keys = saved_keys(path)
         if all(is_finished(key) for key in keys):
             with suppress(OSError):
                 path.unlink()
-    for path in folder.glob(".*") if idle else ():  # safetensors has names of its own
+    # Any hidden file: safetensors, too, writes aside, under names that it chooses.
+    for path in folder.glob(".*") if idle else ():
         with suppress(OSError):
             path.unlink()
 
 
-def started(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:
-    """Packs of `trials` that have a checkpoint in `folder`."""
-    known = {trial.key: trial for trial in trials}
+def saved_packs(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:
+    """Packs of `trials` that have a checkpoint in `folder`; a trial is in one of them at most."""
+    by_key = {trial.key: trial for trial in trials}
     packs = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         with suppress(ValueError):
             keys = saved_keys(path)
-            if all(key in known for key in keys):
-                packs.append(tuple(known.pop(key) for key in keys))
+            if all(key in by_key for key in keys):
+                packs.append(tuple(by_key.pop(key) for key in keys))
     return packs

@@ -12,10 +12,10 @@ from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
 from sweeper.train_settings import TrainSettings
 
-AHEAD = 64
+BLOCK_STEPS = 64
 """Positions are drawn for so many steps at once, and sent to the device in one copy."""
-SHARE = 0.25
-"""A corpus moves to the device when it takes at most this share of its free memory."""
+MAX_MEMORY_FRACTION = 0.25
+"""A corpus is copied to the device when it takes at most this fraction of its free memory."""
 
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs and targets [..., ...] at positions [...]."""
@@ -24,8 +24,8 @@ Gather = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Feed:
     """One batch for every seed, the same values as `Corpus.batch` gives, on `device`.
 
-    The device is never waited for. A corpus of another kind than ours, or too large for the
-    device, is read on the host a step at a time.
+    The host never waits for the device. A corpus of a kind that is not known here, or too large
+    for the device, is read on the host a step at a time.
     """
 
     def __init__(
@@ -39,35 +39,34 @@ class Feed:
         """`dtype` is what floating-point inputs are given as."""
         self.corpus, self.train, self.seeds = corpus, train, list(seeds)
         self.device, self.dtype = device, dtype
-        self._resident = self._moved() if device.type != "cpu" else None
-        self._first, self._ahead = 0, torch.empty(0)
+        self._resident = self._load_corpus() if device.type != "cpu" else None
+        self._position_block, self._block_start = torch.empty(0), 0
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of `step`."""
         size = (self.train.batch_size, self.train.seq_len)
         if self._resident is None:
-            return self.sent([self.corpus.batch(seed, step, *size) for seed in self.seeds])
+            return self.to_device([self.corpus.batch(seed, step, *size) for seed in self.seeds])
         corpus, gather = self._resident
-        if not self._first <= step < self._first + len(self._ahead):
-            steps = range(step, step + AHEAD)
+        if not 0 <= step - self._block_start < len(self._position_block):
+            steps = range(step, step + BLOCK_STEPS)
             rows = [[corpus.positions(seed, s, *size) for seed in self.seeds] for s in steps]
-            self._first, self._ahead = step, self._send(torch.from_numpy(np.array(rows)))
-        return gather(self._ahead[step - self._first])
+            block = torch.from_numpy(np.array(rows))
+            if self.device.type == "cuda":
+                # Only a copy from pinned memory does not wait for what the GPU is doing.
+                block = block.pin_memory()
+            self._position_block = block.to(self.device, non_blocking=self.device.type == "cuda")
+            self._block_start = step
+        return gather(self._position_block[step - self._block_start])
 
-    def sent(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+    def to_device(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Batches of the host, stacked on the device."""
         xs, ys = zip(*batches, strict=True)
         x, y = (torch.from_numpy(np.stack(part)).to(self.device) for part in (xs, ys))
         return (x.to(self.dtype) if x.is_floating_point() else x), y
 
-    def _send(self, values: Tensor) -> Tensor:
-        """To the device without waiting for what it is doing."""
-        if self.device.type != "cuda":
-            return values.to(self.device)
-        return values.pin_memory().to(self.device, non_blocking=True)
-
-    def _moved(self) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
-        """The corpus and how to gather from it on the device; None where it does not go there."""
+    def _load_corpus(self) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
+        """The corpus and how to gather from it on the device; None where it stays on the host."""
         match self.corpus:
             case TokenCorpus() as corpus if self._fits(4 * len(corpus.tokens)):
                 return corpus, self._windows(corpus)
@@ -78,7 +77,7 @@ class Feed:
     def _fits(self, size: int) -> bool:
         if self.device.type != "cuda":
             return True
-        return size <= SHARE * torch.cuda.mem_get_info(self.device)[0]
+        return size <= MAX_MEMORY_FRACTION * torch.cuda.mem_get_info(self.device)[0]
 
     def _windows(self, corpus: TokenCorpus) -> Gather:
         tokens = torch.from_numpy(corpus.tokens.astype(np.int32)).to(self.device)

@@ -19,7 +19,7 @@ class UpdateHps:
     """What each of K trials updates its parameters with; nothing of it changes during a run.
 
     Lists over parameters: `kinds`, how its updates scale; `lr`, the peak learning rate, `eps`,
-    and `weight_decay`, the share of a weight that one step at the schedule's peak removes, all
+    and `weight_decay`, the fraction of a weight that one step at the schedule's peak removes, all
     tensors [K, 1, ..., 1] (see `Prescription`). `settings` are the optimizer's, such as betas, by
     name, tensors [K].
     """
@@ -33,7 +33,7 @@ class UpdateHps:
 
 @dataclass(frozen=True, kw_only=True)
 class StepInfo:
-    """Where the run stands: `step`, a scalar from 1, and `schedule` [K], from 0 to 1 at the peak.
+    """Where the run stands: `step`, a scalar from 1, and the factors `schedule` [K], 1 at the peak.
 
     Tensors, so that neither waits for the device nor makes a compiled update compile again.
     """

@@ -10,20 +10,25 @@ from itertools import pairwise
 
 import torch
 
-from sweeper.training.pack import Pack, PackRun, quiet_attention
+from sweeper.training.pack import Pack, PackRun
+from sweeper.training.precision import quiet_attention
 
-WORTH = 0.95
-"""A larger pack must cost at most this share of the smaller one's time per trial."""
+MAX_TIME_RATIO = 0.95
+"""A larger pack must take at most this fraction of the smaller one's time per trial."""
 
 
 def step_seconds(pack: Pack, device: str, *, steps: int = 3) -> float:
-    """Seconds of one step of `pack`: the fastest of `steps`, after one that is not counted."""
+    """Seconds of one step of `pack`: the fastest of `steps`.
+
+    The first is not counted: it warms up allocators and, on a GPU, loads kernels.
+    """
     run, times = PackRun(pack, device), []
     try:
         with quiet_attention():
             for _ in range(steps + 1):
                 start = time.perf_counter()
                 run.step()
+                # A step is only queued when it returns.
                 if run.device.type == "cuda":
                     torch.cuda.synchronize(run.device)
                 times.append(time.perf_counter() - start)
@@ -33,37 +38,39 @@ def step_seconds(pack: Pack, device: str, *, steps: int = 3) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The best pack size found and its seconds per trial and step.
+class MeasuredSize:
+    """The pack size with the least time per trial, and its seconds per trial and step.
 
-    `open` tells that a larger pack might be better still, had there been more trials to try.
+    `limited_by_trials` tells that a larger pack might be better still: there were too few trials
+    to try one.
     """
 
     size: int
     seconds: float
-    open: bool
+    limited_by_trials: bool
 
-    def serves(self, trials: int) -> bool:
+    def covers(self, trials: int) -> bool:
         """Whether measuring with so many trials would try no larger pack."""
-        return not self.open or trials < 2 * self.size
+        return not self.limited_by_trials or trials < 2 * self.size
 
 
-def measure(pack: Pack, device: str) -> Measured:
+def measure_pack_size(pack: Pack, device: str) -> MeasuredSize:
     """The pack size with the least time per trial, sizes doubling from 1 as long as it pays.
 
     Running out of memory ends the search, not the work. Packs are timed without compiling
     them: a compiled pack gains from size at least as much, and each size costs a compilation.
     """
-    best, size = Measured(size=1, seconds=math.inf, open=False), 1
+    best, size = MeasuredSize(size=1, seconds=math.inf, limited_by_trials=False), 1
     while size <= len(pack.trials):
         part = Pack(trials=pack.trials[:size], corpus=pack.corpus)
         try:
-            share = step_seconds(part, device) / size
+            seconds = step_seconds(part, device) / size
         except torch.OutOfMemoryError:
-            return replace(best, open=False)
-        if share > best.seconds * WORTH:
-            return replace(best, open=False)
-        best, size = Measured(size=size, seconds=share, open=True), size * 2
+            return replace(best, limited_by_trials=False)
+        if seconds > best.seconds * MAX_TIME_RATIO:
+            return replace(best, limited_by_trials=False)
+        best = MeasuredSize(size=size, seconds=seconds, limited_by_trials=True)
+        size *= 2
     return best
 
 

@@ -15,20 +15,20 @@ from torch import nn
 from sweeper.catalog import TARGET, plugin_target, with_targets
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
-from sweeper.plugin import arguments, build, load
+from sweeper.plugin import arguments, build_plugin, import_target
 from sweeper.scaling.prescription import Prescription, prescribe
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
-from sweeper.train_settings import SHAPE, TrainSettings
+from sweeper.train_settings import SCHEDULE_HPS, TrainSettings
 from sweeper.training.optimizer import Optimizer
 from sweeper.trial import PlainHps, PluginSpec, TrialSpec
 
-FACTORS = ("weight_decay", "eps")
-"""Hyperparameters that any space may hold: factors on the optimizer's."""
+OPTIMIZER_FACTORS = ("weight_decay", "eps")
+"""Hyperparameters that any space may hold: factors on the optimizer's settings."""
 
 
-def optional(optimizer: Optimizer) -> tuple[str, ...]:
+def optional_hyperparameters(optimizer: Optimizer) -> tuple[str, ...]:
     """Hyperparameters that a space may hold beside its scheme's own: factors on settings."""
-    return (*FACTORS, *SHAPE, *optimizer.hyperparameters)
+    return (*OPTIMIZER_FACTORS, *SCHEDULE_HPS, *optimizer.hyperparameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,11 @@ class PreparedSpec:
         )
 
     def _scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """The scheme's factors for `spec`, with those of `FACTORS` that `hps` hold."""
+        """The scheme's factors for `spec`, with the `OPTIMIZER_FACTORS` that `hps` hold."""
         scale = self.scheme.scale(spec, hps, self.optimizer.kind(spec))
-        factors = {name: getattr(scale, name) * hps[name] for name in FACTORS if name in hps}
+        factors = {
+            name: getattr(scale, name) * hps[name] for name in OPTIMIZER_FACTORS if name in hps
+        }
         return replace(scale, **factors)
 
     def buffers(self, hps: PlainHps) -> dict[str, float]:
@@ -78,8 +80,8 @@ class PreparedSpec:
             # A model without multipliers can be trained as long as none is asked of it.
             if scale.multiplier != 1.0:
                 buffers[f"{module}.multiplier"] = scale.multiplier
-            # Not compared with the multiplier: where both are equal, the module still has a
-            # buffer of its own for the backward pass, which would stay at 1.
+            # Also where it equals the multiplier: the module has another buffer for the backward
+            # pass, which would stay at 1.
             if scale.backward_multiplier is not None:
                 buffers[f"{module}.backward_multiplier"] = scale.backward_multiplier
         for op in self.scaled_ops:
@@ -93,7 +95,7 @@ class PreparedSpec:
 
     def tokens(self) -> int:
         """Tokens that one trial trains on; an array is as many as its model's attention sees."""
-        return self.train.steps * self.train.batch_size * self._length()
+        return self.train.steps * self.train.batch_size * self._example_length()
 
     def flops(self) -> float:
         """Floating-point operations of one trial (Kaplan et al., arXiv:2001.08361).
@@ -102,34 +104,37 @@ class PreparedSpec:
         attention of a layer.
         """
         weights = sum(prod(s.shape) for s in self.specs if s.role != "embedding")
-        attention = 12 * self.spec.width * self._length() * self.spec.depth if self._seen() else 0
+        attention = 0
+        if self._attention_lengths():
+            attention = 12 * self.spec.width * self._example_length() * self.spec.depth
         return float(self.tokens() * (6 * weights + attention))
 
-    def _seen(self) -> list[int]:
-        """Lengths of what the model's attention sees."""
+    def _attention_lengths(self) -> list[int]:
+        """Tokens in the sequences that the model's attentions work on."""
         return [s.geometry["seq_len"] for s in self.scaled_ops if s.kind == "attention"]
 
-    def _length(self) -> int:
+    def _example_length(self) -> int:
         """Tokens of an example."""
-        arrays = "input_shape" in self.spec.data
-        return max(self._seen(), default=1) if arrays else self.train.seq_len
+        if "input_shape" in self.spec.data:
+            return max(self._attention_lengths(), default=1)
+        return self.train.seq_len
 
 
 def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Module:
     """The model of `spec` at another size; ConfigError names a `model.` key that is refused."""
     data = spec.data
     offered = {"classes": data["classes"], "base_depth": spec.base_depth, "unit": unit}
-    # Not both: a model for the other kind of data then misses an argument, before it is trained.
+    # Never both: a model for the other kind of data misses an argument, and is refused here.
     if "input_shape" in data:
         offered["input_shape"] = tuple(data["input_shape"])
     else:
         offered["seq_len"] = spec.train.seq_len
-    config = _config("model", spec.model)
+    config = _plugin_config("model", spec.model)
     target = config[TARGET]
     if spec.fp8 is not None:
-        offered["fp8"] = _fp8(target, spec.fp8)
+        offered["fp8"] = _build_fp8(target, spec.fp8)
     try:
-        model = build(config | {"width": width, "depth": depth}, offered)
+        model = build_plugin(config | {"width": width, "depth": depth}, offered)
     except ConfigError as error:
         kinds = {"seq_len": "sequences of tokens", "input_shape": "arrays, such as data=digits"}
         if error.key in kinds and error.value is None:
@@ -141,7 +146,7 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
     return model
 
 
-def _config(group: str, plugin: PluginSpec) -> dict[str, Any]:
+def _plugin_config(group: str, plugin: PluginSpec) -> dict[str, Any]:
     """The config that builds a plugin; ConfigError for a name that is not in the registry."""
     try:
         return with_targets(group, {TARGET: plugin.name, **plugin.arguments})
@@ -149,30 +154,30 @@ def _config(group: str, plugin: PluginSpec) -> dict[str, Any]:
         raise error.below(group) from error
 
 
-def _built(group: str, plugin: PluginSpec) -> Any:
+def _build_plugin(group: str, plugin: PluginSpec) -> Any:
     """The plugin itself; ConfigError names the key of `group` that is refused."""
-    config = _config(group, plugin)
+    config = _plugin_config(group, plugin)
     try:
-        return build(config)
+        return build_plugin(config)
     except ConfigError as error:
         raise error.below(group) from error
 
 
-def _fp8(target: str, fp8: PluginSpec) -> Any:
+def _build_fp8(target: str, fp8: PluginSpec) -> Any:
     """The FP8 scheme; ConfigError if it is refused, or the model `target` takes none."""
-    taken = arguments(load(target, "model._target_"))
+    taken = arguments(import_target(target, "model._target_"))
     if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         allowed = f"none: {target} takes no argument fp8"
         raise ConfigError("fp8", dict(fp8.arguments), allowed)
-    return _built("fp8", fp8)
+    return _build_plugin("fp8", fp8)
 
 
 @lru_cache(maxsize=64)
 def prepare(spec: TrialSpec) -> PreparedSpec:
     """Build and classify what `spec` describes; ConfigError names the key that is refused."""
-    scheme: Parameterization = _built("parameterization", spec.parameterization)
-    optimizer: Optimizer = _built("optimizer", spec.optimizer)
-    specs, ops = _classified(_architecture(spec), scheme.unit_scaled)
+    scheme: Parameterization = _build_plugin("parameterization", spec.parameterization)
+    optimizer: Optimizer = _build_plugin("optimizer", spec.optimizer)
+    specs, ops = _classify(_architecture(spec), scheme.unit_scaled)
     _check_update(scheme, optimizer, specs)
     return PreparedSpec(spec, scheme, optimizer, specs, ops)
 
@@ -191,7 +196,7 @@ def _architecture(spec: TrialSpec) -> TrialSpec:
 
 
 @lru_cache(maxsize=64)
-def _classified(
+def _classify(
     architecture: TrialSpec, unit: bool
 ) -> tuple[tuple[ParamSpec, ...], tuple[ScaledOp, ...]]:
     """Parameters and scaled operations of an `_architecture`; its model runs three times."""
@@ -200,7 +205,7 @@ def _classified(
         lambda width, depth: build_model(architecture, unit, width, depth),
         base=(architecture.base_width, architecture.base_depth),
         target=target,
-        inputs=lambda sizes: _example(architecture),
+        inputs=lambda sizes: _example_inputs(architecture),
     )
     with torch.device("meta"):
         model = build_model(architecture, unit, *target)
@@ -208,7 +213,7 @@ def _classified(
     return tuple(specs), tuple(scaled_ops(model))
 
 
-def _example(spec: TrialSpec) -> tuple[torch.Tensor, ...]:
+def _example_inputs(spec: TrialSpec) -> tuple[torch.Tensor, ...]:
     """Two examples on the meta device: inputs, and targets if the model's forward takes them."""
     targets: tuple[int, ...] = (2,)
     if "input_shape" in spec.data:
@@ -216,7 +221,7 @@ def _example(spec: TrialSpec) -> tuple[torch.Tensor, ...]:
     else:
         targets = (2, spec.train.seq_len)
         x = torch.empty(targets, dtype=torch.long, device="meta")
-    forward = getattr(load(plugin_target("model", spec.model.name)), "forward", None)
+    forward = getattr(import_target(plugin_target("model", spec.model.name)), "forward", None)
     takes = inspect.signature(forward).parameters.values() if forward else ()
     if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
         return (x,)

@@ -1,4 +1,4 @@
-"""A model's module, and the ways of getting losses and gradients of many trials from it.
+"""A model's module, and the modes of getting losses and gradients of many trials from it.
 
 A program outlives the packs that use it, so that what was compiled for a pack serves the next.
 """
@@ -9,57 +9,75 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
+from sweeper.training.precision import weights_dtype
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.trial import TrialSpec
 
 Stacked = dict[str, Tensor]
 """Tensors [K, ...] by name: one slice a trial."""
-Losses = Callable[[Stacked, Stacked, Tensor, Tensor], Tensor]
+StackedLoss = Callable[[Stacked, Stacked, Tensor, Tensor], Tensor]
 """Losses [K] of weights and buffers on inputs and targets [K, batch, ...]."""
 
-COMPILATIONS = 256
+GradientMode = Literal["mapped", "alone", "looped", "compiled mapped", "compiled alone"]
+"""How gradients of a pack are computed.
+
+"mapped": vmap over all trials; "alone": the module itself, of one trial; "looped": one trial after
+the other, for modules that cannot be mapped.
+"""
+COMPILED_UPDATE = "compiled update"
+"""The name of the optimizer's compiled update, beside the modes."""
+
+MAX_COMPILATIONS = 256
 """Shapes that may be compiled before torch gives up on compiling: far more than a study has."""
 
 
 class Program:
-    """The module of a specification on a device, and its mapped and compiled forms."""
+    """The module of a specification on a device, and its mapped and compiled forms.
+
+    `compiled_sizes` are sizes of packs that have been compiled. `unsupported` holds the modes
+    that failed for this module, and COMPILED_UPDATE if it did, each with the reason.
+    """
 
     def __init__(self, prepared: PreparedSpec, device: torch.device) -> None:
         """The module's own weights take no memory: they are replaced at every use."""
         with device:
             self.model: nn.Module = prepared.model().to(device, weights_dtype(prepared))
-        self._leaves = dict(self.model.named_parameters())
-        self._buffers = {name: value.data for name, value in self.model.named_buffers()}
-        self._state, self._places = tuple(self.state()), _places(self.model)
-        self._bound: object = self.model
-        self.release()
         self.optimizer = prepared.optimizer
-        self._autocast = prepared.train.precision == "bfloat16"
+        self.compiled_sizes: set[int] = set()
+        self.unsupported: dict[str, str] = {}
         self._device = device
-        self.sizes: set[int] = set()
-        """Sizes of packs that have been compiled."""
-        self.refused: dict[str, str] = {}
-        """Ways of `gradients` that this module cannot go, with the reason."""
-        self._mapped: Losses = vmap(self._one)
+        self._autocast = prepared.train.precision == "bfloat16"
+        self._parameters = dict(self.model.named_parameters())
+        self._initial_buffers = {name: value.data for name, value in self.model.named_buffers()}
+        self._state_names, self._aliases = tuple(self.module_state()), _aliases(self.model)
+        self._mapped: StackedLoss = vmap(self._loss)
         self._compiled: dict[str, Any] = {}
         self._recomputing = False
+        # The parameters of the pack whose only slice the module is bound to. At first the module
+        # counts as bound to itself, so that `release` frees the weights it was built with.
+        self._bound: object = self.model
+        self.release()
 
     def release(self) -> None:
-        """Let go of the weights that the module was last used with; its buffers are as new."""
+        """Let go of the weights that the module was last used with; its buffers are as new.
+
+        The module of a program outlives packs. Bound to the weights of one, it would keep their
+        memory from the next, and would hand on buffers that training has changed.
+        """
         if self._bound is None:
             return
         self._bound = None
         for parameter in self.model.parameters():
             parameter.data = parameter.data.new_empty(0)
         for name, value in self.model.named_buffers():
-            value.data = self._buffers[name]
+            value.data = self._initial_buffers[name]
 
     def recompute(self) -> bool:
         """Recompute the activations of blocks (the members of any ModuleList) in backward passes.
@@ -72,20 +90,20 @@ class Program:
             for block in blocks if isinstance(blocks, nn.ModuleList) else ():
                 block.forward = partial(activation_checkpoint, block.forward, use_reentrant=False)
                 self._recomputing = True
-        self._compiled.clear()
+        self._compiled.clear()  # it is of the blocks without recomputation
         return self._recomputing
 
-    def state(self) -> dict[str, Tensor]:
+    def module_state(self) -> dict[str, Tensor]:
         """Buffers that a checkpoint of the module would keep, such as running statistics.
 
         One that a module has under several names counts once.
         """
-        kept = self.model.state_dict()
-        return {name: value for name, value in self.model.named_buffers() if name in kept}
+        saved = self.model.state_dict()
+        return {name: value for name, value in self.model.named_buffers() if name in saved}
 
     def gradients(
         self,
-        way: str,
+        mode: GradientMode,
         params: Stacked,
         buffers: Stacked,
         x: Tensor,
@@ -94,28 +112,27 @@ class Program:
     ) -> tuple[Tensor, list[Tensor]]:
         """Losses [K], and gradients [K, ...] of `params` in their order.
 
-        `way` is "mapped", "alone" (of one trial) or "looped" (one trial after the other, for
-        modules that cannot be mapped), the first two also with "compiled " before it. `seeds`
-        gives those of what is random in the module, which can not be mapped.
+        `seeds` gives those of what is random in the module. Mapped modes have no use for them:
+        vmap refuses random numbers.
         """
-        if not way.endswith("alone"):
-            if self._recomputing:  # what recomputes would find other weights than its own
-                raise torch.OutOfMemoryError("trials that do not fit alone do not fit together")
-            self.release()
-        match way.removeprefix("compiled "):
-            case "mapped":
-                with self._forward():
-                    losses = self._losses(way)(params, buffers, x, y)
-                grads = _grads(losses.sum(), list(params.values()))
-                return losses.detach(), grads
-            case "alone":
-                return self._alone(way, params, buffers, x, y, seeds()[0])
-        rows = [
-            self._slice(_at(params, i), _at(buffers, i), x[i], y[i], seed)
-            for i, seed in enumerate(seeds())
-        ]
-        losses = torch.stack([loss for loss, _ in rows])
-        return losses, [torch.stack(grads) for grads in zip(*(g for _, g in rows), strict=True)]
+        if mode in ("alone", "compiled alone"):
+            return self._alone(mode, params, buffers, x, y, seeds()[0])
+        if self._recomputing:
+            # A block that recomputes calls itself in the backward pass, when the weights that
+            # were put in its place for the forward pass are gone.
+            raise torch.OutOfMemoryError("trials that do not fit alone do not fit together")
+        self.release()
+        if mode == "looped":
+            return self._looped(params, buffers, x, y, seeds())
+        # The map holds the forward pass alone, and autograd differentiates the sum of its losses.
+        # The loss of a trial depends on its slice only, so the gradient of the sum holds every
+        # trial's. `vmap(grad(...))` would map the backward pass too, for which fused attention
+        # has no batching rule: it would fall back to a loop over trials.
+        mapped = self._mapped if mode == "mapped" else self._compile(mode, self._mapped)
+        with self._forward():
+            losses = mapped(params, buffers, x, y)
+        grads = _grads(losses.sum(), list(params.values()))
+        return losses.detach(), grads
 
     @torch.no_grad()
     def evaluate(self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor) -> Tensor:
@@ -123,85 +140,94 @@ class Program:
         training = self.model.training
         self.model.eval()
         try:
-            if len(x) > 1 and "mapped" not in self.refused:
+            if len(x) > 1 and "mapped" not in self.unsupported:
                 try:
                     with self._forward():
                         return self._mapped(params, buffers, x, y)
                 except torch.OutOfMemoryError:
                     raise
-                except Exception as error:  # in evaluation a module may do what it else does not
+                except Exception as error:
+                    # In evaluation a module may do what it does not do in training: this says
+                    # nothing of the mode, and the trials are evaluated one by one.
                     del error
             with self._forward():
-                ones = [(_at(params, i), _at(buffers, i), x[i], y[i]) for i in range(len(x))]
-                return torch.stack([self._one(*one) for one in ones])
+                slices = [
+                    (_slice_of(params, i), _slice_of(buffers, i), x[i], y[i]) for i in range(len(x))
+                ]
+                return torch.stack([self._loss(*one) for one in slices])
         finally:
             self.model.train(training)
 
-    def update(self, compiled: bool) -> Callable[..., None]:
+    def update(self, *, compiled: bool) -> Callable[..., None]:
         """The optimizer's update; compiled whole, so that where it fails it has done nothing."""
         if not compiled:
             return self.optimizer.update
-        return self._compile("compiled update", self.optimizer.update, whole=True)
+        return self._compile(COMPILED_UPDATE, self.optimizer.update, whole=True)
 
     def _forward(self) -> torch.autocast:
         """Autocast, for forward passes alone: a backward pass follows what they did."""
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._autocast)
 
-    def _one(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-        places, tensors = self._places, {**params, **buffers}
-        given = {place: value for name, value in tensors.items() for place in places[name]}
-        # torch's own way with tied tensors leaves its own in a module that has several names.
-        loss = functional_call(self.model, given, (x, y), tie_weights=False)
-        for name in self._state:  # torch leaves in `given` what the module put in a buffer's place
-            if given[name] is not buffers[name]:
-                buffers[name].copy_(given[name])
+    def _loss(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one slice: the module with these tensors in the place of its own."""
+        tensors = {
+            alias: value
+            for name, value in chain(params.items(), buffers.items())
+            for alias in self._aliases[name]
+        }
+        # Every name of a tied tensor is given here. With `tie_weights`, torch itself would do
+        # so, but would leave its tensors in a module that has several names.
+        loss = functional_call(self.model, tensors, (x, y), tie_weights=False)
+        # A module may put a new tensor in the place of a buffer rather than write into it. torch
+        # leaves that tensor in `tensors`; its values go to the pack's.
+        for name in self._state_names:
+            if tensors[name] is not buffers[name]:
+                buffers[name].copy_(tensors[name])
         return _scalar(loss)
-
-    def _losses(self, way: str) -> Losses:
-        if way == "mapped":
-            return self._mapped
-        return cast(Losses, self._compile(way, self._mapped))
 
     def _compile(
         self, name: str, function: Callable[..., Any], *, whole: bool = False
     ) -> Callable[..., Any]:
+        """`function` compiled, once for each name."""
         if name not in self._compiled:
             config: Any = torch._dynamo.config
+            # Every size of a pack is another shape; torch's limit on them has had two names.
             key = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-            setattr(config, key, max(getattr(config, key), COMPILATIONS))
-            # Random numbers are drawn as without compiling: they are part of a trial's result.
+            setattr(config, key, max(getattr(config, key), MAX_COMPILATIONS))
+            # The compiler's own random numbers differ from those of eager torch. They are part of
+            # a trial's result, which must not depend on whether its pack was compiled.
             self._compiled[name] = torch.compile(
                 function, dynamic=False, fullgraph=whole, options={"fallback_random": True}
             )
         return cast(Callable[..., Any], self._compiled[name])
 
     def _alone(
-        self, way: str, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
+        self, mode: GradientMode, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
     ) -> tuple[Tensor, list[Tensor]]:
         """The module itself, its weights the only trial's: nothing is mapped, nothing replaced.
 
         A backward pass that calls the module again (activation checkpointing) then finds them.
         """
-        leaves = self._bind(params, buffers)
+        self._bind(params, buffers)
         self._seed(seed)
-        module = self.model if way == "alone" else self._compile(way, self.model)
+        module = self.model if mode == "alone" else self._compile(mode, self.model)
         with self._forward():
             loss = _scalar(module(x[0], y[0]))
-        self._take_back(buffers)
-        grads = _grads(loss, [leaves[name] for name in params])
+        self._copy_replaced_buffers(buffers)
+        grads = _grads(loss, [self._parameters[name] for name in params])
         return loss.detach()[None], [grad[None] for grad in grads]
 
-    def _bind(self, params: Stacked, buffers: Stacked) -> dict[str, nn.Parameter]:
+    def _bind(self, params: Stacked, buffers: Stacked) -> None:
         """Let the module's tensors be views of the only slice; once for a pack."""
-        if self._bound is not params:
-            self.release()
-            for name, value in params.items():
-                self._leaves[name].data = value.detach()[0]
-            own = dict(self.model.named_buffers())
-            for name, value in buffers.items():
-                own[name].data = value.detach()[0]
-            self._bound = params
-        return self._leaves
+        if self._bound is params:
+            return
+        self.release()
+        for name, value in params.items():
+            self._parameters[name].data = value.detach()[0]
+        module_buffers = dict(self.model.named_buffers())
+        for name, value in buffers.items():
+            module_buffers[name].data = value.detach()[0]
+        self._bound = params
 
     def _seed(self, seed: int) -> None:
         """Seed the device's generator; `torch.manual_seed` is slow where CUDA was never used."""
@@ -211,40 +237,45 @@ class Program:
                 torch.cuda.manual_seed(seed)
 
     @torch.no_grad()
-    def _take_back(self, buffers: Stacked) -> None:
-        """Write into `buffers` what the bound module has put in the place of its own."""
-        for name in self._state:
+    def _copy_replaced_buffers(self, buffers: Stacked) -> None:
+        """Write into `buffers` what the bound module has put in their place, and bind it again."""
+        for name in self._state_names:
             value = self.model.get_buffer(name)
             if value.data_ptr() != buffers[name].data_ptr():
                 buffers[name][0].copy_(value)
                 value.data = buffers[name][0]
 
-    def _slice(
-        self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
+    def _looped(
+        self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
     ) -> tuple[Tensor, list[Tensor]]:
-        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        self._seed(seed)
-        with self._forward():
-            loss = self._one(leaves, buffers, x, y)
-        return loss.detach(), _grads(loss, list(leaves.values()))
+        """One trial after the other."""
+        losses, grads = [], []
+        for i, seed in enumerate(seeds):
+            leaves = {k: v.requires_grad_() for k, v in _slice_of(params, i).items()}
+            self._seed(seed)
+            with self._forward():
+                loss = self._loss(leaves, _slice_of(buffers, i), x[i], y[i])
+            losses.append(loss.detach())
+            grads.append(_grads(loss, list(leaves.values())))
+        return torch.stack(losses), [torch.stack(each) for each in zip(*grads, strict=True)]
 
 
-def _places(model: nn.Module) -> dict[str, list[str]]:
+def _aliases(model: nn.Module) -> dict[str, list[str]]:
     """All names of each parameter and buffer, by its first; a shared module has only one."""
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():
-        own = (module.named_parameters(recurse=False), module.named_buffers(recurse=False))
-        for name, value in chain(*own):
-            found.setdefault(id(value), []).append(f"{prefix}.{name}" if prefix else name)
-    return {names[0]: names for names in found.values()}
+        parameters = module.named_parameters(recurse=False)
+        for name, value in chain(parameters, module.named_buffers(recurse=False)):
+            names.setdefault(id(value), []).append(f"{prefix}.{name}" if prefix else name)
+    return {aliases[0]: aliases for aliases in names.values()}
 
 
 def _scalar(loss: object) -> Tensor:
     """`loss` if it is one; TypeError for anything else that a forward pass may return."""
     if isinstance(loss, Tensor) and loss.dim() == 0:
         return loss
-    found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-    raise TypeError(f"forward(inputs, targets) must return the loss, a scalar tensor: not {found}")
+    kind = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+    raise TypeError(f"forward(inputs, targets) must return the loss, a scalar tensor: not {kind}")
 
 
 def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
@@ -252,7 +283,7 @@ def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, params, materialize_grads=True, allow_unused=True))
 
 
-def _at(stacked: Stacked, index: int) -> Stacked:
+def _slice_of(stacked: Stacked, index: int) -> Stacked:
     return {name: value.detach()[index] for name, value in stacked.items()}
 
 
@@ -262,14 +293,9 @@ def program(prepared: PreparedSpec, device: torch.device) -> Program:
     return Program(prepared, device)
 
 
-def for_spec(spec: TrialSpec, device: str) -> Program:
+def program_for(spec: TrialSpec, device: str) -> Program:
     """The program of a trial's specification."""
     return program(prepare(spec), torch.device(device))
-
-
-def weights_dtype(prepared: PreparedSpec) -> torch.dtype:
-    """What weights are kept in: bfloat16 and tf32 are ways of computing with float32 weights."""
-    return torch.float64 if prepared.train.precision == "float64" else torch.float32
 
 
 def random_seed(seed: int, step: int) -> int:

@@ -64,5 +64,4 @@ class SGD:
         if self.nesterov:
             step = list(torch._foreach_mul(step, momentum))
             torch._foreach_add_(step, grads)
-        moved = torch._foreach_mul(step, current_lrs(params, hps, now))
-        torch._foreach_sub_(params, moved)
+        torch._foreach_sub_(params, torch._foreach_mul(step, current_lrs(params, hps, now)))

@@ -1,4 +1,4 @@
-"""How fast trials trained: tokens a second, and the share of the device's peak."""
+"""How fast trials trained: tokens a second, and the fraction of the device's peak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sweeper.training.prepare import prepare
 from sweeper.trial import Result
 
-PEAKS = {
+PEAK_FLOPS = {
     "B200": 2250e12,
     "H200 NVL": 835e12,
     "H200": 989e12,
@@ -66,12 +66,12 @@ def _speed(key: tuple[int, int, str], results: list[Result]) -> Speed:
     tokens = flops = 0.0
     for result in results:
         prepared = prepare(result.trial.spec)
-        share = result.steps / prepared.train.steps
-        tokens += share * prepared.tokens()
-        flops += share * prepared.flops()
+        trained_fraction = result.steps / prepared.train.steps
+        tokens += trained_fraction * prepared.tokens()
+        flops += trained_fraction * prepared.flops()
     seconds = sum(result.seconds for result in results)
     # Whole words: an A10G is no A10.
-    peak = next((p for name, p in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
+    peak = next((p for name, p in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", device)), None)
     return Speed(
         width=width,
         depth=depth,

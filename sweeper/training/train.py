@@ -14,19 +14,21 @@ import torch
 from sweeper.control import Control, Leave
 from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
-from sweeper.training.checkpoint import Ledger
-from sweeper.training.pack import BALLAST, Compile, Pack, PackRun, quiet_attention
+from sweeper.training.checkpoint import PackProgress
+from sweeper.training.pack import PADDING, Compile, Pack, PackRun
+from sweeper.training.precision import quiet_attention
 from sweeper.trial import Result, Status
 
 CURVE_POINTS = 100
 """A result keeps its loss curve as at most this many averages."""
-DIVERGED = 2.0
+DIVERGENCE_RATIO = 2.0
 """A run that ends above this multiple of its first loss has diverged, finite or not."""
-TIMED = (4, 12)
-"""Looks between which eager steps are timed, to tell whether compiling them pays; counted from
-where this run of the pack begins."""
-LOOKS = 50
-"""The host looks at the losses so often in a run; between looks no step waits for it."""
+SYNC_POINTS = 50
+"""The host reads the losses so often in a run; between sync points no step waits for it."""
+TIMED_STEPS = (4, 12)
+"""Eager steps are timed from the first to the second of these, to tell whether compiling them
+pays; counted from where this attempt at the pack begins. The steps before are slower: they warm
+up caches and allocators."""
 COMPILE_SECONDS = 40.0
 """What compiling a pack is taken to cost; it must save more."""
 COMPILE_GAIN = 2.0
@@ -56,17 +58,21 @@ def train(
     """Train all trials of `pack` together; one result each, in their order.
 
     A trial has diverged, and its objective is +inf, when its loss was ever not finite or ends at
-    more than DIVERGED times what it was before the first step. A trial that diverges or is
-    pruned leaves the pack at the next look. Losses stay on the device between looks, so that
-    no step waits for the host. A pack that has a checkpoint goes on from there. `Leave`
-    is raised when the control says so.
+    more than DIVERGENCE_RATIO times what it was before the first step. A trial that diverges or
+    is pruned leaves the pack at the next sync point. A pack that has a checkpoint goes on from
+    there. `Leave` is raised when the control says so.
     """
     with quiet_attention():
         return Training(pack, execution, control, pruner).run()
 
 
 class Training:
-    """One call of `train`."""
+    """One call of `train`.
+
+    A resumed pack ends as an undisturbed one, to the last bit on a CPU. Dropping slices changes
+    the shapes of kernels, and thereby how they round. So it happens at sync points, which the
+    step fixes, and never because a checkpoint was written.
+    """
 
     def __init__(
         self, pack: Pack, execution: Execution, control: Control, pruner: Pruner | None
@@ -74,129 +80,131 @@ class Training:
         """Draw the pack's weights, or take them from its checkpoint."""
         self.execution, self.control, self.pruner = execution, control, pruner
         self.start = time.perf_counter()
-        self.pack = PackRun(pack, execution.device, compile=execution.compile)
-        self.train = self.pack.prepared.train
+        self.trials = pack.trials
+        self.pack_run = PackRun(pack, execution.device, compile=execution.compile)
+        self.train = self.pack_run.prepared.train
         count = len(pack.trials)
         losses = np.full((self.train.steps, count), np.nan, np.float64)
-        self.ledger = Ledger(losses=losses, left={}, steps=[0] * count)
+        self.progress = PackProgress(losses=losses, stopped={}, steps=[0] * count)
         self.path = None
         if execution.checkpoints is not None:
             self.path = checkpoint.path_of(execution.checkpoints, pack.trials)
-            self._resume()
-        self.saved_at = self.timed_from = time.perf_counter()
-        self.timed = [self.pack.step_index + step for step in TIMED]
-        self.rows: list[torch.Tensor] = []
+            self._resume(self.path)
+        self.saved_at = self.timing_start = time.perf_counter()
+        self.timed_steps = [self.pack_run.step_index + step for step in TIMED_STEPS]
+        self.unread_losses: list[torch.Tensor] = []
 
-    def _resume(self) -> None:
-        assert self.path is not None
+    def _resume(self, path: Path) -> None:
         try:
-            checkpoint.load(self.pack, self.ledger, self.path)
+            checkpoint.load(self.pack_run, self.progress, path)
         except ValueError as error:
             self.control.notify(f"{error}; its trials begin anew")
         # The time of earlier attempts counts, the time of what they lost does not.
-        self.start = time.perf_counter() - self.ledger.seconds
+        self.start = time.perf_counter() - self.progress.seconds
 
     def run(self) -> list[Result]:
-        """To the end, look by look."""
+        """To the end, from sync point to sync point."""
         try:
-            for stop in self._looks():
-                while self.pack.step_index < stop:
-                    self.rows.append(self.pack.step())
+            for stop in self._sync_points():
+                while self.pack_run.step_index < stop:
+                    self.unread_losses.append(self.pack_run.step())
                     self._save_if_due()
-                if self.rows:
-                    self._look()
-                if not self._alive():
+                if self.unread_losses:
+                    self._sync()
+                if not self._active():
                     break
-                self._reshape(stop)
+                if stop < self.train.steps:
+                    self._compact()
+                    self._consider_compiling(stop)
             return self._results()
         finally:
-            self.pack.program.release()
+            self.pack_run.program.release()
 
-    def _looks(self) -> list[int]:
-        """Steps after which the host looks, from where the pack stands."""
-        stretch = max(1, self.train.steps // LOOKS)
+    def _sync_points(self) -> list[int]:
+        """Steps after which the host reads the losses, from where the pack stands."""
+        stretch = max(1, self.train.steps // SYNC_POINTS)
         rungs = self.pruner.rungs if self.pruner else ()
         stops = {*range(stretch, self.train.steps, stretch), *rungs, self.train.steps}
         if self.execution.compile == "auto":
-            stops |= set(self.timed)
+            stops |= set(self.timed_steps)
         # The step of a checkpoint is among them: its pack may not have been made smaller yet.
-        return sorted(stop for stop in stops if self.pack.step_index <= stop <= self.train.steps)
+        here = self.pack_run.step_index
+        return sorted(stop for stop in stops if here <= stop <= self.train.steps)
 
-    def _alive(self) -> list[int]:
-        return [s for s in self.pack.slots if s != BALLAST and s not in self.ledger.left]
+    def _active(self) -> list[int]:
+        """Indices of the trials that still train, in the order of their slices."""
+        stopped = self.progress.stopped
+        return [slot for slot in self.pack_run.slots if slot != PADDING and slot not in stopped]
 
-    def _look(self) -> None:
-        """Take the losses to the host; see who leaves; report."""
-        first = self._collect()
-        step = self.pack.step_index
-        for slot in self._alive():
-            broken = np.flatnonzero(~np.isfinite(self.ledger.losses[first:step, slot]))
-            if len(broken):  # what it trained on until this look is left out of its result
-                self.ledger.left[slot] = "diverged"
-                self.ledger.steps[slot] = first + int(broken[0]) + 1
+    def _sync(self) -> None:
+        """Take the losses to the host; stop trials; report."""
+        first = self._read_losses()
+        step, progress = self.pack_run.step_index, self.progress
+        for slot in self._active():
+            broken = np.flatnonzero(~np.isfinite(progress.losses[first:step, slot]))
+            if len(broken):
+                # A result ends where its loss did, whenever that was noticed. What the trial
+                # trained on until this sync point is left out.
+                progress.stopped[slot] = "diverged"
+                progress.steps[slot] = first + int(broken[0]) + 1
         if step < self.train.steps:
             self._prune(step)
-        self.pack.slots = [BALLAST if s in self.ledger.left else s for s in self.pack.slots]
-        for notice in self.pack.notices:
+        slots = self.pack_run.slots
+        self.pack_run.slots = [PADDING if slot in progress.stopped else slot for slot in slots]
+        for notice in self.pack_run.notices:
             self.control.notify(notice)
-        self.pack.notices.clear()
-        self.control.progress(self._done())
+        self.pack_run.notices.clear()
+        # What a stopped trial is spared counts as done.
+        remaining = (self.train.steps - step) * len(self._active())
+        self.control.progress(1.0 - remaining / (self.train.steps * len(self.trials)))
 
-    def _collect(self) -> int:
-        """Losses since the last look, one copy for all of them; the first of these steps."""
-        taken = torch.stack(self.rows).double().cpu().numpy()
-        self.rows.clear()
-        first = self.pack.step_index - len(taken)
-        for column, slot in enumerate(self.pack.slots):
-            if slot != BALLAST:
-                self.ledger.losses[first : first + len(taken), slot] = taken[:, column]
-                self.ledger.steps[slot] = self.pack.step_index
+    def _read_losses(self) -> int:
+        """Take the losses since the last sync point, in one copy; the first of these steps."""
+        losses = torch.stack(self.unread_losses).double().cpu().numpy()
+        self.unread_losses.clear()
+        first = self.pack_run.step_index - len(losses)
+        for column, slot in enumerate(self.pack_run.slots):
+            if slot != PADDING:
+                self.progress.losses[first : first + len(losses), slot] = losses[:, column]
+                self.progress.steps[slot] = self.pack_run.step_index
         return first
-
-    def _done(self) -> float:
-        """Share of the pack's work that is done; what a trial is spared counts as done."""
-        left = (self.train.steps - self.pack.step_index) * len(self._alive())
-        return 1.0 - left / (self.train.steps * len(self.ledger.steps))
 
     def _prune(self, step: int) -> None:
         if self.pruner is None or step not in self.pruner.rungs:
             return
-        trials, window = self.pack.pack.trials, self.train.window()
-        slots = {trials[slot].key: slot for slot in self._alive()}
-        recent = self.ledger.losses[max(0, step - window) : step]
+        slots = {self.trials[slot].key: slot for slot in self._active()}
+        recent = self.progress.losses[max(0, step - self.train.window()) : step]
         losses = {key: float(recent[:, slot].mean()) for key, slot in slots.items()}
-        for key in self.pruner.cut(step, losses, trials):
-            self.ledger.left[slots[key]] = "pruned"
+        for key in self.pruner.trials_to_stop(step, losses, self.trials):
+            self.progress.stopped[slots[key]] = "pruned"
 
-    def _reshape(self, step: int) -> None:
-        """Make the pack smaller, or compile it; at stops alone, so that saving changes nothing."""
-        if step < self.train.steps:
-            self._compact(len(self._alive()))
-            self._consider_compiling(step)
-
-    def _compact(self, alive: int) -> None:
-        """Drop the slices of trials that have left, down to a size that costs no compiling."""
-        slots = self.pack.slots
-        gone = [i for i, slot in enumerate(slots) if slot == BALLAST]
-        size = self._size(alive)
-        if size < len(slots):
-            kept = [i for i in range(len(slots)) if i not in set(gone)] + gone[: size - alive]
-            self.pack.keep(sorted(kept))
-
-    def _size(self, alive: int) -> int:
-        """The size to go on with: one that is compiled already, where packs are compiled."""
-        if not self.pack.compiled:
-            return alive
-        return min((size for size in self.pack.program.sizes if size >= alive), default=alive)
+    def _compact(self) -> None:
+        """Drop the slices of trials that have stopped, down to a size that costs no compiling."""
+        run, size = self.pack_run, len(self._active())
+        if run.compiled:
+            # Another size would be compiled anew, for longer than the slices save.
+            sizes = run.program.compiled_sizes
+            size = min((compiled for compiled in sizes if compiled >= size), default=size)
+        if size < len(run.slots):
+            order = sorted(range(len(run.slots)), key=lambda i: run.slots[i] == PADDING)
+            run.select(sorted(order[:size]))
 
     def _consider_compiling(self, step: int) -> None:
-        """Compile from here on where that is sure to pay."""
-        if self.execution.compile == "auto" and step == self.timed[0]:
-            self.timed_from = time.perf_counter()
-        if self.execution.compile == "auto" and step == self.timed[1]:
-            per_step = (time.perf_counter() - self.timed_from) / (TIMED[1] - TIMED[0])
+        """Compile from here on where that is sure to pay.
+
+        That shows only when eager steps are timed: a short pack ends sooner than its compilation
+        would. So a pack of a size that is not compiled yet begins eagerly.
+        """
+        if self.execution.compile != "auto":
+            return
+        first, last = self.timed_steps
+        if step == first:
+            self.timing_start = time.perf_counter()
+        if step == last:
+            # At a sync point the device is idle, so that the host's clock is the device's.
+            per_step = (time.perf_counter() - self.timing_start) / (last - first)
             saved = per_step * (self.train.steps - step) * (1 - 1 / COMPILE_GAIN)
-            self.pack.compile(worth=saved > COMPILE_SECONDS)
+            self.pack_run.compile(pays=saved > COMPILE_SECONDS)
 
     def _save_if_due(self) -> None:
         """Save when it is time to, or when told to leave; then `Leave` is raised."""
@@ -204,43 +212,45 @@ class Training:
         due = time.perf_counter() - self.saved_at > self.execution.save_every
         if not leave and not (due and self.path):
             return
-        self._look()
-        if self.path and self._alive():
+        self._sync()
+        if self.path and self._active():
             self._save(self.path)
-        if leave and self._alive():
+        if leave and self._active():
             raise Leave
 
     def _save(self, path: Path) -> None:
-        self.ledger.seconds = time.perf_counter() - self.start
+        self.progress.seconds = time.perf_counter() - self.start
         self.saved_at = time.perf_counter()
         try:
-            checkpoint.save(self.pack, self.ledger, path)
+            checkpoint.save(self.pack_run, self.progress, path)
         except OSError as error:
             self.control.notify(f"no checkpoint could be written ({error}); training goes on")
 
     def _results(self) -> list[Result]:
-        heldout = dict.fromkeys(range(len(self.ledger.steps)), math.nan)
-        if self._alive():
-            values = self.pack.heldout().double().cpu().numpy()
-            heldout |= {s: float(v) for s, v in zip(self.pack.slots, values, strict=True)}
+        heldout = dict.fromkeys(range(len(self.trials)), math.nan)
+        if self._active():
+            values = self.pack_run.heldout().double().cpu().numpy()
+            heldout |= {s: float(v) for s, v in zip(self.pack_run.slots, values, strict=True)}
+        # Trials of a pack divide its time among them by their steps.
         seconds = time.perf_counter() - self.start
-        share = seconds / max(1, sum(self.ledger.steps))
+        per_step = seconds / max(1, sum(self.progress.steps))
         return [
-            self._result(index, heldout[index], share * steps)
-            for index, steps in enumerate(self.ledger.steps)
+            self._result(index, heldout[index], per_step * steps)
+            for index, steps in enumerate(self.progress.steps)
         ]
 
     def _result(self, index: int, heldout: float, seconds: float) -> Result:
-        losses = self.ledger.losses[: self.ledger.steps[index], index]
+        losses = self.progress.losses[: self.progress.steps[index], index]
         objective = float(losses[-self.train.window() :].mean())
         finite = bool(np.isfinite(losses).all())
-        status = self.ledger.left.get(index, "complete")
-        if not finite or (status == "complete" and objective > DIVERGED * float(losses[0])):
+        status = self.progress.stopped.get(index, "complete")
+        too_high = objective > DIVERGENCE_RATIO * float(losses[0])
+        if not finite or (status == "complete" and too_high):
             status, objective, heldout = "diverged", math.inf, math.inf
         if status == "complete" and not math.isfinite(heldout):
             heldout = math.inf
         return Result(
-            trial=self.pack.pack.trials[index],
+            trial=self.trials[index],
             status=cast(Status, status),
             objective=objective,
             heldout=heldout,
@@ -248,7 +258,7 @@ class Training:
             seconds=seconds,
             steps=len(losses),
             finished_at=time.time(),
-            device=device_name(self.pack.device),
+            device=device_name(self.pack_run.device),
         )
 
 

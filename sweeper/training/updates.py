@@ -1,4 +1,4 @@
-"""What optimizers share: their ranges, the decay, and Adam's step, which Muon takes as well."""
+"""What optimizers share: ranges, clipping, the decay, and Adam's step, which Muon takes as well."""
 
 from __future__ import annotations
 
@@ -30,6 +30,17 @@ def searched_settings(optimizer: Any, hps: PlainHps) -> dict[str, float]:
         rate: scale_distance_from_one(getattr(optimizer, rate), hps.get(f"one_minus_{rate}", 1.0))
         for rate in rates
     }
+
+
+def clip_gradients(grads: list[Tensor], max_norm: float) -> None:
+    """Scale each trial's gradients [K, ...] in place so that their joint norm is at most this.
+
+    As `torch.nn.utils.clip_grad_norm_`, a trial at a time.
+    """
+    squares = [grad.double().flatten(1).square().sum(1) for grad in grads]
+    factor = (max_norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(unsqueeze_like(factor.to(grad.dtype), grad))
 
 
 def per_param(values: Tensor, params: Sequence[Tensor]) -> list[Tensor]:

@@ -11,46 +11,87 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sweeper.measure.coordinates import Moved
-from sweeper.scaling.names import layer_of
-from sweeper.scaling.spec import Role
-from sweeper.transfer.check import CheckRule
-from sweeper.transfer.estimate import Estimate
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import Role, layer_of
+from sweeper.transfer.curve import UNKNOWN, Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import encode
 
-Answer = Literal["pass", "cannot say", "fail"]
-ANSWERS: tuple[Answer, ...] = ("pass", "cannot say", "fail")
+if TYPE_CHECKING:  # it brings torch
+    from sweeper.measure.coordinates import ModuleMeasurement
+
+CheckAnswer = Literal["pass", "cannot say", "fail"]
+CHECK_ANSWERS: tuple[CheckAnswer, ...] = ("pass", "cannot say", "fail")
 """From good to bad."""
-Runs = Mapping[Size, Sequence[Sequence[Moved]]]
-"""What was measured, by size: a run a seed, each the list of its modules."""
+Quantity = Literal["output", "change", "direct"]
+Runs = Mapping[Size, Sequence[Sequence["ModuleMeasurement"]]]
+"""What was measured, by size: for each seed the list of modules."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRule:
+    """The runs of `sweeper check`, and the threshold of its coordinate check.
+
+    - `seeds` runs are trained at every size, from seed `seed` on. Each takes `steps` steps on one
+      batch of `batch` sequences, at the fraction `share` of eta: real runs begin with a warm-up
+      too, and at all of eta the first steps are noise.
+    - `eta` (log2) replaces the study's, or the space's default.
+    - A slope passes when its interval lies within `threshold` of theory's. Theory's slopes are
+      multiples of 1/2, and the default is half of that.
+    - The scale report (`--scales`) is one run of `scale_steps` steps with seed `seed`, at all of
+      eta.
+    """
+
+    steps: int = 4
+    seeds: int = 8
+    seed: int = 0
+    batch: int = 4
+    share: float = 0.25
+    eta: float | None = None
+    threshold: float = 0.25
+    scale_steps: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        for key in ("steps", "seeds", "batch", "scale_steps"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, getattr(self, key), "at least 1")
+        if self.seed < 0:
+            raise ConfigError("seed", self.seed, "0 or more")
+        if not 0 < self.share <= 1:
+            raise ConfigError("share", self.share, "above 0, at most 1")
+        if not 0 < self.threshold < math.inf:
+            raise ConfigError("threshold", self.threshold, "a positive number")
+        if self.eta is not None and not abs(self.eta) <= 60:
+            raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slope:
-    """A slope over log2 size with its 95 % interval over the seeds, and what came of it.
+    """A slope over log2 size with its 95 % interval over the seeds, and the answer on it.
 
-    `of` is "output" at initialization, "change" after a step, or "own", the part of the change
-    that the module's own parameters make. `values` are the means over seeds of log2 RMS, a size
-    each. `expected` is the theory's slope; `one_sided` tells that only growth is a fault.
+    `quantity` is "output" at initialization, "change" after a step, or "direct", the part of the
+    change that the module's own parameters make. `values` are the means over seeds of log2 RMS,
+    one a size. `expected` is the theory's slope; `one_sided` tells that only growth is a fault.
     """
 
-    of: Literal["output", "change", "own"]
+    quantity: Quantity
     step: int
     values: tuple[float, ...]
     slope: Estimate
     expected: float
     one_sided: bool
-    answer: Answer
+    answer: CheckAnswer
     reason: str
 
     @property
-    def off(self) -> float:
-        """How far the slope is from where it should be; 0 where it may lie."""
+    def deviation(self) -> float:
+        """How far the slope is from where it may lie; +inf where there is no slope."""
         away = self.slope.value - self.expected
         if math.isnan(away):
             return math.inf
@@ -59,51 +100,54 @@ class Slope:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleCheck:
-    """One module's slopes, and the answer: fails with any, passes with all."""
+    """One module's slopes, and the answer: it fails with any of them, and passes with all."""
 
     name: str
     role: Role | None
     slopes: tuple[Slope, ...]
-    answer: Answer
+    answer: CheckAnswer
 
     @property
     def worst(self) -> Slope:
-        """The slope that the answer rests on: of the worst answer, the farthest off."""
-        return max(self.slopes, key=lambda slope: (ANSWERS.index(slope.answer), slope.off))
+        """The slope that the answer rests on: of the worst answer, the one that deviates most."""
+        return max(self.slopes, key=lambda one: (CHECK_ANSWERS.index(one.answer), one.deviation))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateCheck:
-    """The answer along one axis. `origins` are failing modules whose own parameters fail."""
+    """The answer along one axis. `origins` are the modules whose direct change fails."""
 
     axis: str
     sizes: tuple[int, ...]
     steps: int
     modules: tuple[ModuleCheck, ...]
-    answer: Answer
+    answer: CheckAnswer
     origins: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        found: dict[str, Any] = encode(asdict(self))
-        return found
+        record: dict[str, Any] = encode(asdict(self))
+        return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CoordinateCheck:
-        """Inverse of `to_json`; one of `files.BROKEN` when the record is none."""
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when the record is none."""
         sizes = tuple(map(int, record["sizes"]))
-        modules = tuple(_read_module(module, len(sizes)) for module in record["modules"])
-        origins = tuple(map(str, record["origins"]))
-        own = {"sizes": sizes, "modules": modules, "origins": origins}
-        if not sizes or not modules or record["answer"] not in ANSWERS:
+        typed: dict[str, Any] = {
+            "sizes": sizes,
+            "steps": int(record["steps"]),
+            "modules": tuple(_read_module(module, len(sizes)) for module in record["modules"]),
+            "origins": tuple(map(str, record["origins"])),
+        }
+        if not sizes or not typed["modules"] or record["answer"] not in CHECK_ANSWERS:
             raise ValueError("no coordinate check")
-        return cls(**{**record, **own, "steps": int(record["steps"])})
+        return cls(**{**record, **typed})
 
 
 def _read_module(record: Mapping[str, Any], sizes: int) -> ModuleCheck:
     """A module from JSON; it has slopes over as many sizes as the check."""
     slopes = tuple(_read_slope(slope) for slope in record["slopes"])
-    if record["answer"] not in ANSWERS or {len(slope.values) for slope in slopes} != {sizes}:
+    if record["answer"] not in CHECK_ANSWERS or {len(one.values) for one in slopes} != {sizes}:
         raise ValueError("no module of a coordinate check")
     role = record["role"] and Role(record["role"])
     return ModuleCheck(**{**record, "role": role, "slopes": slopes})
@@ -111,158 +155,161 @@ def _read_module(record: Mapping[str, Any], sizes: int) -> ModuleCheck:
 
 def _read_slope(record: Mapping[str, Any]) -> Slope:
     """A slope from JSON."""
-    own: dict[str, Any] = {
+    typed: dict[str, Any] = {
+        "step": int(record["step"]),
         "values": tuple(map(float, record["values"])),
         "slope": Estimate(**{key: float(value) for key, value in record["slope"].items()}),
         "expected": float(record["expected"]),
     }
-    if record["answer"] not in ANSWERS:
+    if record["answer"] not in CHECK_ANSWERS:
         raise ValueError("no answer of a coordinate check")
-    return Slope(**{**record, **own, "step": int(record["step"])})
+    return Slope(**{**record, **typed})
 
 
-def check(
+def check_coordinates(
     axis: str, runs: Runs, rule: CheckRule, intended: Mapping[Role, float] | None = None
 ) -> CoordinateCheck:
     """Judge what was measured along `axis`, "width" or "depth".
 
     Over the width every module that all sizes have is judged: its output at initialization, its
-    change after the first and the last step, and its own parameters' part of the last.
-    Exceptions:
+    change after the first and the last step, and the direct part of the last change. Exceptions:
 
-    - A module with parameters must move by them: of its change as a whole, which may shrink
-      with what moved before it, only growth is a fault.
-    - An output of as many entries at any width (logits) may begin as small as it likes: of it
-      and its change, too, only growth is a fault.
+    - A module with parameters must move by them. Its whole change may also shrink together with
+      its input's, so there only growth is a fault.
+    - An output with as many entries at any width (logits) may begin as small as it likes, so
+      there only growth of the output and of its change is a fault.
     - `intended` are exponents by which changes of a role's modules shrink on purpose; what runs
-      before any hidden weight shrinks with its embeddings. As their share of what comes after
-      fades, whole changes are then judged for growth alone, all of them.
+      before any hidden weight shrinks with its embeddings. What comes after gets less and less
+      from them, so with any intended exponent only growth is a fault of whole changes.
 
-    Over the depth the modules outside of layers are judged: a layer's own share must fall as
-    there are more of them, and only their sum is of order 1.
+    Over the depth only the modules outside of layers are judged: a layer's contribution must
+    fall as there are more of them, and only their sum is of order 1.
     """
     sizes = sorted(runs)
-    names = [moved.name for moved in runs[sizes[0]][0]]
-    early = _before_hidden(runs[sizes[0]][0])
+    first_run = runs[sizes[0]][0]
+    early = _before_hidden(first_run)
     wanted = intended if intended and axis == "width" else {}
+    log_sizes = [math.log2(getattr(size, axis)) for size in sizes]
     modules = []
-    for name in names:
+    for name in (measured.name for measured in first_run):
         if axis == "depth" and layer_of(name) is not None:
             continue
-        table = [[_named(run, name) for run in runs[size]] for size in sizes]
-        if all(moved is not None for row in table for moved in row):
-            known = [[moved for moved in row if moved is not None] for row in table]
-            scale = [math.log2(getattr(size, axis)) for size in sizes]
-            at = wanted.get(Role.EMBEDDING, 0.0) if name in early else 0.0
-            few = axis == "width" and known[0][0].entries == known[-1][0].entries
-            fixed = few and len(sizes) > 1
-            modules.append(_module(scale, known, rule, at, fixed=fixed, fading=bool(wanted)))
-    answers = [module.answer for module in modules]
+        table = [[one for run in runs[size] for one in run if one.name == name] for size in sizes]
+        if any(len(row) < len(runs[size]) for row, size in zip(table, sizes, strict=True)):
+            continue  # a module that not all sizes have
+        expected = wanted.get(Role.EMBEDDING, 0.0) if name in early else 0.0
+        same_entries = table[0][0].entries == table[-1][0].entries
+        fixed = axis == "width" and same_entries and len(sizes) > 1
+        modules.append(
+            _check_module(log_sizes, table, rule, expected, fixed=fixed, fading=bool(wanted))
+        )
     return CoordinateCheck(
         axis=axis,
         sizes=tuple(getattr(size, axis) for size in sizes),
         steps=rule.steps,
         modules=tuple(modules),
-        answer=_worst(answers),
-        origins=tuple(module.name for module in modules if _originates(module)),
+        answer=_worst([module.answer for module in modules]),
+        # What comes after such a module fails because of it.
+        origins=tuple(
+            module.name
+            for module in modules
+            if any(one.quantity == "direct" and one.answer == "fail" for one in module.slopes)
+        ),
     )
 
 
-def _before_hidden(run: Sequence[Moved]) -> set[str]:
+def _before_hidden(run: Sequence[ModuleMeasurement]) -> set[str]:
     """Modules that last return before any hidden weight has taken part."""
-    found: set[str] = set()
-    for moved in run:
-        if moved.role is Role.HIDDEN:
+    names: set[str] = set()
+    for measured in run:
+        if measured.role is Role.HIDDEN:
             break
-        found.add(moved.name)
-    return found
+        names.add(measured.name)
+    return names
 
 
-def _named(run: Sequence[Moved], name: str) -> Moved | None:
-    return next((moved for moved in run if moved.name == name), None)
-
-
-def _module(
-    scale: Sequence[float],
-    table: Sequence[Sequence[Moved]],
+def _check_module(
+    log_sizes: Sequence[float],
+    table: Sequence[Sequence[ModuleMeasurement]],
     rule: CheckRule,
     expected: float,
     *,
     fixed: bool,
     fading: bool,
 ) -> ModuleCheck:
-    """`table` has the module's measurements, a row a size with a column a seed."""
+    """One module; `table` has its measurements, a row a size with a column a seed.
+
+    `fixed`: its output has as many entries at any size; `fading`: changes shrink on purpose.
+    """
     first = table[0][0]
-    growth = fixed or fading or bool(first.own)
-    slopes = [_slope("output", 0, scale, [[m.rms for m in row] for row in table], rule, 0.0, fixed)]
+    growth = fixed or fading or bool(first.direct_changes)
+    outputs = [[one.rms for one in row] for row in table]
+    slopes = [_slope("output", 0, log_sizes, outputs, rule, 0.0, fixed)]
     for step in sorted({1, rule.steps}):
-        changes = [[m.changes[step - 1] for m in row] for row in table]
-        slopes.append(_slope("change", step, scale, changes, rule, expected, growth))
-        if first.own and step == rule.steps:
-            own = [[m.own[step - 1] for m in row] for row in table]
-            slopes.append(_slope("own", step, scale, own, rule, expected, False))
+        changes = [[one.changes[step - 1] for one in row] for row in table]
+        slopes.append(_slope("change", step, log_sizes, changes, rule, expected, growth))
+    if first.direct_changes:
+        direct = [[one.direct_changes[-1] for one in row] for row in table]
+        slopes.append(_slope("direct", rule.steps, log_sizes, direct, rule, expected, False))
     answer = _worst([slope.answer for slope in slopes])
     return ModuleCheck(name=first.name, role=first.role, slopes=tuple(slopes), answer=answer)
 
 
 def _slope(
-    of: Literal["output", "change", "own"],
+    quantity: Quantity,
     step: int,
-    scale: Sequence[float],
+    log_sizes: Sequence[float],
     table: Sequence[Sequence[float]],
     rule: CheckRule,
     expected: float,
     one_sided: bool,
 ) -> Slope:
-    """The slope of log2 of `table` [sizes][seeds] over `scale`, judged."""
+    """The slope of log2 of `table` [sizes][seeds] over `log_sizes`, judged."""
     values = np.array(table, dtype=np.float64)
-    if not values.any():
-        found, logs = Estimate(value=0.0, low=0.0, high=0.0), np.full(len(scale), -math.inf)
-        answer: tuple[Answer, str] = ("pass", "never moves" if step else "zero")
-    elif not np.isfinite(values).all() or not values.all():
-        found, logs = UNKNOWN, np.full(len(scale), math.nan)
-        answer = _broken(values)
+    slope, logs = UNKNOWN, np.full(len(log_sizes), math.nan)
+    verdict: tuple[CheckAnswer, str]
+    if not values.any():  # a weight that is frozen, or a bias that begins at 0
+        slope, logs = Estimate(value=0.0, low=0.0, high=0.0), np.full(len(log_sizes), -math.inf)
+        verdict = "pass", "never moves" if step else "zero"
+    elif not np.isfinite(values).all():
+        verdict = "fail", "not finite"
+    elif not values.all():
+        verdict = "cannot say", "zero at some sizes"
     else:
         logs = np.log2(values).mean(1)
-        found = _fitted(np.array(scale), np.log2(values))
-        answer = judge(found, expected, rule.threshold, one_sided=one_sided)
+        slope = _fit_slope(np.array(log_sizes), np.log2(values))
+        verdict = judge_slope(slope, expected, rule.threshold, one_sided=one_sided)
     return Slope(
-        of=of,
+        quantity=quantity,
         step=step,
         values=tuple(map(float, logs)),
-        slope=found,
+        slope=slope,
         expected=expected,
         one_sided=one_sided,
-        answer=answer[0],
-        reason=answer[1],
+        answer=verdict[0],
+        reason=verdict[1],
     )
 
 
-UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
+def _fit_slope(log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> Estimate:
+    """The mean of the least-squares slopes of every seed's `logs` [sizes, seeds].
 
-
-def _broken(values: np.ndarray[Any, Any]) -> tuple[Answer, str]:
-    """What is to be said of numbers that have no logarithm."""
-    if not np.isfinite(values).all():
-        return "fail", "not finite"
-    return "cannot say", "zero at some sizes"
-
-
-def _fitted(scale: np.ndarray[Any, Any], logs: np.ndarray[Any, Any]) -> Estimate:
-    """Least squares for every seed of `logs` [sizes, seeds]; mean and Student's interval."""
-    if len(scale) < 2:
+    The interval is Student's over the seeds. Residuals about one common line would not do: all
+    sizes share a seed's batch, so their points are not independent.
+    """
+    if len(log_sizes) < 2:
         return UNKNOWN
-    centred = scale - scale.mean()
+    centred = log_sizes - log_sizes.mean()
     slopes = centred @ logs / float(centred @ centred)
     count = len(slopes)
     half = math.inf
     if count > 1:
-        half = student(count - 1) * float(slopes.std(ddof=1)) / math.sqrt(count)
-    middle = float(slopes.mean())
-    return Estimate(value=middle, low=middle - half, high=middle + half)
+        half = student_quantile(count - 1) * float(slopes.std(ddof=1)) / math.sqrt(count)
+    mean = float(slopes.mean())
+    return Estimate(value=mean, low=mean - half, high=mean + half)
 
 
-def student(freedom: int) -> float:
+def student_quantile(freedom: int) -> float:
     """The 97.5 % quantile of Student's t: exact for 1 and 2 degrees of freedom.
 
     Beyond, Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5), within 1 %.
@@ -280,9 +327,9 @@ def student(freedom: int) -> float:
     return z + math.fsum(term / freedom ** (i + 1) for i, term in enumerate(terms))
 
 
-def judge(
+def judge_slope(
     slope: Estimate, expected: float, threshold: float, *, one_sided: bool
-) -> tuple[Answer, str]:
+) -> tuple[CheckAnswer, str]:
     """Pass: the interval lies within `threshold` of `expected`; fail: it lies beyond it."""
     low, high = slope.low - expected, slope.high - expected
     if low > threshold:
@@ -294,10 +341,5 @@ def judge(
     return "cannot say", "interval too wide"
 
 
-def _worst(answers: Sequence[Answer]) -> Answer:
-    return max(answers, key=ANSWERS.index, default="cannot say")
-
-
-def _originates(module: ModuleCheck) -> bool:
-    """Whether the module's own parameters fail: what comes after it fails because of it."""
-    return any(slope.of == "own" and slope.answer == "fail" for slope in module.slopes)
+def _worst(answers: Sequence[CheckAnswer]) -> CheckAnswer:
+    return max(answers, key=CHECK_ANSWERS.index, default="cannot say")

@@ -1,41 +1,187 @@
-"""The optimum of a measured learning-rate curve, with intervals from its own noise."""
+"""The optimum and the basin of a measured learning-rate curve, with intervals from its noise."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.transfer.basin import Basin, basin
-from sweeper.transfer.estimate import Estimate
 from sweeper.transfer.ladder import SizeCurve
-from sweeper.transfer.parabola import NEAR, Parabolas, reach
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""
 
 BIAS = 0.04
-"""Standard error in log2 of any optimum beside its noise: curves are no exact parabolas.
+"""Standard error, in log2, by which a parabola misplaces the optimum of a real curve.
 
-A slope that is half as steep again on one side moves the fit by so much. Two sizes' curves are
-alike, so that their shift is free of it."""
+A loss that rises half as steeply again on one side of the optimum moves the fit by that much. No
+noise shows it, so an optimum's interval adds it. A shift between two sizes does not: their curves
+have nearly the same shape, and the bias cancels."""
+
+FIT_RADIUS = 1.0
+"""A parabola is fitted to the points within this distance, in log2, of the lowest one."""
+
+BASIN_TOLERANCE = 0.01
+"""A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
+
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+"""Its multiples, modulo 1, spread evenly over [0, 1) for any number of draws."""
+
+SAME_ETA = 1e-9
+"""Values of log2 eta that differ by less are the same grid point."""
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class Estimate:
+    """A value with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def from_draws(cls, value: float, draws: Array) -> Estimate:
+        """`value` with the 2.5 and 97.5 percentiles of its bootstrap draws."""
+        # "nearest" takes a draw itself: interpolating would mix in draws that are infinite.
+        low, high = np.percentile(draws, [2.5, 97.5], method="nearest")
+        return cls(value=value, low=min(float(low), value), high=max(float(high), value))
+
+    def without_interval(self, low: float = -math.inf) -> Estimate:
+        """The value with an interval from `low` to +inf, for a noise that is unknown."""
+        return Estimate(value=self.value, low=low, high=math.inf)
+
+
+UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basin:
+    """The ends of the basin as far as it was measured, and its width, all in log2 eta.
+
+    Where the curve ends within the basin, the width is a lower bound and its interval reaches
+    +inf. Beside a point that diverged, the interval reaches that point.
+    """
+
+    low_log2: float
+    high_log2: float
+    width_log2: Estimate
+
+
+UNKNOWN_BASIN = Basin(low_log2=math.nan, high_log2=math.nan, width_log2=UNKNOWN)
+
+
+@dataclass(frozen=True, eq=False)
+class Parabolas:
+    """Rows of losses [row, eta] at ascending `etas` (log2), +inf where runs diverged.
+
+    All rows are finite at the same points. `lowest` is the index of each row's lowest point.
+    `coefficients` [3, row] are those of the least-squares parabola near it, in the distance from
+    it; NaN where fewer than three points are finite, the lowest point is at an end, or the
+    parabola opens downwards.
+    """
+
+    etas: Array
+    losses: Array
+    lowest: Index
+    coefficients: Array
+
+    @classmethod
+    def through(cls, etas: Array, losses: Array) -> Parabolas:
+        """Fit every row near its lowest point.
+
+        Only near it: further out real curves are no parabolas, and points there would bend the
+        fit. Rows with the same lowest point share their design matrix, so one call fits them all.
+        """
+        lowest: Index = losses.argmin(axis=1)
+        coefficients = np.full((3, len(losses)), math.nan)
+        for index in set(lowest.tolist()) - {0, len(etas) - 1}:
+            distances, rows = etas - etas[index], lowest == index
+            near = np.isfinite(losses[0]) & (np.abs(distances) <= _radius(etas, index, FIT_RADIUS))
+            if near.sum() >= 3:
+                near_losses = losses[np.ix_(rows, near)]
+                coefficients[:, rows] = np.polyfit(distances[near], near_losses.T, 2)
+        coefficients[:, coefficients[0] <= 0] = math.nan
+        return cls(etas, losses, lowest, coefficients)
+
+    @cached_property
+    def minima(self) -> tuple[Array, Array, Array]:
+        """Every row's safe optimum (log2 eta), its loss there, and its free optimum.
+
+        Both optima lie between the neighbours of the lowest point: a vertex further away would
+        contradict what was measured there. The safe one also keeps off a neighbour that
+        diverged. Without a parabola the safe optimum is the lowest point itself; the free ones
+        spread over the whole range between its neighbours, since no point excludes any of it.
+        """
+        (a, b, c), etas, lowest = self.coefficients, self.etas, self.lowest
+        neighbours = [np.clip(lowest + side, 0, len(etas) - 1) for side in (-1, 1)]
+        left, right = (etas[index] - etas[lowest] for index in neighbours)
+        vertex = -b / (2 * a)
+        fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
+        spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
+        free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
+        finite = np.isfinite(self.losses[0])
+        low, high = (
+            np.where(finite[index], end, 0.0)
+            for index, end in zip(neighbours, (left, right), strict=True)
+        )
+        safe = np.where(fitted, np.clip(vertex, low, high), 0.0)
+        loss = np.where(fitted, (a * safe + b) * safe + c, self.losses.min(axis=1))
+        return etas[lowest] + safe, loss, etas[lowest] + free
+
+    def loss_gaps(self, at: Array) -> tuple[Array, Array]:
+        """Bounds, lower and upper, on every row's loss at its eta of `at` above its minimum.
+
+        Between two finite points the loss is the chord, or the parabola where that is lower, and
+        both bounds agree. Beside a point that diverged and past the ends, the loss of the last
+        point is the lower bound and the upper one is +inf. No bound is below 0.
+        """
+        etas, losses, last = self.etas, self.losses, len(self.etas) - 1
+        above = np.searchsorted(etas, at - SAME_ETA)
+        on_grid = np.abs(etas[np.minimum(above, last)] - at) <= SAME_ETA
+        i, j = np.clip(above - ~on_grid, 0, last), np.minimum(above, last)
+        left, right = (np.take_along_axis(losses, k[:, None], 1)[:, 0] for k in (i, j))
+        low, high = np.minimum(left, right), np.maximum(left, right)
+        high[(i == j) & ~on_grid] = math.inf
+        inner = (i < j) & np.isfinite(high)
+        progress = (at - etas[i])[inner] / (etas[j] - etas[i])[inner]
+        chord = (1 - progress) * left[inner] + progress * right[inner]
+        low[inner] = high[inner] = np.fmin(chord, self._values(at)[inner])
+        least = self.minima[1]
+        return np.maximum(0.0, low - least), np.maximum(0.0, high - least)
+
+    def _values(self, at: Array) -> Array:
+        """Every row's parabola at its eta; NaN beyond the points that it was fitted to."""
+        a, b, c = self.coefficients
+        x = at - self.etas[self.lowest]
+        near = np.abs(x) <= _radius(self.etas, self.lowest, FIT_RADIUS)
+        return np.where(near, (a * x + b) * x + c, math.nan)
+
+
+def _radius(etas: Array, lowest: Index | int, distance: float) -> Array:
+    """`distance` from the lowest point, or that of its neighbours where the grid is coarser."""
+    left, right = (etas[np.clip(lowest + side, 0, len(etas) - 1)] for side in (-1, 1))
+    spacing = np.maximum(etas[lowest] - left, right - etas[lowest])
+    radius: Array = np.maximum(distance, spacing) + SAME_ETA
+    return radius
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveFit:
     """What one curve says: its optimum (log2 eta), least loss and basin, and bootstrap draws.
 
-    `loss` is that of a mean over seeds, its interval that of the mean over all seeds there are.
-    `regret` is the loss in nats by training at the transferred eta instead of the optimum.
-    `at_end` tells that the lowest point is the first or last of the curve, so that the optimum
-    is only a bound; `noise` is the standard deviation of a run in nats, NaN where there are too
-    few seeds or finite points to tell: all intervals but the basin's are then infinite.
-    `optimum_draws` keep off a point that diverged, as a plan must; `place_draws` say where the
-    optimum may be, up to that point.
+    `loss` is that of the mean over the seeds; its interval is for the mean over all possible
+    seeds. `regret` is the loss in nats from training at the transferred eta instead of the
+    optimum. `at_end` tells that the lowest point is the first or last of the curve, so that the
+    optimum is only a bound. `noise` is the standard deviation of a run in nats; it is NaN where
+    too few seeds or finite points show it, and all intervals but the basin's are then infinite.
+    `safe_optimum_draws` keep off a point that diverged, as a plan must; `free_optimum_draws` may
+    reach that point, as the true optimum may. Neither has the `BIAS`.
     """
 
     curve: SizeCurve
@@ -45,73 +191,92 @@ class Fit:
     basin: Basin
     at_end: bool
     noise: float
-    optimum_draws: Array
-    place_draws: Array
+    safe_optimum_draws: Array
+    free_optimum_draws: Array
     parabolas: Parabolas
 
-    def cost(self, eta: float, draws: Array | None = None) -> Estimate:
+    def loss_gap(self, eta: float, draws: Array | None = None) -> Estimate:
         """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
 
-        `draws` [DRAWS] of eta carry its own uncertainty into the interval. Where the curve was
-        not measured, the value is the least that it can be and the interval reaches +inf.
+        `draws` [DRAWS] of eta carry the uncertainty of eta into the interval. Where the curve was
+        not measured, the value is a lower bound and the interval reaches +inf.
         """
-        where = np.full(len(self.optimum_draws), eta) if draws is None else draws
-        lows, highs = self.parabolas.above(np.append(eta, where))
-        low, high = (Estimate.of(float(side[0]), side[1:]) for side in (lows, highs))
-        found = Estimate(value=low.value, low=low.low, high=high.high)
-        return found.unsure(0.0) if self.unsure and math.isfinite(low.value) else found
+        drawn_etas = np.full(len(self.safe_optimum_draws), eta) if draws is None else draws
+        bounds = self.parabolas.loss_gaps(np.append(eta, drawn_etas))
+        low, high = (Estimate.from_draws(float(bound[0]), bound[1:]) for bound in bounds)
+        gap = Estimate(value=low.value, low=low.low, high=high.high)
+        return gap.without_interval(0.0) if self.noise_unknown and math.isfinite(gap.value) else gap
 
     @property
-    def unsure(self) -> bool:
-        """Whether the noise is unknown, so that there are no intervals."""
+    def noise_unknown(self) -> bool:
+        """Whether there are no intervals, for want of seeds or finite points."""
         return math.isnan(self.noise)
 
 
-def fit(curve: SizeCurve, transferred: float) -> Fit | None:
+def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
     """Fit a parabola around the lowest point; None when no point of the curve is finite.
 
-    The noise of a point is estimated from the residuals of losses after removing the mean of
-    every eta and of every seed (all points share their seeds, and a seed's common offset moves
-    no optimum); the intervals come from refitting with noise drawn afresh.
+    The intervals are a parametric bootstrap: the fit is repeated with noise drawn afresh. The
+    seeds themselves are not resampled, since two of them have but three outcomes.
     """
     etas = np.array(sorted(curve.losses))
     runs = np.array([curve.losses[float(eta)] for eta in etas])
     means = runs.mean(axis=1)
     if not np.isfinite(means).any():
         return None
-    best = int(np.argmin(means))
-    near = _near(etas, runs, best)
-    noise, freedom = _noise(near)
-    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent.
+    lowest = int(np.argmin(means))
+    near = np.abs(etas - etas[lowest]) <= _radius(etas, lowest, 2 * FIT_RADIUS)
+    near_runs = runs[np.isfinite(runs).all(axis=1) & near]
+    noise, freedom = _noise(near_runs)
+    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
+    # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
-    draws = means + _disturbances(generator, runs.shape, noise, freedom)
+    draws = means + _noise_draws(generator, runs.shape, noise, freedom)
+    # Row 0 holds the measured means and gives the values; the other rows give the intervals.
     parabolas = Parabolas.through(etas, np.vstack([means, draws]))
-    places, heights, free = parabolas.minima
-    loss_draws = heights[1:] + _offsets(generator, near, noise)
-    found = Fit(
+    safe, losses, free = parabolas.minima
+    loss_draws = losses[1:] + _offset_draws(generator, near_runs, noise)
+    optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
+    fit = CurveFit(
         curve=curve,
-        optimum=Estimate.of(float(places[0]), free[1:] + generator.normal(0.0, BIAS, DRAWS)),
-        loss=Estimate.of(float(heights[0]), loss_draws),
+        optimum=Estimate.from_draws(float(safe[0]), optimum_draws),
+        loss=Estimate.from_draws(float(losses[0]), loss_draws),
         regret=Estimate(value=0.0, low=0.0, high=0.0),
-        basin=basin(etas, parabolas.rows, places, heights),
-        at_end=best in (0, len(etas) - 1),
+        basin=_basin(parabolas),
+        at_end=lowest in (0, len(etas) - 1),
         noise=noise,
-        optimum_draws=places[1:],
-        place_draws=free[1:],
+        safe_optimum_draws=safe[1:],
+        free_optimum_draws=free[1:],
         parabolas=parabolas,
     )
-    if found.unsure:
-        found = replace(found, optimum=found.optimum.unsure(), loss=found.loss.unsure())
-    return replace(found, regret=found.cost(transferred))
+    if fit.noise_unknown:
+        optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()
+        fit = replace(fit, optimum=optimum, loss=loss)
+    return replace(fit, regret=fit.loss_gap(transferred))
 
 
-def _disturbances(
+def _noise(runs: Array) -> tuple[float, int]:
+    """Standard deviation of one run [eta, seed], and its degrees of freedom; NaN, 0 if too few.
+
+    The residual of a two-way table: every eta's mean is the curve itself, and every seed's mean
+    is an offset that all its points share. Such an offset moves no optimum, so it is no noise.
+    """
+    points, seeds = runs.shape
+    freedom = (points - 1) * (seeds - 1)
+    if freedom < 1:
+        return math.nan, 0
+    residual = runs - runs.mean(1, keepdims=True) - runs.mean(0, keepdims=True) + runs.mean()
+    return float(np.sqrt((residual**2).sum() / freedom)), freedom
+
+
+def _noise_draws(
     generator: np.random.Generator, shape: tuple[int, int], noise: float, freedom: int
 ) -> Array:
-    """What `noise` may add to the mean of every point, one row a draw; zeros if it is unknown.
+    """Noise of the mean at every point [DRAWS, point]; zeros if `noise` is unknown.
 
-    Each row has a noise of its own, for `noise` is an estimate of few degrees of freedom: taken
-    together the rows are Student's t.
+    `noise` is itself estimated from few degrees of freedom. So each row first draws its own noise
+    level from the chi-squared distribution of that estimate: over all rows the result is
+    Student's t, not normal.
     """
     points, seeds = shape
     if math.isnan(noise):
@@ -120,30 +285,57 @@ def _disturbances(
     return generator.normal(0.0, 1.0, (DRAWS, points)) * spread
 
 
-def _offsets(generator: np.random.Generator, near: Array, noise: float) -> Array:
-    """What the choice of seeds may add to the loss of every draw: their common offset."""
-    seeds = near.shape[1]
+def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
+    """What other seeds would add to the loss [DRAWS]: the error of the mean of their offsets.
+
+    `_noise` takes the seeds' common offsets out, since they move no optimum. They do move the
+    loss.
+    """
+    seeds = runs.shape[1]
     if math.isnan(noise):
         return np.zeros(DRAWS)
-    error = float(near.mean(0).std(ddof=1)) / math.sqrt(seeds)
+    error = float(runs.mean(0).std(ddof=1)) / math.sqrt(seeds)
     return error * generator.standard_t(seeds - 1, DRAWS)
 
 
-def _near(etas: Array, runs: Array, best: int) -> Array:
-    """The points near the lowest, all of whose runs are finite [eta, seed]."""
-    close = np.abs(etas - etas[best]) <= reach(etas, best, 2 * NEAR)
-    found: Array = runs[np.isfinite(runs).all(axis=1) & close]
-    return found
+def _basin(parabolas: Parabolas) -> Basin:
+    """The basin of the first row, and its interval from the others, the bootstrap draws."""
+    etas, losses, (optima, least, _) = parabolas.etas, parabolas.losses, parabolas.minima
+    limits = BASIN_TOLERANCE * np.abs(least)
+    right, far_right = _basin_end(etas, losses, optima, least, limits)
+    # The left end is the right end of the mirrored curve.
+    left, far_left = _basin_end(-etas[::-1], losses[:, ::-1], -optima, least, limits)
+    narrow, wide = right + left, far_right + far_left
+    width = Estimate(
+        value=float(narrow[0]),
+        low=Estimate.from_draws(float(narrow[0]), narrow[1:]).low,
+        high=Estimate.from_draws(float(wide[0]), wide[1:]).high,
+    )
+    return Basin(low_log2=-float(left[0]), high_log2=float(right[0]), width_log2=width)
 
 
-def _noise(part: Array) -> tuple[float, int]:
-    """Standard deviation of one run around its (eta, seed) means, and its degrees of freedom.
+def _basin_end(
+    etas: Array, losses: Array, optima: Array, least: Array, limits: Array
+) -> tuple[Array, Array]:
+    """Where each row rises by its limit to the right of its optimum: at least, and at most.
 
-    NaN where the runs [eta, seed] are too few.
+    Walks from point to point. Between two of them the square root of the rise is interpolated
+    linearly, which is exact for a parabola with its minimum at the optimum.
     """
-    rows, columns = part.shape
-    freedom = (rows - 1) * (columns - 1)
-    if freedom < 1:
-        return math.nan, 0
-    residual = part - part.mean(1, keepdims=True) - part.mean(0, keepdims=True) + part.mean()
-    return float(np.sqrt((residual**2).sum() / freedom)), freedom
+    last_eta, last_root = optima.copy(), np.zeros_like(optima)
+    nearest, farthest = optima.copy(), np.full_like(optima, math.inf)
+    inside, target = np.ones(len(losses), dtype=bool), np.sqrt(limits)
+    for eta, column in zip(etas, losses.T, strict=True):
+        root = np.sqrt(np.maximum(column - least, 0.0))
+        reached = inside & (eta > optima + SAME_ETA)
+        leaves = reached & (root > target)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            progress = np.where(np.isfinite(root), (target - last_root) / (root - last_root), 0.0)
+            crossing = last_eta + progress * (eta - last_eta)
+        nearest[leaves] = crossing[leaves]
+        farthest[leaves] = np.where(np.isfinite(root), nearest, eta)[leaves]
+        inside &= ~leaves
+        stays = reached & ~leaves
+        last_eta[stays], last_root[stays] = eta, root[stays]
+    nearest[inside] = last_eta[inside]
+    return nearest, farthest

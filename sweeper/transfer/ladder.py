@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import LineRule, LineState, replay
+from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import Point
 from sweeper.trial import Axis, Log2Hps
 
-Value = Callable[[Point], float | None]
-"""The objective of a point at one size, None while it is not known."""
+LossLookup = Callable[[Point], float | None]
+"""The loss of a run at one size, None while it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -26,14 +26,14 @@ class Size:
     def __str__(self) -> str:
         return f"width {self.width}, depth {self.depth}"
 
-    def train(self) -> Mapping[str, int]:
-        """The settings of the training that it sets in place of the study's."""
+    def train_overrides(self) -> Mapping[str, int]:
+        """The settings of the training that it replaces, under their names in `train`."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LadderSize(Size):
-    """A step of a ladder: a size, and how many examples a step and steps it is trained for."""
+    """A size on a ladder, with the batch size and the number of steps that it is trained with."""
 
     batch_size: int
     steps: int
@@ -41,34 +41,34 @@ class LadderSize(Size):
     def __str__(self) -> str:
         return f"{super().__str__()}, batch size {self.batch_size}, {self.steps} steps"
 
-    def train(self) -> Mapping[str, int]:
-        """Batch size and steps, under their names in `train`."""
+    def train_overrides(self) -> Mapping[str, int]:
+        """Batch size and steps."""
         return {"batch_size": self.batch_size, "steps": self.steps}
 
 
-AXES = {"width": "widths", "depth": "depths", "batch_size": "batches", "steps": "steps"}
-"""What a ladder may climb, and the key of its values in `transfer`."""
-SEVERAL = "size"
-"""The axis of the ladder `transfer.sizes`, on which several of these change at once."""
-UNSCALED = ("batch_size", "steps")
+LADDER_AXES = {"width": "widths", "depth": "depths", "batch_size": "batches", "steps": "steps"}
+"""What changes along a ladder, and the key of its values in `transfer`."""
+JOINT_AXIS = "size"
+"""The axis of the ladder `transfer.sizes`, along which several of these change at once."""
+UNSCALED_AXES = ("batch_size", "steps")
 """Axes that no parameterization has a rule for: the learning rate is transferred as it is."""
 
 
-def named(size: Size, axis: str) -> str:
-    """A step in words by its place on the ladder: width 64, batch size 32."""
-    return str(size) if axis == SEVERAL else f"{axis.replace('_', ' ')} {getattr(size, axis)}"
+def describe_size(size: Size, axis: str) -> str:
+    """A size of the ladder over `axis` in words: width 64, batch size 32."""
+    return str(size) if axis == JOINT_AXIS else f"{axis.replace('_', ' ')} {getattr(size, axis)}"
 
 
-def place(size: Mapping[str, Any], axis: str) -> str:
-    """The same for a column of that name: 64, or w64 d4 b32 s1000 where several change."""
-    if axis == SEVERAL:
-        return " ".join(f"{key[0]}{size[key]}" for key in AXES)
+def label_size(size: Mapping[str, Any], axis: str) -> str:
+    """The cell of a size in a column headed `axis`: 64, or w64 d4 b32 s1000 for `JOINT_AXIS`."""
+    if axis == JOINT_AXIS:
+        return " ".join(f"{key[0]}{size[key]}" for key in LADDER_AXES)
     return str(size[axis])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """A step of the ladder `transfer.sizes`: what it sets; the rest is the base's."""
+class SizeOverrides:
+    """An entry of `transfer.sizes`: what differs from the base; None where nothing does."""
 
     width: int | None = None
     depth: int | None = None
@@ -82,27 +82,32 @@ class Step:
                 raise ConfigError(key, value, "a size of at least 1")
 
     def given(self) -> Mapping[str, int]:
-        """What it sets."""
+        """What differs, by name."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LadderRule:
-    """The ladders to train, how their curves over eta are laid, and the verdict's thresholds.
+    """The ladders to train, the grid of each learning-rate curve, and the verdict's thresholds.
 
-    `steps` is the ladder over training steps, `sizes` one on which several change at once; `span`
-    and `step` are in log2 eta. `along` names another hyperparameter to lay the curves along, eta
-    held at the transferred one. `max_shift` is the largest move of the optimum from the base's
-    (log2), `max_regret` the largest loss by training at the base's optimum, as a share of the
-    size's best loss. `eta` (log2) replaces the study's, in the plan and as the curves' centre.
-    `correct` lets the plan use the optimum that the trend over width predicts.
+    - `widths`, `depths`, `batches` and `steps` each give a ladder over that axis alone; `sizes`
+      gives one along which several axes change at once. Unnamed axes stay at the base's value.
+    - `along` is the hyperparameter on the curves' horizontal axis. With another one than eta, eta
+      is held at the transferred value.
+    - `seeds` runs are trained at each point. `span` and `step` (log2) are the half-width and the
+      spacing of a curve. A curve whose lowest point is at its end grows by up to `extend` points
+      on that side.
+    - A size holds when its optimum is within `max_shift` (log2) of the base's, and training at
+      the base's optimum loses at most the fraction `max_regret` of the size's least loss.
+    - `eta` (log2) replaces the study's eta in the plan and as the middle of the curves.
+    - `correct` lets the plan use the eta that the trend over width predicts, where warranted.
     """
 
     widths: tuple[int, ...]
     depths: tuple[int, ...] = ()
     batches: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
-    sizes: tuple[Step, ...] = ()
+    sizes: tuple[SizeOverrides, ...] = ()
     along: str = "eta"
     seeds: int = 2
     span: float = 2.0
@@ -115,9 +120,9 @@ class LadderRule:
 
     def __post_init__(self) -> None:
         """Refuse an empty grid and impossible numbers."""
-        if not self.sizes and not any(getattr(self, key) for key in AXES.values()):
+        if not self.sizes and not any(getattr(self, key) for key in LADDER_AXES.values()):
             raise ConfigError("widths", [], "at least one width, as in [64,128,256]")
-        for key in AXES.values():
+        for key in LADDER_AXES.values():
             for value in getattr(self, key):
                 if value < 1:
                     raise ConfigError(key, value, "sizes of at least 1")
@@ -135,55 +140,57 @@ class LadderRule:
             raise ConfigError("correct", True, "false where along is not eta: there is no trend")
 
     def ladders(self, base: LadderSize) -> Mapping[str, list[LadderSize]]:
-        """Rungs by axis, ascending, the base among them; an axis without a second one is none."""
-        found = {}
-        for axis, key in AXES.items():
-            own = getattr(base, axis)
-            rungs = [replace(base, **{axis: value}) for value in {*getattr(self, key), own}]
-            if len(rungs) > 1:
-                found[axis] = sorted(rungs)
-        several = {base, *(replace(base, **step.given()) for step in self.sizes)}
-        if len(several) > 1:
-            found[SEVERAL] = sorted(several)
-        return found
+        """The sizes of every ladder by axis, ascending, the base among them.
 
-    def allowed(self, loss: float) -> float:
-        """The largest cost in nats that is none, at a size whose best loss is `loss`."""
+        An axis without a size beside the base has no ladder.
+        """
+        ladders = {}
+        for axis, key in LADDER_AXES.items():
+            values = {*getattr(self, key), getattr(base, axis)}
+            if len(values) > 1:
+                ladders[axis] = [replace(base, **{axis: value}) for value in sorted(values)]
+        joint = {base, *(replace(base, **overrides.given()) for overrides in self.sizes)}
+        if len(joint) > 1:
+            ladders[JOINT_AXIS] = sorted(joint)
+        return ladders
+
+    def allowed_gap(self, loss: float) -> float:
+        """The largest loss gap, in nats, with which a size holds whose least loss is `loss`."""
         return self.max_regret * abs(loss)
 
     def points_per_line(self) -> int:
         """Values of eta of one size's curve before any extension."""
         return 2 * int(self.span / self.step + 1e-9) + 1
 
-    def line(self, best_log2: Log2Hps, value: Value) -> LineState:
-        """One size's curve around the middle, extended while its optimum is at its end."""
+    def line(self, best_log2: Log2Hps, loss: LossLookup) -> LineState:
+        """One size's curve around `best_log2`, extended while its lowest point is at its end."""
         reach = int(self.span / self.step + 1e-9) * self.step
         centre = best_log2[self.along]
         axis = Axis(low=centre - reach, high=centre + reach, default=centre)
         rule = LineRule(step=self.step, points=self.points_per_line(), extend=self.extend)
 
-        def evaluate(place: float) -> float | None:
-            values = [value(point) for point in self.seeded(best_log2, place)]
-            known = [v for v in values if v is not None]
-            return sum(known) / len(known) if len(known) == len(values) else None
+        def mean_loss(value: float) -> float | None:
+            losses = [loss(point) for point in self.runs_at(best_log2, value)]
+            finished = [one for one in losses if one is not None]
+            return sum(finished) / len(finished) if len(finished) == len(losses) else None
 
-        return replay(rule, axis, evaluate)
+        return replay_line(rule, axis, mean_loss)
 
-    def seeded(self, best_log2: Log2Hps, place: float) -> list[Point]:
-        """The runs of one point of a curve."""
-        hps = Log2Hps({**best_log2, self.along: place})
+    def runs_at(self, best_log2: Log2Hps, value: float) -> list[Point]:
+        """The runs of one point of a curve, one a seed: `along` has `value` (log2)."""
+        hps = Log2Hps({**best_log2, self.along: value})
         return [Point(log2_hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
 
-    def missing(self, best_log2: Log2Hps, value: Value) -> list[Point]:
+    def missing(self, best_log2: Log2Hps, loss: LossLookup) -> list[Point]:
         """Runs that one size's curve still needs."""
-        places = self.line(best_log2, value).missing
-        points = [point for place in places for point in self.seeded(best_log2, place)]
-        return [point for point in points if value(point) is None]
+        values = self.line(best_log2, loss).missing
+        points = [point for value in values for point in self.runs_at(best_log2, value)]
+        return [point for point in points if loss(point) is None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeCurve:
-    """A measured curve: losses by log2 eta (or the rule's `along`), one a seed, +inf: diverged."""
+    """A measured curve: losses by log2 eta (or the rule's `along`), one a seed; +inf: diverged."""
 
     size: Size
     losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)

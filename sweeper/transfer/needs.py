@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose
 
-from sweeper.scaling.names import with_layer
-from sweeper.scaling.spec import ScaledOp
+from sweeper.scaling.spec import ScaledOp, with_layer
 
 DECAY_NEED = (
     "weight decay: the plan's is independent of the learning rate; param_groups hold decay / lr "

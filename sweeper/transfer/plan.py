@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.plugin import call
+from sweeper.plugin import call_checked
 from sweeper.scaling.prescription import AbsorbedParam, Prescription, absorb_multiplier
 from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.transfer.ladder import Size
@@ -100,7 +100,7 @@ class TransferPlan:
         version = record.get("version") if isinstance(record, dict) else None
         if version != PLAN_VERSION:
             raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
-        plan: TransferPlan = call(cls, record, {})
+        plan: TransferPlan = call_checked(cls, record, {})
         for parameter in plan.parameters:
             if parameter.update not in list(Update):
                 raise ConfigError("update", parameter.update, ", ".join(Update))

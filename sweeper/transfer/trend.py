@@ -8,27 +8,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sweeper.transfer.curve import BIAS, Fit, fit
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import BIAS, Array, CurveFit, Estimate, fit_curve
 from sweeper.transfer.ladder import SizeCurve
 from sweeper.trial import encode
 
-FEWEST = 3
+MIN_TREND_WIDTHS = 3
 """Widths that a correction needs: any two lie on a line."""
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
     """log2 eta = a + slope * log2 width through the optima of `widths` (Everett et al.'s beta_n).
 
-    `predicted_log2` is eta at the width `target`; `transferred_log2` the one that the plan has
-    without it. `gain` is what going over from one to the other would save there, in nats, on
-    the curve of the widest model. It is `warranted` when the slope's interval excludes 0 and
-    that of the prediction the transferred eta: it then moves further than it may be wrong.
+    `predicted_log2` is eta at the width `target`; `transferred_log2` is the plan's eta without a
+    correction. `gain` is what the prediction would save in nats, read off the curve of the widest
+    model. A correction is `warranted` when the slope's interval excludes 0 and the prediction's
+    interval excludes the transferred eta; `reason` says so in words.
     """
 
     widths: tuple[int, ...]
@@ -42,23 +38,29 @@ class Trend:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        found: dict[str, Any] = encode(asdict(self))
-        return found
+        record: dict[str, Any] = encode(asdict(self))
+        return record
 
 
-def trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> Trend | None:
-    """The trend of the optima over width; None when fewer than two are known with an interval.
+def fit_trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> Trend | None:
+    """The trend of the optima over width; None when fewer than two optima have an interval.
 
-    Curves whose optimum is at their end are left out: there it is a bound.
+    Curves whose lowest point is at their end are left out: there the optimum is only a bound.
     """
-    known = {curve.size.width: fit(curve, transferred) for curve in curves}
-    fits = {w: found for w, found in sorted(known.items()) if found and _usable(found)}
+    all_fits = {curve.size.width: fit_curve(curve, transferred) for curve in curves}
+    fits = {
+        width: fit
+        for width, fit in sorted(all_fits.items())
+        if fit and not fit.at_end and not fit.noise_unknown
+    }
     if len(fits) < 2:
         return None
-    slopes, places = _line(fits, target)
-    slope, predicted = (Estimate.of(float(d[0]), d[1:]) for d in (slopes, places))
-    widest = list(fits.values())[-1]
-    off = widest.optimum.value - (places - transferred)
+    slopes, predictions = _fit_line(fits, target)
+    slope, predicted = (Estimate.from_draws(float(d[0]), d[1:]) for d in (slopes, predictions))
+    # At the target itself nothing was measured. The widest curve, moved so that its optimum is
+    # the predicted one, stands for the target's.
+    widest = fits[max(fits)]
+    etas = widest.optimum.value - (predictions - transferred)
     warranted, reason = _warranted(len(fits), slope, predicted, transferred)
     return Trend(
         widths=tuple(fits),
@@ -66,45 +68,50 @@ def trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> Trend
         target=target,
         transferred_log2=transferred,
         predicted_log2=predicted,
-        gain=widest.cost(float(off[0]), off[1:]),
+        gain=widest.loss_gap(float(etas[0]), etas[1:]),
         warranted=warranted,
         reason=reason,
     )
 
 
-def _usable(found: Fit) -> bool:
-    return not found.at_end and not found.unsure
+def _fit_line(fits: dict[int, CurveFit], target: int) -> tuple[Array, Array]:
+    """Slope, and log2 eta at `target`, of the weighted line: the measured one, then its draws.
 
-
-def _line(fits: dict[int, Fit], target: int) -> tuple[Array, Array]:
-    """Slope, and place at `target`, of the weighted line: the fitted one, then its draws.
-
-    Weights are the inverse variances of the optima. Optima that scatter more than their
-    intervals say widen the draws by the root of chi^2 per degree of freedom.
+    The weights are the inverse variances of the optima.
     """
-    optima = np.array([found.optimum.value for found in fits.values()])
+    optima = np.array([fit.optimum.value for fit in fits.values()])
     generator = np.random.default_rng(list(fits))
-    draws = np.array([found.place_draws for found in fits.values()])
+    # Each width has a bias of its own here: the slope would otherwise trust that the curves'
+    # shapes are the same over the whole ladder.
+    draws = np.array([fit.free_optimum_draws for fit in fits.values()])
     draws += generator.normal(0.0, BIAS, draws.shape)
+    # From percentiles, not from the standard deviation: a few draws far off would dominate it.
     low, high = np.percentile(draws, [2.5, 97.5], axis=1)
     weights = ((high - low) / (2 * 1.96)) ** -2.0
+    # With log2 width measured from the target's, the intercept is the prediction.
     x = np.vstack([np.log2(np.array(list(fits)) / target), np.ones(len(fits))])
     solve = np.linalg.solve((x * weights) @ x.T, x * weights)
-    slope, place = solve @ optima
-    left = optima - slope * x[0] - place
-    scale = max(1.0, math.sqrt((weights * left**2).sum() / max(1, len(fits) - 2)))
-    moved = scale * (solve @ (draws - optima[:, None]))
-    return np.append(slope, slope + moved[0]), np.append(place, place + moved[1])
+    slope, prediction = solve @ optima
+    residuals = optima - slope * x[0] - prediction
+    # The Birge ratio, the root of chi^2 per degree of freedom: above 1 the optima scatter about
+    # the line more than their own intervals say, and the draws widen by it. Below 1 it is left
+    # out, since few widths may lie on a line by chance.
+    scale = max(1.0, math.sqrt((weights * residuals**2).sum() / max(1, len(fits) - 2)))
+    deviations = scale * (solve @ (draws - optima[:, None]))
+    return (
+        np.append(slope, slope + deviations[0]),
+        np.append(prediction, prediction + deviations[1]),
+    )
 
 
 def _warranted(
     count: int, slope: Estimate, predicted: Estimate, transferred: float
 ) -> tuple[bool, str]:
     """Whether to correct the transferred eta, and why or why not."""
-    if count < FEWEST:
-        return False, f"{count} widths cannot show a trend; it takes {FEWEST}"
+    if count < MIN_TREND_WIDTHS:
+        return False, f"{count} widths cannot show a trend; it takes {MIN_TREND_WIDTHS}"
     if slope.low <= 0 <= slope.high:
-        return False, "the optimum may well not depend on the width"
+        return False, "the slope may be zero, so the optimum may not depend on the width"
     if predicted.low <= transferred <= predicted.high:
-        return False, "the prediction is no surer than the transferred eta"
-    return True, "the optimum moves with the width, by more than the prediction may be wrong"
+        return False, "the transferred eta lies within the prediction's interval"
+    return True, "the optimum moves with the width, by more than the prediction is uncertain"

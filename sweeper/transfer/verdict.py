@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
-from sweeper.transfer.advice import More, advise
-from sweeper.transfer.basin import UNKNOWN_BASIN, Basin
-from sweeper.transfer.curve import Fit, fit
-from sweeper.transfer.estimate import Estimate
-from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, named
+from sweeper.transfer.curve import UNKNOWN, UNKNOWN_BASIN, Basin, CurveFit, Estimate, fit_curve
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size
 from sweeper.trial import encode
 
 Answer = Literal["holds", "fails", "cannot say yet"]
+
+MAX_SEED_FACTOR = 16.0
+"""The advice never asks for more than this many times the seeds: beyond, the estimate is rough."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeVerdict:
     """One size: its optimum in log2 eta, the shift from the base's, its least loss (nats).
 
-    `regret` is the loss of training at the transferred eta, `cost` that of training at the
-    optimum of the base's own curve. The answer rests on `shift_log2` and `cost`: an eta that is off
-    at the base already is a matter of the search, not of the transfer. `basin` is the range of
-    learning rates within 1 % of the least loss.
+    `regret` is the loss in nats from training at the transferred eta, `loss_gap` that from
+    training at the optimum of the base's curve. The answer rests on `shift_log2` and `loss_gap`:
+    an eta that is wrong at the base already is a fault of the search, not of the transfer. `basin`
+    is the range of learning rates within 1 % of the least loss.
     """
 
     size: Size
@@ -33,7 +33,7 @@ class SizeVerdict:
     shift_log2: Estimate
     loss: Estimate
     regret: Estimate
-    cost: Estimate
+    loss_gap: Estimate
     at_end: bool
     answer: Answer
     reason: str
@@ -42,12 +42,21 @@ class SizeVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeedAdvice:
+    """Seeds a point that would settle a verdict: the most, by open size, and the extra runs."""
+
+    seeds: int
+    sizes: Mapping[str, int]
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one axis, from that of its sizes.
 
-    `todo` says what would settle a doubt, and `more` how many seeds if it is seeds; `note` warns
-    of an eta that the base itself refutes, and of larger models that are worse. `limits` are the
-    thresholds in words.
+    `todo` says what would settle an open answer, and `seed_advice` in numbers where that is more
+    seeds. `note` warns of an eta that is wrong at the base itself, and of larger models that are
+    worse. `limits` are the thresholds in words.
     """
 
     axis: str
@@ -56,149 +65,214 @@ class Verdict:
     todo: str = ""
     note: str = ""
     limits: str = ""
-    more: More | None = None
+    seed_advice: SeedAdvice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        found: dict[str, Any] = encode(asdict(self))
-        return found
+        record: dict[str, Any] = encode(asdict(self))
+        return record
 
 
-def judge(
+def judge_ladder(
     axis: str, curves: Sequence[SizeCurve], transferred: float, base: Size, rule: LadderRule
 ) -> Verdict:
     """Fit every curve and judge it against the thresholds of `rule`.
 
-    `transferred` is the log2 eta that the plan uses. A size holds when both intervals lie
-    within the thresholds, fails when one lies beyond its threshold or the base's optimum
-    diverges, and is open otherwise: there is no interval without at least two seeds. The axis
-    fails with any size, and holds with all.
+    `transferred` is the log2 eta that the plan uses. A size holds when both its intervals lie
+    within the thresholds. It fails when one interval lies beyond its threshold, or when training
+    at the base's optimum diverges. Otherwise it is open; with one seed there is no interval, so
+    every size is. The axis fails if any size fails, and holds if all hold.
     """
-    fits = [(curve.size, fit(curve, transferred)) for curve in curves]
-    reference = next(found for size, found in fits if size == base)
-    sizes = [
-        _judge_size(size, found, reference, rule, is_base=size == base) for size, found in fits
-    ]
+    fits = [(curve.size, fit_curve(curve, transferred)) for curve in curves]
+    base_fit = next(fit for size, fit in fits if size == base)
+    sizes = [_judge_size(size, fit, base_fit, rule, is_base=size == base) for size, fit in fits]
     answers = {size.answer for size in sizes}
-    answer: Answer = "holds"
-    if "fails" in answers:
-        answer = "fails"
-    elif "cannot say yet" in answers:
-        answer = "cannot say yet"
-    todo, more = "", None
+    order: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
+    answer = next(one for one in order if one in answers)
+    todo, seed_advice = "", None
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
-        todo, more = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
-    notes = filter(None, (_note(transferred, reference, rule), _worse(axis, sizes)))
+        todo, seed_advice = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
+    notes = filter(None, (_base_note(transferred, base_fit, rule), _worse_note(axis, sizes)))
     return Verdict(
         axis=axis,
         answer=answer,
         sizes=tuple(sizes),
         todo=todo,
         note=". Also, ".join(notes),
-        limits=f"shift within {rule.max_shift:g}, cost within {100 * rule.max_regret:g} % of loss",
-        more=more,
+        limits=(
+            f"a shift of at most {rule.max_shift:g} in log2 and a loss gap of at most "
+            f"{100 * rule.max_regret:g} % of the least loss"
+        ),
+        seed_advice=seed_advice,
     )
-
-
-def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> str:
-    """What to say when a larger model is the worse one: its eta may stay, and its scheme be wrong.
-
-    Under muP wider is better throughout training (Tensor Programs V, section 8).
-    """
-    if axis not in ("width", "depth"):
-        return ""
-    base = next(size for size in sizes if size.is_base)
-    place = attrgetter(f"size.{axis}")
-    larger = [s for s in sizes if s.loss.low > base.loss.high and place(s) > place(base)]
-    if not larger:
-        return ""
-    first = larger[0]
-    return (
-        f"{named(first.size, axis)} is worse than the base by "
-        f"{first.loss.value - base.loss.value:.4f} nats at its own best eta, where a larger model "
-        "should be better: `sweeper check` shows whether a module grows or vanishes"
-    )
-
-
-def _note(transferred: float, reference: Fit | None, rule: LadderRule) -> str:
-    """What to say when the transferred value is not the optimum of the base's own curve."""
-    if reference is None or reference.regret.low <= 0:
-        return ""
-    if reference.regret.value <= rule.allowed(reference.loss.value):
-        return ""
-    better = reference.optimum.value
-    return (
-        f"at the base itself {rule.along}=2^{transferred:g} costs {reference.regret.value:.4f} "
-        f"nats against 2^{better:.2f}: the other hyperparameters moved the optimum"
-        + (f". transfer.eta={better:.2f} plans with it" if rule.along == "eta" else "")
-    )
-
-
-UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
 
 
 def _judge_size(
-    size: Size, found: Fit | None, reference: Fit | None, rule: LadderRule, *, is_base: bool
+    size: Size, fit: CurveFit | None, base_fit: CurveFit | None, rule: LadderRule, *, is_base: bool
 ) -> SizeVerdict:
-    if found is None or reference is None:
-        answer: Answer = "fails" if found is None else "cannot say yet"
-        reason = "every run diverged" if found is None else "every run of the base diverged"
+    """The verdict on one size; a fit is None where every run diverged."""
+    if fit is None or base_fit is None:
         return SizeVerdict(
             size=size,
             optimum_log2=UNKNOWN,
             shift_log2=UNKNOWN,
             loss=UNKNOWN,
             regret=UNKNOWN,
-            cost=UNKNOWN,
+            loss_gap=UNKNOWN,
             at_end=False,
-            answer=answer,
-            reason=reason,
+            answer="fails" if fit is None else "cannot say yet",
+            reason="every run diverged" if fit is None else "every run of the base diverged",
             is_base=is_base,
         )
-    shift = cost = Estimate(value=0.0, low=0.0, high=0.0)
+    shift = gap = Estimate(value=0.0, low=0.0, high=0.0)
     if not is_base:
-        moved = found.place_draws - reference.place_draws
-        shift = Estimate.of(found.optimum.value - reference.optimum.value, moved)
-        cost = found.cost(reference.optimum.value, reference.optimum_draws)
-        if found.unsure or reference.unsure:
-            shift = shift.unsure()
-            cost = cost if math.isinf(cost.low) else cost.unsure(0.0)
-    if math.isinf(cost.low):
-        answer, reason = "fails", "the base's optimum diverges here"
-    elif found.unsure or reference.unsure:
-        answer, reason = "cannot say yet", "too few seeds or finite runs to tell the noise"
-    else:
-        answer, reason = _answer(found, shift, cost, rule)
+        shift, gap = _compare_with_base(fit, base_fit)
+    answer, reason = _answer(fit, base_fit, shift, gap, rule)
     return SizeVerdict(
         size=size,
-        optimum_log2=found.optimum,
+        optimum_log2=fit.optimum,
         shift_log2=shift,
-        loss=found.loss,
-        regret=found.regret,
-        cost=cost,
-        at_end=found.at_end,
+        loss=fit.loss,
+        regret=fit.regret,
+        loss_gap=gap,
+        at_end=fit.at_end,
         answer=answer,
         reason=reason,
-        basin=found.basin,
+        basin=fit.basin,
         is_base=is_base,
     )
 
 
-def _answer(fit: Fit, shift: Estimate, cost: Estimate, rule: LadderRule) -> tuple[Answer, str]:
-    """The answer for one size and the finding behind it."""
-    allowed = rule.allowed(fit.loss.value)
-    least = max(0.0, shift.low, -shift.high)
-    if cost.low > allowed:
-        return "fails", f"the base's optimum costs at least {cost.low:.4f} nats here"
-    if least > rule.max_shift:
-        return "fails", f"the optimum moved by at least {least:.2f} in log2"
+def _compare_with_base(fit: CurveFit, base_fit: CurveFit) -> tuple[Estimate, Estimate]:
+    """The shift of the optimum from the base's, and the loss gap of training at the base's.
+
+    The draws of two sizes are independent, so their differences are draws of the shift.
+    """
+    draws = fit.free_optimum_draws - base_fit.free_optimum_draws
+    shift = Estimate.from_draws(fit.optimum.value - base_fit.optimum.value, draws)
+    gap = fit.loss_gap(base_fit.optimum.value, base_fit.safe_optimum_draws)
+    if fit.noise_unknown or base_fit.noise_unknown:
+        shift = shift.without_interval()
+        gap = gap if math.isinf(gap.low) else gap.without_interval(0.0)
+    return shift, gap
+
+
+def _answer(
+    fit: CurveFit, base_fit: CurveFit, shift: Estimate, gap: Estimate, rule: LadderRule
+) -> tuple[Answer, str]:
+    """The answer for one size, and the reason for it.
+
+    What fails is said first: one interval beyond its threshold settles that, whatever is open
+    about the other.
+    """
+    allowed = rule.allowed_gap(fit.loss.value)
+    least_shift = max(0.0, shift.low, -shift.high)
+    if math.isinf(gap.low):
+        return "fails", "training at the base's optimum diverges"
+    if fit.noise_unknown or base_fit.noise_unknown:
+        return "cannot say yet", "too few seeds or finite runs to estimate the noise"
+    if gap.low > allowed:
+        return "fails", f"training at the base's optimum loses at least {gap.low:.4f} nats"
+    if least_shift > rule.max_shift:
+        return "fails", f"the optimum shifts by at least {least_shift:.2f} in log2"
     if fit.at_end:
-        return "cannot say yet", "the optimum is at the end of the curve"
-    if math.isinf(cost.high):
+        return "cannot say yet", "the optimum is at the end of the curve or beyond"
+    if math.isinf(gap.high):
         return "cannot say yet", "the curve was not measured at the base's optimum"
-    if cost.high > allowed:
-        return "cannot say yet", f"the base's optimum may cost up to {cost.high:.4f} nats here"
+    if gap.high > allowed:
+        return "cannot say yet", f"training at the base's optimum may lose {gap.high:.4f} nats"
     if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
-        return "cannot say yet", f"the shift may be {shift.low:+.2f} to {shift.high:+.2f}"
-    return "holds", "shift and cost are within the thresholds"
+        return "cannot say yet", f"the shift may be {shift.low:+.2f} to {shift.high:+.2f} in log2"
+    return "holds", "shift and loss gap are within the thresholds"
+
+
+def _base_note(transferred: float, base_fit: CurveFit | None, rule: LadderRule) -> str:
+    """What to say when the transferred value is not the optimum of the base's own curve."""
+    if base_fit is None or base_fit.regret.low <= 0:
+        return ""
+    if base_fit.regret.value <= rule.allowed_gap(base_fit.loss.value):
+        return ""
+    better = base_fit.optimum.value
+    return (
+        f"at the base itself, {rule.along}=2^{transferred:g} loses {base_fit.regret.value:.4f} "
+        f"nats against 2^{better:.2f}: tuning the other hyperparameters moved the optimum"
+        + (f". transfer.eta={better:.2f} plans with the new one" if rule.along == "eta" else "")
+    )
+
+
+def _worse_note(axis: str, sizes: Sequence[SizeVerdict]) -> str:
+    """What to say when a larger model has the higher loss.
+
+    Its eta may transfer although its scheme is wrong: under muP wider is better throughout
+    training (Tensor Programs V, section 8).
+    """
+    if axis not in ("width", "depth"):
+        return ""
+    base = next(size for size in sizes if size.is_base)
+    extent = attrgetter(f"size.{axis}")
+    worse = [s for s in sizes if s.loss.low > base.loss.high and extent(s) > extent(base)]
+    if not worse:
+        return ""
+    first = worse[0]
+    return (
+        f"{describe_size(first.size, axis)} is worse than the base by "
+        f"{first.loss.value - base.loss.value:.4f} nats, each at its optimum. A larger model "
+        "should be better: `sweeper check` shows whether a module grows or vanishes with the size"
+    )
+
+
+def advise(
+    axis: str, sizes: Sequence[SizeVerdict], points: int, rule: LadderRule
+) -> tuple[str, SeedAdvice | None]:
+    """What to run next for the open `sizes`, in words, and as numbers where it is seeds.
+
+    `points` counts those of all curves of the ladder: seeds are trained at each. The order is
+    that of what must come first: no number of seeds settles a curve that ends too early.
+    """
+    ends = [describe_size(size.size, axis) for size in sizes if size.at_end]
+    if ends:
+        return f"extend the curves of {' and '.join(ends)}: raise transfer.extend", None
+    if rule.seeds == 1:
+        needed = {describe_size(size.size, axis): 2 for size in sizes}
+        advice = SeedAdvice(seeds=2, sizes=needed, runs=points)
+        return f"train at least two seeds a point, {points} more runs: transfer.seeds=2", advice
+    # More seeds would not help here: the noise is read off several finite points.
+    few = [describe_size(size.size, axis) for size in sizes if math.isinf(size.loss.high)]
+    if few:
+        return (
+            f"measure more points whose runs are all finite at {' and '.join(few)}: "
+            "lower transfer.step"
+        ), None
+    gaps = [describe_size(size.size, axis) for size in sizes if math.isinf(size.loss_gap.high)]
+    if gaps:
+        return (
+            f"measure the curves of {' and '.join(gaps)} at the base's optimum: "
+            "lower transfer.step or raise transfer.span"
+        ), None
+    needed = {describe_size(size.size, axis): _seeds_needed(size, rule) for size in sizes}
+    seeds = max(needed.values())
+    advice = SeedAdvice(seeds=seeds, sizes=needed, runs=(seeds - rule.seeds) * points)
+    each = ", ".join(f"{count - rule.seeds} at {name}" for name, count in needed.items())
+    words = f"train about {seeds - rule.seeds} more seeds a point ({each}), {advice.runs} more runs"
+    return f"{words} on this ladder: transfer.seeds={seeds}", advice
+
+
+def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
+    """Seeds a point that would settle `size`.
+
+    An interval shrinks with the root of the number of seeds. One of half-width h around a value
+    that is d off its threshold clears it with (h / d)^2 times as many. To hold, both values must
+    clear their thresholds; to fail, one beyond its threshold suffices.
+    """
+    allowed = rule.allowed_gap(size.loss.value)
+    within, beyond = list[float](), list[float]()
+    for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
+        room = limit - abs(estimate.value)
+        half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+        # Compared before dividing: room may be 0.
+        small = half < MAX_SEED_FACTOR**0.5 * abs(room)
+        factor = (half / room) ** 2 if small else MAX_SEED_FACTOR
+        (within if room > 0 else beyond).append(factor)
+    factor = min(beyond) if beyond else max(within)
+    return max(rule.seeds + 1, math.ceil(rule.seeds * factor))

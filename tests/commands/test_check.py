@@ -91,6 +91,21 @@ class TestCoordinates:
         assert changed["log2_hps"] == {**record["log2_hps"], "eta": -3}
 
 
+@pytest.mark.parametrize("wanted", [[], ["--scales"]], ids=["coordinates", "scales"])
+def test_workers_measure_what_this_process_does(
+    wanted: list[str], sweeper: Run, workplace: Path
+) -> None:
+    """The runs are jobs like any other, and leave nothing behind."""
+    name = "scales.json" if wanted else "check.json"
+    words = ["check", *wanted, *QUICK, "transfer.widths=[16,32]", "check.seeds=2"]
+    assert sweeper(*words, "study=here").code == 0
+    assert sweeper(*words, "study=there", "launcher=local", "launcher.workers=1").code == 0
+    here, there = (json.loads((workplace / f"runs/{s}/check" / name).read_text())
+                   for s in ("here", "there"))  # fmt: skip
+    assert here == there
+    assert not list((workplace / "runs/there/check/jobs").iterdir())
+
+
 def test_scales(sweeper: Run, workplace: Path) -> None:
     answer = sweeper("check", "--scales", *QUICK, "study=a")
     assert answer.code == 0 and "Operands of the matrix products" in answer.out

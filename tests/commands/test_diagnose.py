@@ -18,7 +18,7 @@ LADDER = ["transfer.widths=[16,96]", "transfer.step=1.0", "transfer.extend=6"]
 
 
 def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace) -> None:
-    """One learning rate for all widths: muP's rule for the hidden layers mends it, seen before."""
+    """One learning rate for all widths: muP's rule for the hidden layers mends it."""
     text = " ".join(f"{n} squared is {n * n}." for n in range(3000))
     (workplace / "text.txt").write_text(text)
     assert sweeper("search", *REAL).code == 0
@@ -27,8 +27,8 @@ def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace
     assert answer.code == 0, answer.err
     found = answer.document["diagnosis"]
     assert found["answer"] == "fails"
-    assert found["findings"][0]["ablation"]["name"] == "rules"
-    assert float(found["findings"][0]["explained"]["value"]) > 0.5
+    assert found["results"][0]["ablation"]["name"] == "rules"
+    assert float(found["results"][0]["explained"]["value"]) > 0.5
     assert found["conclusion"].startswith("The likeliest cause (rules)")
     assert "Trying rules: muP's rules for all parameters" in answer.err
     kept = json.loads((workplace / "runs/a/transfer/diagnosis-width.json").read_text())

@@ -11,13 +11,49 @@ from sweeper.commands import inspect
 from sweeper.files import write_json
 from sweeper.lock import StudyLock
 from sweeper.study import Study
-from tests.commands.driver import Run, assert_refused, rewrite_results, tree
+from sweeper.trial import FORMAT
+from tests.commands.driver import TINY, Run, assert_refused, rewrite_results, spawn, tree
+from tests.faults.harness import until
 
 
 def progress(folder: Path, **values: object) -> None:
     """What a running driver writes now."""
     told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
     write_json(folder / "progress.json", {**told, "updated": time.time() + 1, **values})
+
+
+def jobs_of(sweeper: Run) -> list[dict[str, object]]:
+    """What `sweeper status` says of the study's jobs."""
+    if not (Path("runs/a/progress.json")).exists():
+        return []
+    jobs: list[dict[str, object]] = sweeper("status", "a", "--json").document["jobs"]
+    return jobs
+
+
+class TestCancel:
+    @pytest.mark.parametrize(
+        ("launcher", "jobs"), [([], 1), (["launcher=local", "launcher.workers=1"], 2)]
+    )
+    def test_a_search_ends_and_the_same_command_goes_on(
+        self, launcher: list[str], jobs: int, sweeper: Run, workplace: Path
+    ) -> None:
+        """At once. A worker's next job is written while it has another, and ends with it."""
+        words = ["search", *TINY, "study=a", *launcher, "train.steps=4000"]
+        driver = spawn(*words)
+        until(lambda: [job for job in jobs_of(sweeper) if job["state"] == "running"], 60)
+        answer = sweeper("cancel", "a", "--json")
+        assert answer.document == {"study": "a", "cancelled": jobs}
+        _, err = driver.communicate(timeout=60)
+        assert driver.returncode == 1 and "Traceback" not in err
+        assert err.splitlines()[-1].startswith("Error: the study was cancelled; run the same")
+        assert len(list((workplace / "runs/a/checkpoints").iterdir())) == 1
+        short = ["search", *TINY, "study=a", *launcher]
+        assert sweeper(*short).code == 0
+
+    def test_without_a_driver_there_is_nothing_to_end(self, sweeper: Run, study: Path) -> None:
+        before = tree(study)
+        assert sweeper("cancel", "a", "--json").document == {"study": "a", "cancelled": 0}
+        assert tree(study) == before
 
 
 class TestStatus:
@@ -134,3 +170,43 @@ class TestReport:
 
         monkeypatch.setattr("sweeper.report.page.write_atomically", full)
         assert_refused(sweeper("report"), "No space left on device", code=1)
+
+
+OLDER_COMMANDS = [
+    ["status"],
+    ["report"],
+    ["transfer", "--to-width", "32"],
+    ["check", "--study", "a"],
+    ["search", *TINY, "study=a"],
+    ["search", *TINY, "study=a", "--dry-run"],
+]
+
+
+def forget_format(study: Path, part: str) -> None:
+    """Make the study one of before records named their format."""
+    if part == "config.yaml":
+        path = study / part
+        path.write_text(path.read_text().replace(f"format: {FORMAT}\n", ""))
+        return
+
+    def older(line: str) -> str:
+        record = json.loads(line)
+        del record["format"]
+        trial = record["trial"]
+        trial["hps"], trial["setup"] = trial.pop("log2_hps"), trial.pop("spec")
+        return json.dumps(record)
+
+    rewrite_results(study, lambda lines: list(map(older, lines)))
+
+
+@pytest.mark.parametrize("part", ["config.yaml", "results"])
+@pytest.mark.parametrize("words", OLDER_COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_study_of_an_older_version_is_refused_and_stays_as_it_is(
+    sweeper: Run, study: Path, words: list[str], part: str
+) -> None:
+    forget_format(study, part)
+    before = {path: path.read_bytes() for path in study.rglob("*.*") if path.is_file()}
+    said = f"the study in {study} was written by an older version of sweeper"
+    advice = "search anew under another study.name, or use that version"
+    assert_refused(sweeper(*words), said, advice)
+    assert {path: path.read_bytes() for path in before} == before

@@ -13,7 +13,7 @@ from sweeper.commands.transfer import split_root
 from sweeper.lock import StudyLock
 from sweeper.settings import Experiment
 from sweeper.study import Study
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import Estimate
 from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Result
@@ -210,7 +210,7 @@ class TestValidate:
         monkeypatch.setattr("sweeper.commands.transfer.validate", holding)
         words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]
         answer = sweeper(*words, *QUICK)
-        said = "the target's depth, 2, is not proven: no ladder climbs it from the base's 1; add "
+        said = "the target's depth, 2, is not proven: no ladder changes it from the base's 1; add "
         assert answer.code == 3 and f"{said}transfer.depths=[1,2,4]" in answer.out
         for climbed in ("transfer.depths=[2]", "transfer.sizes=[{width: 32, depth: 2}]"):
             answer = sweeper(*words, *QUICK, climbed)
@@ -219,7 +219,7 @@ class TestValidate:
 
     def test_the_thresholds_are_told(self, sweeper: Run, ladder_study: Path) -> None:
         words = [*VALIDATE, "transfer.max_shift=60"]
-        said = "shift within 60, cost within 1 % of loss"
+        said = "a shift of at most 60 in log2 and a loss gap of at most 1 % of the least loss"
         assert said in sweeper(*words).out
         assert f"The transfer holds with {said}." in (ladder_study / "report.html").read_text()
 
@@ -258,7 +258,7 @@ class TestValidate:
         sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
         assert [size["is_base"] for size in sizes["batch_size"]] == [True, False]
         results = Study.read(study).results()
-        settings = {(r.trial.setup["train"]["batch_size"], r.steps) for r in results}
+        settings = {(r.trial.spec.train.batch_size, r.steps) for r in results}
         assert settings == {(2, 4), (2, 9), (4, 4)}
         assert "Validation over batch size" in (study / "report.html").read_text()
 
@@ -324,7 +324,7 @@ class TestValidate:
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 1.0})
         out = sweeper(*VALIDATE, "transfer.seeds=1").out
-        assert "at width 32: raise transfer.extend" in out and "Next:" not in out
+        assert "extend the curves of width 32: raise transfer.extend" in out and "Next:" not in out
 
     def test_a_second_driver_is_refused(self, sweeper: Run, study: Path) -> None:
         with StudyLock(study):
@@ -368,11 +368,11 @@ class TestCorrection:
         plain = sweeper(*words, "--json").document["trend"]
         assert plain["widths"] == [16, 32] and not plain["warranted"]
         assert plain["slope"]["value"] == pytest.approx(0.25)
-        monkeypatch.setattr(validate, "trend", lambda *_: trend_to_256(warranted=True))
+        monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
-        assert "Trend over 3 widths: eta* goes as width^(-0.50 ±0.10)." in offered.out
+        assert "Trend over 3 widths: the best eta scales as width^(-0.50 ±0.10)." in offered.out
         assert "eta 0.3536 (0.2973 to 0.4204)" in offered.out
-        assert "going over saves 0.0625 nats" in offered.out
+        assert "would save 0.0625 nats" in offered.out
         assert "transfer.correct=true applies it" in offered.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
@@ -388,7 +388,7 @@ class TestCorrection:
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
-        monkeypatch.setattr(validate, "trend", lambda *_: trend_to_256(warranted=False))
+        monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=False))
         answer = sweeper(*words)
         assert "No correction is warranted: because." in answer.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sweeper.data.cache import read_json, replacing_in_cache, write_json
-from sweeper.data.corpus import Batch, TokenCorpus, open_tokens
+from sweeper.data.corpus import (
+    Batch,
+    TokenCorpus,
+    open_tokens,
+    read_record,
+    replacing_in_cache,
+    write_record,
+)
 from sweeper.errors import BadInput
 
 COUNT = 1000
@@ -150,7 +156,7 @@ def test_other_names_are_no_token_files(tmp_path: Path, name: str) -> None:
 
 def test_a_file_takes_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.json"
-    write_json(path, {"a": 1})
+    write_record(path, {"a": 1})
 
     def fail() -> None:
         with replacing_in_cache(path) as file:
@@ -159,14 +165,14 @@ def test_a_file_takes_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert read_json(path) == {"a": 1}
+    assert read_record(path) == {"a": 1}
     assert [entry.name for entry in path.parent.iterdir()] == ["x.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"null"])
 def test_a_broken_record_is_an_empty_one(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.json").write_bytes(content)
-    assert read_json(tmp_path / "x.json") == {}
+    assert read_record(tmp_path / "x.json") == {}
 
 
 def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:

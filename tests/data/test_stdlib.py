@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.data.stdlib import Stdlib
+from sweeper.data.text import Stdlib
 from sweeper.errors import BadInput
 
 

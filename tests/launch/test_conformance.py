@@ -13,16 +13,16 @@ import torch
 import yaml
 
 from sweeper.errors import BadInput, SweeperError
-from sweeper.launch.cancel import request_cancel
 from sweeper.launch.executor import Launcher
+from sweeper.launch.folder import request_cancel
 from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import arrays
-from sweeper.plugin import arguments, build, load
+from sweeper.plugin import arguments, build_plugin, import_target
 from sweeper.runner.engine import Engine
 from sweeper.trial import Trial
-from tests.launch.deadly import deadly
+from tests.launch.faulty_corpus import deadly
 from tests.launch.trial_sweep import TrialSweep, without_times
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
 QUICK: dict[str, Any] = {"workers": 1}
@@ -37,8 +37,8 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     if request.param == "slurm":
         request.getfixturevalue("cluster")
     config = yaml.safe_load((CONF / f"{request.param}.yaml").read_text())
-    taken = arguments(load(config["_target_"]))
-    built = build(config | {name: value for name, value in QUICK.items() if name in taken})
+    taken = arguments(import_target(config["_target_"]))
+    built = build_plugin(config | {name: value for name, value in QUICK.items() if name in taken})
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield built
@@ -103,7 +103,7 @@ def test_a_sweep_that_is_cancelled_ends_and_goes_on_later(
     sweep = TrialSweep(
         trials=[trial(train={"steps": 60})], corpus=deadly(tmp_path, "slow"), folder=tmp_path
     )
-    timer = threading.Timer(2.5, lambda: (request_cancel(tmp_path), arrays.cancel(tmp_path)))
+    timer = threading.Timer(2.5, lambda: (request_cancel(tmp_path), arrays.cancel_jobs(tmp_path)))
     timer.start()
     with pytest.raises(SweeperError, match="cancelled"):
         sweep.run(launcher, pack=1)

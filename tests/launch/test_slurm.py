@@ -29,7 +29,7 @@ from tests.launch.cluster import (
     until,
 )
 from tests.specs import spec_of
-from tests.training.helpers import tree, trial
+from tests.training.tiny_trials import tree, trial
 
 pytestmark = pytest.mark.usefixtures("cluster")
 SLURM = {"SLURM_LOCAL_ARRAY": "2"}
@@ -160,7 +160,7 @@ from submitit.core.utils import JobPaths
 from sweeper.launch.slurm.arrays import Array
 from sweeper.launch.slurm.launcher import Slurm
 from tests.launch.cluster import SMALL, ClusterSweep
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 def die(*_): os.kill(os.getpid(), 9)
 if sys.argv[2] == "pickles":
     move = JobPaths.move_temporary_file
@@ -191,12 +191,12 @@ def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(tmp_path: Path)
     sweep = ClusterSweep(tmp_path, [trial(train=LONG)])
     driver = Driver(sweep, pack=1)
     until(lambda: driver.sweep.find("slurm/*/id.json"))
-    assert arrays.cancel(sweep.study) == 1
+    assert arrays.cancel_jobs(sweep.study) == 1
     with pytest.raises(SweeperError, match="cancelled"):
         driver.join()
     assert not sweep.results
     until(lambda: not [entry for entry in sweep.queue() if entry.active])
-    assert arrays.states(sweep.study) == []
+    assert arrays.job_states(sweep.study) == []
 
 
 def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sweeper.files import try_json
-from sweeper.launch.code import module_digest
+from sweeper.launch.slurm.code import module_digest
 from sweeper.launch.slurm.launcher import Slurm
 from tests.launch.cluster import (
     SMALL,
@@ -28,7 +28,7 @@ from tests.launch.cluster import (
     until,
 )
 from tests.launch.test_slurm import of_model
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
 SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}

@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeper.commands.jobs import jobs_state, show_jobs
+from sweeper.commands.inspect import jobs_state, show_jobs
 from sweeper.commands.output import Output
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch.code import changed, code_digests, module_digest
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.slurm import arrays, node, scheduler
 from sweeper.launch.slurm.arrays import Submission
+from sweeper.launch.slurm.code import changed, code_digests, module_digest
 from sweeper.launch.slurm.failure import SlurmFailure, attempts, failure_of
 from sweeper.launch.slurm.launcher import Slurm
 from sweeper.runner.tasks import modules_of
 from sweeper.training.pack import Pack
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree
+from tests.training.tiny_trials import corpus, tree
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,26 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
     assert "--gpus-per-node=1" in script and "module load a" in script and "wckey" not in script
     assert "--gres=gpu:a100:1" in Slurm(gres="gpu:a100:1").script(folder, 1)
     assert not folder.exists()
+
+
+def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Path) -> None:
+    """What it leaves open is the launcher's."""
+    launcher = Slurm(cpus=2, memory="4G", time=90)
+    asked = Resources(nodes=2, tasks=3, gpus=8, cpus=5, memory="64G", time=30)
+    scripts = [
+        executor._make_submission_file_text("true", "")
+        for executor in (
+            launcher._executor(tmp_path, "a", asked),
+            launcher._executor(tmp_path, "a"),
+        )
+    ]
+    for said in ("nodes=2", "ntasks-per-node=3", "gpus-per-node=8", "cpus-per-task=5", "mem=64G",
+                 "time=30"):  # fmt: skip
+        assert f"#SBATCH --{said}\n" in scripts[0], said
+    for said in ("nodes=1", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=2", "mem=4G",
+                 "time=90"):  # fmt: skip
+        assert f"#SBATCH --{said}\n" in scripts[1], said
+    assert "--cpus-per-task=5" in scripts[0].split("srun")[1]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +311,7 @@ def test_a_change_of_the_user_s_module_is_seen(
 
 def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
     """`sweeper status` and `cancel` answer at once."""
-    code = "import sys, sweeper.commands.jobs; sys.exit('torch' in sys.modules)"
+    code = "import sys, sweeper.commands.inspect; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -301,11 +321,11 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
     row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
     stand_in(commands, "squeue", f"echo '{row}'")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
-    found = [(s.id, s.state, s.trials) for s in arrays.states(tmp_path)]
+    found = [(s.id, s.state, s.trials) for s in arrays.job_states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
     with pytest.raises(scheduler.SchedulerError, match="Unable to contact"):
-        arrays.states(tmp_path)
+        arrays.job_states(tmp_path)
     state = jobs_state(tmp_path)
     assert state["jobs"] == [] and "Unable to contact" in state["trouble"]
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.data.corpus import Corpus
-from sweeper.launch.cancel import Cancellation
 from sweeper.launch.executor import Context, Launcher
-from sweeper.launch.leftovers import tidy
+from sweeper.launch.folder import Cancellation, tidy
 from sweeper.loop import Loop
 from sweeper.runner.engine import Engine
 from sweeper.trial import Result, Trial

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.data.corpus import TokenCorpus
-from sweeper.measure.coordinates import Repeated, moved, rms, tensors_in
+from sweeper.measure.coordinates import RepeatedBatch, measure_modules, rms, tensors_in
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import GAMMAS, corpus, tree
+from tests.training.tiny_trials import GAMMAS, corpus, tree
 from tests.transfer.helpers import Plain
 
 STEPS = 3
@@ -38,12 +38,12 @@ def plain_trial() -> Trial:
 def stages(model: Plain, x: Tensor) -> dict[str, Tensor]:
     """Outputs of some modules of `Plain`, written out."""
     h = model.tokens(x)
-    found = {"tokens": h}
+    outputs = {"tokens": h}
     for index, layer in enumerate(model.layers):
-        found[f"layers.{index}.1"] = layer[1](layer[0](h))
-        found[f"layers.{index}"] = layer(h)
-        h = h + found[f"layers.{index}"]
-    return found | {"head": model.head(h), "head's input": h}
+        outputs[f"layers.{index}.1"] = layer[1](layer[0](h))
+        outputs[f"layers.{index}"] = layer(h)
+        h = h + outputs[f"layers.{index}"]
+    return outputs | {"head": model.head(h), "head's input": h}
 
 
 def test_changes_are_those_of_torch_s_own_adam(tokens: TokenCorpus) -> None:
@@ -56,7 +56,7 @@ def test_changes_are_those_of_torch_s_own_adam(tokens: TokenCorpus) -> None:
     adam = torch.optim.Adam(model.parameters(), lr=2.0**-6, eps=1e-8)
     with torch.no_grad():
         before, head = stages(model, x), model.head.weight.clone()
-    found = {one.name: one for one in moved(trial, tokens)}
+    measured = {one.name: one for one in measure_modules(trial, tokens)}
     for step in range(STEPS):
         adam.zero_grad()
         model(x, y).backward()
@@ -64,31 +64,31 @@ def test_changes_are_those_of_torch_s_own_adam(tokens: TokenCorpus) -> None:
         with torch.no_grad():
             after = stages(model, x)
             for name, value in after.items():
-                if name in found:
+                if name in measured:
                     expected = float((value - before[name]).square().mean().sqrt())
-                    assert found[name].changes[step] == pytest.approx(expected, rel=1e-6)
-            own = after["head's input"] @ (model.head.weight - head).T
-            expected = float(own.square().mean().sqrt())
-            assert found["head"].own[step] == pytest.approx(expected, rel=1e-6)
+                    assert measured[name].changes[step] == pytest.approx(expected, rel=1e-6)
+            by_parameters = after["head's input"] @ (model.head.weight - head).T
+            expected = float(by_parameters.square().mean().sqrt())
+            assert measured["head"].direct_changes[step] == pytest.approx(expected, rel=1e-6)
     for name in ("tokens", "layers.1", "head"):
-        assert found[name].rms == pytest.approx(rms([before[name]]), rel=1e-9)
+        assert measured[name].rms == pytest.approx(rms([before[name]]), rel=1e-9)
 
 
-def test_every_module_is_told_in_the_order_in_which_it_returns(tokens: TokenCorpus) -> None:
-    found = moved(plain_trial(), tokens)
+def test_modules_are_in_the_order_in_which_they_return(tokens: TokenCorpus) -> None:
+    changes = measure_modules(plain_trial(), tokens)
     layers = [f"layers.{i}{part}" for i in (0, 1) for part in (".0", ".1", ".2", "")]
-    assert [one.name for one in found] == ["tokens", *layers, "head"]
-    by_name = {one.name: one for one in found}
+    assert [one.name for one in changes] == ["tokens", *layers, "head"]
+    by_name = {one.name: one for one in changes}
     assert by_name["head"].entries == 3 * 6 * 11 and by_name["head"].role == "readout"
     assert by_name["tokens"].role == "embedding" and by_name["layers.0.1"].role == "hidden"
-    assert by_name["layers.0"].role is None and by_name["layers.0"].own == ()
+    assert by_name["layers.0"].role is None and by_name["layers.0"].direct_changes == ()
     # What an embedding changes, it changes by itself.
-    assert by_name["tokens"].own == by_name["tokens"].changes
+    assert by_name["tokens"].direct_changes == by_name["tokens"].changes
 
 
 def test_it_is_the_same_each_time_and_leaves_no_hooks(tokens: TokenCorpus) -> None:
     trial = plain_trial()
-    assert moved(trial, tokens) == moved(trial, tokens)
+    assert measure_modules(trial, tokens) == measure_modules(trial, tokens)
     model = program(prepare(trial.spec), torch.device("cpu")).model
     assert not any(module._forward_hooks for module in model.modules())
 
@@ -96,7 +96,7 @@ def test_it_is_the_same_each_time_and_leaves_no_hooks(tokens: TokenCorpus) -> No
 def test_without_a_learning_rate_nothing_moves(tokens: TokenCorpus) -> None:
     trial = plain_trial()
     still = Trial(spec=trial.spec, log2_hps={**trial.log2_hps, "eta": -60.0}, seed=0)
-    assert all(max(one.changes) < 1e-12 for one in moved(still, tokens))
+    assert all(max(one.changes) < 1e-12 for one in measure_modules(still, tokens))
 
 
 def test_a_head_of_many_classes_is_seen_too(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_head_of_many_classes_is_seen_too(tmp_path: Path) -> None:
         base_width=16,
         base_depth=1,
     )
-    found = moved(Trial(spec=spec, log2_hps=trial.log2_hps, seed=0), corpus(tmp_path))
-    head = next(one for one in found if one.name == "head")
+    changes = measure_modules(Trial(spec=spec, log2_hps=trial.log2_hps, seed=0), corpus(tmp_path))
+    head = next(one for one in changes if one.name == "head")
     assert head.entries == 3 * 6 * 4096 and head.changes[0] > 0
 
 
@@ -123,9 +123,9 @@ class Pair(nn.Module):
         return {"loss": x.sum(), "states": (x, 2 * x), "tokens": x.long()}
 
 
-def test_outputs_of_any_form_are_told_by_name() -> None:
-    found = dict(tensors_in("m", Pair()(torch.ones(3))))
-    assert list(found) == ["m[states][0]", "m[states][1]"]
+def test_outputs_of_any_form_have_names() -> None:
+    tensors = dict(tensors_in("m", Pair()(torch.ones(3))))
+    assert list(tensors) == ["m[states][0]", "m[states][1]"]
     assert list(tensors_in("m", None)) == []
 
 
@@ -135,7 +135,7 @@ def test_the_root_mean_square_is_over_all_tensors() -> None:
 
 
 def test_a_repeated_corpus_has_one_batch(tokens: TokenCorpus) -> None:
-    repeated = Repeated(tokens)
+    repeated = RepeatedBatch(tokens)
     for step in (0, 7):
         batches = zip(repeated.batch(1, step, 2, 4), tokens.batch(1, 0, 2, 4), strict=True)
         assert all((left == right).all() for left, right in batches)

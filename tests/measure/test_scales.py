@@ -7,11 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sweeper.measure.scales import RANGES, OperandScale, Tally, scales, watching
+from sweeper.measure.scales import (
+    RANGES,
+    OperandScale,
+    OperandSums,
+    OperandTable,
+    OutOfRange,
+    operand_scales,
+    recording,
+)
 from sweeper.models.scaled import Attention
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree, trial
+from tests.training.tiny_trials import corpus, tree, trial
 
 
 def rms(x: torch.Tensor) -> float:
@@ -23,21 +31,21 @@ def test_the_formats_ranges() -> None:
     assert RANGES == {"e4m3": (2.0**-9, 448.0), "e5m2": (2.0**-16, 57344.0)}
 
 
-def test_shares_count_what_the_cast_loses() -> None:
-    tally = Tally()
+def test_fractions_count_what_the_cast_loses() -> None:
+    sums = OperandSums()
     # Half of the least number is a tie and goes to 0; a bit above it is kept.
-    tally.add(torch.tensor([0.0, 2.0**-10, 1.1 * 2.0**-10, 448.0, 449.0, -1e3, 1.0, 1e-30]))
-    tally.add(torch.tensor([2.0**-17, -(2.0**-16), 6e4, torch.inf]))
-    assert tally.share("e4m3").underflow == 4 / 12 and tally.share("e4m3").overflow == 4 / 12
-    assert tally.share("e5m2").underflow == 2 / 12 and tally.share("e5m2").overflow == 2 / 12
+    sums.add(torch.tensor([0.0, 2.0**-10, 1.1 * 2.0**-10, 448.0, 449.0, -1e3, 1.0, 1e-30]))
+    sums.add(torch.tensor([2.0**-17, -(2.0**-16), 6e4, torch.inf]))
+    assert sums.out_of_range("e4m3") == OutOfRange(underflow=4 / 12, overflow=4 / 12)
+    assert sums.out_of_range("e5m2") == OutOfRange(underflow=2 / 12, overflow=2 / 12)
 
 
-def tallied(model: nn.Module, *args: torch.Tensor) -> dict[tuple[str, str], float]:
+def operand_rms(model: nn.Module, *args: torch.Tensor) -> dict[tuple[str, str], float]:
     """RMS of all operands of one pass, the loss being the sum of squares of the output."""
-    tallies: dict[tuple[str, str], Tally] = {}
-    with watching(model, tallies):
+    sums: OperandTable = {}
+    with recording(model, sums):
         model(*args).square().sum().backward()
-    return {key: (tally.squares / tally.count) ** 0.5 for key, tally in tallies.items()}
+    return {key: (entry.squares / entry.count) ** 0.5 for key, entry in sums.items()}
 
 
 def test_plain_linear_layers_of_anybody_s_model() -> None:
@@ -48,7 +56,7 @@ def test_plain_linear_layers_of_anybody_s_model() -> None:
     y = model[2](h.tanh())
     gradient = 2 * y
     inner = (gradient @ model[2].weight) * (1 - h.tanh() ** 2)
-    assert tallied(model, x) == pytest.approx(
+    assert operand_rms(model, x) == pytest.approx(
         {
             ("0", "input"): rms(x),
             ("0", "weight"): rms(model[0].weight),
@@ -78,7 +86,7 @@ def test_attention_s_two_products(causal: bool, unit: bool) -> None:
             return out
 
     q, k, v = (torch.randn(2, 3, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    found = tallied(Wrapped().double(), q, k, v)
+    measured = operand_rms(Wrapped().double(), q, k, v)
     logits = (0.7 * q) @ k.mT
     mask = torch.ones(6, 6, dtype=torch.bool).tril() if causal else torch.ones(6, 6).bool()
     weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
@@ -88,7 +96,7 @@ def test_attention_s_two_products(causal: bool, unit: bool) -> None:
     assert torch.allclose(
         out, F.scaled_dot_product_attention(0.7 * q, k, v, is_causal=causal, scale=1.0)
     )
-    assert found == pytest.approx(
+    assert measured == pytest.approx(
         {
             ("core.logits", "input"): rms(0.7 * q),
             ("core.logits", "weight"): rms(k),
@@ -101,16 +109,18 @@ def test_attention_s_two_products(causal: bool, unit: bool) -> None:
     )
 
 
-def by_key(found: list[OperandScale], step: int) -> dict[tuple[str, str], OperandScale]:
-    return {(one.product, one.operand): one for one in found if one.step == step}
+def by_key(scales: list[OperandScale], step: int) -> dict[tuple[str, str], OperandScale]:
+    return {(one.product, one.operand): one for one in scales if one.step == step}
 
 
 def test_umup_starts_at_one_and_standard_does_not(tmp_path: Path) -> None:
     """Figure 3 of the u-muP paper: weights and inputs of linear layers, head's gradient."""
     for scheme, near in (("umup", True), ("standard", False)):
-        found = scales(trial(scheme, train={"batch_size": 8, "seq_len": 16}), corpus(tmp_path))
-        assert {one.step for one in found} == {0, 8}
-        start = by_key(found, 0)
+        scales = operand_scales(
+            trial(scheme, train={"batch_size": 8, "seq_len": 16}), corpus(tmp_path)
+        )
+        assert {one.step for one in scales} == {0, 8}
+        start = by_key(scales, 0)
         products = {product for product, _ in start}
         assert "layers.1.ffn.down" in products and "layers.0.attention.core.values" in products
         assert all(
@@ -128,7 +138,7 @@ def test_the_end_is_that_of_the_training(tmp_path: Path) -> None:
     """Steps of no length change no weight."""
     tokens = corpus(tmp_path)
     moving, still = (
-        scales(
+        operand_scales(
             Trial(spec=spec_of(tree("mup")), log2_hps=trial("mup", eta=eta).log2_hps, seed=0),
             tokens,
         )

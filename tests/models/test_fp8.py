@@ -29,7 +29,7 @@ from sweeper.models.llama import Llama
 from sweeper.models.mlp import MLP
 from sweeper.models.scaled import Linear
 from sweeper.models.vit import ViT
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.umup import UMuP
 from tests.models.gradient_modes import GRADIENT_MODES, run, stacked
@@ -207,7 +207,7 @@ def test_under_autocast_operands_are_rounded_from_full_precision() -> None:
 
 
 def scheme(name: str) -> Fp8:
-    found = build(yaml.safe_load((CONF / f"{name}.yaml").read_text()))
+    found = build_plugin(yaml.safe_load((CONF / f"{name}.yaml").read_text()))
     assert isinstance(found, Fp8)
     return found
 
@@ -278,7 +278,7 @@ def test_the_schemes() -> None:
 
 def test_a_format_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        build({"_target_": "sweeper.models.fp8.Fp8", "head": {"input": "e3m4"}})
+        build_plugin({"_target_": "sweeper.models.fp8.Fp8", "head": {"input": "e3m4"}})
     assert caught.value.key == "head.input" and "e4m3, e5m2" in str(caught.value)
 
 

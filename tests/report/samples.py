@@ -50,9 +50,9 @@ def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str
     at_transferred = losses[4]
     known = math.isfinite(min(losses))
     reasons = {
-        "holds": "shift and cost are within the thresholds",
-        "fails": "the optimum moved by at least 1.21 in log2" if known else "every run diverged",
-        "cannot say yet": "the shift may be -0.35 to +1.12",
+        "holds": "shift and loss gap are within the thresholds",
+        "fails": "the optimum shifts by at least 1.21 in log2" if known else "every run diverged",
+        "cannot say yet": "the shift may be -0.35 to +1.12 in log2",
     }
     unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
     loss = min(losses)
@@ -66,7 +66,7 @@ def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str
         else unknown,
         "loss": estimate(loss, 0.005) if known else unknown,
         "regret": regret,
-        "cost": {key: value / 2 for key, value in regret.items()},
+        "loss_gap": {key: value / 2 for key, value in regret.items()},
         "at_end": False,
         "answer": answer,
         "reason": reasons[answer],

@@ -9,11 +9,10 @@ from sweeper.report import console as show
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult, Phase
-from sweeper.transfer.basin import Basin
-from sweeper.transfer.estimate import Estimate
+from sweeper.transfer.curve import UNKNOWN, Basin, Estimate
 from sweeper.transfer.ladder import LadderSize, Size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
-from sweeper.transfer.verdict import UNKNOWN, SizeVerdict, Verdict
+from sweeper.transfer.verdict import SizeVerdict, Verdict
 
 FOUND = Conclusion(
     best_log2={"eta": 1.5, "alpha": -2.0},
@@ -34,7 +33,7 @@ HOLDS = SizeVerdict(
     shift_log2=Estimate(value=-0.1, low=-0.3, high=0.1),
     loss=Estimate(value=2.125, low=2.0, high=2.25),
     regret=EXACT,
-    cost=EXACT,
+    loss_gap=EXACT,
     at_end=False,
     answer="holds",
     reason="within the thresholds",
@@ -46,7 +45,7 @@ UNTOLD = replace(
     shift_log2=UNKNOWN,
     loss=UNKNOWN,
     regret=UNKNOWN,
-    cost=UNKNOWN,
+    loss_gap=UNKNOWN,
     answer="fails",
     reason="every run diverged",
 )
@@ -97,7 +96,7 @@ def test_intervals(estimate: Estimate, sign: str, words: str) -> None:
 
 
 def test_a_dry_run(paper: Console) -> None:
-    phases = [Phase(name="eta", runs=9), Phase(name="lines", runs=90)]
+    phases = [Phase(name="eta", trials=9), Phase(name="lines", trials=90)]
     show.dry_run(paper, phases, 1e9, 2.0, "some facts")
     assert ["eta", "9", "9.00e+09", "18", "s"] in rows(paper)
     assert ["all", "99", "9.90e+10", "3", "min", "18", "s"] in rows(paper)
@@ -105,29 +104,29 @@ def test_a_dry_run(paper: Console) -> None:
 
 
 def test_a_dry_run_without_a_time(paper: Console) -> None:
-    show.dry_run(paper, [Phase(name="eta", runs=9)], 1e9, None, "")
+    show.dry_run(paper, [Phase(name="eta", trials=9)], 1e9, None, "")
     assert ["all", "9", "9.00e+09", "-"] in rows(paper)
 
 
 class TestConclusion:
     def test_lines_best_and_notes(self, paper: Console) -> None:
-        show.conclusion(paper, FOUND, FOUND.best)
+        show.conclusion(paper, FOUND, FOUND.best_log2)
         assert ["eta", "2^1.5", "2.828", "2.2500", "2", "2^-1..2^1.5"] in rows(paper)
         assert ["alpha", "-2", "0.25"] in rows(paper)
         assert "Training loss 2.2500 nats (mean of 3 seeds) after 17 trials.\n" in read(paper)
         assert "- alpha: still at the end of [its grid], 2^-2\n" in read(paper)
 
     def test_without_lines(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, lines=(), seeds=1), FOUND.best)
+        show.conclusion(paper, replace(FOUND, lines=(), seeds=1), FOUND.best_log2)
         assert "Lines" not in read(paper) and "(one seed)" in read(paper)
 
     def test_when_all_diverged(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, objective=math.inf), FOUND.best)
+        show.conclusion(paper, replace(FOUND, objective=math.inf), FOUND.best_log2)
         assert "All 17 trials diverged or failed.\n" in read(paper)
         assert "Best configuration" not in read(paper)
 
     def test_a_long_note_stays_in_one_line(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, notes=("word " * 60,)), FOUND.best)
+        show.conclusion(paper, replace(FOUND, notes=("word " * 60,)), FOUND.best_log2)
         assert "- " + "word " * 60 in read(paper)
 
 
@@ -210,9 +209,10 @@ class TestVerdict:
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console
     ) -> None:
-        rung = LadderSize(width=32, depth=2, batch_size=8, steps=100)
+        ladder_size = LadderSize(width=32, depth=2, batch_size=8, steps=100)
         width = Estimate(value=1.5, low=1.25, high=math.inf)
-        size = replace(HOLDS, size=rung, basin=Basin(low_log2=0.0, high_log2=1.5, width_log2=width))
+        basin = Basin(low_log2=0.0, high_log2=1.5, width_log2=width)
+        size = replace(HOLDS, size=ladder_size, basin=basin)
         show.verdict(paper, Verdict(axis="batch_size", answer="holds", sizes=(size,)))
         assert "Learning-rate curves over batch size" in read(paper)
         assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.measure.coordinates import Moved
-from sweeper.measure.scales import OperandScale, Share
+from sweeper.measure.coordinates import ModuleMeasurement
+from sweeper.measure.scales import OperandScale, OutOfRange
 from sweeper.report import coordinates as show
 from sweeper.report.plots import save
 from sweeper.scaling.spec import Role
-from sweeper.transfer.check import CheckRule
-from sweeper.transfer.coordinates import CoordinateCheck, check
+from sweeper.transfer.coordinates import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
 
@@ -30,18 +29,18 @@ def sample() -> CoordinateCheck:
         ]
         runs[Size(width=width, depth=2)] = [
             [
-                Moved(
+                ModuleMeasurement(
                     name=name,
                     role=role,
                     entries=entries,
                     rms=width**at,
                     changes=(width**by,) * 2,
-                    own=(width**by,) * 2,
+                    direct_changes=(width**by,) * 2,
                 )
                 for name, role, entries, at, by in rows
             ]
         ] * 2
-    return check("width", runs, RULE, {Role.EMBEDDING: -0.5})
+    return check_coordinates("width", runs, RULE, {Role.EMBEDDING: -0.5})
 
 
 def printed(draw: object, *values: object) -> str:
@@ -51,7 +50,7 @@ def printed(draw: object, *values: object) -> str:
 
 
 def scale(product: str, operand: str, step: int, rms: float) -> OperandScale:
-    lost = Share(underflow=0.25 if operand == "gradient" else 0.0, overflow=0.0)
+    lost = OutOfRange(underflow=0.25 if operand == "gradient" else 0.0, overflow=0.0)
     return OperandScale(product=product, operand=operand, step=step, rms=rms, e4m3=lost, e5m2=lost)
 
 

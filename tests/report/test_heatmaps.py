@@ -14,7 +14,7 @@ ROWS = [[3.0, 2.0, 4.0], [2.5, 3.5, math.inf]]
 
 
 def searched(losses=ROWS, names=("eta", "alpha_<attn>")):
-    grid = {"names": names, "values": [[-1, 0], [-2, 0, 2]], "losses": losses}
+    grid = {"names": names, "values_log2": [[-1, 0], [-2, 0, 2]], "losses": losses}
     return encode({"pairs": [grid | {"transfer_error": 0.1234}]})
 
 

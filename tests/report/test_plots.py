@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib as mpl
 import pytest
 
-from sweeper.report.documents import ladder, number
+from sweeper.report.documents import ladder_curves, number
 from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.trial import encode
 
@@ -57,8 +57,8 @@ def test_title_says_the_verdict(answer):
 def test_ladders_are_told_apart_and_ordered_by_size():
     validation = samples.validation(depth=True)
     validation["curves"].reverse()
-    assert [c["width"] for c in ladder(validation, "width")] == [32, 64, 128, 256]
-    assert [(c["width"], c["depth"]) for c in ladder(validation, "depth")] == [
+    assert [c["width"] for c in ladder_curves(validation, "width")] == [32, 64, 128, 256]
+    assert [(c["width"], c["depth"]) for c in ladder_curves(validation, "depth")] == [
         (32, 2),
         (32, 4),
         (32, 8),
@@ -74,8 +74,8 @@ def test_ladders_over_batch_size_share_the_base_s_size():
     axes = [{"axis": "batch_size", "sizes": [sizes[2], sizes[1]]}]
     axes += [{"axis": "steps", "sizes": [sizes[2], sizes[3]]}]
     validation = {"curves": curves, "axes": axes}
-    assert ladder(validation, "batch_size") == [curves[2], curves[1]]
-    assert ladder(validation, "steps") == [curves[2], curves[3]]
+    assert ladder_curves(validation, "batch_size") == [curves[2], curves[1]]
+    assert ladder_curves(validation, "steps") == [curves[2], curves[3]]
     title = axes_of(learning_rate_figure(encode(validation), "batch_size")).get_title(loc="left")
     assert title.startswith("Transfer over batch size: ")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.adjusted import Adjusted, Change
 from sweeper.scaling.relative import MuP, Standard
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
@@ -77,6 +77,6 @@ def test_attention_over_the_head_size(size: int) -> None:
 
 def test_is_built_from_a_config_and_refuses_an_impossible_scheme() -> None:
     config = {"_target_": "sweeper.scaling.adjusted.Adjusted", "scheme": STANDARD}
-    assert build(config | {"hidden": {"c": 1.0}}).hidden == Change(c=1.0)
+    assert build_plugin(config | {"hidden": {"c": 1.0}}).hidden == Change(c=1.0)
     with pytest.raises(ConfigError, match=r"scheme\.depht"):
-        _ = build(config | {"scheme": STANDARD | {"depht": "none"}}).hyperparameters
+        _ = build_plugin(config | {"scheme": STANDARD | {"depht": "none"}}).hyperparameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from hypothesis import strategies as st
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.scheme import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import read_space
-from sweeper.training.prepare import FACTORS
+from sweeper.training.prepare import OPTIMIZER_FACTORS
 from sweeper.trial import defaults
 
 CONF = Path(__file__).parents[2] / "conf" / "parameterization"
@@ -34,14 +35,18 @@ def config(name: str) -> dict[str, Any]:
 
 
 def scheme(name: str, **fields: Any) -> Any:
-    return build({k: v for k, v in config(name).items() if k != "space"} | fields)
+    return build_plugin({k: v for k, v in config(name).items() if k != "space"} | fields)
 
 
 def values(name: str) -> dict[str, float]:
-    return {key: 2.0**value for key, value in defaults(read_space(config(name), FACTORS)).items()}
+    return {
+        key: 2.0**value
+        for key, value in defaults(read_space(config(name), OPTIMIZER_FACTORS)).items()
+    }
 
 
-def sizes(growth: int) -> list[ParamSpec]:
+@cache
+def sizes(growth: int) -> tuple[ParamSpec, ...]:
     """A decoder's parameters, and one of each role that it has not."""
 
     def llama(width: int, depth: int) -> Llama:
@@ -65,12 +70,12 @@ def sizes(growth: int) -> list[ParamSpec]:
                 base_width=16,
             )
         )
-    return found
+    return tuple(found)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
-    space = read_space(config(name), FACTORS)
+    space = read_space(config(name), OPTIMIZER_FACTORS)
     assert next(iter(space)) == "eta"
     for key, axis in space.items():
         assert axis.low <= axis.default <= axis.high, key
@@ -84,18 +89,18 @@ def test_any_space_may_hold_weight_decay_and_nothing_unknown(name: str) -> None:
     axis = {"low": -1, "high": 1, "default": 0}
     made = config(name)
     assert "weight_decay" in read_space(
-        made | {"space": made["space"] | {"weight_decay": axis}}, FACTORS
+        made | {"space": made["space"] | {"weight_decay": axis}}, OPTIMIZER_FACTORS
     )
     with pytest.raises(ConfigError, match=r"space\.gama"):
-        read_space(made | {"space": made["space"] | {"gama": axis}}, FACTORS)
+        read_space(made | {"space": made["space"] | {"gama": axis}}, OPTIMIZER_FACTORS)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(growth=st.integers(1, 64), log2=st.floats(-3, 3))
+@given(growth=st.integers(1, 8), log2=st.floats(-3, 3))
 @settings(max_examples=15, deadline=None)
 def test_every_number_is_finite_and_positive(name: str, growth: int, log2: float) -> None:
     made, hps = scheme(name), {key: v * 2.0**log2 for key, v in values(name).items()}
-    for spec in sizes(1 if growth > 8 else growth):
+    for spec in sizes(growth):
         scale = made.scale(spec, hps, Update.SIGN)
         numbers = [scale.init_std, scale.multiplier, scale.lr, scale.eps, scale.weight_decay]
         numbers.append(1.0 if scale.backward_multiplier is None else scale.backward_multiplier)
@@ -121,8 +126,15 @@ def test_it_is_pure(name: str) -> None:
     assert first == [scheme(name).scale(spec, hps, Update.SIGN) for spec in sizes(4)]
 
 
+RELATIVE = [name for name in NAMES if getattr(scheme(name), "relative", False)]
+
+
+def test_there_are_relative_schemes() -> None:
+    assert {"mup", "standard"} <= set(RELATIVE)
+
+
 @pytest.mark.parametrize("update", Update)
-@pytest.mark.parametrize("name", [n for n in NAMES if getattr(scheme(n), "relative", False)])
+@pytest.mark.parametrize("name", RELATIVE)
 def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
     """With every hyperparameter at 1: the standard init, and factors of exactly 1."""
     made, ones = scheme(name), dict.fromkeys(values(name), 1.0)
@@ -130,14 +142,15 @@ def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
         std = standard_std(spec, spec.fan_in)
         assert made.scale(spec, ones, update) == ParamScale(init_std=std), spec.name
     model = Llama(width=16, depth=2, classes=40, seq_len=8, base_depth=2)
-    for op in scaled_ops(model):
-        if op.kind == "residual":
-            assert made.scale_op(op, ones) == {"branch": 1.0, "skip": 1.0}
+    residuals = [op for op in scaled_ops(model) if op.kind == "residual"]
+    assert len(residuals) == 4
+    assert [made.scale_op(op, ones) for op in residuals] == [{"branch": 1.0, "skip": 1.0}] * 4
 
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_abc_schemes_have_their_fields(name: str) -> None:
     """Alignment, depth, decay and epsilon compose with each of the four."""
+    ones = dict.fromkeys(values(name), 1.0)
     for alignment in ("full", "none"):
         for depth in ("none", "depth_mup", "completep"):
             for decay in ("independent", "coupled", "scaled"):
@@ -145,7 +158,7 @@ def test_abc_schemes_have_their_fields(name: str) -> None:
                 made = scheme(name, **fields, epsilon="fixed", completep_alpha=0.75)
                 assert {key: getattr(made, key) for key in fields} == fields
                 for spec in sizes(4):
-                    found = made.scale(spec, dict.fromkeys(values(name), 1.0))
+                    found = made.scale(spec, ones)
                     assert 0 < found.lr < math.inf and found.eps == 1.0
 
 

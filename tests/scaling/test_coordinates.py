@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.spec import ParamSpec, Role, Update
 
 CLASSES, WIDTHS, BASE, BATCH = 16, (64, 128, 256, 512), 64, 4
@@ -93,7 +93,7 @@ def forward(weights: list[Tensor], tokens: Tensor, multipliers: list[float]) -> 
 
 def moves(config: dict[str, object], update: Update, width: int, seed: int) -> list[float]:
     """RMS of what one step of each layer's weights adds to its output."""
-    scheme = build(config)
+    scheme = build_plugin(config)
     ones = dict.fromkeys(scheme.hyperparameters, 1.0)
     scales = [scheme.scale(spec, ones, update) for spec in specs(width)]
     torch.manual_seed(seed)

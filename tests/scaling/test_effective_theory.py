@@ -9,7 +9,7 @@ import pytest
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.effective_theory import EffectiveTheory
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
@@ -133,8 +133,8 @@ def test_s_1_is_mup_with_full_alignment(update: Update) -> None:
 
 def test_other_strategies_are_neither_mup_nor_the_standard_one() -> None:
     """Erratum E17: "neural-tangent" (s = 0) does not train as ntk does."""
-    ntk = build({"_target_": "sweeper.scaling.relative.Ntk"})
-    standard = build({"_target_": "sweeper.scaling.relative.Standard", "alignment": "full"})
+    ntk = build_plugin({"_target_": "sweeper.scaling.relative.Ntk"})
+    standard = build_plugin({"_target_": "sweeper.scaling.relative.Standard", "alignment": "full"})
     ones = dict.fromkeys(standard.hyperparameters, 1.0)
     hidden = next(s for s in PARTS.values() if s.name.endswith("qkv.weight"))
     wide = hidden.__class__(

@@ -1,6 +1,6 @@
 import pytest
 
-from sweeper.scaling.names import layer_of, with_layer
+from sweeper.scaling.spec import layer_of, with_layer
 
 
 @pytest.mark.parametrize(

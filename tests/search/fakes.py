@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from sweeper.replay import replay_search
-from sweeper.search.line import LineRule, LineState, replay
+from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import History, Point, Strategy
 from sweeper.transfer.ladder import LadderRule, Size
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
@@ -69,7 +69,7 @@ def point_result(point: Point, objective: float) -> Result:
 @cache
 def spec_of_size(size: Size) -> TrialSpec:
     model = {"width": size.width, "depth": size.depth}
-    return spec_of({"model": model, "train": dict(size.train())})
+    return spec_of({"model": model, "train": dict(size.train_overrides())})
 
 
 @dataclass
@@ -139,7 +139,7 @@ def lay(rule: LineRule, axis: Axis, loss: Callable[[float], float]) -> tuple[Lin
     known: dict[float, float] = {}
     rounds = []
     while True:
-        state = replay(rule, axis, known.get)
+        state = replay_line(rule, axis, known.get)
         if not state.missing:
             return state, rounds
         assert not set(state.missing) & known.keys()

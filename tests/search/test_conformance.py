@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Space, encode
 
@@ -62,7 +62,7 @@ CASES = [("umup", "basin"), ("mup", "cliff"), *(("odd", kind) for kind in LANDSC
 @pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     path: Path = request.param
-    return build(config(path))
+    return build_plugin(config(path))
 
 
 def landscape(kind: str, space: Space) -> Objective:
@@ -106,7 +106,7 @@ def test_ends_within_its_plan_naming_every_point_once(
     strategy: Strategy, ranges: str, kind: str
 ) -> None:
     space = SPACES[ranges]
-    phases = {phase.name: phase.runs for phase in strategy.plan(space)}
+    phases = {phase.name: phase.trials for phase in strategy.plan(space)}
     for history, points in batches(strategy, space, landscape(kind, space)):
         assert points or history.results, "nothing was proposed"
         assert len({point.id for point in points}) == len(points)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.search.coupling import optima, transfer_error
+from sweeper.search.coupling import row_optima, transfer_error
 
 LOSSES = st.floats(-5, 5)
 EIGHTHS = st.integers(-40, 40).map(lambda count: count / 8)
@@ -72,7 +72,7 @@ def test_nothing_can_be_told_of_one_row_or_column(losses: list[list[float]]) -> 
 
 def test_optima_of_rows() -> None:
     rows = [[3.0, 1.0, 2.0], [1.0, 1.0, 1.0], [math.inf] * 3, [math.inf, math.inf, 9.0]]
-    assert optima((-2.0, 0.0, 2.0), rows) == [0.0, 0.0, None, 2.0]
+    assert row_optima((-2.0, 0.0, 2.0), rows) == [0.0, 0.0, None, 2.0]
 
 
 @given(grids(LOSSES, unique=True))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.search.grid2d import NEIGHBOURS, Grid2D
 from sweeper.search.strategy import History
 from sweeper.trial import Axis, Result, Space, Trial
@@ -101,7 +101,7 @@ def test_all_diverged() -> None:
 
 def test_the_plan_counts_the_grid() -> None:
     grid, neighbours = Grid2D(seeds=2).plan(SPACE)
-    assert (grid.runs, neighbours.runs) == (5 * 5 * 2, 12)
+    assert (grid.trials, neighbours.trials) == (5 * 5 * 2, 12)
 
 
 def test_a_space_without_weight_decay_is_told_how_to_get_it() -> None:
@@ -127,4 +127,4 @@ def test_impossible_values_are_refused(fields: dict[str, object], key: str) -> N
 
 def test_the_config_is_the_class_s_own() -> None:
     path = Path(__file__).parents[2] / "conf" / "search" / "grid2d.yaml"
-    assert build(yaml.safe_load(path.read_text())) == Grid2D()
+    assert build_plugin(yaml.safe_load(path.read_text())) == Grid2D()

@@ -33,7 +33,7 @@ def where(hps: Log2Hps) -> tuple[float, ...]:
 @pytest.mark.parametrize("scheme", ["umup", "mup"])
 def test_default_phases_are_9_330_and_6_runs(scheme: str) -> None:
     space, search = space_of(scheme), IndependentSearch()
-    assert [(p.name, p.runs) for p in search.plan(space)] == [
+    assert [(p.name, p.trials) for p in search.plan(space)] == [
         ("eta", 9),
         ("lines", 330),
         ("combine", 6),
@@ -49,7 +49,7 @@ def test_default_phases_are_9_330_and_6_runs(scheme: str) -> None:
 
 def test_a_space_of_eta_alone_has_no_lines_and_one_finalist() -> None:
     space, search = space_of("standard"), IndependentSearch()
-    assert [phase.runs for phase in search.plan(space)] == [9, 0, 6]
+    assert [phase.trials for phase in search.plan(space)] == [9, 0, 6]
     history = run_search(search, space, basin(space, spread=0.01))
     assert Counter(r.trial.phase for r in history.results) == {"eta": 9, "combine": 3}
     found = search.conclude(space, history)
@@ -130,7 +130,7 @@ def test_when_both_finalists_diverge_the_best_measured_single_change_stays(loss:
 def test_one_fresh_seed_cannot_tell_whether_combining_helped() -> None:
     search = IndependentSearch(runs=36, seeds=2, combine_seeds=1)
     found = conclude(search, clash)
-    assert search.plan(SPACE)[-1].runs == 2
+    assert search.plan(SPACE)[-1].trials == 2
     assert "one seed cannot say" in found.notes[-1] and where(found.best_log2) == (1, 0, 1)
 
 

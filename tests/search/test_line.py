@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import FINEST, LineRule, along, line_notes, line_result, optimum, replay
-from sweeper.search.strategy import History, identity
+from sweeper.search.line import (
+    MIN_SPACING,
+    LineRule,
+    line_notes,
+    line_objective,
+    line_optimum,
+    line_result,
+    replay_line,
+)
+from sweeper.search.strategy import History, hps_key
 from sweeper.trial import Axis, Result, Status, Trial
 from tests.specs import spec_of
 
@@ -54,9 +62,9 @@ def test_refined_optimum_of_a_convex_loss_is_within_the_last_spacing(
     room = rule.extend * rule.step if len(grid) > 1 else 0.0
     reachable = min(max(centre, grid[0] - room), grid[-1] + room)
     spacing = rule.step
-    while spacing / 2 >= FINEST and len(grid) > 1:
+    while spacing / 2 >= MIN_SPACING and len(grid) > 1:
         spacing /= 2
-    assert abs(optimum(state.known) - reachable) <= spacing + 1e-9
+    assert abs(line_optimum(state.losses) - reachable) <= spacing + 1e-9
 
 
 @given(rule=rules, axis=axes, seed=st.randoms(use_true_random=False))
@@ -69,9 +77,9 @@ def test_any_loss_ends_within_its_budget_without_near_repeats(
         return table.setdefault(x, seed.choice([math.inf, seed.random(), 0.5]))  # type: ignore[attr-defined]
 
     state, rounds = lay(rule, axis, loss)
-    values = sorted(state.known)
+    values = sorted(state.losses)
     assert all(high - low > 1e-6 for low, high in pairwise(values))
-    assert len({identity({"x": value}) for value in values}) == len(values)
+    assert len({hps_key({"x": value}) for value in values}) == len(values)
     grid = sorted(rounds[0])
     inside = [value for value in values if grid[0] <= value <= grid[-1]]
     assert len(values) - state.extended <= rule.points
@@ -86,8 +94,8 @@ def test_replay_is_pure_and_does_not_care_for_the_order_of_arrival(
 ) -> None:
     whole, _ = lay(rule, axis, lambda x: (x - centre) ** 2)
     known: dict[float, float] = {}
-    while (state := replay(rule, axis, known.get)).missing:
-        assert replay(rule, axis, known.get) == state
+    while (state := replay_line(rule, axis, known.get)).missing:
+        assert replay_line(rule, axis, known.get) == state
         value = order.choice(state.missing)  # type: ignore[attr-defined]
         known[value] = (value - centre) ** 2
     assert state == whole
@@ -98,7 +106,7 @@ def test_each_round_halves_the_spacing_around_the_optimum() -> None:
     assert rounds[0] == [-3, -2, -1, 0, 1, 2, 3]
     assert sorted(rounds[1]) == [-0.5, 0.5, 1.5, 2.5]
     assert sorted(rounds[2]) == [-0.25, 0.25, 0.75, 1.25]
-    assert len(state.known) == 15 and optimum(state.known) == 0.75
+    assert len(state.losses) == 15 and line_optimum(state.losses) == 0.75
 
 
 def test_the_last_round_is_cut_to_the_budget_nearest_first() -> None:
@@ -117,9 +125,9 @@ def test_reach_of_one_asks_only_the_two_neighbours() -> None:
 
 def test_refinement_stops_at_the_finest_spacing() -> None:
     state, _ = lay(LineRule(points=ALL), AXIS, lambda x: (x - 0.3) ** 2)
-    gaps = [high - low for low, high in pairwise(sorted(state.known))]
-    assert min(gaps) == FINEST
-    _, rounds = lay(LineRule(step=FINEST, points=ALL), Axis(low=-0.25, high=0.25), abs)
+    gaps = [high - low for low, high in pairwise(sorted(state.losses))]
+    assert min(gaps) == MIN_SPACING
+    _, rounds = lay(LineRule(step=MIN_SPACING, points=ALL), Axis(low=-0.25, high=0.25), abs)
     assert len(rounds) == 1
 
 
@@ -127,7 +135,7 @@ def test_refinement_stops_at_the_finest_spacing() -> None:
 def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int) -> None:
     state, rounds = lay(LineRule(points=9, extend=2), AXIS, lambda x: -sign * x)
     assert rounds[1:3] == [[sign * 4.0], [sign * 5.0]]
-    assert state.extended == 2 and len(state.known) == 11
+    assert state.extended == 2 and len(state.losses) == 11
     found = line_result("eta", state, History(), {})
     assert found is not None and found.optimum_log2 == sign * 5
     extended, still = line_notes([found])
@@ -152,7 +160,7 @@ def test_extending_is_bounded_from_the_first_grid_not_from_the_range() -> None:
 
 def test_an_extension_that_is_not_known_yet_is_not_counted() -> None:
     known = {value: -value for value in AXIS.grid(1.0)}
-    state = replay(LineRule(points=7), AXIS, known.get)
+    state = replay_line(LineRule(points=7), AXIS, known.get)
     assert state.missing == [4.0] and state.extended == 0
 
 
@@ -166,7 +174,7 @@ def test_a_budget_below_the_grid_takes_the_points_nearest_the_default() -> None:
 
 def test_a_range_of_one_value_is_one_point() -> None:
     state, rounds = lay(LineRule(), Axis(low=1, high=1), lambda x: x)
-    assert rounds == [[1]] and state.known == {1: 1} and state.extended == 0
+    assert rounds == [[1]] and state.losses == {1: 1} and state.extended == 0
 
 
 def test_without_a_finite_loss_there_is_nothing_to_refine_or_extend() -> None:
@@ -183,7 +191,7 @@ def test_without_a_finite_loss_there_is_nothing_to_refine_or_extend() -> None:
 @pytest.mark.parametrize("only", [-3.0, 0.0, 3.0])
 def test_one_finite_point_is_the_optimum(only: float) -> None:
     state, _ = lay(LineRule(points=11, extend=2), AXIS, lambda x: 1.0 if x == only else math.inf)
-    assert optimum(state.known) == only
+    assert line_optimum(state.losses) == only
     assert state.extended == (0 if only == 0 else 1)
 
 
@@ -196,18 +204,18 @@ def test_diverged_points_stay_on_the_line() -> None:
 
 def test_a_plateau_has_its_optimum_in_the_middle_and_is_not_extended() -> None:
     state, _ = lay(LineRule(points=7), AXIS, lambda x: 1.0)
-    assert optimum(state.known) == 0 and state.extended == 0
+    assert line_optimum(state.losses) == 0 and state.extended == 0
     flat, _ = lay(LineRule(points=7), AXIS, lambda x: max(1.0, 1.0 - x))
-    assert optimum(flat.known) == 1 and flat.extended == 0
+    assert line_optimum(flat.losses) == 1 and flat.extended == 0
 
 
 def test_two_equal_points_extend_the_line_once() -> None:
     state, rounds = lay(LineRule(points=2), Axis(low=0, high=1), lambda x: 1.0)
-    assert rounds == [[0, 1], [-1]] and optimum(state.known) == 0
+    assert rounds == [[0, 1], [-1]] and line_optimum(state.losses) == 0
 
 
 def test_nothing_known_is_no_result() -> None:
-    state = replay(LineRule(), AXIS, lambda value: None)
+    state = replay_line(LineRule(), AXIS, lambda value: None)
     assert state.missing == AXIS.grid(1.0)
     assert line_result("eta", state, History(), {}) is None
 
@@ -240,8 +248,8 @@ def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverg
     results += [known(1.0, 0, "complete", 3.5), known(1.0, 1, "pruned", 4.0)]
     results += [known(2.0, s, "diverged", math.inf) for s in (0, 1)]
     history, base = History(results), {"eta": 0.0, "alpha": 0.5}
-    evaluate = along(history, base, "eta", [0, 1])
-    state = replay(LineRule(points=3), Axis(low=0, high=2), evaluate)
+    evaluate = line_objective(history, base, "eta", [0, 1])
+    state = replay_line(LineRule(points=3), Axis(low=0, high=2), evaluate)
     found = line_result("eta", state, history, base)
     assert found is not None and found.stopped_log2 == (1.0,)
     assert found.points_log2 == ((0.0, 3.0), (1.0, math.inf), (2.0, math.inf))

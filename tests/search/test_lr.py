@@ -20,8 +20,8 @@ def test_trains_as_many_runs_as_planned() -> None:
         search = LearningRateLine(line=LineRule(points=11), seeds=seeds)
         (phase,) = search.plan(SPACE)
         history = run_search(search, SPACE, basin(SPACE))
-        assert (phase.name, phase.runs) == ("eta", 11 * seeds)
-        assert len(history.results) == phase.runs
+        assert (phase.name, phase.trials) == ("eta", 11 * seeds)
+        assert len(history.results) == phase.trials
 
 
 def test_finds_the_refined_optimum_with_the_rest_at_its_default() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.search.line import LineRule
 from sweeper.search.pairs import Pairs
 from sweeper.search.strategy import Conclusion
@@ -53,7 +53,9 @@ def test_every_pair_around_the_eta_found() -> None:
     mean = told["eta", "alpha"] / 3
     assert f"transfer error {mean:.4f} nats, the mean over 3 pairs" in found.notes[0]
     assert "of eta and alpha" in found.notes[0]
-    assert found.best == {"alpha": 0, "eta": -3, "beta": 2, "fixed": 0} and found.objective == 3
+    assert (
+        found.best_log2 == {"alpha": 0, "eta": -3, "beta": 2, "fixed": 0} and found.objective == 3
+    )
 
 
 def test_without_a_step_the_grids_span_the_ranges() -> None:
@@ -85,7 +87,7 @@ def test_grids_share_points_and_the_line() -> None:
     phases = [result.trial.phase for result in history.results]
     # The line has 9 points; grids: 3 x 16 off the cross, 4 for each arm, the centre, less eta's.
     assert phases.count("eta") == 9 and phases.count("grids") == 48 + 4 + 4
-    assert [phase.runs for phase in Pairs().plan(SPACE)] == [9, 61]
+    assert [phase.trials for phase in Pairs().plan(SPACE)] == [9, 61]
 
 
 def test_eta_alone_and_a_list() -> None:
@@ -141,12 +143,12 @@ def test_unknown_names_are_refused() -> None:
 
 def test_the_config_is_the_class_s_own() -> None:
     path = Path(__file__).parents[2] / "conf" / "search" / "pairs.yaml"
-    assert build(yaml.safe_load(path.read_text())) == Pairs(eta=LineRule())
+    assert build_plugin(yaml.safe_load(path.read_text())) == Pairs(eta=LineRule())
 
 
 def test_a_list_of_pairs_is_read_from_a_config() -> None:
     config = {"_target_": "sweeper.search.pairs.Pairs", "pairs": [["eta", "alpha"]]}
-    assert build(config) == Pairs(pairs=(("eta", "alpha"),))
+    assert build_plugin(config) == Pairs(pairs=(("eta", "alpha"),))
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build
-from sweeper.search.prune import RUNGS, STARTUP, Pruner, Seen, losses_at, stops
+from sweeper.plugin import build_plugin
+from sweeper.search.prune import (
+    MIN_TRIALS_AT_RUNG,
+    RUNG_FRACTIONS,
+    Pruner,
+    RungLosses,
+    losses_at,
+    should_stop,
+)
 from sweeper.search.strategy import History, best_result
 from sweeper.trial import Axis, Result, Trial
-from tests.scripts import load
+from tests.scripts import load_script
 from tests.specs import spec_of
 
 from .fakes import CONF, config, point_result
 
 KINDS = ("median", "halving")
-BENCH = load("bench/pruning.py")
+BENCH = load_script("bench/pruning.py")
 SWEEPS = BENCH.load()
 
 
-def pruner(kind: str = "median", known: tuple[Seen, ...] = ()) -> Pruner:
-    return Pruner(kind=kind, steps=100, warmup=10, window=10, known=known)  # type: ignore[arg-type]
+def pruner(kind: str = "median", others: tuple[RungLosses, ...] = ()) -> Pruner:
+    return Pruner(kind=kind, steps=100, warmup=10, window=10, others=others)  # type: ignore[arg-type]
 
 
 def scattered(count: int, seed: int = 0) -> list[Trial]:
@@ -53,21 +60,21 @@ def positions(cut: set[str], trials: list[Trial]) -> list[int]:
 
 
 def test_the_median_stops_what_lies_above_it() -> None:
-    assert stops("median", [], [5, 1, 4, 2, 3]) == [True, False, True, False, False]
-    assert stops("median", [1, 1, 1], [2, 3]) == [True, True]
-    assert stops("median", [9, 9, 9], [2, 3]) == [False, False]
+    assert should_stop("median", [], [5, 1, 4, 2, 3]) == [True, False, True, False, False]
+    assert should_stop("median", [1, 1, 1], [2, 3]) == [True, True]
+    assert should_stop("median", [9, 9, 9], [2, 3]) == [False, False]
 
 
 def test_halving_keeps_one_in_two_whatever_the_order() -> None:
-    assert stops("halving", [], [4, 3, 2, 1]) == [True, True, False, False]
-    assert stops("halving", [], [1, 2, 3, 4]) == [False, False, True, True]
-    assert stops("halving", [], [1, 2, 3, 4, 5]) == [False, False, True, True, True]
-    assert stops("halving", [1, 2], [3, 4]) == [True, True]
-    assert stops("halving", [8, 9], [3, 4]) == [False, False]
+    assert should_stop("halving", [], [4, 3, 2, 1]) == [True, True, False, False]
+    assert should_stop("halving", [], [1, 2, 3, 4]) == [False, False, True, True]
+    assert should_stop("halving", [], [1, 2, 3, 4, 5]) == [False, False, True, True, True]
+    assert should_stop("halving", [1, 2], [3, 4]) == [True, True]
+    assert should_stop("halving", [8, 9], [3, 4]) == [False, False]
 
 
 def test_optuna_s_halving_asked_naively_depends_on_the_order() -> None:
-    """Why `stops` tells all before it asks: of a rung asked in turn, Optuna sees only the past."""
+    """Why `should_stop` adds all losses first: asked in turn, Optuna sees only the past."""
 
     def in_turn(losses: list[float]) -> list[bool]:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
@@ -96,7 +103,7 @@ def test_optuna_agrees_with_the_rules_as_written(
         limit = (ranked[(count - 1) // 2] + ranked[count // 2]) / 2
     else:
         limit = ranked[max(1, count // 2) - 1]
-    found = stops(kind, others, losses)  # type: ignore[arg-type]
+    found = should_stop(kind, others, losses)  # type: ignore[arg-type]
     near = [abs(loss - limit) < 1e-9 for loss in losses]
     assert all(
         n or stop == (loss > limit) for n, stop, loss in zip(near, found, losses, strict=True)
@@ -105,13 +112,13 @@ def test_optuna_agrees_with_the_rules_as_written(
 
 def test_infinite_losses_are_worse_than_any_and_do_not_break_the_median() -> None:
     inf = math.inf
-    assert stops("median", [inf, inf, inf], [1, inf]) == [False, False]
-    assert stops("median", [1, 1, 1], [2, inf]) == [True, True]
-    assert stops("halving", [], [1, 2, inf, inf]) == [False, False, True, True]
+    assert should_stop("median", [inf, inf, inf], [1, inf]) == [False, False]
+    assert should_stop("median", [1, 1, 1], [2, inf]) == [True, True]
+    assert should_stop("halving", [], [1, 2, inf, inf]) == [False, False, True, True]
 
 
 def test_none_stops_nothing_and_has_no_rungs() -> None:
-    assert stops("none", [1, 1], [5]) == [False]
+    assert should_stop("none", [1, 1], [5]) == [False]
     assert pruner("none").rungs == ()
 
 
@@ -124,7 +131,7 @@ def test_nothing_is_stopped_before_the_warm_up_and_a_window_are_over() -> None:
     late = Pruner(kind="median", steps=100, warmup=60, window=10)
     assert late.rungs == (70, 80, 90)
     with pytest.raises(ValueError, match="not in tuple"):
-        pruner().cut(32, {}, [])
+        pruner().trials_to_stop(32, {}, [])
 
 
 @given(steps=st.integers(1, 3000), warmup=st.floats(0, 1), window=st.floats(0.01, 1))
@@ -132,7 +139,7 @@ def test_rungs_rise_within_the_run(steps: int, warmup: float, window: float) -> 
     for kind in KINDS:
         first, stretch = round(warmup * steps), max(1, math.ceil(window * steps))
         rungs = Pruner(kind=kind, steps=steps, warmup=first, window=stretch).rungs
-        assert list(rungs) == sorted(set(rungs)) and len(rungs) <= len(RUNGS[kind])
+        assert list(rungs) == sorted(set(rungs)) and len(rungs) <= len(RUNG_FRACTIONS[kind])
         assert all(max(first, stretch) <= rung < steps for rung in rungs)
 
 
@@ -140,41 +147,41 @@ def test_trials_on_no_line_are_optuna_s() -> None:
     trials = scattered(6)
     losses = told(trials, [1, 6, 2, 5, 3, 4])
     for kind in KINDS:
-        assert positions(pruner(kind).cut(33, losses, trials), trials) == [1, 3, 5]
+        assert positions(pruner(kind).trials_to_stop(33, losses, trials), trials) == [1, 3, 5]
 
 
 def test_a_few_trials_stop_none() -> None:
-    trials = scattered(STARTUP - 1)
+    trials = scattered(MIN_TRIALS_AT_RUNG - 1)
     losses = told(trials, [1, 9, 9, 9])
-    assert not pruner().cut(33, losses, trials)
-    one = Seen(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
-    assert positions(pruner(known=(one,)).cut(33, losses, trials), trials) == []
-    assert pruner(known=(one,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
-    planned = Seen(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
-    assert not pruner(known=(planned,)).cut(33, told(trials, [1, 2, 9, 9]), trials)
+    assert not pruner().trials_to_stop(33, losses, trials)
+    one = RungLosses(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=(1.0,))
+    assert positions(pruner(others=(one,)).trials_to_stop(33, losses, trials), trials) == []
+    assert pruner(others=(one,)).trials_to_stop(33, told(trials, [1, 2, 9, 9]), trials)
+    planned = RungLosses(log2_hps={"a": 50.0, "b": 60.0}, seed=0, losses=())
+    assert not pruner(others=(planned,)).trials_to_stop(33, told(trials, [1, 2, 9, 9]), trials)
 
 
 def test_seeds_are_judged_apart() -> None:
     """So the fresh seeds that compare two configurations are never stopped: two a seed are few."""
     trials = [trial for seed in range(6) for trial in scattered(2, seed)]
     losses = told(trials, [1, 9] * 6)
-    assert not pruner().cut(33, losses, trials)
-    known = tuple(
-        Seen(log2_hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9)
+    assert not pruner().trials_to_stop(33, losses, trials)
+    others = tuple(
+        RungLosses(log2_hps={"a": 9.0 + i, "b": 20.0 + i}, seed=0, losses=(1.0,)) for i in range(9)
     )
-    assert positions(pruner(known=known).cut(33, losses, trials), trials) == [1]
+    assert positions(pruner(others=others).trials_to_stop(33, losses, trials), trials) == [1]
 
 
 def test_diverged_trials_are_left_to_the_training() -> None:
     trials = scattered(8)
     losses = told(trials, [1, 2, 3, 4, math.inf, math.nan, 8, 9])
-    assert positions(pruner("halving").cut(33, losses, trials), trials) == [6, 7]
+    assert positions(pruner("halving").trials_to_stop(33, losses, trials), trials) == [6, 7]
 
 
 def test_a_trial_that_was_stopped_before_is_not_named_again() -> None:
     trials = scattered(8)
     losses = told(trials[:6], [1, 2, 3, 4, 5, 6])
-    assert positions(pruner().cut(55, losses, trials), trials) == [3, 4, 5]
+    assert positions(pruner().trials_to_stop(55, losses, trials), trials) == [3, 4, 5]
 
 
 # Lines.
@@ -183,39 +190,42 @@ def test_a_trial_that_was_stopped_before_is_not_named_again() -> None:
 def test_a_line_keeps_its_best_and_what_lies_around_it() -> None:
     trials = along([-6, -5, -4, -3, -2, -1, 0, 1, 2])
     losses = told(trials, [9, 8, 7, 6, 5, 4, 3, 2, 2.5])
-    assert positions(pruner().cut(33, losses, trials), trials) == [0, 1, 2, 3]
+    assert positions(pruner().trials_to_stop(33, losses, trials), trials) == [0, 1, 2, 3]
     losses = told(trials, [9, 8, 7, 6, 2, 6.5, 7.5, 8.5, 9.5])
-    assert positions(pruner().cut(33, losses, trials), trials) == [0, 1, 7, 8]
+    assert positions(pruner().trials_to_stop(33, losses, trials), trials) == [0, 1, 7, 8]
 
 
 def test_fine_spacing_keeps_a_distance_and_coarse_spacing_a_number_of_points() -> None:
     fine = along([i / 4 for i in range(25)])
     losses = told(fine, [2 + abs(i - 12) for i in range(25)])
-    kept = set(range(25)) - set(positions(pruner().cut(33, losses, fine), fine))
+    kept = set(range(25)) - set(positions(pruner().trials_to_stop(33, losses, fine), fine))
     assert kept == set(range(4, 21))
     coarse = along([4.0 * i for i in range(9)])
     losses = told(coarse, [2 + abs(i - 4) for i in range(9)])
-    assert positions(pruner("halving").cut(33, losses, coarse), coarse) == [0, 1, 7, 8]
+    assert positions(pruner("halving").trials_to_stop(33, losses, coarse), coarse) == [0, 1, 7, 8]
 
 
 def test_all_points_about_as_good_as_the_best_are_its_best() -> None:
     trials = along([float(i) for i in range(12)])
     between = [9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.0, 3.5, 3.0]
     losses = told(trials, [2.03, *between, 2.0])
-    assert positions(pruner().cut(33, losses, trials), trials) == [1, 2, 3, 4, 5, 6]
+    assert positions(pruner().trials_to_stop(33, losses, trials), trials) == [1, 2, 3, 4, 5, 6]
     losses = told(trials, [2.01, *between, 2.0])
-    assert positions(pruner().cut(33, losses, trials), trials) == [3, 4, 5, 6]
+    assert positions(pruner().trials_to_stop(33, losses, trials), trials) == [3, 4, 5, 6]
 
 
 def test_the_first_trial_of_a_line_is_kept_when_the_line_is_planned() -> None:
     elsewhere = tuple(
-        Seen(log2_hps={"eta": 20.0 + i, "b": 30.0 + i}, seed=0, losses=(1.0,)) for i in range(6)
+        RungLosses(log2_hps={"eta": 20.0 + i, "b": 30.0 + i}, seed=0, losses=(1.0,))
+        for i in range(6)
     )
     trial = along([0.0])
-    alone, losses = pruner(known=elsewhere), told(trial, [5.0])
-    assert alone.cut(33, losses, trial) == {trial[0].key}
-    planned = tuple(Seen(log2_hps=t.log2_hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0]))
-    assert not pruner(known=elsewhere + planned).cut(33, losses, trial)
+    alone, losses = pruner(others=elsewhere), told(trial, [5.0])
+    assert alone.trials_to_stop(33, losses, trial) == {trial[0].key}
+    planned = tuple(
+        RungLosses(log2_hps=t.log2_hps, seed=0, losses=()) for t in along([0.0, 1.0, 2.0])
+    )
+    assert not pruner(others=elsewhere + planned).trials_to_stop(33, losses, trial)
 
 
 def test_any_line_s_need_keeps_a_trial() -> None:
@@ -225,7 +235,7 @@ def test_any_line_s_need_keeps_a_trial() -> None:
         Trial(spec=spec_of(), log2_hps={"eta": 7.0, "b": float(b)}, seed=0) for b in (1, 2, 3)
     ]
     losses = told(row + column, [1, 2, 3, 4, 5, 6, 7, 8, 8.5, 9, 9.5])
-    cut = positions(pruner().cut(33, losses, row + column), row + column)
+    cut = positions(pruner().trials_to_stop(33, losses, row + column), row + column)
     assert cut == [6, 10]
 
 
@@ -236,7 +246,8 @@ def test_the_best_and_its_neighbours_always_survive(data: st.DataObject) -> None
     trials = along([v / 2 for v in values])
     losses = [data.draw(st.floats(0.5, 9) | st.just(math.inf)) for _ in trials]
     cut = positions(
-        pruner(data.draw(st.sampled_from(KINDS))).cut(33, told(trials, losses), trials), trials
+        pruner(data.draw(st.sampled_from(KINDS))).trials_to_stop(33, told(trials, losses), trials),
+        trials,
     )
     best = losses.index(min(losses))
     assert not set(cut) & set(range(best - 2, best + 3))
@@ -275,9 +286,11 @@ def test_uneven_stretches_are_weighted_by_their_steps(steps: int, window: int) -
 
 def test_a_pruner_travels_as_json() -> None:
     results = [finished("diverged", 40, [1.0] * 40), finished("complete", 100, [2.0] * 100)]
-    known = Pruner.knowing(results, along([3.0]), kind="halving", steps=100, warmup=10, window=10)
-    assert [len(seen.losses) for seen in known.known] == [3, 3, 0]
-    assert Pruner.from_json(json.loads(json.dumps(known.to_json()))) == known
+    made = Pruner.from_trials(
+        results, along([3.0]), kind="halving", steps=100, warmup=10, window=10
+    )
+    assert [len(other.losses) for other in made.others] == [3, 3, 0]
+    assert Pruner.from_json(json.loads(json.dumps(made.to_json()))) == made
     with pytest.raises(ConfigError, match=r"search\.prune"):
         pruner("often")
 
@@ -314,7 +327,7 @@ def test_every_strategy_lives_with_stopped_trials(path: Path) -> None:
     settings = config(path)
     assert settings["prune"] == "none"
     settings |= {name: 40 for name in ("runs",) if name in settings}
-    strategy, history = build(settings | {"prune": "median"}), History()
+    strategy, history = build_plugin(settings | {"prune": "median"}), History()
     while points := strategy.propose(space, history):
         assert len(history.results) < 2000
         for point in points:
@@ -331,7 +344,7 @@ def test_every_strategy_lives_with_stopped_trials(path: Path) -> None:
 
 def test_the_config_refuses_an_unknown_kind() -> None:
     with pytest.raises(ConfigError, match="prune"):
-        build(config(CONF / "search" / "lr.yaml") | {"prune": "often"})
+        build_plugin(config(CONF / "search" / "lr.yaml") | {"prune": "often"})
 
 
 # The evidence: recorded searches, replayed.
@@ -359,7 +372,7 @@ def test_searches_conclude_the_same_with_and_without_pruning(kind: str) -> None:
             continue
         whole, _ = BENCH.concluded(sweep, "none", 1)
         found, share = BENCH.concluded(sweep, kind, len(sweep.results))
-        assert (found.best_log2, found.objective) == (whole.best, whole.objective)
+        assert (found.best_log2, found.objective) == (whole.best_log2, whole.objective)
         saved.append(share)
     assert min(saved) > 0.1
 
@@ -367,7 +380,7 @@ def test_searches_conclude_the_same_with_and_without_pruning(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_the_lines_protection_the_replay_does_lose_them(kind: str) -> None:
     """The check above can fail."""
-    rule = {"reach": 0, "near": 0.0, "close": 0.0}
+    rule = {"kept_neighbours": 0, "kept_distance": 0.0, "loss_tolerance": 0.0}
     lost = [
         BENCH.replay(sweep, kind, len(sweep.results), sweep.results, **rule).stopped
         & BENCH.needed(sweep, near=1.0)

@@ -81,7 +81,7 @@ def test_concludes_with_the_best_and_the_expected_cost() -> None:
     search = RandomGrid(runs=50)
     history = run_search(search, space, basin(space))
     found, losses = search.conclude(space, history), [r.objective for r in history.results]
-    assert found.runs == len(losses) == search.plan(space)[0].runs == 50
+    assert found.runs == len(losses) == search.plan(space)[0].trials == 50
     assert found.objective == min(losses) and found.cost_curve == expected_best(losses)
     assert found.cost_curve[-1] == (50, pytest.approx(found.objective))
 

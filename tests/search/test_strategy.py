@@ -16,7 +16,7 @@ from sweeper.search.strategy import (
     best_result,
     chosen_axes,
     expected_best,
-    identity,
+    hps_key,
     running_best,
 )
 from sweeper.trial import Axis
@@ -62,8 +62,8 @@ def test_points_that_differ_by_rounding_alone_are_one() -> None:
     history = History([point_result(point(0.1 + 0.2), 2.0)])
     assert point(0.3) in history and point(0.3, seed=1) not in history
     assert history.value({"eta": 0.3}, 0) == 2.0
-    assert identity({"a": -1e-12, "b": 1}) == identity({"b": 1.0, "a": 0.0})
-    assert identity({"a": 2.0**-6}) != identity({"a": 0.0})
+    assert hps_key({"a": -1e-12, "b": 1}) == hps_key({"b": 1.0, "a": 0.0})
+    assert hps_key({"a": 2.0**-6}) != hps_key({"a": 0.0})
 
 
 def test_history_means_over_seeds_or_says_that_one_is_missing() -> None:
@@ -122,7 +122,7 @@ def test_what_is_said_of_combining(difference: float, error: float, words: str) 
         difference=difference,
         error=error,
     )
-    assert found.finding.startswith(words)
+    assert found.summary.startswith(words)
 
 
 def test_combining_nothing_is_said_so() -> None:
@@ -134,4 +134,4 @@ def test_combining_nothing_is_said_so() -> None:
         difference=0.0,
         error=0.0,
     )
-    assert found.finding == "the combined optimum is the best single configuration itself"
+    assert found.summary == "the combined optimum is the best single configuration itself"

@@ -19,7 +19,7 @@ SPACE = {"alpha": Axis(low=-2, high=2), "eta": Axis(low=-1, high=3, default=1)}
 def test_asks_in_batches_and_stays_in_the_ranges() -> None:
     search = TPE(runs=12, batch=5)
     history = run_search(search, SPACE, basin(SPACE))
-    assert len(history.results) == search.plan(SPACE)[0].runs == 12
+    assert len(history.results) == search.plan(SPACE)[0].trials == 12
     for result in history.results:
         assert all(a.low <= result.trial.log2_hps[n] <= a.high for n, a in SPACE.items())
     assert len(search.propose(SPACE, History(history.results[:10]))) == 2

@@ -68,17 +68,17 @@ class WithStatistics(Base):
         if x.is_meta:
             return x
         if self.training:
-            self.keep(x.detach().mean())
+            self.update(x.detach().mean())
         return x - self.running
 
-    def keep(self, mean: Tensor) -> None:
+    def update(self, mean: Tensor) -> None:
         self.running.mul_(0.9).add_(0.1 * mean)
 
 
-class WithOwnBuffers(WithStatistics):
-    """Puts a new tensor in the place of its running mean, where others write into it."""
+class WithReplacedBuffers(WithStatistics):
+    """Puts a new tensor in the place of its running mean, where others write into theirs."""
 
-    def keep(self, mean: Tensor) -> None:
+    def update(self, mean: Tensor) -> None:
         self.running = 0.5 * self.running + 0.5 * mean
 
 
@@ -137,8 +137,8 @@ class Frozen(Base):
         self.head.weight.requires_grad_(False)
 
 
-class Many(Base):
-    """Gives more than the loss."""
+class ReturnsMore(Base):
+    """Returns more than the loss."""
 
     def forward(self, x: Tensor, y: Tensor) -> Any:
         return super().forward(x, y), x

@@ -11,7 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.plugin import build
+from sweeper.plugin import build_plugin
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.training.adamw import AdamW
 from sweeper.training.optimizer import Optimizer, State, StepInfo, UpdateHps
@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 
 def shipped(name: str, **changed: Any) -> Optimizer:
     """The optimizer of a config, with some of its values changed."""
-    made: Optimizer = build(yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changed)
+    made: Optimizer = build_plugin(yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changed)
     return made
 
 
@@ -71,8 +71,8 @@ def _column(values: list[float], dims: int, dtype: torch.dtype) -> Tensor:
     return torch.tensor(values, dtype=dtype).view(-1, *[1] * dims)
 
 
-class Run:
-    """A pack in training on random gradients, a trial's all drawn from its own seed."""
+class OptimizerRun:
+    """A pack in training on random gradients, a trial's all drawn from its seed."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Run:
             for i, s in enumerate(specs)
         ]
         kinds = [optimizer.kind(s) for s in specs]
-        own = [optimizer.settings(m.values) for m in members]
+        settings = [optimizer.settings(m.values) for m in members]
         each = list(enumerate(len(s.shape) for s in specs))
         self.update_hps = UpdateHps(
             kinds=kinds,
@@ -97,7 +97,8 @@ class Run:
             eps=[_column([m.eps_of(i) for m in members], dims, dtype) for i, dims in each],
             weight_decay=[_column([m.weight_decay for m in members], d, dtype) for _, d in each],
             settings={
-                name: torch.tensor([row[name] for row in own], dtype=dtype) for name in own[0]
+                name: torch.tensor([row[name] for row in settings], dtype=dtype)
+                for name in settings[0]
             },
         )
         with torch.no_grad():
@@ -117,18 +118,20 @@ class Run:
             for i, s in enumerate(self.specs)
         ]
 
-    def now(self, share: Sequence[float] | float) -> StepInfo:
+    def now(self, factors: Sequence[float] | float) -> StepInfo:
         """The next step."""
-        shares = [share] * len(self.seeds) if isinstance(share, float) else list(share)
+        schedule = [factors] * len(self.seeds) if isinstance(factors, float) else list(factors)
         self.steps += 1
         like = self.params[0].detach()
         step = torch.tensor(self.steps, device=like.device)
-        return StepInfo(step=step, schedule=like.new_tensor(shares))
+        return StepInfo(step=step, schedule=like.new_tensor(schedule))
 
-    def step(self, share: Sequence[float] | float = 1.0, grads: list[Tensor] | None = None) -> None:
-        found = self.grads() if grads is None else grads
+    def step(
+        self, factors: Sequence[float] | float = 1.0, grads: list[Tensor] | None = None
+    ) -> None:
+        step_grads = self.grads() if grads is None else grads
         with torch.no_grad():
-            self.update(self.params, found, self.state, self.update_hps, self.now(share))
+            self.update(self.params, step_grads, self.state, self.update_hps, self.now(factors))
 
     def train(self, steps: int = 4) -> list[Tensor]:
         for _ in range(steps):
@@ -141,18 +144,18 @@ class Run:
         def each(tensors: Sequence[Tensor]) -> list[Tensor]:
             return [function(t.detach()) for t in tensors]
 
-        f, self.params = self.update_hps, [p.requires_grad_() for p in each(self.params)]
+        hps, self.params = self.update_hps, [p.requires_grad_() for p in each(self.params)]
         self.state = {name: each(tensors) for name, tensors in self.state.items()}
-        own = {name: function(values) for name, values in f.settings.items()}
+        settings = {name: function(values) for name, values in hps.settings.items()}
         self.update_hps = UpdateHps(
-            kinds=f.kinds,
-            lr=each(f.lr),
-            eps=each(f.eps),
-            weight_decay=each(f.weight_decay),
-            settings=own,
+            kinds=hps.kinds,
+            lr=each(hps.lr),
+            eps=each(hps.eps),
+            weight_decay=each(hps.weight_decay),
+            settings=settings,
         )
 
-    def keep(self, rows: list[int]) -> None:
+    def select(self, rows: list[int]) -> None:
         """Drop all other trials."""
         index, self.seeds = torch.tensor(rows), [self.seeds[row] for row in rows]
         self.change(lambda tensor: tensor.index_select(0, index))
@@ -160,7 +163,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledAdam(AdamW):
-    """Adam whose step is a share of the weight's own RMS (Everett et al., parameter scaling)."""
+    """Adam whose step is relative to the RMS of the weight (Everett et al., parameter scaling)."""
 
     def kind(self, spec: ParamSpec) -> Update:
         return Update.PARAMETER

@@ -13,16 +13,16 @@ from sweeper.scaling.spec import Update
 from tests.training.optimizers import Member
 
 Step = Callable[[list[Tensor], float], None]
-"""One step in place of a trial's parameters, given their gradients and the schedule's share."""
+"""One step in place of a trial's parameters, given their gradients and the schedule factor."""
 
 
 def stepper(made: torch.optim.Optimizer) -> Step:
-    """Steps of torch's optimizer, every parameter in a group of its own."""
+    """Steps of torch's optimizer, every parameter in its own group."""
     peaks = [group["lr"] for group in made.param_groups]
 
-    def step(grads: list[Tensor], share: float) -> None:
+    def step(grads: list[Tensor], factor: float) -> None:
         for group, peak, grad in zip(made.param_groups, peaks, grads, strict=True):
-            group["lr"] = peak * share
+            group["lr"] = peak * factor
             group["params"][0].grad = grad.reshape(group["params"][0].shape).clone()
         made.step()
 
@@ -50,11 +50,11 @@ def adamw(
     member: Member,
     indices: Sequence[int] | None = None,
 ) -> Step:
-    own = optimizer.settings(member.values)
+    settings = optimizer.settings(member.values)
     chosen = groups(params, member, indices or range(len(params)))
     for group, i in zip(chosen, indices or range(len(params)), strict=True):
         group["eps"] = member.eps_of(i)
-    return stepper(torch.optim.AdamW(chosen, betas=(own["beta1"], own["beta2"])))
+    return stepper(torch.optim.AdamW(chosen, betas=(settings["beta1"], settings["beta2"])))
 
 
 def sgd(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
@@ -64,28 +64,28 @@ def sgd(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: M
     nesterov = optimizer.nesterov and momentum > 0  # else torch refuses it
     inner = stepper(torch.optim.SGD(chosen, momentum=momentum, nesterov=nesterov))
 
-    def step(grads: list[Tensor], share: float) -> None:
+    def step(grads: list[Tensor], factor: float) -> None:
         with torch.no_grad():
             for p in params:
-                p.mul_(1 - share * member.weight_decay)
-        inner(grads, share)
+                p.mul_(1 - factor * member.weight_decay)
+        inner(grads, factor)
 
     return step
 
 
 def lion(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
     """Algorithm 2 of the paper on numbers; lambda is the decay over the learning rate."""
-    own = optimizer.settings(member.values)
+    settings = optimizer.settings(member.values)
     m = [[0.0] * p.numel() for p in params]
 
-    def step(grads: list[Tensor], share: float) -> None:
+    def step(grads: list[Tensor], factor: float) -> None:
         for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
             theta, g = p.flatten().tolist(), grad.flatten().tolist()
-            eta, lam = share * member.lr_of(i), member.weight_decay / member.lr_of(i)
+            eta, lam = factor * member.lr_of(i), member.weight_decay / member.lr_of(i)
             for j in range(p.numel()):
-                c = own["beta1"] * m[i][j] + (1 - own["beta1"]) * g[j]
+                c = settings["beta1"] * m[i][j] + (1 - settings["beta1"]) * g[j]
                 theta[j] -= eta * ((c > 0) - (c < 0) + lam * theta[j])
-                m[i][j] = own["beta2"] * m[i][j] + (1 - own["beta2"]) * g[j]
+                m[i][j] = settings["beta2"] * m[i][j] + (1 - settings["beta2"]) * g[j]
             p.data.copy_(torch.tensor(theta, dtype=p.dtype).view(p.shape))
 
     return step
@@ -123,10 +123,10 @@ def muon(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
     orthogonal = stepper(torch.optim.Muon(chosen, **fixed)) if hidden else None
     plain = adamw(optimizer, [params[i] for i in others], kinds, member, others) if others else None
 
-    def step(grads: list[Tensor], share: float) -> None:
+    def step(grads: list[Tensor], factor: float) -> None:
         for part, inner in ((hidden, orthogonal), (others, plain)):
             if inner:
-                inner([grads[i] for i in part], share)
+                inner([grads[i] for i in part], factor)
 
     return step
 

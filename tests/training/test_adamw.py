@@ -28,13 +28,15 @@ def factors(
             unsqueeze_like(torch.full((len(rates),), value, dtype=torch.float64), p) for p in params
         ]
 
-    own = optimizer.settings({})
+    settings = optimizer.settings({})
     return UpdateHps(
         kinds=[Update.SIGN] * len(params),
         lr=[unsqueeze_like(torch.tensor(rates, dtype=torch.float64), p) for p in params],
         eps=shaped(eps),
         weight_decay=shaped(weight_decay),
-        settings={n: torch.full((len(rates),), v, dtype=params[0].dtype) for n, v in own.items()},
+        settings={
+            n: torch.full((len(rates),), v, dtype=params[0].dtype) for n, v in settings.items()
+        },
     )
 
 
@@ -54,13 +56,13 @@ def test_atan2_equals_its_definition_number_by_number() -> None:
     params = [torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 2, 2, dtype=torch.float64)]
     rates, decay = [0.5, 0.03], 0.1
     plain = [[[x, 0.0, 0.0] for x in p.flatten().tolist()] for p in params]
-    mine = AdamW(beta1=0.8, beta2=0.9, atan2=True)
-    given = factors(mine, params, rates, eps=1e9, weight_decay=decay)
-    state = mine.init(params, given.kinds)
+    atan2_adam = AdamW(beta1=0.8, beta2=0.9, atan2=True)
+    given = factors(atan2_adam, params, rates, eps=1e9, weight_decay=decay)
+    state = atan2_adam.init(params, given.kinds)
     for step in range(1, 6):
         grads = [torch.randn_like(p) for p in params]
         grads[0][0, 0] = 0.0
-        mine.update(params, grads, state, given, now(step, 0.7, 2))
+        atan2_adam.update(params, grads, state, given, now(step, 0.7, 2))
         for p, g, entries in zip(params, grads, plain, strict=True):
             for i, (x, entry) in enumerate(zip(g.flatten().tolist(), entries, strict=True)):
                 entry[1] = 0.8 * entry[1] + 0.2 * x
@@ -103,8 +105,8 @@ def test_the_bias_correction_keeps_its_digits_in_float32() -> None:
 @pytest.mark.parametrize(("factor", "beta"), [(1.0, 0.9), (0.5, 0.95), (4.0, 0.6), (32.0, 0.0)])
 def test_a_searched_beta_is_a_factor_on_its_distance_from_1(factor: float, beta: float) -> None:
     assert scale_distance_from_one(0.9, factor) == pytest.approx(beta)
-    own = AdamW().settings({"one_minus_beta1": factor})
-    assert own == pytest.approx({"beta1": beta, "beta2": 0.999})
+    settings = AdamW().settings({"one_minus_beta1": factor})
+    assert settings == pytest.approx({"beta1": beta, "beta2": 0.999})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import torch
 from sweeper.data.arrays import save_arrays
 from sweeper.data.corpus import Corpus
 from sweeper.train_settings import TrainSettings
-from sweeper.training.feed import AHEAD, Feed
-from tests.training.helpers import corpus
+from sweeper.training.feed import BLOCK_STEPS, Feed
+from tests.training.tiny_trials import corpus
 
 TRAIN = TrainSettings(steps=200, batch_size=3, seq_len=8)
 
@@ -25,13 +25,13 @@ def arrays(folder: Path) -> Corpus:
 
 @pytest.mark.parametrize("make", [corpus, arrays], ids=["tokens", "arrays"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gathered_batches_are_the_corpus_own(
+def test_gathered_batches_equal_those_of_the_corpus(
     make: object, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     where: Corpus = make(tmp_path)  # type: ignore[operator]
     feed = Feed(where, TRAIN, [0, 7], torch.device("cpu"), dtype)
-    host = {step: feed.batch(step) for step in (0, 1, AHEAD - 1, AHEAD, 199)}
-    feed._resident = feed._moved()
+    host = {step: feed.batch(step) for step in (0, 1, BLOCK_STEPS - 1, BLOCK_STEPS, 199)}
+    feed._resident = feed._load_corpus()
     for step, (x, y) in host.items():
         there = feed.batch(step)
         assert torch.equal(there[0], x) and torch.equal(there[1], y)

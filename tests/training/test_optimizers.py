@@ -14,7 +14,7 @@ from torch import Tensor
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.training.optimizer import Optimizer
-from tests.training.optimizers import NAMES, SPECS, Member, Run, shipped, spec
+from tests.training.optimizers import NAMES, SPECS, Member, OptimizerRun, shipped, spec
 from tests.training.oracles import ORACLES
 
 VARIANTS = [(name, {}) for name in NAMES] + [
@@ -35,8 +35,10 @@ def members(optimizer: Optimizer) -> list[Member]:
         for factors in ((1.0, 1.0, 1.0), (0.5, 4.0, 2.0), (2.0, 0.25, 0.5), (30.0, 1.5, 3.0))
     ]
     return [
-        Member(lr=0.3 / 4**k, eps=10.0 ** (-8 + 2 * k), weight_decay=0.1 * k, seed=k, values=own)
-        for k, own in enumerate(searched)
+        Member(
+            lr=0.3 / 4**k, eps=10.0 ** (-8 + 2 * k), weight_decay=0.1 * k, seed=k, values=factors
+        )
+        for k, factors in enumerate(searched)
     ]
 
 
@@ -49,16 +51,18 @@ def assert_equals_oracle(
     name: str, optimizer: Optimizer, trials: list[Member], specs: Sequence[ParamSpec] = SPECS
 ) -> None:
     """Five steps of a pack, and of the oracle on every trial."""
-    run = Run(optimizer, trials, specs)
-    theirs = [[p[k].detach().clone() for p in run.params] for k in range(len(trials))]
+    run = OptimizerRun(optimizer, trials, specs)
+    oracle_params = [[p[k].detach().clone() for p in run.params] for k in range(len(trials))]
     kinds = run.update_hps.kinds
-    oracles = [ORACLES[name](optimizer, p, kinds, m) for p, m in zip(theirs, trials, strict=True)]
+    oracles = [
+        ORACLES[name](optimizer, p, kinds, m) for p, m in zip(oracle_params, trials, strict=True)
+    ]
     for t in range(5):
-        grads, shares = run.grads(), [1 - 0.1 * (t + k) for k in range(len(trials))]
-        run.step(shares, grads)
+        grads, factors = run.grads(), [1 - 0.1 * (t + k) for k in range(len(trials))]
+        run.step(factors, grads)
         for k, step in enumerate(oracles):
-            step([g[k] for g in grads], shares[k])
-    for k, params in enumerate(theirs):
+            step([g[k] for g in grads], factors[k])
+    for k, params in enumerate(oracle_params):
         assert_alike([p[k].detach() for p in run.params], params, 1e-10)
 
 
@@ -114,9 +118,9 @@ def test_equals_it_on_any_shapes(
 def test_packed_equals_alone(name: str, changed: dict[str, object]) -> None:
     optimizer = shipped(name, **changed)
     trials = members(optimizer)
-    packed = Run(optimizer, trials).train()
+    packed = OptimizerRun(optimizer, trials).train()
     for k, member in enumerate(trials):
-        assert_alike([p[k : k + 1] for p in packed], Run(optimizer, [member]).train())
+        assert_alike([p[k : k + 1] for p in packed], OptimizerRun(optimizer, [member]).train())
 
 
 @variants
@@ -126,7 +130,7 @@ def test_a_gradient_that_is_not_finite_stays_with_its_trial(
 ) -> None:
     optimizer = shipped(name, **changed)
     trials = members(optimizer)
-    clean, hurt = Run(optimizer, trials), Run(optimizer, trials)
+    clean, hurt = OptimizerRun(optimizer, trials), OptimizerRun(optimizer, trials)
     grads = hurt.grads()
     for grad in grads:
         grad[1].fill_(bad)
@@ -141,9 +145,9 @@ def test_a_gradient_that_is_not_finite_stays_with_its_trial(
 def test_the_order_of_trials_changes_nothing(name: str, changed: dict[str, object]) -> None:
     optimizer = shipped(name, **changed)
     trials, order = members(optimizer), [2, 0, 3, 1]
-    packed = Run(optimizer, trials).train()
-    moved = Run(optimizer, [trials[k] for k in order]).train()
-    assert_alike([p[order] for p in packed], moved)
+    packed = OptimizerRun(optimizer, trials).train()
+    reordered = OptimizerRun(optimizer, [trials[k] for k in order]).train()
+    assert_alike([p[order] for p in packed], reordered)
 
 
 @variants
@@ -152,22 +156,22 @@ def test_trials_that_are_dropped_are_as_if_they_never_were(
 ) -> None:
     optimizer = shipped(name, **changed)
     trials, kept = members(optimizer), [0, 3]
-    run = Run(optimizer, trials)
+    run = OptimizerRun(optimizer, trials)
     run.train(3)
     assert all(len(t) == len(trials) for tensors in run.state.values() for t in tensors)
     assert all(len(tensors) == len(SPECS) for tensors in run.state.values())
-    run.keep(kept)
-    alone = Run(optimizer, [trials[k] for k in kept])
+    run.select(kept)
+    alone = OptimizerRun(optimizer, [trials[k] for k in kept])
     assert_alike(run.train(3), alone.train(6))
 
 
 @variants
-def test_a_share_of_0_changes_no_weight_and_each_trial_has_its_own(
+def test_a_schedule_factor_of_0_changes_no_weight_of_its_trial(
     name: str, changed: dict[str, object]
 ) -> None:
     optimizer = shipped(name, **changed)
     trials = [replace(members(optimizer)[1], seed=7)] * 3
-    run = Run(optimizer, trials)
+    run = OptimizerRun(optimizer, trials)
     start = [p.detach().clone() for p in run.params]
     run.step([0.0, 0.25, 1.0])
     for i, (p, first) in enumerate(zip(run.params, start, strict=True)):
@@ -185,14 +189,14 @@ def test_settings_that_a_space_may_hold_are_factors(name: str) -> None:
     assert (
         optimizer.settings({"eta": 0.5, **dict.fromkeys(optimizer.hyperparameters, 1.0)}) == usual
     )
-    plain = Run(optimizer, [Member()]).train()
+    plain = OptimizerRun(optimizer, [Member()]).train()
     for searched in optimizer.hyperparameters:
         changed = optimizer.settings({searched: 0.25})
-        [own] = [key for key in usual if changed[key] != usual[key]]
-        assert searched == f"one_minus_{own}"
-        assert 1 - changed[own] == pytest.approx(0.25 * (1 - usual[own]))
-        assert optimizer.settings({searched: 1e9})[own] == 0.0
-        other = Run(optimizer, [Member(values={searched: 0.25})]).train()
+        [setting] = [key for key in usual if changed[key] != usual[key]]
+        assert searched == f"one_minus_{setting}"
+        assert 1 - changed[setting] == pytest.approx(0.25 * (1 - usual[setting]))
+        assert optimizer.settings({searched: 1e9})[setting] == 0.0
+        other = OptimizerRun(optimizer, [Member(values={searched: 0.25})]).train()
         assert any(not torch.equal(a, b) for a, b in zip(plain, other, strict=True))
 
 
@@ -202,7 +206,7 @@ def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule(
 ) -> None:
     optimizer = shipped(name, **changed)
     trials = [Member(lr=lr, weight_decay=0.1, seed=3) for lr in (1e-3, 10.0)]
-    run = Run(optimizer, trials)
+    run = OptimizerRun(optimizer, trials)
     start = [p.detach().clone() for p in run.params]
     run.step(0.5, [torch.zeros_like(p) for p in run.params])
     assert_alike([p.detach() for p in run.params], [p * 0.95 for p in start])
@@ -210,11 +214,11 @@ def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule(
 
 @variants
 def test_float32_is_float64_rounded(name: str, changed: dict[str, object]) -> None:
-    """Hence no quantity is lost in the smaller type; the weights keep theirs."""
+    """Hence no quantity is lost in the smaller type; the weights keep their type."""
     optimizer = shipped(name, **changed)
     trials = [Member(lr=0.01, weight_decay=0.01, seed=k) for k in range(2)]
-    exactly = Run(optimizer, trials).train(6)
-    rounded = Run(optimizer, trials, dtype=torch.float32)
+    exactly = OptimizerRun(optimizer, trials).train(6)
+    rounded = OptimizerRun(optimizer, trials, dtype=torch.float32)
     assert_alike([p.float() for p in exactly], rounded.train(6), 3e-5)
     for tensors in (rounded.params, *rounded.state.values()):
         assert {t.dtype for t in tensors} == {torch.float32}
@@ -224,7 +228,7 @@ def test_float32_is_float64_rounded(name: str, changed: dict[str, object]) -> No
 @pytest.mark.parametrize("eps", [1e-8, 1e-30])
 def test_a_weight_without_gradient_stays(name: str, changed: dict[str, object], eps: float) -> None:
     """As a word that no batch has; in float32, where the square of a small eps is 0."""
-    run = Run(shipped(name, **changed), [Member(eps=eps)], dtype=torch.float32)
+    run = OptimizerRun(shipped(name, **changed), [Member(eps=eps)], dtype=torch.float32)
     start = [p.detach().clone() for p in run.params]
     for _ in range(2):
         grads = [torch.zeros_like(p) for p in run.params]
@@ -250,9 +254,9 @@ def test_compiled_once_whole_and_to_the_same_weights(
     def compiler(update: object) -> object:
         return torch.compile(update, backend=counter, fullgraph=True)  # type: ignore[call-overload]
 
-    compiled = Run(optimizer, trials, compiler=compiler).train()
+    compiled = OptimizerRun(optimizer, trials, compiler=compiler).train()
     assert counter.frame_count == 1
-    assert_alike(Run(optimizer, trials).train(), compiled)
+    assert_alike(OptimizerRun(optimizer, trials).train(), compiled)
 
 
 @pytest.mark.gpu
@@ -261,7 +265,7 @@ def test_on_a_gpu_no_host_waits_and_the_weights_are_the_same(
     name: str, changed: dict[str, object]
 ) -> None:
     optimizer = shipped(name, **changed)
-    here, there = (Run(optimizer, members(optimizer)) for _ in range(2))
+    here, there = (OptimizerRun(optimizer, members(optimizer)) for _ in range(2))
     there.change(lambda tensor: tensor.cuda())
     for _ in range(3):
         grads = here.grads()
@@ -281,29 +285,29 @@ def test_muon_in_bfloat16_is_torch_s_up_to_its_rounding() -> None:
     if not hasattr(torch.optim, "Muon"):
         pytest.skip("this torch has no Muon")
     optimizer = shipped("muon", bfloat16=True)
-    run, member = Run(optimizer, [Member()], SPECS[1:3]), Member()
-    theirs = [p[0].detach().clone() for p in run.params]
-    step = ORACLES["muon"](optimizer, theirs, run.update_hps.kinds, member)
+    run, member = OptimizerRun(optimizer, [Member()], SPECS[1:3]), Member()
+    oracle_params = [p[0].detach().clone() for p in run.params]
+    step = ORACLES["muon"](optimizer, oracle_params, run.update_hps.kinds, member)
     grads = run.grads()
     run.step(1.0, grads)
     step([g[0] for g in grads], 1.0)
-    assert_alike([p[0].detach() for p in run.params], theirs, 0.02 * member.lr)
-    other = Run(shipped("muon"), [member], SPECS[1:3]).train(1)
+    assert_alike([p[0].detach() for p in run.params], oracle_params, 0.02 * member.lr)
+    other = OptimizerRun(shipped("muon"), [member], SPECS[1:3]).train(1)
     assert all(not torch.equal(a, b) for a, b in zip(run.params, other, strict=True))
 
 
 def test_muon_moves_singular_values_to_1_and_keeps_their_vectors() -> None:
     layers = [spec(Role.HIDDEN, 12, 5), spec(Role.HIDDEN, 5, 12), spec(Role.HIDDEN, 4, 3, 2)]
-    run = Run(shipped("muon"), [Member(lr=1.0), Member(lr=1.0, seed=1)], layers)
+    run = OptimizerRun(shipped("muon"), [Member(lr=1.0), Member(lr=1.0, seed=1)], layers)
     before = [p.detach().clone() for p in run.params]
     grads = run.grads()
     run.step(1.0, grads)
     for i, (p, start, g) in enumerate(zip(run.params, before, grads, strict=True)):
         moved, matrix = (x.reshape(2, len(x[0]), -1) for x in (start - p.detach(), g))
         u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
-        seen = u.mT @ (moved * (1 + i)) @ vt.mT
-        values = torch.diagonal(seen, dim1=-2, dim2=-1)
-        assert_alike([seen], [torch.diag_embed(values)])
+        rotated = u.mT @ (moved * (1 + i)) @ vt.mT
+        values = torch.diagonal(rotated, dim1=-2, dim2=-1)
+        assert_alike([rotated], [torch.diag_embed(values)])
         assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
 
 
@@ -342,14 +346,14 @@ def test_kinds_are_what_the_first_step_does(name: str) -> None:
     optimizer = shipped(name)
     specs = (spec(Role.HIDDEN, 8, 8), spec(Role.READOUT, 8, 8), spec(Role.VECTOR, 8))
     for i, kind in enumerate(optimizer.kind(s) for s in specs):
-        found = {}
+        lengths = {}
         for gradient, weight in ((1, 1), (10, 1), (1, 10)):
-            run = Run(optimizer, [Member(lr=1e-3, eps=1e-30)], specs)
+            run = OptimizerRun(optimizer, [Member(lr=1e-3, eps=1e-30)], specs)
             with torch.no_grad():
                 run.params[i].mul_(weight)
             start = run.params[i].detach().clone()
             run.step(1.0, [g * gradient for g in run.grads()])
-            found[gradient, weight] = float((run.params[i].detach() - start).norm())
-        by_gradient, by_weight = (found[key] / found[1, 1] for key in ((10, 1), (1, 10)))
+            lengths[gradient, weight] = float((run.params[i].detach() - start).norm())
+        by_gradient, by_weight = (lengths[key] / lengths[1, 1] for key in ((10, 1), (1, 10)))
         assert by_gradient == pytest.approx(10 if kind is Update.GRADIENT else 1, rel=1e-6)
         assert by_weight == pytest.approx(10 if kind is Update.PARAMETER else 1, rel=1e-6)

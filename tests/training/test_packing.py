@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweeper.training import packing
 from sweeper.training.pack import Pack
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 
 @given(st.integers(0, 200), st.integers(1, 50))
@@ -27,7 +27,7 @@ def chosen(
     count: int,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> packing.Measured:
+) -> packing.MeasuredSize:
     """The measured size when a step of K trials takes `times[K]`; memory ends where they do."""
 
     def seconds(pack: Pack, device: str) -> float:
@@ -37,7 +37,7 @@ def chosen(
 
     monkeypatch.setattr(packing, "step_seconds", seconds)
     trials = tuple(trial(seed=i) for i in range(count))
-    return packing.measure(Pack(trials=trials, corpus=corpus(folder)), "cpu")
+    return packing.measure_pack_size(Pack(trials=trials, corpus=corpus(folder)), "cpu")
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_measured_size(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = chosen(times, count, tmp_path, monkeypatch)
-    assert (found.size, found.open) == (size, more)
-    assert found.seconds == pytest.approx(times[size] / size)
+    measured = chosen(times, count, tmp_path, monkeypatch)
+    assert (measured.size, measured.limited_by_trials) == (size, more)
+    assert measured.seconds == pytest.approx(times[size] / size)
 
 
 def test_a_step_takes_time(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
 from sweeper.training.prepare import build_model, prepare
 from tests.specs import spec_of
-from tests.training.helpers import SCHEMES, tree, trial
+from tests.training.tiny_trials import SCHEMES, tree, trial
 
 
 def test_flops_and_parameters_of_a_known_model() -> None:
@@ -25,8 +25,8 @@ def test_flops_and_parameters_of_a_known_model() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_buffers_have_a_place_in_the_model(scheme: str) -> None:
     prepared = prepare(spec_of(tree(scheme)))
-    known = {name for name, _ in prepared.model().named_buffers()}
-    assert prepared.buffers(trial(scheme).hps).keys() <= known
+    existing = {name for name, _ in prepared.model().named_buffers()}
+    assert prepared.buffers(trial(scheme).hps).keys() <= existing
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_refusals_name_the_key(path: tuple[str, str], value: Any, key: str) -> N
 
 def of_arrays(model: str, **more: Any) -> dict[str, Any]:
     """A configuration whose data are images of 8 x 8 in ten classes."""
-    found = tree("mup")
-    found["model"] = {"_target_": f"sweeper.models.{model}", "width": 32, "depth": 2, **more}
-    found["data"] = {"digest": "0" * 64, "classes": 10, "input_shape": [8, 8]}
-    return found
+    made = tree("mup")
+    made["model"] = {"_target_": f"sweeper.models.{model}", "width": 32, "depth": 2, **more}
+    made["data"] = {"digest": "0" * 64, "classes": 10, "input_shape": [8, 8]}
+    return made
 
 
 def test_flops_of_models_of_arrays() -> None:

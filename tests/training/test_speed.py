@@ -1,4 +1,4 @@
-"""Throughput: tokens of the pack over its time, and the share of a known peak."""
+"""Throughput: tokens of the pack over its time, and the fraction of a known peak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sweeper.training.prepare import prepare
 from sweeper.training.speed import speeds
 from sweeper.trial import Result
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 
 
 def result(seconds: float, **changed: object) -> Result:
@@ -49,5 +49,5 @@ def test_a_peak_is_known_by_whole_words(device: str, peak: float | None) -> None
 
 def test_what_failed_or_took_no_time_is_left_out() -> None:
     assert speeds([result(0.0), result(1.0, status="failed")]) == []
-    found = speeds([result(1.0, device="cpu"), result(1.0, device="NVIDIA A100-SXM4-80GB")])
-    assert [speed.device for speed in found] == ["NVIDIA A100-SXM4-80GB", "cpu"]
+    by_device = speeds([result(1.0, device="cpu"), result(1.0, device="NVIDIA A100-SXM4-80GB")])
+    assert [speed.device for speed in by_device] == ["NVIDIA A100-SXM4-80GB", "cpu"]

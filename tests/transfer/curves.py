@@ -16,7 +16,7 @@ LARGE = Size(width=256, depth=2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Basin:
+class Valley:
     """Nats at log2 eta: `floor + curvature * (eta - optimum)^2`, +inf beyond `edge` past it."""
 
     optimum: float = 0.0
@@ -49,8 +49,8 @@ class Basin:
     def curve(self, size: Size = BASE, rule: LadderRule | None = None) -> SizeCurve:
         """The curve as the ladder measures it around log2 eta 0, extended where it wants to."""
         rule, value, best = rule or LadderRule(widths=(32,)), self.value(), {"eta": 0.0}
-        etas = rule.line(best, value).known
-        losses = {eta: tuple(value(point) for point in rule.seeded(best, eta)) for eta in etas}
+        etas = rule.line(best, value).losses
+        losses = {eta: tuple(value(point) for point in rule.runs_at(best, eta)) for eta in etas}
         return SizeCurve(size=size, losses=losses)
 
 

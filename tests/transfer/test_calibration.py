@@ -9,9 +9,9 @@ import pytest
 
 from sweeper.transfer import curve as module
 from sweeper.transfer.ladder import LadderRule, Size
-from tests.scripts import load
+from tests.scripts import load_script
 
-BENCH = load("bench/verdict.py")
+BENCH = load_script("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 
@@ -24,7 +24,7 @@ def test_wrong_answers_are_rare_and_intervals_hold(
     assert sum(tally.answers["transfers"].values()) == 25 == sum(tally.answers["failures"].values())
     assert tally.rate("failures", "holds") <= 0.04 and tally.rate("transfers", "fails") <= 0.08
     assert tally.rate("failures", "fails") >= 0.2
-    for what in ("optimum", "shift", "cost", "loss", "basin"):
+    for what in ("optimum", "shift", "loss gap", "loss", "basin"):
         assert tally.coverage(what) >= 0.87, what
     assert tally.trends["hurt"] <= 2
 
@@ -44,7 +44,7 @@ def test_the_truth_is_what_the_formulas_say() -> None:
     ("moved", "expected"), [(0.0, True), (0.77, True), (0.78, False), (-0.78, False)]
 )
 def test_truth_is_split_at_the_thresholds(moved: float, expected: bool) -> None:
-    """A cost of 0.03 nats is reached at a shift of 0.775."""
+    """A loss gap of 0.03 nats is reached at a shift of 0.775."""
     valleys = tuple(
         BENCH.Valley(
             size=Size(width=width, depth=2),

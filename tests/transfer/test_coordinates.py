@@ -9,15 +9,21 @@ from hypothesis import strategies as st
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.errors import ConfigError
-from sweeper.measure.coordinates import Moved, moved
+from sweeper.measure.coordinates import ModuleMeasurement, measure_modules
 from sweeper.scaling.spec import Role
-from sweeper.transfer.check import CheckRule
-from sweeper.transfer.coordinates import CoordinateCheck, Runs, check, judge, student
+from sweeper.transfer.coordinates import (
+    CheckRule,
+    CoordinateCheck,
+    Runs,
+    check_coordinates,
+    judge_slope,
+    student_quantile,
+)
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import ETA, SCHEMES, corpus, tree
+from tests.training.tiny_trials import ETA, SCHEMES, corpus, tree
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128, 256)
@@ -30,9 +36,9 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
 
 
 def measured(
-    tokens: TokenCorpus, scheme: str, sizes: list[Size], own: str | None = None, **keys: Any
+    tokens: TokenCorpus, scheme: str, sizes: list[Size], planted: str | None = None, **keys: Any
 ) -> Runs:
-    """Runs of a decoder under `scheme`, or under the class `own` of `planted` in its place."""
+    """Runs of a decoder under `scheme`, or under the class `planted` in its place."""
     runs = {}
     for size in sizes:
         made = tree(
@@ -46,32 +52,34 @@ def measured(
         )
         made["model"] |= {"width": size.width, "depth": size.depth}
         made["base"] = {"width": 32, "depth": sizes[0].depth}
-        if own:
-            made["parameterization"]["_target_"] = f"tests.transfer.planted.{own}"
+        if planted:
+            made["parameterization"]["_target_"] = f"tests.transfer.wrong_schemes.{planted}"
         made["parameterization"] |= keys
         hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme] - 1}
         trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(RULE.seeds)]
-        runs[size] = [moved(trial, tokens) for trial in trials]
+        runs[size] = [measure_modules(trial, tokens) for trial in trials]
     return runs
 
 
 def over_width(
     tokens: TokenCorpus,
     scheme: str,
-    own: str | None = None,
+    planted: str | None = None,
     widths: tuple[int, ...] = (32, 64, 128),
 ) -> CoordinateCheck:
     sizes = [Size(width=width, depth=2) for width in widths]
     intended = {Role.EMBEDDING: -0.5} if scheme == "umup" else {}
-    return check("width", measured(tokens, scheme, sizes, own), RULE, intended)
+    return check_coordinates("width", measured(tokens, scheme, sizes, planted), RULE, intended)
 
 
-def reasons(found: CoordinateCheck, of: str) -> dict[str, set[str]]:
+def reasons(found: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
     """What is said of the slopes of a kind that fail, by module."""
     return {
-        module.name: {s.reason for s in module.slopes if s.of == of and s.answer == "fail"}
+        module.name: {
+            s.reason for s in module.slopes if s.quantity == quantity and s.answer == "fail"
+        }
         for module in found.modules
-        if any(s.of == of and s.answer == "fail" for s in module.slopes)
+        if any(s.quantity == quantity and s.answer == "fail" for s in module.slopes)
     }
 
 
@@ -81,21 +89,21 @@ def test_the_right_rules_pass(tokens: TokenCorpus, scheme: str) -> None:
     assert found.answer == "pass" and found.origins == ()
     head = next(module for module in found.modules if module.name == "head")
     assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)
-    assert {slope.of for slope in head.slopes if slope.one_sided} == {"output", "change"}
+    assert {slope.quantity for slope in head.slopes if slope.one_sided} == {"output", "change"}
 
 
 def test_umup_s_embedding_would_fail_if_it_were_not_known_to_shrink(tokens: TokenCorpus) -> None:
     runs = measured(tokens, "umup", [Size(width=width, depth=1) for width in WIDTHS[:3]])
-    assert check("width", runs, RULE, {Role.EMBEDDING: -0.5}).answer != "fail"
-    found = check("width", runs, RULE)
-    assert reasons(found, "own") == {"embedding": {"vanishes"}}
+    assert check_coordinates("width", runs, RULE, {Role.EMBEDDING: -0.5}).answer != "fail"
+    found = check_coordinates("width", runs, RULE)
+    assert reasons(found, "direct") == {"embedding": {"vanishes"}}
     assert reasons(found, "change") == {"layers.0.attention_norm": {"vanishes"}}
 
 
 def test_standard_with_one_learning_rate_fails(tokens: TokenCorpus) -> None:
     found = over_width(tokens, "standard")
     assert found.answer == "fail"
-    grown = reasons(found, "own")
+    grown = reasons(found, "direct")
     assert set(grown) == set(found.origins)
     assert "embedding" not in grown and grown["head"] == {"grows"}
     assert set(map(frozenset, grown.values())) == {frozenset({"grows"})}
@@ -111,9 +119,9 @@ def test_standard_with_one_learning_rate_fails(tokens: TokenCorpus) -> None:
 
 def test_a_readout_that_is_too_large_grows_and_one_too_small_vanishes(tokens: TokenCorpus) -> None:
     large = over_width(tokens, "mup", "LargeReadout")
-    assert large.origins == ("head",) and reasons(large, "own")["head"] == {"grows"}
+    assert large.origins == ("head",) and reasons(large, "direct")["head"] == {"grows"}
     small = over_width(tokens, "mup", "SmallReadout")
-    assert small.origins == ("head",) and reasons(small, "own")["head"] == {"vanishes"}
+    assert small.origins == ("head",) and reasons(small, "direct")["head"] == {"vanishes"}
 
 
 def test_hidden_rates_without_the_rule_of_width_are_found(tokens: TokenCorpus) -> None:
@@ -136,10 +144,10 @@ def test_initial_weights_that_do_not_shrink_fail_before_any_step(tokens: TokenCo
 
 def test_over_the_depth_the_sum_of_the_layers_is_judged(tokens: TokenCorpus) -> None:
     sizes = [Size(width=32, depth=depth) for depth in (1, 2, 4, 8)]
-    right = check("depth", measured(tokens, "mup", sizes), RULE)
+    right = check_coordinates("depth", measured(tokens, "mup", sizes), RULE)
     assert [module.name for module in right.modules] == ["embedding", "norm", "head"]
     assert right.answer == "pass" and right.sizes == (1, 2, 4, 8)
-    wrong = check("depth", measured(tokens, "mup", sizes, depth="none"), RULE)
+    wrong = check_coordinates("depth", measured(tokens, "mup", sizes, depth="none"), RULE)
     assert "grows" in reasons(wrong, "change")["norm"]
 
 
@@ -147,19 +155,19 @@ def test_over_the_depth_the_sum_of_the_layers_is_judged(tokens: TokenCorpus) -> 
 
 
 def runs_of(*modules: tuple[str, Role | None, int, float, float], seeds: int = 4) -> Runs:
-    """Modules as (name, role, growth of entries, slope of the output, of change and own part)."""
+    """Modules as (name, role, growth of entries, slope of the output, of the changes)."""
     runs = {}
     for width in (16, 32, 64):
         size = Size(width=width, depth=1)
         runs[size] = [
             [
-                Moved(
+                ModuleMeasurement(
                     name=name,
                     role=role,
                     entries=8 * width**grows,
                     rms=width**at,
                     changes=(width**by * (1 + 0.01 * seed),) * RULE.steps,
-                    own=(width**by,) * RULE.steps if role else (),
+                    direct_changes=(width**by,) * RULE.steps if role else (),
                 )
                 for name, role, grows, at, by in modules
             ]
@@ -175,7 +183,7 @@ def answers(found: CoordinateCheck) -> dict[str, str]:
 @given(slope=st.floats(-1.5, 1.5), expected=st.sampled_from([0.0, -0.5]))
 def test_a_power_of_the_width_is_read_off_and_judged(slope: float, expected: float) -> None:
     runs = runs_of(("e", Role.EMBEDDING, 1, 0.0, slope), ("h", Role.HIDDEN, 1, 0.0, 0.0))
-    found = check("width", runs, RULE, {Role.EMBEDDING: expected})
+    found = check_coordinates("width", runs, RULE, {Role.EMBEDDING: expected})
     module = found.modules[0]
     assert all(s.slope.value == pytest.approx(slope, abs=1e-9) for s in module.slopes[1:])
     off = slope - expected
@@ -194,9 +202,9 @@ def test_what_runs_before_a_hidden_weight_shrinks_with_the_embedding() -> None:
         ("act", None, 1, 0.0, -0.1),
         ("wild", None, 1, 0.0, 0.4),
     ]
-    found = answers(check("width", runs_of(*modules), RULE, {Role.EMBEDDING: -0.5}))
+    found = answers(check_coordinates("width", runs_of(*modules), RULE, {Role.EMBEDDING: -0.5}))
     assert found == dict.fromkeys(("e", "norm", "h", "act"), "pass") | {"wild": "fail"}
-    found = answers(check("width", runs_of(*modules), RULE))
+    found = answers(check_coordinates("width", runs_of(*modules), RULE))
     assert found == dict.fromkeys(("e", "norm", "wild"), "fail") | {"h": "pass", "act": "pass"}
 
 
@@ -208,21 +216,23 @@ def test_what_is_as_large_at_any_width_may_begin_small_but_not_grow() -> None:
         (Role.READOUT, -0.5, 0.0, "pass"),
         (Role.READOUT, -0.5, -0.5, "fail"),
     ):
-        found = check("width", runs_of(("head", role, 0, output, change)), RULE)
+        found = check_coordinates("width", runs_of(("head", role, 0, output, change)), RULE)
         assert found.answer == answer, (role, output, change)
 
 
 def test_one_seed_has_no_interval() -> None:
-    found = check("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0), seeds=1), RULE)
+    found = check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0), seeds=1), RULE)
     assert found.answer == "cannot say" and found.modules[0].worst.reason == "interval too wide"
 
 
 def test_noise_that_hides_the_slope_cannot_be_judged() -> None:
-    assert judge(Estimate(value=0.1, low=-0.3, high=0.5), 0.0, 0.25, one_sided=False) == (
+    assert judge_slope(Estimate(value=0.1, low=-0.3, high=0.5), 0.0, 0.25, one_sided=False) == (
         "cannot say",
         "interval too wide",
     )
-    assert judge(Estimate(value=0.1, low=-9, high=0.2), 0.0, 0.25, one_sided=True)[0] == "pass"
+    assert (
+        judge_slope(Estimate(value=0.1, low=-9, high=0.2), 0.0, 0.25, one_sided=True)[0] == "pass"
+    )
 
 
 def replaced(runs: Runs, value: float, where: int | None) -> Runs:
@@ -230,13 +240,13 @@ def replaced(runs: Runs, value: float, where: int | None) -> Runs:
     return {
         size: [
             [
-                Moved(
+                ModuleMeasurement(
                     name=m.name,
                     role=m.role,
                     entries=m.entries,
                     rms=m.rms,
                     changes=(value,) * RULE.steps if where in (None, size.width) else m.changes,
-                    own=(),
+                    direct_changes=(),
                 )
                 for m in run
             ]
@@ -259,18 +269,18 @@ def test_numbers_without_a_logarithm(
     value: float, where: int | None, answer: str, reason: str
 ) -> None:
     runs = replaced(runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0)), value, where)
-    module = check("width", runs, RULE).modules[0]
+    module = check_coordinates("width", runs, RULE).modules[0]
     assert module.answer == answer and (module.worst.reason == reason or answer == "pass")
 
 
 def test_student_s_quantiles() -> None:
     table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 10: 2.228, 30: 2.042}
     for freedom, value in table.items():
-        assert student(freedom) == pytest.approx(value, rel=0.01)
+        assert student_quantile(freedom) == pytest.approx(value, rel=0.01)
 
 
 def test_json_is_plain() -> None:
-    found = check("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 1.0)), RULE).to_json()
+    found = check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 1.0)), RULE).to_json()
     assert found["modules"][0]["role"] == "hidden" and found["answer"] == "fail"
     assert found["modules"][0]["slopes"][1]["slope"]["value"] == pytest.approx(1.0)
 

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
 from sweeper.search.strategy import Point
-from sweeper.transfer.ladder import LadderRule, LadderSize, Size, Step, named, place
+from sweeper.transfer.ladder import (
+    LadderRule,
+    LadderSize,
+    Size,
+    SizeOverrides,
+    describe_size,
+    label_size,
+)
 
-from .curves import Basin
+from .curves import Valley
 
 BASE = LadderSize(width=64, depth=4, batch_size=16, steps=1000)
 RULE = LadderRule(widths=(32, 64, 128))
@@ -20,15 +27,17 @@ RULE = LadderRule(widths=(32, 64, 128))
 def test_a_ladder_ascends_once_through_every_value_with_the_base_among_them() -> None:
     rule = LadderRule(widths=(256, 32, 256), depths=(8, 2), batches=(64, 4, 16), steps=(4000,))
     found = rule.ladders(BASE)
-    climbed = {"width": [32, 64, 256], "depth": [2, 4, 8]}
-    climbed |= {"batch_size": [4, 16, 64], "steps": [1000, 4000]}
-    assert {a: [getattr(rung, a) for rung in rungs] for a, rungs in found.items()} == climbed
-    for axis, rungs in found.items():
-        assert BASE in rungs
-        assert {replace(rung, **{axis: getattr(BASE, axis)}) for rung in rungs} == {BASE}
+    values = {"width": [32, 64, 256], "depth": [2, 4, 8]}
+    values |= {"batch_size": [4, 16, 64], "steps": [1000, 4000]}
+    assert {
+        axis: [getattr(size, axis) for size in sizes] for axis, sizes in found.items()
+    } == values
+    for axis, sizes in found.items():
+        assert BASE in sizes
+        assert {replace(size, **{axis: getattr(BASE, axis)}) for size in sizes} == {BASE}
 
 
-def test_a_ladder_without_a_second_step_is_none() -> None:
+def test_a_ladder_without_a_second_size_is_none() -> None:
     for depths in ((), (4,)):
         assert list(LadderRule(widths=(32,), depths=depths).ladders(BASE)) == ["width"]
     assert list(LadderRule(widths=(), batches=(8,)).ladders(BASE)) == ["batch_size"]
@@ -36,27 +45,34 @@ def test_a_ladder_without_a_second_step_is_none() -> None:
 
 
 def test_several_may_change_at_once() -> None:
-    steps = (Step(width=128, depth=8, steps=4000), Step(batch_size=64), Step(width=64))
-    rule = LadderRule(widths=(), sizes=steps)
+    sizes = (
+        SizeOverrides(width=128, depth=8, steps=4000),
+        SizeOverrides(batch_size=64),
+        SizeOverrides(width=64),
+    )
+    rule = LadderRule(widths=(), sizes=sizes)
     batched = replace(BASE, batch_size=64)
     large = LadderSize(width=128, depth=8, batch_size=16, steps=4000)
     assert rule.ladders(BASE) == {"size": [BASE, batched, large]}
-    assert LadderRule(widths=(), sizes=(Step(width=64),)).ladders(BASE) == {}
-    assert place(asdict(large), "size") == "w128 d8 b16 s4000"
-    assert place(asdict(large), "depth") == "8" and named(large, "size") == str(large)
+    assert LadderRule(widths=(), sizes=(SizeOverrides(width=64),)).ladders(BASE) == {}
+    assert label_size(asdict(large), "size") == "w128 d8 b16 s4000"
+    assert label_size(asdict(large), "depth") == "8" and describe_size(large, "size") == str(large)
     with pytest.raises(ConfigError, match="steps=0 is refused"):
-        Step(steps=0)
+        SizeOverrides(steps=0)
 
 
 def test_sizes_in_words() -> None:
     assert str(Size(width=64, depth=4)) == "width 64, depth 4"
     assert str(BASE) == "width 64, depth 4, batch size 16, 1000 steps"
-    assert named(BASE, "batch_size") == "batch size 16" and named(BASE, "width") == "width 64"
+    assert (
+        describe_size(BASE, "batch_size") == "batch size 16"
+        and describe_size(BASE, "width") == "width 64"
+    )
 
 
-def test_a_rung_sets_the_training_and_a_size_leaves_it() -> None:
-    assert BASE.train() == {"batch_size": 16, "steps": 1000}
-    assert Size(width=64, depth=4).train() == {}
+def test_a_ladder_size_sets_the_training_and_a_size_leaves_it() -> None:
+    assert BASE.train_overrides() == {"batch_size": 16, "steps": 1000}
+    assert Size(width=64, depth=4).train_overrides() == {}
 
 
 @given(
@@ -93,26 +109,26 @@ def test_what_is_known_is_not_asked_again() -> None:
 
     missing = {(p.log2_hps["eta"], p.seed) for p in RULE.missing({"eta": 0.0}, value)}
     assert len(missing) == 18 - 3 and not missing & known
-    assert RULE.line({"eta": 0.0}, value).known == {0.5: 3.0}
+    assert RULE.line({"eta": 0.0}, value).losses == {0.5: 3.0}
 
 
 @pytest.mark.parametrize("side", [-1, 1])
 def test_a_curve_grows_while_its_optimum_is_at_its_end_and_no_further_than_allowed(
     side: int,
 ) -> None:
-    near = Basin(optimum=side * 2.9).curve()
+    near = Valley(optimum=side * 2.9).curve()
     assert sorted(near.losses)[:: -side or 1][0] == side * 3.5 and len(near.losses) == 12
-    far = Basin(optimum=side * 50.0).curve()
+    far = Valley(optimum=side * 50.0).curve()
     assert len(far.losses) == 9 + RULE.extend
     assert max(abs(eta) for eta in far.losses) == 4.0
 
 
 def test_a_curve_is_not_refined() -> None:
-    assert len(Basin(optimum=0.2).curve().losses) == 9
+    assert len(Valley(optimum=0.2).curve().losses) == 9
 
 
 def test_a_curve_that_diverged_everywhere_is_left_alone() -> None:
-    curve = Basin(edge=-100.0).curve()
+    curve = Valley(edge=-100.0).curve()
     assert len(curve.losses) == 9
     assert {loss for losses in curve.losses.values() for loss in losses} == {math.inf}
 
@@ -125,7 +141,7 @@ def test_one_diverged_seed_makes_a_point_infinite() -> None:
             else point.log2_hps["eta"] ** 2
         )
 
-    assert RULE.line({"eta": 0.0}, value).known[0.0] == math.inf
+    assert RULE.line({"eta": 0.0}, value).losses[0.0] == math.inf
 
 
 @pytest.mark.parametrize(

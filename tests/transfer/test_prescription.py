@@ -16,8 +16,9 @@ from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan, make_plan
-from sweeper.trial import Trial
-from tests.training.helpers import corpus, setup
+from sweeper.trial import Log2Hps, Trial, TrialSpec, plain
+from tests.specs import spec_of
+from tests.training.tiny_trials import corpus, tree
 
 CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (3, 5)
@@ -40,24 +41,25 @@ def config(group: str, name: str) -> dict[str, Any]:
     return made
 
 
-def configured(scheme: str, optimizer: str) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """A setup of the two configs, twice as wide and deep as its base, and two trials' log2 values.
+def configured(scheme: str, optimizer: str) -> tuple[TrialSpec, list[Log2Hps]]:
+    """A specification of the two configs, twice its base's size, and two trials' log2 values.
 
     No hyperparameter is at its default, and no two are alike.
     """
     parameterization = config("parameterization", scheme)
     space = {**parameterization.pop("space"), "weight_decay": None, "eps": None}
-    made = setup("umup")
+    made = tree("umup")
     made |= {"parameterization": parameterization, "optimizer": config("optimizer", optimizer)}
     made["model"]["norm_gain"] = True
     first = {name: 0.25 + 0.125 * i for i, name in enumerate(space)}
-    return made, [first, {name: -0.5 * value for name, value in first.items()}]
+    second = {name: -0.5 * value for name, value in first.items()}
+    return spec_of(made), [Log2Hps(first), Log2Hps(second)]
 
 
-def planned(made: dict[str, Any], hps: dict[str, float]) -> TransferPlan:
-    base, target = (Size(width=made[k]["width"], depth=made[k]["depth"]) for k in ("base", "model"))
-    plain = {name: 2.0**value for name, value in hps.items()}
-    return make_plan(prepare(made), base, target, plain, {})
+def planned(spec: TrialSpec, log2_hps: Log2Hps) -> TransferPlan:
+    base = Size(width=spec.base_width, depth=spec.base_depth)
+    target = Size(width=spec.width, depth=spec.depth)
+    return make_plan(prepare(spec), base, target, plain(log2_hps), {})
 
 
 def trained_with(run: PackRun, index: int, trial: int) -> dict[str, float]:
@@ -88,15 +90,15 @@ def test_the_engine_trains_with_the_plan_s_numbers(
     scheme: str, optimizer: str, tmp_path: Path
 ) -> None:
     """In float64 and to the last bit, in a pack of two trials that differ in every number."""
-    made, values = configured(scheme, optimizer)
+    spec, values = configured(scheme, optimizer)
     if (scheme, optimizer) in WITHOUT_A_RULE:
         with pytest.raises(ConfigError, match="parameterization"):
-            prepare(made)
+            prepare(spec)
         return
-    trials = [Trial(setup=made, hps=h, seed=s) for h, s in zip(values, SEEDS, strict=True)]
+    trials = [Trial(spec=spec, log2_hps=h, seed=s) for h, s in zip(values, SEEDS, strict=True)]
     run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
     for k, (hps, seed) in enumerate(zip(values, SEEDS, strict=True)):
-        plan = planned(made, hps)
+        plan = planned(spec, hps)
         assert [parameter.name for parameter in plan.parameters] == list(run.params)
         for i, parameter in enumerate(plan.parameters):
             expected = vars(parameter.target).copy()
@@ -111,13 +113,12 @@ def test_the_engine_trains_with_the_plan_s_numbers(
 @pytest.mark.parametrize("scheme", names("parameterization"))
 def test_the_plan_s_numbers_are_the_scheme_s_times_what_they_scale(scheme: str) -> None:
     """Learning rate by eta, eps and decay by the optimizer's value and the trial's factor."""
-    made, (hps, _) = configured(scheme, "adamw")
-    prepared, plain = prepare(made), {name: 2.0**value for name, value in hps.items()}
-    optimizer = made["optimizer"]
-    for spec, parameter in zip(prepared.specs, planned(made, hps).parameters, strict=True):
-        scale, target = prepared.scheme.scale(spec, plain), parameter.target
-        eps = optimizer["eps"] * plain["eps"] * scale.eps
-        decay = optimizer["weight_decay"] * plain["weight_decay"] * scale.weight_decay
-        assert target.lr == pytest.approx(plain["eta"] * scale.lr, rel=1e-12, abs=0)
+    spec, (log2_hps, _) = configured(scheme, "adamw")
+    prepared, hps, optimizer = prepare(spec), plain(log2_hps), spec.optimizer.arguments
+    for param, parameter in zip(prepared.specs, planned(spec, log2_hps).parameters, strict=True):
+        scale, target = prepared.scheme.scale(param, hps), parameter.target
+        eps = optimizer["eps"] * hps["eps"] * scale.eps
+        decay = optimizer["weight_decay"] * hps["weight_decay"] * scale.weight_decay
+        assert target.lr == pytest.approx(hps["eta"] * scale.lr, rel=1e-12, abs=0)
         assert target.eps == pytest.approx(eps, rel=1e-12, abs=0)
         assert target.weight_decay == pytest.approx(decay, rel=1e-12, abs=0)

@@ -10,9 +10,9 @@ import pytest
 
 from sweeper.transfer import curve as module
 from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
-from sweeper.transfer.verdict import Verdict, judge
+from sweeper.transfer.verdict import Verdict, judge_ladder
 
-from .curves import BASE, LARGE, Basin, table
+from .curves import BASE, LARGE, Valley, table
 
 RULE = LadderRule(widths=(32, 256))
 
@@ -23,10 +23,10 @@ def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(base: SizeCurve, large: SizeCurve, rule: LadderRule = RULE) -> Verdict:
-    return judge("width", [base, large], 0.0, BASE, rule)
+    return judge_ladder("width", [base, large], 0.0, BASE, rule)
 
 
-def of(base: Basin, large: Basin, rule: LadderRule = RULE) -> Verdict:
+def of(base: Valley, large: Valley, rule: LadderRule = RULE) -> Verdict:
     return judged(base.curve(BASE, rule), large.curve(LARGE, rule), rule)
 
 
@@ -35,8 +35,8 @@ def ladders(shift: float, noise: float, rule: LadderRule, count: int = 100) -> C
     answers = Counter[str]()
     for number in range(count):
         at = float(np.random.default_rng([number, 9]).uniform(-0.4, 0.4))
-        base = Basin(optimum=at, noise=noise, number=2 * number)
-        large = Basin(optimum=at + shift, noise=noise, number=2 * number + 1)
+        base = Valley(optimum=at, noise=noise, number=2 * number)
+        large = Valley(optimum=at + shift, noise=noise, number=2 * number + 1)
         answers[of(base, large, rule).answer] += 1
     return answers
 
@@ -49,7 +49,7 @@ def test_a_true_transfer_is_seldom_called_a_failure(noise: float) -> None:
 
 @pytest.mark.parametrize("shift", [-3.0, 3.0])
 def test_a_true_failure_is_never_called_a_transfer(shift: float) -> None:
-    """The base's optimum costs 0.45 nats at the large size, of which 0.03 would be allowed."""
+    """The base's optimum loses 0.45 nats at the large size, of which 0.03 would be allowed."""
     answers = ladders(shift, 0.01, RULE, count=50)
     assert answers["holds"] == 0 and answers["fails"] >= 48
 
@@ -69,27 +69,32 @@ def test_a_wide_grid_is_as_honest() -> None:
 
 
 def test_holds_with_what_was_measured_beside_it() -> None:
-    found = of(Basin(optimum=0.2), Basin(optimum=0.4, floor=2.0))
+    found = of(Valley(optimum=0.2), Valley(optimum=0.4, floor=2.0))
     base, large = found.sizes
     assert found.answer == "holds" and found.todo == "" and found.note == ""
     assert (base.shift_log2.low, base.shift_log2.value, base.shift_log2.high) == (0, 0, 0)
-    assert large.shift_log2.value == pytest.approx(0.2) and large.cost.value == pytest.approx(0.002)
+    assert large.shift_log2.value == pytest.approx(0.2) and large.loss_gap.value == pytest.approx(
+        0.002
+    )
     assert large.regret.value == pytest.approx(0.05 * 0.4**2)
     assert large.loss.value == pytest.approx(2.0)
 
 
-def test_fails_by_cost_or_by_shift_alone() -> None:
-    steep = of(Basin(), Basin(optimum=0.9, curvature=0.2)).sizes[1]
-    assert steep.answer == "fails" and "costs at least 0.1620 nats" in steep.reason
-    flat = of(Basin(curvature=0.001), Basin(optimum=1.5, curvature=0.001)).sizes[1]
-    assert flat.answer == "fails" and "moved by at least 1.50" in flat.reason
+def test_fails_by_loss_gap_or_by_shift_alone() -> None:
+    steep = of(Valley(), Valley(optimum=0.9, curvature=0.2)).sizes[1]
+    assert steep.answer == "fails" and "loses at least 0.1620 nats" in steep.reason
+    flat = of(Valley(curvature=0.001), Valley(optimum=1.5, curvature=0.001)).sizes[1]
+    assert flat.answer == "fails" and "shifts by at least 1.50" in flat.reason
 
 
 @pytest.mark.parametrize("shift", [0.2, 1.5])
 def test_losses_below_zero_are_judged_as_those_above(shift: float) -> None:
     """A log density's loss may be negative: the threshold is a share of its size."""
     answers = {
-        floor: of(Basin(floor=floor, noise=0.001), Basin(floor=floor, optimum=shift, noise=0.001))
+        floor: of(
+            Valley(floor=floor, noise=0.001),
+            Valley(floor=floor, optimum=shift, noise=0.001),
+        )
         for floor in (2.0, -2.0)
     }
     assert answers[2.0].answer == ("holds" if shift < 1 else "fails")
@@ -98,31 +103,31 @@ def test_losses_below_zero_are_judged_as_those_above(shift: float) -> None:
 
 def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays() -> None:
     rule = LadderRule(widths=(32, 256), seeds=3)
-    found = of(Basin(noise=0.001), Basin(floor=3.2, noise=0.001, number=1), rule)
+    found = of(Valley(noise=0.001), Valley(floor=3.2, noise=0.001, number=1), rule)
     assert found.answer == "holds"
     assert "width 256 is worse than the base by 0.2" in found.note
     assert "sweeper check" in found.note
     for floor in (2.8, 3.001):
-        large = Basin(floor=floor, noise=0.001, number=1)
-        assert of(Basin(noise=0.001), large, rule).note == ""
-    smaller = Basin(floor=3.2, noise=0.001, number=1).curve(Size(width=16, depth=2), rule)
-    assert judged(Basin(noise=0.001).curve(BASE, rule), smaller, rule).note == ""
+        large = Valley(floor=floor, noise=0.001, number=1)
+        assert of(Valley(noise=0.001), large, rule).note == ""
+    smaller = Valley(floor=3.2, noise=0.001, number=1).curve(Size(width=16, depth=2), rule)
+    assert judged(Valley(noise=0.001).curve(BASE, rule), smaller, rule).note == ""
 
 
 def test_an_eta_that_is_off_at_the_base_already_is_noted_not_blamed_on_the_transfer() -> None:
-    found = of(Basin(optimum=1.5), Basin(optimum=1.5))
+    found = of(Valley(optimum=1.5), Valley(optimum=1.5))
     assert found.answer == "holds"
-    assert "transfer.eta=1.50" in found.note and "costs 0.1125 nats" in found.note
+    assert "transfer.eta=1.50" in found.note and "loses 0.1125 nats" in found.note
 
 
 def test_a_base_optimum_that_diverges_at_the_large_size_fails() -> None:
-    found = of(Basin(), Basin(edge=-0.8, optimum=0.0)).sizes[1]
-    assert found.answer == "fails" and found.reason == "the base's optimum diverges here"
+    found = of(Valley(), Valley(edge=-0.8, optimum=0.0)).sizes[1]
+    assert found.answer == "fails" and found.reason == "training at the base's optimum diverges"
 
 
 def test_a_cliff_beside_the_base_optimum_is_no_failure_but_open() -> None:
     """The large size was measured at 0 and diverged at 0.5; the base's optimum lies between."""
-    found = of(Basin(optimum=0.2, noise=1e-4), Basin(optimum=0.1, edge=0.3, noise=1e-4))
+    found = of(Valley(optimum=0.2, noise=1e-4), Valley(optimum=0.1, edge=0.3, noise=1e-4))
     assert found.sizes[1].answer == found.answer == "cannot say yet"
     assert "not measured at the base's optimum" in found.sizes[1].reason
     assert "lower transfer.step" in found.todo and "width 256" in found.todo
@@ -130,20 +135,20 @@ def test_a_cliff_beside_the_base_optimum_is_no_failure_but_open() -> None:
 
 def test_a_base_optimum_past_the_other_curve_is_open() -> None:
     """Only the base's curve was extended; at the other size that eta was never tried."""
-    base, large = Basin(optimum=2.4, noise=1e-4), Basin(optimum=1.7, noise=1e-4)
+    base, large = Valley(optimum=2.4, noise=1e-4), Valley(optimum=1.7, noise=1e-4)
     found = of(base, large).sizes[1]
-    assert found.answer == "cannot say yet" and found.cost.high == math.inf
-    assert math.isfinite(found.cost.value)
-    gone = of(base, Basin(optimum=0.9, noise=1e-4)).sizes[1]
+    assert found.answer == "cannot say yet" and found.loss_gap.high == math.inf
+    assert math.isfinite(found.loss_gap.value)
+    gone = of(base, Valley(optimum=0.9, noise=1e-4)).sizes[1]
     assert gone.answer == "fails"  # what was measured suffices
 
 
 def test_everything_diverged() -> None:
-    dead = Basin(edge=-100.0)
-    found = of(Basin(), dead)
+    dead = Valley(edge=-100.0)
+    found = of(Valley(), dead)
     assert found.answer == "fails" and found.sizes[1].reason == "every run diverged"
     assert math.isnan(found.sizes[1].optimum_log2.value)
-    found = of(dead, Basin())
+    found = of(dead, Valley())
     assert [size.answer for size in found.sizes] == ["fails", "cannot say yet"]
     assert found.answer == "fails" and found.sizes[1].reason == "every run of the base diverged"
     assert of(dead, dead).answer == "fails"
@@ -152,54 +157,57 @@ def test_everything_diverged() -> None:
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_one_seed_a_point_settles_nothing(shift: float) -> None:
     rule = LadderRule(widths=(32, 256), seeds=1)
-    found = of(Basin(noise=0.01), Basin(optimum=shift, noise=0.01, number=1), rule)
+    found = of(Valley(noise=0.01), Valley(optimum=shift, noise=0.01, number=1), rule)
     assert found.answer == "cannot say yet" and "transfer.seeds=2" in found.todo
     large = found.sizes[1]
     for estimate in (large.optimum_log2, large.shift_log2, large.loss):
         assert math.isfinite(estimate.value)
         assert (estimate.low, estimate.high) == (-math.inf, math.inf)
-    for estimate in (large.cost, large.regret):
+    for estimate in (large.loss_gap, large.regret):
         assert (estimate.low, estimate.high) == (0.0, math.inf)
 
 
 def test_one_seed_does_not_tell_that_a_larger_model_is_worse() -> None:
     rule = LadderRule(widths=(32, 256), seeds=1)
-    found = of(Basin(noise=0.01), Basin(floor=3.01, noise=0.01, number=1), rule)
+    found = of(Valley(noise=0.01), Valley(floor=3.01, noise=0.01, number=1), rule)
     assert found.note == ""
 
 
 def test_without_an_interval_at_the_base_there_is_none_for_what_is_measured_from_it() -> None:
     base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
-    large = judged(base, Basin(optimum=0.1, noise=0.001).curve(LARGE)).sizes[1]
+    large = judged(base, Valley(optimum=0.1, noise=0.001).curve(LARGE)).sizes[1]
     assert (large.shift_log2.low, large.shift_log2.high) == (-math.inf, math.inf)
-    assert (large.cost.low, large.cost.high) == (0.0, math.inf)
+    assert (large.loss_gap.low, large.loss_gap.high) == (0.0, math.inf)
     assert math.isfinite(large.loss.low) and math.isfinite(large.optimum_log2.high)
 
 
 def test_too_few_finite_points_settle_nothing() -> None:
     lonely = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, LARGE)
-    found = judged(Basin(noise=0.001).curve(), lonely)
+    found = judged(Valley(noise=0.001).curve(), lonely)
     assert found.sizes[1].answer == "cannot say yet"
     assert "too few seeds or finite runs" in found.sizes[1].reason
     # More seeds would never tell: the noise is read off points near each other.
-    assert "finite at width 256: lower transfer.step" in found.todo and found.more is None
+    assert "finite at width 256: lower transfer.step" in found.todo and found.seed_advice is None
     base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
-    found = judged(base, Basin(optimum=1.9).curve(LARGE))
+    found = judged(base, Valley(optimum=1.9).curve(LARGE))
     assert [size.answer for size in found.sizes] == ["cannot say yet"] * 2
 
 
 def test_an_optimum_at_the_end_asks_for_a_longer_curve() -> None:
-    found = of(Basin(optimum=-9.0, curvature=1e-4), Basin(optimum=-9.0, curvature=1e-4))
+    found = of(Valley(optimum=-9.0, curvature=1e-4), Valley(optimum=-9.0, curvature=1e-4))
     assert found.answer == "cannot say yet" and "raise transfer.extend" in found.todo
-    assert "width 32; width 256" in found.todo
-    moved = of(Basin(), Basin(optimum=9.0))
+    assert "width 32 and width 256" in found.todo
+    moved = of(Valley(), Valley(optimum=9.0))
     assert moved.answer == "fails"  # however far it is, it is too far
 
 
 def seeds_advised(shift: float, noise: float) -> int:
     """The median of what ten open ladders ask for."""
     found = [
-        of(Basin(noise=noise, number=2 * i), Basin(optimum=shift, noise=noise, number=2 * i + 1))
+        of(
+            Valley(noise=noise, number=2 * i),
+            Valley(optimum=shift, noise=noise, number=2 * i + 1),
+        )
         for i in range(10)
     ]
     return int(np.median([int(f.todo.rpartition("=")[2]) for f in found if "seeds" in f.todo]))
@@ -208,58 +216,58 @@ def seeds_advised(shift: float, noise: float) -> int:
 def test_open_answers_say_how_many_seeds_would_settle_them() -> None:
     few, many = seeds_advised(0.0, 0.03), seeds_advised(0.0, 0.1)
     assert RULE.seeds < few < many <= 16 * RULE.seeds
-    # The cost of 0.045 nats is beyond the threshold; seeing that takes seeds like seeing it below.
+    # The loss gap of 0.045 nats is beyond the threshold: to see that, too, takes seeds.
     assert seeds_advised(0.95, 0.01) < 16 * RULE.seeds
 
 
 def test_what_is_missing_is_told_in_numbers_that_agree() -> None:
-    pairs = ([Basin(noise=0.03, number=2 * i + j) for j in (0, 1)] for i in range(20))
+    pairs = ([Valley(noise=0.03, number=2 * i + j) for j in (0, 1)] for i in range(20))
     base, large, found = next(
-        (*pair, found) for pair in pairs if (found := of(*pair)).more is not None
+        (*pair, found) for pair in pairs if (found := of(*pair)).seed_advice is not None
     )
-    assert found.answer == "cannot say yet" and found.more is not None
+    assert found.answer == "cannot say yet" and found.seed_advice is not None
     (at,) = [size for size in found.sizes if size.answer == "cannot say yet"]
-    more, extra = found.more, found.more.seeds - RULE.seeds
-    assert more.sizes == {"width 256": more.seeds} and at.size == LARGE
+    advice, extra = found.seed_advice, found.seed_advice.seeds - RULE.seeds
+    assert advice.sizes == {"width 256": advice.seeds} and at.size == LARGE
     points = len(base.curve().losses) + len(large.curve(LARGE).losses)
-    assert more.runs == extra * points
+    assert advice.runs == extra * points
     assert found.todo == (
-        f"train about {extra} more seeds a point ({extra} at width 256), {more.runs} more runs "
-        f"on this ladder: transfer.seeds={more.seeds}"
+        f"train about {extra} more seeds a point ({extra} at width 256), {advice.runs} more runs "
+        f"on this ladder: transfer.seeds={advice.seeds}"
     )
     factors = []  # the rule of (h / d)^2, by hand, for both findings below their thresholds
-    for estimate, limit in ((at.shift_log2, 1.0), (at.cost, 0.01 * at.loss.value)):
+    for estimate, limit in ((at.shift_log2, 1.0), (at.loss_gap, 0.01 * at.loss.value)):
         assert abs(estimate.value) < limit
         half = max(estimate.high - estimate.value, estimate.value - estimate.low)
         factors.append(min(16.0, (half / (limit - abs(estimate.value))) ** 2))
-    assert more.seeds == max(RULE.seeds + 1, math.ceil(RULE.seeds * max(factors)))
+    assert advice.seeds == max(RULE.seeds + 1, math.ceil(RULE.seeds * max(factors)))
 
 
 def test_nothing_is_asked_for_where_the_answer_is_known() -> None:
-    assert of(Basin(), Basin()).more is None
-    ends = of(Basin(optimum=-9.0, curvature=1e-4), Basin(optimum=-9.0, curvature=1e-4))
-    assert ends.todo and ends.more is None
+    assert of(Valley(), Valley()).seed_advice is None
+    ends = of(Valley(optimum=-9.0, curvature=1e-4), Valley(optimum=-9.0, curvature=1e-4))
+    assert ends.todo and ends.seed_advice is None
 
 
 def test_every_size_has_its_basin_and_one_is_the_base() -> None:
-    sizes = of(Basin(), Basin(curvature=0.2)).sizes
+    sizes = of(Valley(), Valley(curvature=0.2)).sizes
     assert [size.is_base for size in sizes] == [True, False]
     assert sizes[0].basin.width_log2.value == pytest.approx(2 * math.sqrt(0.03 / 0.05))
     assert sizes[1].basin.width_log2.value == pytest.approx(math.sqrt(0.03 / 0.05))
-    assert math.isnan(of(Basin(), Basin(edge=-100.0)).sizes[1].basin.width_log2.value)
+    assert math.isnan(of(Valley(), Valley(edge=-100.0)).sizes[1].basin.width_log2.value)
 
 
-def test_a_flat_basin_leaves_the_shift_open_where_the_cost_is_not() -> None:
-    base = Basin(curvature=0.004, noise=0.004)
-    found = of(base, Basin(optimum=0.8, curvature=0.004, noise=0.004, number=1)).sizes[1]
-    assert found.cost.high < 0.03 and found.shift_log2.low < 1 < found.shift_log2.high
+def test_a_flat_basin_leaves_the_shift_open_where_the_loss_gap_is_not() -> None:
+    base = Valley(curvature=0.004, noise=0.004)
+    found = of(base, Valley(optimum=0.8, curvature=0.004, noise=0.004, number=1)).sizes[1]
+    assert found.loss_gap.high < 0.03 and found.shift_log2.low < 1 < found.shift_log2.high
     assert found.answer == "cannot say yet" and found.reason.startswith("the shift may be ")
 
 
 def test_seeds_advised_settle_most_of_the_open_answers() -> None:
     settled = []
     for number in range(12):
-        base, large = (Basin(noise=0.03, number=2 * number + i) for i in (0, 1))
+        base, large = (Valley(noise=0.03, number=2 * number + i) for i in (0, 1))
         found = of(base, large)
         if found.answer == "cannot say yet" and "seeds" in found.todo:
             seeds = int(found.todo.rpartition("=")[2])
@@ -272,16 +280,19 @@ def test_seeds_advised_settle_most_of_the_open_answers() -> None:
 def test_the_worst_size_decides() -> None:
     def answer(optima: Sequence[float]) -> str:
         curves = [
-            Basin(optimum=at, noise=0.001, number=i).curve(Size(width=32 * 2**i, depth=2))
+            Valley(optimum=at, noise=0.001, number=i).curve(Size(width=32 * 2**i, depth=2))
             for i, at in enumerate(optima)
         ]
-        return judge("width", curves, 0.0, BASE, RULE).answer
+        return judge_ladder("width", curves, 0.0, BASE, RULE).answer
 
     assert answer([0.0, 0.1, 0.1]) == "holds"
     assert answer([0.0, 0.1, 2.5]) == answer([0.0, 2.5, 0.1]) == "fails"
 
 
 def test_a_verdict_is_strict_json() -> None:
-    for found in (of(Basin(), Basin(edge=-0.8)), of(Basin(), Basin(edge=-100.0))):
+    for found in (
+        of(Valley(), Valley(edge=-0.8)),
+        of(Valley(), Valley(edge=-100.0)),
+    ):
         record = json.loads(json.dumps(found.to_json(), allow_nan=False))
         assert record["answer"] == found.answer and len(record["sizes"]) == 2

@@ -20,15 +20,15 @@ from sweeper.files import private_folder
 from sweeper.launch.local.machine import WorkerSlot
 from sweeper.launch.local.worker import BOOT, GRACE, Message
 
-TICK = 1.0
+TICK_SECONDS = 1.0
 """Seconds between looks at workers that say nothing; what they say is heard at once."""
-STARTUP = 300.0
+STARTUP_SECONDS = 300.0
 """Seconds in which a worker must have imported all that it needs."""
-TAIL = 10
+TAIL_LINES = 10
 """Lines of a log that a message quotes."""
-LOOK_BACK = 20_000
+TAIL_BYTES = 20_000
 """Bytes of a log that are read for them."""
-CRASH = "Fatal Python error"
+CRASH_LINE = "Fatal Python error"
 """How Python's own report of a crash begins; the most recent call comes first in it."""
 
 
@@ -50,12 +50,12 @@ class Worker:
         """The last lines that its log got since its task began, or those that tell of a crash."""
         text = ""
         with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(self.logged, self.log.stat().st_size - LOOK_BACK))
+            file.seek(max(self.logged, self.log.stat().st_size - TAIL_BYTES))
             text = file.read().decode(errors="replace").strip()
         lines = text.splitlines()
-        crash = next((i for i, line in enumerate(lines) if line.startswith(CRASH)), None)
-        first = max(0, len(lines) - TAIL) if crash is None else crash
-        return "\n".join(line[:160] for line in lines[first : first + TAIL])
+        crash = next((i for i, line in enumerate(lines) if line.startswith(CRASH_LINE)), None)
+        first = max(0, len(lines) - TAIL_LINES) if crash is None else crash
+        return "\n".join(line[:160] for line in lines[first : first + TAIL_LINES])
 
 
 class Pool:
@@ -216,7 +216,9 @@ class Pool:
             return "ended"
         silent = time.monotonic() - worker.last_heard
         if not worker.ready:
-            return f"was not ready after {STARTUP:g} s" if silent > STARTUP else None
+            return (
+                f"was not ready after {STARTUP_SECONDS:g} s" if silent > STARTUP_SECONDS else None
+            )
         if worker.task is not None and self.hang is not None and silent > self.hang:
             return f"did no step for {self.hang:g} s and was ended"
         return None
@@ -224,14 +226,14 @@ class Pool:
     def _restart_clocks(self) -> None:
         """The silence of workers does not count while this process itself stood still."""
         now = time.monotonic()
-        if now - self._looked > 10 * TICK:
+        if now - self._looked > 10 * TICK_SECONDS:
             for worker in self.workers:
                 worker.last_heard = now
         self._looked = now
 
     def _end(self, worker: Worker, fate: str) -> None:
         with suppress(subprocess.TimeoutExpired):
-            worker.process.wait(0 if fate else TICK)
+            worker.process.wait(0 if fate else TICK_SECONDS)
         hung = worker.process.poll() is None
         worker.process.kill()
         code = worker.process.wait()
@@ -242,7 +244,7 @@ class Pool:
 
 
 def _readable(pipes: Iterable[Connection]) -> list[Connection]:
-    return [pipe for pipe in wait(list(pipes), TICK) if isinstance(pipe, Connection)]
+    return [pipe for pipe in wait(list(pipes), TICK_SECONDS) if isinstance(pipe, Connection)]
 
 
 def fate_of(code: int) -> str:

@@ -32,13 +32,13 @@ from typing import Any
 from uuid import uuid4
 
 from sweeper.errors import SweeperError
-from sweeper.files import BROKEN, private_folder, read_json, try_json, write_json
+from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_json
 from sweeper.launch.executor import JobState
 from sweeper.launch.job import Resources
 from sweeper.launch.slurm import scheduler
 from sweeper.launch.slurm.scheduler import Entry
 
-RESTARTS = 1000
+MAX_RESTARTS = 1000
 """More than Slurm ever runs one submission."""
 
 
@@ -189,7 +189,7 @@ def arrays(study: Path) -> list[Array]:
                     at=float(record["at"]),
                 )
             )
-        except (OSError, *BROKEN):
+        except (OSError, *RECORD_ERRORS):
             continue
     return found
 
@@ -199,7 +199,7 @@ def queued(study: Path) -> dict[tuple[str, int], Entry]:
     return {(entry.name, entry.index): entry for entry in scheduler.queue(prefix(study))}
 
 
-def states(study: Path) -> list[JobState]:
+def job_states(study: Path) -> list[JobState]:
     """Jobs whose results are not yet recorded; SchedulerError when Slurm does not answer."""
     known = [array for array in arrays(study) if not array.cancelled]
     if not known:
@@ -229,7 +229,7 @@ def _state(array: Array, index: int, entry: Entry | None) -> JobState:
     )
 
 
-def cancel(study: Path) -> int:
+def cancel_jobs(study: Path) -> int:
     """End exactly this study's jobs; how many there were. SchedulerError when Slurm is away.
 
     The arrays are marked first, so that a driver takes no job for failed.

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from sweeper.errors import SweeperError
 from sweeper.files import try_json
-from sweeper.launch.code import changed, code_digests
 from sweeper.launch.executor import Context, Event, Finished, Lost
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
 from sweeper.launch.slurm import scheduler
 from sweeper.launch.slurm.arrays import Array, Submission, arrays, plan, queued, submissions
+from sweeper.launch.slurm.code import changed, code_digests
 from sweeper.launch.slurm.failure import attempts, failure_of
 from sweeper.launch.slurm.scheduler import Entry, SchedulerError, largest_array
 from sweeper.trial import Trial

@@ -16,9 +16,9 @@ from types import FrameType
 from sweeper.control import Control, Leave
 from sweeper.errors import SweeperError
 from sweeper.files import try_json, write_json
-from sweeper.launch.code import changed, code_digests
 from sweeper.launch.job import outcome_of, run_job
-from sweeper.launch.slurm.arrays import RESTARTS, Submission, check_private
+from sweeper.launch.slurm.arrays import MAX_RESTARTS, Submission, check_private
+from sweeper.launch.slurm.code import changed, code_digests
 
 PROGRESS_EVERY = 10.0
 """Seconds between two looks at whether a newer copy runs, and between two words of progress."""
@@ -42,7 +42,7 @@ class Run:
         """Signals are heard from here on."""
         self.submission, self.signals = submission, list[int]()
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-        self.attempt = RESTARTS * submission.number + min(self.restart, RESTARTS - 1)
+        self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
         self.fraction, self._looked = 0.0, time.monotonic()
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._keep_signal)

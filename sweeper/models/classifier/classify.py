@@ -24,8 +24,7 @@ from sweeper.models.classifier.model_trace import (
 from sweeper.models.classifier.roles import UNUSED, RoleDecision, decide_role
 from sweeper.models.classifier.uses import Undecided, Use, UseKind, UseSignature, decisive_uses
 from sweeper.models.scaled import ScaledModule
-from sweeper.scaling.names import NUMBER
-from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.scaling.spec import NUMBER, ParamSpec, Role, ScaledOp
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""

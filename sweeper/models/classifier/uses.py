@@ -30,7 +30,7 @@ class UseKind(StrEnum):
 ELEMENTWISE = (UseKind.MUL, UseKind.ADD, UseKind.INSERT)
 
 UseSignature = tuple[UseKind, tuple[int, ...]]
-"""Kind of a use, and the dimensions of the parameter that it sums over."""
+"""PrunerKind of a use, and the dimensions of the parameter that it sums over."""
 
 
 @dataclass(kw_only=True)

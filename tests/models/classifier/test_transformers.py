@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from cProfile import Profile
 from typing import Any
 
 import pytest
@@ -154,17 +155,44 @@ def test_vit() -> None:
     assert facts(specs) == {name: vit_row(name) for name in specs}
 
 
-def test_a_model_of_seven_billion_parameters() -> None:
+def deep_llama(layers: int) -> Callable[..., Any]:
+    """Builds a Llama with heads of 128 entries; it must build it on meta, without memory."""
+
     def build(hidden_size: int, intermediate_size: int) -> Any:
         heads = hidden_size // 128
-        more = {"num_hidden_layers": 32, "num_key_value_heads": heads, "vocab_size": 32000}
-        return llama(hidden_size, intermediate_size, head_size=128, **more)
+        more = {"num_hidden_layers": layers, "num_key_value_heads": heads, "vocab_size": 32000}
+        model = llama(hidden_size, intermediate_size, head_size=128, **more)
+        assert all(parameter.is_meta for parameter in model.parameters())
+        return model
 
+    return build
+
+
+SEVEN_BILLION = {"hidden_size": 4096, "intermediate_size": 11008}
+"""With 32 layers."""
+
+
+def doubled(sizes: dict[str, int]) -> dict[str, int]:
+    return {name: 2 * size for name, size in sizes.items()}
+
+
+def test_a_model_of_seven_billion_parameters() -> None:
     # Both sizes are of this depth; the wider one has 25 billion parameters.
-    small = {"hidden_size": 4096, "intermediate_size": 11008}
-    # CPU time: other work on the machine does not count.
-    start = time.process_time()
-    specs = sweeper.classify(build, small, {name: 2 * size for name, size in small.items()})
-    assert time.process_time() - start < 60
+    specs = sweeper.classify(deep_llama(32), SEVEN_BILLION, doubled(SEVEN_BILLION))
     assert len(specs) == 3 + 32 * 9
     assert specs["model.layers.31.mlp.down_proj.weight"].base_fan_in == 11008
+
+
+def calls(layers: int, sizes: dict[str, int]) -> int:
+    """How many functions are called to classify a Llama of so many layers."""
+    profile = Profile()
+    profile.runcall(sweeper.classify, deep_llama(layers), sizes, doubled(sizes))
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_each_layer_takes_the_same_work_at_any_width() -> None:
+    narrow = {"hidden_size": 256, "intermediate_size": 688}
+    calls(1, narrow)  # fills caches of torch and transformers
+    one, two, four = (calls(layers, narrow) for layers in (1, 2, 4))
+    assert four - two == pytest.approx(2 * (two - one), rel=0.002)
+    assert calls(2, SEVEN_BILLION) == pytest.approx(two, rel=0.002)

@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from sweeper.config import compose_tree
+from sweeper.diagnosis.ablations import (
+    ABLATIONS,
+    Ablation,
+    AttentionScale,
+    FailedTransfer,
+    applicable_ablations,
+    mup_deviations,
+)
 from sweeper.scaling.adjusted import Change
 from sweeper.scaling.spec import Role
-from sweeper.settings import Settings, resolve, stand_in
+from sweeper.settings import Settings, placeholder_data, resolve
 from sweeper.training.prepare import prepare
-from sweeper.transfer.battery import BATTERY, Ablation, Head, Situation, ablations, deviations
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
@@ -26,24 +33,24 @@ def settings_of(*words: str) -> Settings:
     return resolve(compose_tree([*SMALL, *words]))
 
 
-def situation(*words: str, **changes: Any) -> Situation:
+def failed_transfer(*words: str, **changes: Any) -> FailedTransfer:
     """Of a study with these overrides, its hyperparameters at their defaults."""
     settings, large = settings_of(*words), changes.get("large", LARGE)
     base, best = settings.base, defaults(settings.space)
     hps = plain(best)
 
     def prepared(size: Size) -> Any:
-        return prepare(settings.spec(stand_in(settings), "float32", size))
+        return prepare(settings.spec(placeholder_data(settings), "float32", size))
 
     wide = prepared(large)
     plan = make_plan(wide, base, large, hps, {})
     rows = explain(plan, prepared(Size(width=base.width, depth=large.depth)), wide, hps)
     given = {"tree": settings.raw, "best_log2": best, "base": base, "large": large, "rows": rows}
-    return Situation(**{**given, "parameters": plan.parameters, **changes})
+    return FailedTransfer(**{**given, "parameters": plan.parameters, **changes})
 
 
-def found(s: Situation) -> dict[str, Ablation]:
-    return {ablation.name: ablation for ablation in ablations(s)}
+def found(s: FailedTransfer) -> dict[str, Ablation]:
+    return {ablation.name: ablation for ablation in applicable_ablations(s)}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])
@@ -52,7 +59,7 @@ def test_schemes_that_train_as_mup_do_not_deviate(scheme: str, optimizer: str) -
     words = [f"parameterization={scheme}", f"optimizer={optimizer}", "model.norm_gain=true"]
     if scheme == "mup":
         words.append("parameterization.convention=everett")
-    assert deviations(situation(*words).rows) == {}
+    assert mup_deviations(failed_transfer(*words).rows) == {}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +77,7 @@ def test_schemes_that_train_as_mup_do_not_deviate(scheme: str, optimizer: str) -
 )
 def test_what_a_scheme_lacks_to_mup(words: list[str], lacks: dict[str, Change]) -> None:
     """By hand from the tables of the papers (u-muP, Table 1; Everett et al., Table 1)."""
-    assert deviations(situation(*words).rows) == {Role(k): v for k, v in lacks.items()}
+    assert mup_deviations(failed_transfer(*words).rows) == {Role(k): v for k, v in lacks.items()}
 
 
 CASES = [
@@ -83,26 +90,28 @@ CASES = [
 
 
 @pytest.mark.parametrize("words", CASES)
-def test_every_experiment_is_a_configuration_of_its_own(words: list[str]) -> None:
-    s = situation(*words)
-    trees = [ablation.tree(s.tree) for ablation in ablations(s)]
+def test_every_ablation_is_a_configuration_of_its_own(words: list[str]) -> None:
+    s = failed_transfer(*words)
+    trees = [ablation.apply(s.tree) for ablation in applicable_ablations(s)]
     assert len(trees) > 4
     for index, tree in enumerate(trees):
         assert tree != s.tree and tree not in trees[:index]
-        assert resolve(tree).space.keys() == s.best.keys()
+        assert resolve(tree).space.keys() == s.best_log2.keys()
 
 
 def test_what_applies_to_mup() -> None:
     """No rule deviates: only the embedding's is tried, the u-muP paper's way."""
-    names = set(found(situation("parameterization=mup")))
+    names = set(found(failed_transfer("parameterization=mup")))
     assert names == {"embedding", "decay", "epsilon", "warmup", "stability", "horizon", "batch"}
 
 
-def test_what_is_seen_comes_first() -> None:
-    s = situation("parameterization=standard", "model.norm_gain=true", margins=(3.0, 0.5))
-    seen = [bool(ablation.seen) for ablation in ablations(s)]
-    assert seen == sorted(seen, reverse=True)
-    assert {e.name for e in ablations(s) if e.seen} == {
+def test_what_has_evidence_comes_first() -> None:
+    s = failed_transfer(
+        "parameterization=standard", "model.norm_gain=true", distances_to_divergence=(3.0, 0.5)
+    )
+    evidence = [bool(ablation.evidence) for ablation in applicable_ablations(s)]
+    assert evidence == sorted(evidence, reverse=True)
+    assert {e.name for e in applicable_ablations(s) if e.evidence} == {
         "rules",
         "hidden",
         "readout",
@@ -113,88 +122,98 @@ def test_what_is_seen_comes_first() -> None:
 
 
 def test_the_edge_of_stability_speaks_for_a_warm_up_and_for_clipping() -> None:
-    s = situation("parameterization=mup", margins=(3.0, 0.5))
+    s = failed_transfer("parameterization=mup", distances_to_divergence=(3.0, 0.5))
     told = found(s)
-    said = "the optimum lies below the first rate that diverges, in log2: "
-    both = "by 3 at width 16, depth 1, by 0.5 at width 64, depth 1"
-    assert told["warmup"].seen == told["stability"].seen == said + both
+    said = "distance in log2 from the optimum to the first rate that diverges: "
+    both = "3 at width 16, depth 1; 0.5 at width 64, depth 1"
+    assert told["warmup"].evidence == told["stability"].evidence == said + both
     assert told["stability"].overrides == {"train.clip": 1.0}
-    one = found(situation("parameterization=mup", margins=(math.inf, 1.0)))["stability"]
-    assert one.seen.endswith("none diverges at width 16, depth 1, by 1 at width 64, depth 1")
-    far = found(situation("parameterization=mup", margins=(1.5, math.inf)))["stability"]
-    assert far.seen == ""
-    assert "stability" not in found(situation("parameterization=mup", "train.clip=5"))
+    one = found(failed_transfer("parameterization=mup", distances_to_divergence=(math.inf, 1.0)))[
+        "stability"
+    ]
+    assert one.evidence.endswith("none diverges at width 16, depth 1; 1 at width 64, depth 1")
+    far = found(failed_transfer("parameterization=mup", distances_to_divergence=(1.5, math.inf)))[
+        "stability"
+    ]
+    assert far.evidence == ""
+    assert "stability" not in found(failed_transfer("parameterization=mup", "train.clip=5"))
 
 
 def test_coupled_decay_is_kept_at_the_base_s_strength() -> None:
     """muP: a hidden weight's rate, and with it the decay, falls to a quarter at 4 x the width."""
     words = ["parameterization=mup", "parameterization.decay=coupled", "optimizer.weight_decay=0.5"]
-    decay = found(situation(*words))["decay"]
+    decay = found(failed_transfer(*words))["decay"]
     kept = 0.5 * 2.0**-8
     assert decay.overrides == {
         "parameterization.decay": "independent",
         "optimizer.weight_decay": pytest.approx(kept),
     }
-    assert f"{kept:.3g} of a hidden weight at the base and {kept / 4:.3g}" in decay.seen
+    assert f"{kept:.3g} of a hidden weight at the base and {kept / 4:.3g}" in decay.evidence
     scaled = ["parameterization=mup", "parameterization.decay=scaled"]
-    assert found(situation(*scaled))["decay"].seen == ""
-    assert "decay" not in found(situation("parameterization=mup", "optimizer.weight_decay=0"))
+    assert found(failed_transfer(*scaled))["decay"].evidence == ""
+    assert "decay" not in found(failed_transfer("parameterization=mup", "optimizer.weight_decay=0"))
 
 
 @pytest.mark.parametrize(("power", "applies"), [(0.5, True), (1.0, False)])
 def test_attention_over_a_head_size_that_grows(power: float, applies: bool) -> None:
-    heads = (Head(size=8, logit=8**-power), Head(size=32, logit=32**-power))
-    tried = found(situation("parameterization=standard", heads=heads)).get("attention")
+    heads = (
+        AttentionScale(head_size=8, logit=8**-power),
+        AttentionScale(head_size=32, logit=32**-power),
+    )
+    tried = found(failed_transfer("parameterization=standard", attention=heads)).get("attention")
     assert (tried is not None) == applies
     if tried:
         scheme = tried.overrides["parameterization"]
         assert (scheme["attention"], scheme["head_size"]) == (0.5, 8)
-        assert "from 8 to 32" in tried.seen
-    same = (Head(size=8, logit=1.0), Head(size=8, logit=1.0))
-    assert "attention" not in found(situation("parameterization=standard", heads=same))
+        assert "from 8 to 32" in tried.evidence
+    same = (AttentionScale(head_size=8, logit=1.0), AttentionScale(head_size=8, logit=1.0))
+    assert "attention" not in found(failed_transfer("parameterization=standard", attention=same))
 
 
 def test_over_depth_the_rules_of_width_are_left_out() -> None:
-    s = situation("parameterization=mup")
-    deep = Situation(**{**vars(s), "rows": (), "large": Size(width=16, depth=4)})
+    s = failed_transfer("parameterization=mup")
+    deep = FailedTransfer(**{**vars(s), "rows": (), "large": Size(width=16, depth=4)})
     names = found(deep)
     assert names["depth"].overrides == {"parameterization.depth": "completep"}
     assert not {"embedding", "hidden", "readout", "rules"} & set(names)
 
 
 def test_eps_without_atan2_is_made_smaller() -> None:
-    made = found(situation("parameterization=mup", "optimizer=adafactor"))["epsilon"]
+    made = found(failed_transfer("parameterization=mup", "optimizer=adafactor"))["epsilon"]
     assert made.overrides == {"optimizer.eps": 1e-15 * 2.0**-10}
-    assert "epsilon" not in found(situation("parameterization=mup", "optimizer.atan2=true"))
-    fixed = situation("parameterization=mup", "parameterization.epsilon=fixed")
-    assert "gradients shrink" in found(fixed)["epsilon"].seen
+    assert "epsilon" not in found(failed_transfer("parameterization=mup", "optimizer.atan2=true"))
+    fixed = failed_transfer("parameterization=mup", "parameterization.epsilon=fixed")
+    assert "gradients shrink" in found(fixed)["epsilon"].evidence
 
 
 @pytest.mark.parametrize("rule", ["fixed", "scaled"])
 def test_eps_that_was_measured_to_matter_speaks_for_itself(rule: str) -> None:
     words = ["parameterization=mup", f"parameterization.epsilon={rule}"]
 
-    def seen(*shares: float) -> str:
-        return found(situation(*words, below_eps=shares))["epsilon"].seen
+    def evidence(*fractions: float) -> str:
+        return found(failed_transfer(*words, below_eps=fractions))["epsilon"].evidence
 
     measured = (
         "eps exceeds the root of the second moment for 3 % of entries at width 16, depth 1 and "
         "41 % of entries at width 64, depth 1"
     )
-    assert measured in seen(0.03, 0.41)
-    assert ("eps is the same at all sizes" in seen(0.03, 0.41)) == (rule == "fixed")
-    assert bool(seen(0.0, 0.001)) == bool(seen(math.nan, math.nan)) == (rule == "fixed")
-    assert "root" not in seen(math.nan, 0.5)
+    assert measured in evidence(0.03, 0.41)
+    assert ("eps is the same at all sizes" in evidence(0.03, 0.41)) == (rule == "fixed")
+    assert bool(evidence(0.0, 0.001)) == bool(evidence(math.nan, math.nan)) == (rule == "fixed")
+    assert "root" not in evidence(math.nan, 0.5)
 
 
 def test_tied_embeddings_of_a_model_that_has_them() -> None:
-    s = situation("parameterization=mup")
+    s = failed_transfer("parameterization=mup")
     tree = {**s.tree, "model": {**s.tree["model"], "tie_embeddings": True}}
-    tied = found(Situation(**{**vars(s), "tree": tree}))["tied"]
+    tied = found(FailedTransfer(**{**vars(s), "tree": tree}))["tied"]
     assert tied.overrides == {"model.tie_embeddings": False}
 
 
 def test_only_those_wanted() -> None:
-    s = situation("parameterization=standard")
-    assert [e.name for e in ablations(s, ["batch", "hidden"])] == ["hidden", "batch"]
-    assert set(BATTERY) > {"hidden", "batch"} and s.margins == (math.inf, math.inf)
+    s = failed_transfer("parameterization=standard")
+    assert [e.name for e in applicable_ablations(s, ["batch", "hidden"])] == ["hidden", "batch"]
+    assert set(ABLATIONS) > {"hidden", "batch"} and s.distances_to_divergence == (
+        math.inf,
+        math.inf,
+    )

@@ -1,12 +1,14 @@
-"""What processes that were killed leave in a study's folder, and nobody needs any more."""
+"""A study's folder between processes: what killed ones left in it, and a request to end."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from sweeper.files import remove_leftovers
+from sweeper.files import remove_leftovers, write_json
 from sweeper.launch.job import trials_of
 from sweeper.launch.slurm.arrays import arrays
 
@@ -33,3 +35,22 @@ def _forget_arrays(folder: Path, job_dir: Path) -> None:
         job_dirs = {member.job_dir for member in array.members}
         if job_dir in job_dirs and not any(other.exists() for other in job_dirs):
             shutil.rmtree(array.folder, ignore_errors=True)
+
+
+def request_cancel(folder: Path) -> None:
+    """Ask the driver of the sweep in `folder` to end."""
+    write_json(folder / "cancel.json", {"at": time.time()})
+
+
+class Cancellation:
+    """Whether the sweep in `folder` should end; a request from before it began is void."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take an old request away."""
+        self._path = folder / "cancel.json"
+        with suppress(OSError):
+            self._path.unlink()
+
+    def requested(self) -> bool:
+        """Whether somebody has asked since."""
+        return self._path.exists()

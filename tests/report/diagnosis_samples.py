@@ -12,14 +12,14 @@ from . import samples, test_coordinates
 
 
 def diagnosis() -> dict[str, Any]:
-    """Three experiments: one explains the failure, one does not, one could not be tried."""
+    """Three ablations: one explains the failure, one does not, one could not be tried."""
     before = samples.size_verdict(samples.curve(256, 2, 0.1), 0.1, 1.52, "fails")
     after = samples.size_verdict(samples.curve(256, 2, 1.5), 1.5, 1.52, "holds")
 
-    def finding(name: str, share: float, **also: Any) -> dict[str, Any]:
-        made = {"name": name, "change": "c", "cause": "c", "overrides": {}, "seen": ""}
+    def result(name: str, share: float, **also: Any) -> dict[str, Any]:
+        made = {"name": name, "change": "c", "cause": "c", "overrides": {}, "evidence": ""}
         return {
-            "ablation": made | {"seen": also.get("seen", "")},
+            "ablation": made | {"evidence": also.get("evidence", "")},
             "explained": samples.estimate(share, 0.03),
             "before": before,
             "after": also.get("after"),
@@ -27,17 +27,17 @@ def diagnosis() -> dict[str, Any]:
             "sentence": f"with no {name}: so it is",
         }
 
-    unknown = finding("depth", 0.5)
+    unknown = result("depth", 0.5)
     unknown["explained"] = {"value": float("nan"), "low": 0.0, "high": 1.0}
     return {
         "axis": "width",
         "answer": "fails",
         "todo": "",
         "conclusion": "The likeliest cause (decay): it is <decay>.",
-        "findings": [
+        "results": [
             unknown,
-            finding("batch", 0.02, after=after),
-            finding("decay", 0.97, after=after, seen="it shrinks"),
+            result("batch", 0.02, after=after),
+            result("decay", 0.97, after=after, evidence="it shrinks"),
         ],
     }
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from math import log2
-from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from sweeper.commands.diagnose import Clinic
+from sweeper.commands.diagnose import AblationTrainer
 from sweeper.config import compose_tree
+from sweeper.control import Control
+from sweeper.launch.job import Job, Outcome
+from sweeper.measure import MEASUREMENTS
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
-from sweeper.settings import Experiment, resolve, stand_in
+from sweeper.settings import Experiment, placeholder_data, resolve
 from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
-from sweeper.trial import PlainHps, Result, Trial, defaults
+from sweeper.trial import Log2Hps, PlainHps, Trial, defaults
 from tests.search.fakes import noise, result
-from tests.test_sweep import Launcher, Study, Watcher
+from tests.test_sweep import MadeUp, Study, Trainer, Watcher
 
 LARGE = Size(width=64, depth=1)
 WEIGHTS = {Role.HIDDEN: 0.8, Role.READOUT: 0.7, Role.EMBEDDING: 0.1, Role.VECTOR: 0.1}
@@ -75,28 +77,46 @@ def optimum(trial: Trial) -> float:
     return moved
 
 
-class World(Launcher):
-    """Trains nothing: a parabola around `optimum`, with some noise."""
+class World(Trainer):
+    """Trains nothing: a parabola around `optimum`, with some noise. What is measured is real."""
 
-    precision = "float32"
+    corpus: Any
 
-    def __init__(self) -> None:
-        super().__init__(lambda hps, seed: math.nan)
+    def open(self, corpus: Any, *_: Any) -> World:
+        self.corpus = corpus
+        return self
 
-    def trained_one(self, trial: Trial, work: Any) -> Result:
-        self.trained.append(trial.key)
+    def identity(self) -> dict[str, Any]:
+        return {"name": "simulated"}
+
+    def objective(self, trial: Trial) -> float:
         away = trial.log2_hps["eta"] + 6 - optimum(trial)
-        return result(trial, 3 + 0.05 * away**2 + 0.002 * noise(trial.log2_hps, trial.seed))
+        return 3 + 0.05 * away**2 + 0.002 * noise(trial.log2_hps, trial.seed)
+
+    def job(self, batch: tuple[Trial, ...], pruner: Any) -> Job:
+        if batch[0].measurement:
+            return Job(task=Measured(batch, 3.0, self.corpus))
+        return super().job(batch, pruner)
 
 
-def clinic(*words: str, study: Study | None = None) -> tuple[Clinic, World]:
+@dataclass(frozen=True)
+class Measured(MadeUp):
+    """The task of one trial that measures something."""
+
+    corpus: Any
+
+    def run(self, control: Control) -> Outcome:
+        (trial,) = self.trials
+        found = MEASUREMENTS[trial.measurement](trial, self.corpus, "cpu")
+        return Outcome(results=(replace(result(trial, self.objective), measurements=found),))
+
+
+def simulate(*words: str, study: Study | None = None) -> tuple[AblationTrainer, World]:
     """What diagnoses a study with these overrides, in the world."""
-    raw = compose_tree([*WORDS, *words])
-    settings, world = resolve(raw), World()
-    settings = replace(settings, launcher=world)
-    corpus = SimpleNamespace(identity=lambda: stand_in(settings))
+    settings, world = resolve(compose_tree([*WORDS, *words])), World(lambda hps, seed: math.nan)
+    settings = replace(settings, runner=world, launcher=world)
+    corpus = SimpleNamespace(identity=lambda: placeholder_data(settings))
     experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
-    best = {**defaults(settings.space), "eta": -6.0}
-    made = study or Study()
-    made.folder = Path("nowhere")
-    return Clinic(experiment, made, Watcher(), best, "width", LARGE), world  # type: ignore[arg-type]
+    best = Log2Hps({**defaults(settings.space), "eta": -6.0})
+    trainer = AblationTrainer(experiment, study or Study(), Watcher(), best, "width", LARGE)  # type: ignore[arg-type]
+    return trainer, world

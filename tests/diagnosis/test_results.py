@@ -12,23 +12,23 @@ import pytest
 from rich.console import Console
 
 from sweeper.commands.output import Output
-from sweeper.transfer.battery import Ablation
-from sweeper.transfer.curve import Estimate
-from sweeper.transfer.diagnosis import (
-    WORST,
+from sweeper.diagnosis.ablations import Ablation
+from sweeper.diagnosis.results import (
+    MAX_SEVERITY,
     Diagnosis,
-    explained,
-    failure,
-    find,
-    margin,
-    ranked,
+    distance_to_divergence,
+    explained_fraction,
+    judge_ablation,
+    rank,
+    severity,
 )
+from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import LadderRule
-from sweeper.transfer.verdict import SizeVerdict, judge
-from tests.training.helpers import corpus
+from sweeper.transfer.verdict import SizeVerdict, judge_ladder
+from tests.training.tiny_trials import corpus
+from tests.transfer.curves import BASE, LARGE, Valley, table
 
-from .curves import BASE, LARGE, Basin, table
-from .world import clinic
+from .simulated import simulate
 
 RULE = LadderRule(widths=(32, 256))
 
@@ -41,7 +41,7 @@ class Silent(Output):
 SILENT = Silent(people=None)  # type: ignore[arg-type]
 
 
-def size(shift: float, cost: float, half: float = 0.1, loss: float = 3.0) -> SizeVerdict:
+def size(shift: float, gap: float, half: float = 0.1, loss: float = 3.0) -> SizeVerdict:
     def estimate(value: float) -> Estimate:
         return Estimate(value=value, low=value - half, high=value + half)
 
@@ -51,8 +51,8 @@ def size(shift: float, cost: float, half: float = 0.1, loss: float = 3.0) -> Siz
         optimum_log2=estimate(shift),
         shift_log2=estimate(shift),
         loss=exact,
-        regret=estimate(cost),
-        cost=estimate(cost),
+        regret=estimate(gap),
+        loss_gap=estimate(gap),
         at_end=False,
         answer="fails",
         reason="",
@@ -61,65 +61,72 @@ def size(shift: float, cost: float, half: float = 0.1, loss: float = 3.0) -> Siz
 
 def test_a_failure_in_thresholds_by_hand() -> None:
     """Thresholds: 1 in log2, and 0.03 nats (1 % of 3)."""
-    assert failure(-2.0, 0.015, 3.0, RULE) == 2
-    assert failure(0.5, 0.09, 3.0, RULE) == pytest.approx(3)
-    assert failure(0.0, math.inf, 3.0, RULE) == failure(math.nan, 0, 3.0, RULE) == WORST
+    assert severity(-2.0, 0.015, 3.0, RULE) == 2
+    assert severity(0.5, 0.09, 3.0, RULE) == pytest.approx(3)
+    assert severity(0.0, math.inf, 3.0, RULE) == severity(math.nan, 0, 3.0, RULE) == MAX_SEVERITY
 
 
 def test_what_is_explained_by_hand() -> None:
     """From 2 thresholds to 0.5: three quarters; its shift of 0.4 to 0.6 makes 0.7 to 0.8."""
-    found = explained(size(-2.0, 0.0), size(0.5, 0.0, half=0.0), RULE)
+    found = explained_fraction(size(-2.0, 0.0), size(0.5, 0.0, half=0.0), RULE)
     assert found == Estimate(value=0.75, low=0.75, high=0.75)
-    wide = explained(
-        size(-2.0, 0.0), replace(size(0.5, 0.0), cost=Estimate(value=0, low=0, high=0)), RULE
+    wide = explained_fraction(
+        size(-2.0, 0.0), replace(size(0.5, 0.0), loss_gap=Estimate(value=0, low=0, high=0)), RULE
     )
     assert (wide.low, wide.high) == (pytest.approx(0.7), pytest.approx(0.8))
-    assert explained(size(-2.0, 0.0), size(-3.0, 0.0), RULE).value == 0
+    assert explained_fraction(size(-2.0, 0.0), size(-3.0, 0.0), RULE).value == 0
 
 
 def test_the_ranking_and_its_words() -> None:
     before = size(-2.0, 0.0)
     names = {"some": -1.2, "most": 0.02, "none": -2.1}
     made = [
-        find(Ablation(name=n, change=f"no {n}", cause=f"it is {n}"), before, size(s, 0, 0.01), RULE)
+        judge_ablation(
+            Ablation(name=n, change=f"no {n}", cause=f"it is {n}"), before, size(s, 0, 0.01), RULE
+        )
         for n, s in names.items()
     ]
-    broken = find(Ablation(name="x", change="y", cause="z"), before, "no such key", RULE)
-    order = ranked([broken, *made])
-    assert [finding.ablation.name for finding in order] == ["most", "some", "none", "x"]
+    broken = judge_ablation(Ablation(name="x", change="y", cause="z"), before, "no such key", RULE)
+    order = rank([broken, *made])
+    assert [result.ablation.name for result in order] == ["most", "some", "none", "x"]
     assert order[0].sentence == (
-        "with no most: the optimum moves by +0.02 instead of -2.00 and the base's optimum costs "
-        "0.0000 instead of 0.0000 nats; this explains 99 % of the failure"
+        "with no most: the shift is +0.02 in log2 instead of -2.00, and the loss gap is "
+        "0.0000 nats instead of 0.0000; this explains 99 % of the failure"
     )
     assert "explains a part, 40 %" in order[1].sentence
-    assert order[2].sentence.endswith("this does not explain it")
+    assert order[2].sentence.endswith("this does not explain the failure")
     assert "could not be tried (no such key)" in order[3].sentence
-    found = Diagnosis(axis="width", answer="fails", findings=order)
+    found = Diagnosis(axis="width", answer="fails", results=order)
     assert found.sentence == (
         "The likeliest cause (most): it is most. Without it, 99 % of the failure is gone."
     )
-    none = Diagnosis(axis="width", answer="fails", findings=order[1:])
+    none = Diagnosis(axis="width", answer="fails", results=order[1:])
     assert none.sentence == "No ablation explains the failure."
     json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_noise_is_admitted() -> None:
-    found = find(Ablation(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE)
-    assert found.sentence.endswith("though the intervals allow for nothing")
+    found = judge_ablation(
+        Ablation(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE
+    )
+    assert found.sentence.endswith("but by its interval it may explain nothing")
 
 
 def test_the_margin_to_the_edge() -> None:
-    assert margin(table({-1: 3.2, 0: 3.0, 1: 3.1, 2: math.inf})) == 2
-    assert margin(table({-1: 3.2, 0: 3.0})) == math.inf
-    assert margin(table({-1: math.inf, 0: math.inf})) == math.inf
+    assert distance_to_divergence(table({-1: 3.2, 0: 3.0, 1: 3.1, 2: math.inf})) == 2
+    assert distance_to_divergence(table({-1: 3.2, 0: 3.0})) == math.inf
+    assert distance_to_divergence(table({-1: math.inf, 0: math.inf})) == math.inf
 
 
 def test_a_verdict_serves_as_it_is() -> None:
-    curves = [Basin(noise=0.001).curve(BASE), Basin(optimum=-2, noise=0.001).curve(LARGE)]
-    verdict = judge("width", curves, 0.0, BASE, RULE)
+    curves = [
+        Valley(noise=0.001).curve(BASE),
+        Valley(optimum=-2, noise=0.001).curve(LARGE),
+    ]
+    verdict = judge_ladder("width", curves, 0.0, BASE, RULE)
     assert verdict.answer == "fails"
     large = verdict.sizes[1]
-    assert explained(large, large, RULE).value == 0
+    assert explained_fraction(large, large, RULE).value == 0
 
 
 PLANTED = {
@@ -131,7 +138,7 @@ PLANTED = {
     ],
     "readout": [
         "parameterization=mup",
-        f"parameterization._target_={__package__}.world.WrongReadout",
+        f"parameterization._target_={__package__}.simulated.WrongReadout",
     ],
     "gains": ["parameterization=mup", "model.norm_gain=true"],
 }
@@ -146,13 +153,13 @@ RIVALS = ["rules", "hidden", "readout", "embedding", "decay", "gains"]
 
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_planted_failure_is_named(planted: str) -> None:
-    doctor, world = clinic(*PLANTED[planted])
-    found = doctor.diagnose(RIVALS, SILENT)
+    trainer, world = simulate(*PLANTED[planted])
+    found = trainer.diagnose(RIVALS, SILENT)
     assert found.answer == "fails"
-    first = {finding.ablation.name for finding in found.findings[: len(NAMES[planted])]}
+    first = {result.ablation.name for result in found.results[: len(NAMES[planted])]}
     assert first == NAMES[planted], found.sentence
-    shares = {f.ablation.name: f.explained.value for f in found.findings}
-    assert found.findings[0].explained.value > 0.8
+    shares = {f.ablation.name: f.explained.value for f in found.results}
+    assert found.results[0].explained.value > 0.8
     innocent = shares.keys() - NAMES[planted] - ({"readout"} if planted == "standard" else set())
     assert innocent and all(shares[name] < 0.5 for name in innocent)
     assert found.sentence.startswith("The likeliest cause (")
@@ -163,46 +170,44 @@ def test_eps_is_measured_at_both_sizes(tmp_path: Path) -> None:
     """By real runs, where its ablation is wanted; here eps is above all second moments."""
     words = [*PLANTED["readout"], "parameterization.epsilon=fixed", "optimizer.eps=1e4"]
     words += ["check.scale_steps=1", "train.seq_len=8", "train.batch_size=2"]
-    doctor, _ = clinic(*words)
-    doctor = replace(
-        doctor, experiment=replace(doctor.experiment, corpus=corpus(tmp_path, classes=256))
+    trainer, _ = simulate(*words)
+    trainer = replace(
+        trainer, experiment=replace(trainer.experiment, corpus=corpus(tmp_path, classes=256))
     )
     text = StringIO()
     told = Output(people=Console(file=text), watchers=Console(file=text, width=200))
-    (finding,) = doctor.diagnose(["epsilon"], told).findings
+    (result,) = trainer.diagnose(["epsilon"], told).results
     both = "100 % of entries at width 16, depth 1 and 100 % of entries at width 64, depth 1"
-    assert finding.ablation.seen.endswith(f"root of the second moment for {both}")
-    assert text.getvalue().splitlines()[:2] == [
-        "Second moments at width 16, depth 1: 1 steps",
-        "Second moments at width 64, depth 1: 1 steps",
-    ]
+    assert result.ablation.evidence.endswith(f"root of the second moment for {both}")
+    first = "Second moments at width 16, depth 1 and width 64, depth 1: 1 steps"
+    assert text.getvalue().splitlines()[0] == first
     text.truncate(0)
-    doctor.diagnose(["decay"], told)
+    trainer.diagnose(["decay"], told)
     assert "Second moments" not in text.getvalue()
 
 
 def test_a_transfer_that_holds_needs_no_experiment() -> None:
-    doctor, world = clinic("parameterization=mup")
-    found = doctor.diagnose([], SILENT)
-    assert found.answer == "holds" and found.findings == ()
+    trainer, world = simulate("parameterization=mup")
+    found = trainer.diagnose([], SILENT)
+    assert found.answer == "holds" and found.results == ()
     assert found.sentence == "Nothing to diagnose: the transfer over width holds."
-    known = doctor.study.known.values()  # type: ignore[attr-defined]
+    known = trainer.study.known.values()  # type: ignore[attr-defined]
     assert len(world.trained) == len(known) and {r.trial.width for r in known} == {16, 64}
 
 
 def test_again_trains_nothing_and_says_the_same() -> None:
-    doctor, _ = clinic(*PLANTED["readout"])
-    first = doctor.diagnose(["readout", "decay"], SILENT)
-    again, world = clinic(*PLANTED["readout"], study=doctor.study)  # type: ignore[arg-type]
+    trainer, _ = simulate(*PLANTED["readout"])
+    first = trainer.diagnose(["readout", "decay"], SILENT)
+    again, world = simulate(*PLANTED["readout"], study=trainer.study)  # type: ignore[arg-type]
     assert again.diagnose(["readout", "decay"], SILENT).to_json() == first.to_json()
     assert world.trained == []
 
 
 def test_a_change_of_width_rules_alone_trains_no_base_again() -> None:
-    doctor, _ = clinic(*PLANTED["readout"])
-    doctor.diagnose(["readout", "decay"], SILENT)
+    trainer, _ = simulate(*PLANTED["readout"])
+    trainer.diagnose(["readout", "decay"], SILENT)
     widths = {"adjusted": set(), "decay": set()}  # type: dict[str, set[int]]
-    for one in doctor.study.known.values():  # type: ignore[attr-defined]
+    for one in trainer.study.known.values():  # type: ignore[attr-defined]
         spec = one.trial.spec
         if spec.parameterization.name == "adjusted":
             widths["adjusted"].add(one.trial.width)

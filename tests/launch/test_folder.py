@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sweeper.control import Control, Leave
+from sweeper.launch.folder import tidy as tidy_jobs
 from sweeper.launch.job import Job, write_job
-from sweeper.launch.leftovers import tidy as tidy_jobs
 from sweeper.runner.tasks import TrainPack
 from sweeper.training import checkpoint
 from sweeper.training.pack import Pack
 from sweeper.training.train import Execution, train
 from sweeper.trial import Trial
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 ONE, OTHER = trial(), trial(seed=1)
 
@@ -54,7 +54,7 @@ def names(folder: Path) -> set[str]:
 
 def test_what_no_pack_goes_on_from_is_removed(folder: Path) -> None:
     tidy(folder, lambda key: key == ONE.key)
-    assert checkpoint.started(folder / "checkpoints", [ONE, OTHER]) == [(OTHER,)]
+    assert checkpoint.saved_packs(folder / "checkpoints", [ONE, OTHER]) == [(OTHER,)]
     assert names(folder) == {checkpoint.path_of(Path(), [OTHER]).name}
 
 
