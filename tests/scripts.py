@@ -8,7 +8,7 @@ from types import ModuleType
 FOLDER = Path(__file__).parents[1] / "scripts"
 
 
-def load(place: str) -> ModuleType:
+def load_script(place: str) -> ModuleType:
     """The script at `place` in the folder; it finds its neighbours as it does when it is run."""
     path = FOLDER / place
     if str(path.parent) not in sys.path:

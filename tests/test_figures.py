@@ -16,15 +16,15 @@ from sweeper.catalog import groups
 from sweeper.config import compose_tree
 from sweeper.settings import resolve
 from sweeper.transfer.curve import Estimate
-from tests.scripts import load
+from tests.scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
 SHARED = ("lab", "claims")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 
-lab = load("figures/lab.py")
-claims = load("figures/claims.py")
+lab = load_script("figures/lab.py")
+claims = load_script("figures/claims.py")
 
 
 def number(value: float, low: float, high: float) -> dict[str, float]:
@@ -33,7 +33,7 @@ def number(value: float, low: float, high: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_is_a_script_and_an_experiment_at_every_size(name: str) -> None:
-    assert callable(load(f"figures/{name}.py").main) and name in claims.ORDER
+    assert callable(load_script(f"figures/{name}.py").main) and name in claims.ORDER
     for size in (None, *groups()["size"]):
         words = [f"experiment={name}", *([f"size={size}"] if size else [])]
         settings = resolve(compose_tree(words))
@@ -156,7 +156,7 @@ def test_finished_figures_are_copied_beside_the_page(tmp_path: Path) -> None:
 
 SLOW = """#!/bin/sh
 trap 'sleep 0.5; touch stopped; exit 130' INT
-touch started
+sleep 0.2; touch started
 while :; do sleep 0.1; done
 """
 

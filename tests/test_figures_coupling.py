@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import load
+from tests.scripts import load_script
 
-coupling: Any = load("figures/coupling.py")
+coupling: Any = load_script("figures/coupling.py")
 
 
 def bowl(first: float, second: float) -> list[list[float]]:

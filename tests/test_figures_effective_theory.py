@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scripts import load
+from tests.scripts import load_script
 
-spikes = load("figures/effective_theory.py").spikes
+spikes = load_script("figures/effective_theory.py").spikes
 
 
 @pytest.mark.parametrize(

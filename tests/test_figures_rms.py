@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import load
+from tests.scripts import load_script
 
-rms: Any = load("figures/rms.py")
-fp8: Any = load("figures/fp8.py")
+rms: Any = load_script("figures/rms.py")
+fp8: Any = load_script("figures/fp8.py")
 
 
 def record(sizes: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from sweeper.launch.job import Job, JobFailure, Outcome
 from sweeper.loop import Loop
 from sweeper.trial import Result, Trial
 from tests.test_sweep import MadeUp
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 
 Fate = Callable[[Job, int], Event]
 """What becomes of a job that was submitted for the so-manieth time, from 1."""

@@ -23,7 +23,7 @@ from sweeper.search.strategy import Conclusion, History, Point
 from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import LadderRule, LadderSize, Size
 from sweeper.trial import Axis, Result, Space, Trial
-from tests.training import helpers
+from tests.training import tiny_trials
 
 from .search.fakes import Experiment, Objective, basin, result
 
@@ -447,5 +447,5 @@ def test_pruning_waits_for_the_longest_warm_up(high: float | None, longest: int)
     if high is not None:
         sweep.experiment.space = SPACE | {"warmup": Axis(low=-2, high=high)}  # type: ignore[attr-defined,operator]
     sweep._prune = "median"
-    pruner = sweep._pruner(helpers.trial())
+    pruner = sweep._pruner(tiny_trials.trial())
     assert pruner is not None and pruner.warmup == longest

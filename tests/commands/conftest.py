@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from tests.commands.driver import TINY, Run, call, make_workplace, run_in
+from tests.layout import without_layout
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -21,12 +21,8 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="package", autouse=True)
 def no_layout() -> Iterator[None]:
-    """Draw figures without laying them out, which takes half of a command's time.
-
-    Tests of `tests/report/` lay them out.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "get_layout_engine", lambda self: None)
+    """Tests of `tests/report/` lay the figures out; here it would take half of a command's time."""
+    with without_layout():
         yield
 
 

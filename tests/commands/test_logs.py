@@ -9,7 +9,7 @@ from tests.commands.driver import TINY, Run
 
 pytest.importorskip("wandb")
 
-from tests.report.offline import runs
+from tests.report.wandb_files import read_runs
 
 
 def taken(folder: Path) -> list[str]:
@@ -23,7 +23,7 @@ def test_a_study_and_its_plan_in_wandb_each_trial_once(sweeper: Run, workplace: 
     assert sweeper("transfer", "--study", "a", "--to-width", "32").code == 0
     lines = (folder / "results" / "000001.jsonl").read_text().splitlines()
     known = {json.loads(line)["key"] for line in lines}
-    found = runs(folder / "wandb")
+    found = read_runs(folder / "wandb")
     assert {run.config["key"] for run in found if "key" in run.config} == known
     assert [list(run.artifacts) for run in found if run.job_type == "plan"] == [["a-w32-d1"]]
     before = [path.name for path in folder.glob("wandb/*run-*")]
@@ -34,7 +34,7 @@ def test_a_study_and_its_plan_in_wandb_each_trial_once(sweeper: Run, workplace: 
     assert sorted(path.name for path in folder.glob("wandb/*run-*")) == sorted(before)
     (folder / "wandb" / "logged").write_text("\n".join(taken(folder)[1:]) + "\n")
     assert sweeper("search", *words).code == 0
-    assert len(runs(folder / "wandb")) == len(before) == len(set(taken(folder)))
+    assert len(read_runs(folder / "wandb")) == len(before) == len(set(taken(folder)))
 
 
 def test_a_log_that_cannot_be_written_fails_nothing(sweeper: Run, workplace: Path) -> None:

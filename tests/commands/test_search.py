@@ -3,7 +3,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +18,14 @@ from sweeper.trial import FORMAT
 from tests.commands.driver import (
     LONG,
     TINY,
+    Answer,
     Run,
     assert_refused,
     results,
     rewrite_results,
-    spawn,
     tree,
 )
+from tests.faults.harness import CommandProcess, until
 
 HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
 """Learning rates that no model survives."""
@@ -259,19 +259,14 @@ def test_a_second_driver_is_refused(sweeper: Run, study: Path) -> None:
         assert tree(study) == before
 
 
-def stop(
-    number: signal.Signals, study: Path, after: int, wait: float = 0.0
-) -> "subprocess.CompletedProcess[str]":
+def stop(number: signal.Signals, study: Path, after: int, wait: float = 0.0) -> Answer:
     """Start the long search and send it a signal once `after` trials are recorded."""
-    driver = spawn("search", *LONG, "study=a")
-    deadline = time.monotonic() + 60
-    while len(results(study)) < after or not (study.parent / ".cache").exists():
-        assert driver.poll() is None and time.monotonic() < deadline
-        time.sleep(0.002)
+    driver = CommandProcess("search", *LONG, "study=a", tag="")
+    until(lambda: len(results(study)) >= after and (study.parent / ".cache").exists())
+    assert driver.lives()
     time.sleep(wait)
-    driver.send_signal(number)
-    out, err = driver.communicate(timeout=60)
-    return subprocess.CompletedProcess(LONG, driver.returncode, out, err)
+    os.kill(driver.pid, number)
+    return driver.wait()
 
 
 @pytest.fixture
@@ -292,7 +287,7 @@ def test_a_killed_search_goes_on(
 ) -> None:
     study, kept = workplace / "runs/a", {}
     for after, wait in ((0, 0.0), (3, 0.03)):
-        assert stop(signal.SIGKILL, study, after, wait).returncode == -signal.SIGKILL
+        assert stop(signal.SIGKILL, study, after, wait).code == -signal.SIGKILL
         assert kept.items() <= results(study).items()
         kept = results(study)
     answer = sweeper("search", *LONG, "study=a")
@@ -308,8 +303,8 @@ def test_a_killed_search_goes_on(
 def test_a_stopped_search_says_how_to_go_on(sweeper: Run, workplace: Path) -> None:
     study = workplace / "runs/a"
     stopped = stop(signal.SIGINT, study, 2)
-    assert (stopped.returncode, stopped.stdout) == (130, "")
-    assert stopped.stderr.splitlines()[-1] == (
+    assert (stopped.code, stopped.out) == (130, "")
+    assert stopped.err.splitlines()[-1] == (
         "Stopped; what had finished is kept. Run the same command again to go on."
     )
     assert len(results(study)) >= 2

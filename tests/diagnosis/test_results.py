@@ -25,7 +25,7 @@ from sweeper.diagnosis.results import (
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import LadderRule
 from sweeper.transfer.verdict import SizeVerdict, judge_ladder
-from tests.training.helpers import corpus
+from tests.training.tiny_trials import corpus
 from tests.transfer.curves import BASE, LARGE, Valley, table
 
 from .simulated import simulate

@@ -21,15 +21,15 @@ from optuna.storages.journal import JournalFileBackend
 from sweeper.lock import live_holder
 from sweeper.study import Study
 from tests.commands.driver import TINY, Answer
-from tests.faults.warm import run
+from tests.faults.forked_command import run_command
 
 ROOT = Path(__file__).parents[2]
 TAG = "SWEEPER_TEST_TAG"
 WORDS = [*TINY, "search.line.points=7", "train.steps=60", "train.precision=float64", "study=a"]
 """A search of seven trials, in packs of one: results are equal to the last bit."""
-DEADLY = [*WORDS, "data._target_=tests.faults.deadly.DeadlyText"]
-"""The same trials; `+data.how=...` says what is done to them."""
-SLOW = [*DEADLY, "+data.how=slow"]
+FAULTY = [*WORDS, "data._target_=tests.faults.injection.FaultyText"]
+"""The same trials; `+data.fault=...` says what is done to them."""
+SLOW = [*FAULTY, "+data.fault=slow"]
 """The same trials, each more than half a second."""
 LOCAL = ["launcher=local", "launcher.workers=2", "runner.save_every=0.02"]
 LAUNCHERS = {"inline": ["runner.save_every=0.02"], "local": LOCAL}
@@ -50,12 +50,12 @@ def seeds(count: int = SEEDS, quick: int = QUICK) -> list[Any]:
     ]
 
 
-class Started:
+class CommandProcess:
     """A command in a process of its own, forked from a warm one. `kill` it, or `wait` for it."""
 
     def __init__(self, *words: str, tag: str, env: Mapping[str, str] | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.faults.warmed"])
+        context.set_forkserver_preload(["tests.faults.preload"])
         self.said = Path.cwd() / f".said-{uuid4().hex[:8]}"
         paths = [(env or {}).get("SITE", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, paths))
@@ -63,7 +63,9 @@ class Started:
                  os.environ["PATH"], TAG: tag, **(env or {})}  # fmt: skip
         if "SLURM_CONF" in os.environ:
             given["SLURM_CONF"] = os.environ["SLURM_CONF"]
-        self.process = context.Process(target=run, args=(words, Path.cwd(), given, self.said))
+        self.process = context.Process(
+            target=run_command, args=(words, Path.cwd(), given, self.said)
+        )
         self.process.start()
 
     @property
@@ -100,8 +102,8 @@ class Harness:
         self.folder, self.tag = folder, uuid4().hex
         self.study = folder / "runs/a"
 
-    def start(self, *words: str, env: Mapping[str, str] | None = None) -> Started:
-        return Started(*words, tag=self.tag, env=env)
+    def start(self, *words: str, env: Mapping[str, str] | None = None) -> CommandProcess:
+        return CommandProcess(*words, tag=self.tag, env=env)
 
     def run(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
         return self.start(*words, env=env).wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.harness import (
-    DEADLY,
+    FAULTY,
     INLINE_QUICK,
     LAUNCHERS,
     LOCAL,
@@ -16,14 +16,17 @@ from tests.faults.harness import (
     lines,
 )
 
-NAN = ["data._target_=tests.faults.deadly.DeadlyText", "model._target_=tests.faults.deadly.Nan"]
+NAN = [
+    "data._target_=tests.faults.injection.FaultyText",
+    "model._target_=tests.faults.injection.NanLlama",
+]
 PAIRS = ["search.seeds=2", "search.line.points=3"]
 
 
 @pytest.mark.parametrize("launcher", INLINE_QUICK)
 def test_not_a_number_at_step_0_is_a_diverged_trial(harness: Harness, launcher: str) -> None:
     words = [*WORDS, *NAN, *PAIRS, "runner.pack=2"]
-    poison = ["+data.how=poison", "+data.seed=1", "+data.at=0"]
+    poison = ["+data.fault=poison", "+data.seed=1", "+data.at=0"]
     answer = harness.run("search", *words, *poison, *LAUNCHERS[launcher], "--json")
     assert answer.code == 1 and answer.document["finished"], answer
     found = {
@@ -40,8 +43,8 @@ def test_a_trial_that_exits_fails_alone_and_is_tried_again(
     harness: Harness, expected: Outcomes, launcher: str
 ) -> None:
     once = f"+data.once={harness.folder / 'once'}"
-    deadly = [*DEADLY, "+data.how=exit", "+data.at=5", once]
-    answer = harness.run("search", *deadly, *LAUNCHERS[launcher])
+    faulty = [*FAULTY, "+data.fault=exit", "+data.at=5", once]
+    answer = harness.run("search", *faulty, *LAUNCHERS[launcher])
     assert "1 trial failed and will be tried again next time: SystemExit: 7" in answer.out
     assert [r["status"] for r in lines(harness.study)].count("failed") == 1
     assert harness.run("search", *WORDS, *LAUNCHERS[launcher]).code == 0
@@ -54,7 +57,7 @@ def test_a_trial_without_an_end_is_ended_and_tried_again(
     harness: Harness, expected: Outcomes
 ) -> None:
     once = f"+data.once={harness.folder / 'once'}"
-    hangs = [*DEADLY, "+data.how=hang", "+data.at=5", once]
+    hangs = [*FAULTY, "+data.fault=hang", "+data.at=5", once]
     answer = harness.run("search", *hangs, *LOCAL, "launcher.hang=8")
     assert answer.code == 0 and "did no step for 8 s and was ended" in answer.out, answer
     assert_whole(harness, expected)

@@ -23,7 +23,7 @@ from sweeper.launch.slurm.launcher import Slurm
 from sweeper.launch.slurm.scheduler import Entry, queue
 from sweeper.trial import Trial
 from tests.launch.trial_sweep import TrialSweep
-from tests.training.helpers import corpus
+from tests.training.tiny_trials import corpus
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/slurm_local.sh"

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from sweeper.launch.local.executor import Local
-from tests.launch.deadly import deadly
+from tests.launch.faulty_corpus import deadly
 from tests.launch.trial_sweep import TrialSweep
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 
 STEPS = 60
 

@@ -20,9 +20,9 @@ from sweeper.launch.slurm import arrays
 from sweeper.plugin import arguments, build_plugin, import_target
 from sweeper.runner.engine import Engine
 from sweeper.trial import Trial
-from tests.launch.deadly import deadly
+from tests.launch.faulty_corpus import deadly
 from tests.launch.trial_sweep import TrialSweep, without_times
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
 QUICK: dict[str, Any] = {"workers": 1}

@@ -15,7 +15,7 @@ from sweeper.training import checkpoint
 from sweeper.training.pack import Pack
 from sweeper.training.train import Execution, train
 from sweeper.trial import Trial
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 ONE, OTHER = trial(), trial(seed=1)
 

@@ -31,10 +31,10 @@ from sweeper.training import checkpoint
 from sweeper.training.pack import Pack
 from sweeper.training.train import Execution
 from sweeper.trial import Result, Trial
-from tests.launch.deadly import calls, deadly
+from tests.launch.faulty_corpus import calls, deadly
 from tests.launch.local_driver import STEPS
 from tests.launch.trial_sweep import TrialSweep, without_times
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 EVERY_STEP = 1e-9
@@ -117,7 +117,7 @@ def test_a_trial_that_always_kills_its_worker_fails_alone(
     assert bad.status == "failed" and reason in bad.error and math.isnan(bad.objective)
     assert without_times({good.key: good}) == expected(trials[:1], tmp_path, 1)
     if how == "segfault":  # the last lines of the log show where
-        assert "deadly.py" in bad.error
+        assert "faulty_corpus.py" in bad.error
     assert sweep.work_done == pytest.approx(2)
 
 
@@ -160,7 +160,7 @@ def test_workers_import_what_the_driver_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user's own modules lie in the folder worked in, which no PYTHONPATH names."""
-    module = "from tests.launch.deadly import Deadly\n\n\nclass Own(Deadly):\n    pass\n"
+    module = "from tests.launch.faulty_corpus import Deadly\n\n\nclass Own(Deadly):\n    pass\n"
     (tmp_path / "own_corpus_of_a_user.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     own = importlib.import_module("own_corpus_of_a_user").Own(**vars(deadly(tmp_path)))

@@ -29,7 +29,7 @@ from tests.launch.cluster import (
     until,
 )
 from tests.specs import spec_of
-from tests.training.helpers import tree, trial
+from tests.training.tiny_trials import tree, trial
 
 pytestmark = pytest.mark.usefixtures("cluster")
 SLURM = {"SLURM_LOCAL_ARRAY": "2"}
@@ -160,7 +160,7 @@ from submitit.core.utils import JobPaths
 from sweeper.launch.slurm.arrays import Array
 from sweeper.launch.slurm.launcher import Slurm
 from tests.launch.cluster import SMALL, ClusterSweep
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 def die(*_): os.kill(os.getpid(), 9)
 if sys.argv[2] == "pickles":
     move = JobPaths.move_temporary_file

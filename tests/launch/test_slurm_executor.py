@@ -17,7 +17,7 @@ from sweeper.launch.slurm.arrays import Array, Submission
 from sweeper.launch.slurm.executor import Pace, SlurmExecutor
 from sweeper.trial import Result, Trial
 from tests.launch.cluster import ClusterSweep
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 
 PACE = Pace(jobs=10, poll=1.0, grace=5.0)
 

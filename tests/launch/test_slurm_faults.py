@@ -28,7 +28,7 @@ from tests.launch.cluster import (
     until,
 )
 from tests.launch.test_slurm import of_model
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
 SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}

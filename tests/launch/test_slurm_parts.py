@@ -30,7 +30,7 @@ from sweeper.runner.tasks import modules_of
 from sweeper.training.pack import Pack
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree
+from tests.training.tiny_trials import corpus, tree
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sweeper.training.prepare import prepare
 from sweeper.training.program import program
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import GAMMAS, corpus, tree
+from tests.training.tiny_trials import GAMMAS, corpus, tree
 from tests.transfer.helpers import Plain
 
 STEPS = 3

@@ -19,7 +19,7 @@ from sweeper.measure.scales import (
 from sweeper.models.scaled import Attention
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree, trial
+from tests.training.tiny_trials import corpus, tree, trial
 
 
 def rms(x: torch.Tensor) -> float:

@@ -13,8 +13,8 @@ from sweeper.measure.underflow import fraction_below_eps
 from sweeper.scaling.spec import Update
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree, trial
 from tests.training.optimizers import Member, OptimizerRun, shipped
+from tests.training.tiny_trials import corpus, tree, trial
 
 STEPS = 5
 MEMBERS = [Member(seed=0), Member(seed=1, values={"one_minus_beta2": 16.0})]

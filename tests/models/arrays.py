@@ -17,7 +17,7 @@ from sweeper.training.pack import Pack
 from sweeper.training.train import train
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import ETA, SCHEMES
+from tests.training.tiny_trials import ETA, SCHEMES
 
 
 def images(folder: Path) -> ArrayCorpus:

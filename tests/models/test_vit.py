@@ -12,7 +12,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.vit import ViT, normalized, patches
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
-from tests.training.helpers import SCHEMES
+from tests.training.tiny_trials import SCHEMES
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
 

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.report.page import write_report
 
-from . import records, samples
+from . import diagnosis_samples, samples
 from .chromium import FOUND, Browser
 
 pytestmark = pytest.mark.skipif(not FOUND, reason="no Chromium is installed")
@@ -68,7 +68,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         w1024=samples.validation("fails"),
         w64=None,
     )
-    return write_report(records.add(folder))
+    return write_report(diagnosis_samples.add(folder))
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from sweeper.report.page import render, write_report
+from tests.layout import without_layout
 
 from . import samples
 
@@ -67,6 +68,13 @@ def three_targets(folder):
         w1024=samples.validation("fails"),
         w64=None,
     )
+
+
+@pytest.fixture
+def no_layout():
+    """For tests of the page around the figures."""
+    with without_layout():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -162,14 +170,14 @@ def test_the_same_documents_give_the_same_bytes(tmp_path):
     assert write_report(folder).read_bytes() == content
 
 
-def test_a_doubt_says_what_would_settle_it(tmp_path):
+def test_a_doubt_says_what_would_settle_it(tmp_path, no_layout):
     validation = samples.validation("cannot say yet")
     page = Page(render(samples.study(tmp_path / "demo", samples.search(), w256=validation)))
     assert page.headings[1] == "Cannot say yet whether the transfer holds"
     assert "To settle it: train about 5 seeds a point: transfer.seeds=5." in page.text
 
 
-def test_all_runs_diverged(tmp_path):
+def test_all_runs_diverged(tmp_path, no_layout):
     search = samples.search(objective=float("inf"), lines=[], combination=None, cost_curve=[])
     folder = samples.study(tmp_path / "demo", search, w64=samples.diverged_validation())
     page = Page(render(folder))
@@ -190,14 +198,14 @@ def test_with_nothing_at_all(tmp_path):
     assert "Not recorded yet." in Page(render(tmp_path)).text
 
 
-def test_an_unfinished_search_says_so(tmp_path):
+def test_an_unfinished_search_says_so(tmp_path, no_layout):
     search = samples.search(finished=False, runs=21, combination=None)
     text = Page(render(samples.study(tmp_path / "demo", search))).text
     assert "The search has not finished. This is its state after 21 runs." in text
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "\x00\xff"])
-def test_unreadable_documents_are_as_if_missing(tmp_path, content):
+def test_unreadable_documents_are_as_if_missing(tmp_path, no_layout, content):
     folder = samples.study(tmp_path / "demo", None, w64=None)
     (folder / "search.json").write_text(content)
     (folder / "transfer" / "w64-d2" / "validation.json").write_text(content)
@@ -226,7 +234,7 @@ def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_pat
     assert "alpha_residual" in (folder / "figures/lines.svg").read_text()
 
 
-def test_validation_without_a_plan(tmp_path):
+def test_validation_without_a_plan(tmp_path, no_layout):
     folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
     (folder / "transfer" / "w256-d2" / "plan.json").unlink()
     page = Page(render(folder))
@@ -234,7 +242,7 @@ def test_validation_without_a_plan(tmp_path):
     assert "Plan for" not in page.text
 
 
-def test_everything_from_files_is_escaped(tmp_path):
+def test_everything_from_files_is_escaped(tmp_path, no_layout):
     evil = "<script>alert('&')</script>"
     search = samples.search(study=evil, notes=[evil], provenance={evil: evil, "command": evil})
     search["best"] = {evil: 1.0}
@@ -270,17 +278,23 @@ def test_everything_from_files_is_escaped(tmp_path):
         ("transfer/w256-d2/validation.json", lambda found: []),
     ],
 )
-def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(tmp_path, name, wrong):
-    folder = three_targets(tmp_path)
+def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
+    tmp_path, no_layout, name, wrong
+):
+    validation = samples.validation(depth=True)
+    folder = samples.study(tmp_path / "demo", samples.search(), w256=validation, w64=None)
     path = folder / name
     path.write_text(json.dumps(wrong(json.loads(path.read_text()))))
     text = Page(write_report(folder).read_text()).text
     assert f"Damaged, and not shown: {name}." in text
     assert "Provenance" in text and "To width 64, depth 2: a plan" in text
-    assert ("Best loss" in text) == (name != "search.json")
+    searched = name != "search.json"
+    assert ("Best loss" in text) == searched
+    drawn = {path.name for path in folder.rglob("*.svg")}
+    assert drawn == ({"cost.svg", "lines.svg"} if searched else set())
 
 
-def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path):
+def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path, no_layout):
     folder = three_targets(tmp_path)
     path = folder / "transfer/w1024-d2/validation.json"
     path.write_text(path.read_text()[:-40])

@@ -17,9 +17,10 @@ from sweeper.report import sections
 from sweeper.report.page import render
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.trial import encode
+from tests.layout import without_layout
 
-from . import records, samples, test_coordinates
-from .records import RECORDS
+from . import diagnosis_samples, samples, test_coordinates
+from .diagnosis_samples import RECORDS
 from .test_page import Page
 
 SECTIONS = [
@@ -30,7 +31,9 @@ SECTIONS = [
 
 
 def study(folder: Path) -> Path:
-    return records.add(samples.study(folder, samples.search(), w256=samples.validation("fails")))
+    return diagnosis_samples.add(
+        samples.study(folder, samples.search(), w256=samples.validation("fails"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +76,18 @@ def test_the_scales_are_drawn_and_listed(full: str) -> None:
 def test_records_are_read_back_as_they_were() -> None:
     made = test_coordinates.sample()
     assert CoordinateCheck.from_json(json.loads(json.dumps(made.to_json()))) == made
-    assert [OperandScale.from_json(one) for one in records.scales()] == test_coordinates.SCALES
+    assert [
+        OperandScale.from_json(one) for one in diagnosis_samples.scales()
+    ] == test_coordinates.SCALES
 
 
 def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$&$')</script>"
-    folder, found, made = study(tmp_path / "demo"), records.check(), records.diagnosis()
+    folder, found, made = (
+        study(tmp_path / "demo"),
+        diagnosis_samples.check(),
+        diagnosis_samples.diagnosis(),
+    )
     found["axes"][0]["modules"][0]["name"] = evil
     made["results"][0]["ablation"]["name"] = made["conclusion"] = evil
     samples.write(folder / "check/check.json", found)
@@ -98,14 +107,16 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 GONE = object()
 WRONG = st.sampled_from([GONE, None, "", "x", "nan", [], {}, [1], -1, 1.5, True, 10**30])
+WHOLE = {name: encode(record()) for name, record in RECORDS.items()}
+PLACES = {name: list(places(record)) for name, record in WHOLE.items()}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(sorted(RECORDS)), wrong=WRONG)
 def test_a_damaged_record_never_stops_the_page(data: Any, name: str, wrong: Any) -> None:
     """Anything in the place of any value: the section is there or it is not."""
-    record = copy.deepcopy(RECORDS[name]())
-    *path, last = data.draw(st.sampled_from(list(places(encode(record)))))
+    record = copy.deepcopy(WHOLE[name])
+    *path, last = data.draw(st.sampled_from(PLACES[name]))
     inner: Any = record
     for key in path:
         inner = inner[key]
@@ -113,14 +124,15 @@ def test_a_damaged_record_never_stops_the_page(data: Any, name: str, wrong: Any)
         del inner[last]
     else:
         inner[last] = wrong
-    record = encode(record)
-    match name:
-        case "check/check.json":
-            sections.checks(record, lambda: "f")
-        case "check/scales.json":
-            sections.scales(record, lambda: "f")
-        case _:
-            sections.diagnoses([record])
+    with without_layout():
+        match name:
+            case "check/check.json":
+                made = sections.checks(record, lambda: "f")
+            case "check/scales.json":
+                made = sections.scales(record, lambda: "f")
+            case _:
+                made = sections.diagnoses([record])
+    assert len(made) <= 1
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "[1]", '"text"', "\x00\xff", "null"])
@@ -128,5 +140,6 @@ def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> 
     folder = study(tmp_path / "demo")
     for name in RECORDS:
         (folder / name).write_text(content)
-    headings = Page(render(folder)).headings
+    with without_layout():
+        headings = Page(render(folder)).headings
     assert not set(headings) & set(SECTIONS) and "Provenance" in headings

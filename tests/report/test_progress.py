@@ -47,8 +47,8 @@ def result(trial: Trial, objective: float = 2.0, status: Any = "complete") -> Re
 def watch(folder: Path, *, planned: int = 4, terminal: bool = False) -> SweepProgress:
     """A monitor for which a trial of width w is w units of work."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=30, color_system=None)
-    cost = lambda trial: float(trial.width)  # noqa: E731
-    return SweepProgress(folder, console, "search", planned=planned, cost=cost)
+    work = lambda trial: float(trial.width)  # noqa: E731
+    return SweepProgress(folder, console, "search", planned=planned, work=work)
 
 
 def said(monitor: SweepProgress) -> str:

@@ -22,7 +22,7 @@ from . import samples
 
 pytest.importorskip("wandb")
 
-from .offline import Run, runs
+from .wandb_files import Run, read_runs
 
 OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT")
 
@@ -41,7 +41,7 @@ def result(number: int, **changes: Any) -> Result:
 
 def by_key(folder: Path) -> dict[str, Run]:
     """The runs of the study in `folder` by their trial; fails on two of one trial or id."""
-    found = runs(folder / "wandb")
+    found = read_runs(folder / "wandb")
     assert len({run.id for run in found}) == len(found)
     return {run.config["key"]: run for run in found if "key" in run.config}
 
@@ -141,7 +141,7 @@ def test_a_kill_in_the_middle_loses_and_doubles_nothing(folder: Path) -> None:
     for number in range(60):
         logger.log(folder, result(number))
     found = by_key(folder)
-    assert len(found) == 60 and len(runs(folder / "wandb")) == 60
+    assert len(found) == 60 and len(read_runs(folder / "wandb")) == 60
     assert all(len(run.history) == 4 and run.exit_code == 0 for run in found.values())
     assert len(set(ledger.read_text().splitlines())) == 60
 
@@ -243,13 +243,13 @@ def test_the_plan_is_an_artifact_once(folder: Path) -> None:
     target = folder / "transfer" / "w256-d2"
     for _ in range(2):
         assert WandB().plan(folder, target) is None
-    (run,) = runs(folder / "wandb")
+    (run,) = read_runs(folder / "wandb")
     assert (run.group, run.job_type, run.name) == ("mine", "plan", "w256-d2")
     assert run.artifacts == {"mine-w256-d2": ["plan.json", "validation.json"]}
     assert run.summary["transfer over width"] == "holds"
     samples.write(target / "validation.json", samples.validation("fails"))
     WandB().plan(folder, target)
-    (run,) = runs(folder / "wandb")
+    (run,) = read_runs(folder / "wandb")
     assert run.summary["transfer over width"] == "fails"
 
 

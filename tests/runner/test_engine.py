@@ -19,7 +19,7 @@ from sweeper.training.checkpoint import path_of
 from sweeper.training.pack import Pack
 from sweeper.trial import Result, Trial
 from tests.launch.trial_sweep import TrialSweep
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 Train = Callable[..., list[Result]]

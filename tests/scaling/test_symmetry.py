@@ -17,7 +17,7 @@ from sweeper.scaling.spec import Role
 from sweeper.training.pack import Pack, PackRun
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import SCHEMES, corpus, tree
+from tests.training.tiny_trials import SCHEMES, corpus, tree
 
 SGD = {"_target_": "sweeper.training.sgd.SGD", "momentum": 0.0, "weight_decay": 0.0}
 ADAM = {"_target_": "sweeper.training.adamw.AdamW", "eps": 1e-3, "weight_decay": 0.0}

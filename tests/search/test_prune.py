@@ -21,13 +21,13 @@ from sweeper.search.prune import (
 )
 from sweeper.search.strategy import History, best_result
 from sweeper.trial import Axis, Result, Trial
-from tests.scripts import load
+from tests.scripts import load_script
 from tests.specs import spec_of
 
 from .fakes import CONF, config, point_result
 
 KINDS = ("median", "halving")
-BENCH = load("bench/pruning.py")
+BENCH = load_script("bench/pruning.py")
 SWEEPS = BENCH.load()
 
 

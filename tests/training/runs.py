@@ -14,7 +14,7 @@ from sweeper.training.pack import Pack
 from sweeper.training.train import train
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree, trial
+from tests.training.tiny_trials import corpus, tree, trial
 
 
 def packed(trials: Sequence[Trial], folder: Path, **options: Any) -> list[Result]:

@@ -12,7 +12,6 @@ from sweeper.control import Control, Leave
 from sweeper.training import checkpoint
 from sweeper.training.train import Execution
 from tests.specs import spec_of
-from tests.training.helpers import tree, trial
 from tests.training.runs import (
     StopTrials,
     diverging_trial,
@@ -21,6 +20,7 @@ from tests.training.runs import (
     same_result,
     trials_of,
 )
+from tests.training.tiny_trials import tree, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 

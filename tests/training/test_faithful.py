@@ -19,7 +19,7 @@ from sweeper.training.prepare import optional_hyperparameters, prepare
 from sweeper.training.train import train
 from sweeper.trial import Trial, defaults
 from tests.specs import spec_of
-from tests.training.helpers import corpus
+from tests.training.tiny_trials import corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 

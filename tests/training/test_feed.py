@@ -12,7 +12,7 @@ from sweeper.data.arrays import save_arrays
 from sweeper.data.corpus import Corpus
 from sweeper.train_settings import TrainSettings
 from sweeper.training.feed import BLOCK_STEPS, Feed
-from tests.training.helpers import corpus
+from tests.training.tiny_trials import corpus
 
 TRAIN = TrainSettings(steps=200, batch_size=3, seq_len=8)
 

@@ -13,7 +13,7 @@ from sweeper.training.pack import Pack, PackRun
 from sweeper.training.train import Execution, train
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
-from tests.training.helpers import SCHEMES, corpus, tree, trial
+from tests.training.tiny_trials import SCHEMES, corpus, tree, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 

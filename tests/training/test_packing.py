@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweeper.training import packing
 from sweeper.training.pack import Pack
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 
 
 @given(st.integers(0, 200), st.integers(1, 50))

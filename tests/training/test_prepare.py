@@ -11,7 +11,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
 from sweeper.training.prepare import build_model, prepare
 from tests.specs import spec_of
-from tests.training.helpers import SCHEMES, tree, trial
+from tests.training.tiny_trials import SCHEMES, tree, trial
 
 
 def test_flops_and_parameters_of_a_known_model() -> None:

@@ -17,7 +17,6 @@ from sweeper.training.pack import Pack, PackRun
 from sweeper.training.program import program_for
 from sweeper.training.train import Execution, train
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree, trial
 from tests.training.runs import (
     close_results,
     packed,
@@ -25,6 +24,7 @@ from tests.training.runs import (
     trial_of,
     trials_of,
 )
+from tests.training.tiny_trials import corpus, tree, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 

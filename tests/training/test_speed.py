@@ -9,7 +9,7 @@ import pytest
 from sweeper.training.prepare import prepare
 from sweeper.training.speed import speeds
 from sweeper.trial import Result
-from tests.training.helpers import trial
+from tests.training.tiny_trials import trial
 
 
 def result(seconds: float, **changed: object) -> Result:

@@ -18,7 +18,6 @@ from sweeper.training.pack import PADDING, Pack, PackRun
 from sweeper.training.program import program_for
 from sweeper.training.train import Execution
 from sweeper.training.updates import clip_gradients
-from tests.training.helpers import corpus, trial
 from tests.training.runs import (
     StopTrials,
     close_results,
@@ -27,6 +26,7 @@ from tests.training.runs import (
     packed,
     same_result,
 )
+from tests.training.tiny_trials import corpus, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 

@@ -11,7 +11,7 @@ from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import TransferPlan, make_plan
 from tests.specs import spec_of
-from tests.training.helpers import tree, trial
+from tests.training.tiny_trials import tree, trial
 
 CHANGED = {"eta_emb": 2.0, "sigma_init": -1.0, "alpha_emb": 1.5, "alpha_attn": 1.0}
 """Hyperparameters (log2) that leave no factor of muP at 1."""

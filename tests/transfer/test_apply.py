@@ -15,7 +15,7 @@ from sweeper.training.prepare import prepare
 from sweeper.transfer.plan import TransferPlan
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import corpus, trial
+from tests.training.tiny_trials import corpus, trial
 from tests.transfer.helpers import CHANGED, Plain, batch, mup_tree, plain_model, plain_plan, plan
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from sweeper.transfer import curve as module
 from sweeper.transfer.ladder import LadderRule, Size
-from tests.scripts import load
+from tests.scripts import load_script
 
-BENCH = load("bench/verdict.py")
+BENCH = load_script("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 

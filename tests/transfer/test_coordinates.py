@@ -23,7 +23,7 @@ from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.helpers import ETA, SCHEMES, corpus, tree
+from tests.training.tiny_trials import ETA, SCHEMES, corpus, tree
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128, 256)

@@ -18,7 +18,7 @@ from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan, make_plan
 from sweeper.trial import Log2Hps, Trial, TrialSpec, plain
 from tests.specs import spec_of
-from tests.training.helpers import corpus, tree
+from tests.training.tiny_trials import corpus, tree
 
 CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (3, 5)

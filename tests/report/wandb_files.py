@@ -32,25 +32,25 @@ class Run:
     exit_code: int | None = None
 
 
-def runs(folder: Path) -> list[Run]:
+def read_runs(folder: Path) -> list[Run]:
     """All runs in the W&B folder `folder`, one a run folder."""
-    return [read(path) for path in sorted(folder.glob("*run-*/run-*.wandb"))]
+    return [read_run(path) for path in sorted(folder.glob("*run-*/run-*.wandb"))]
 
 
-def read(path: Path) -> Run:
+def read_run(path: Path) -> Run:
     run = Run()
-    for data in records(path.read_bytes()):
+    for data in log_records(path.read_bytes()):
         record = Record.FromString(data)
         kind = record.WhichOneof("record_type")
         if kind == "run":
             found = record.run
             run.id, run.group, run.job_type = found.run_id, found.run_group, found.job_type
             run.name, run.project = found.display_name, found.project
-            run.config |= items(found.config.update)
+            run.config |= json_items(found.config.update)
         elif kind == "history":
-            run.history.append(items(record.history.item))
+            run.history.append(json_items(record.history.item))
         elif kind == "summary":
-            run.summary |= items(record.summary.update)
+            run.summary |= json_items(record.summary.update)
         elif kind == "request" and record.request.HasField("log_artifact"):
             artifact = record.request.log_artifact.artifact
             run.artifacts[artifact.name] = [e.path for e in artifact.manifest.contents]
@@ -63,11 +63,11 @@ def read(path: Path) -> Run:
     return run
 
 
-def items(pairs: Any) -> dict[str, Any]:
+def json_items(pairs: Any) -> dict[str, Any]:
     return {".".join(p.nested_key) or p.key: json.loads(p.value_json) for p in pairs}
 
 
-def records(data: bytes) -> Iterator[bytes]:
+def log_records(data: bytes) -> Iterator[bytes]:
     """The log's records, checked; what is cut off at the end is left out."""
     assert data[:4] == b":W&B"
     place, parts = HEADER, b""

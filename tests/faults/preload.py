@@ -1,5 +1,5 @@
 """Imported into the process that others are forked from."""
 
-from tests.faults.warm import warm_up
+from tests.faults.forked_command import warm_up
 
 warm_up()

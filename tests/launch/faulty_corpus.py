@@ -13,7 +13,7 @@ import torch
 
 from sweeper.data.corpus import Batch, TokenCorpus
 from sweeper.errors import BadInput
-from tests.training.helpers import corpus
+from tests.training.tiny_trials import corpus
 
 WAYS: dict[str, Callable[[], object]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),

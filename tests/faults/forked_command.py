@@ -22,7 +22,7 @@ from tests.commands.driver import TINY, make_workplace
 from tests.faults import clock
 
 
-def run(words: Sequence[str], folder: Path, env: Mapping[str, str], said: Path) -> None:
+def run_command(words: Sequence[str], folder: Path, env: Mapping[str, str], said: Path) -> None:
     """`sweeper WORDS` in `folder`; stdout goes to `said`.out, stderr to `said`.err."""
     os.setsid()
     os.chdir(folder)

@@ -20,7 +20,7 @@ from sweeper.models.llama import Llama
 
 POISON = 0
 """A token that no text of bytes has."""
-WAYS: dict[str, Callable[[], object]] = {
+FAULTS: dict[str, Callable[[], object]] = {
     "exit": lambda: sys.exit(7),
     "hang": lambda: time.sleep(1000),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -29,40 +29,40 @@ WAYS: dict[str, Callable[[], object]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadlyText(Text):
-    """Text that does `how` when the batch of `seed` (-1: any) at step `at` (-1: any) is drawn.
+class FaultyText(Text):
+    """Text that does `fault` when the batch of `seed` (-1: any) at step `at` (-1: any) is drawn.
 
     With `once`, a file, among all processes the first alone does so. None of it is part of a
     trial's key.
     """
 
-    how: str = ""
+    fault: str = ""
     seed: int = -1
     at: int = -1
     once: str = ""
 
-    def prepare(self, cache: Path) -> DeadlyTokens:
+    def prepare(self, cache: Path) -> FaultyTokens:
         found = super().prepare(cache)
         assert isinstance(found, TokenCorpus)
-        ways = {name: getattr(self, name) for name in ("how", "seed", "at", "once")}
-        return DeadlyTokens(**found.__getstate__(), **ways)
+        given = {name: getattr(self, name) for name in ("fault", "seed", "at", "once")}
+        return FaultyTokens(**found.__getstate__(), **given)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadlyTokens(TokenCorpus):
-    """The tokens of a `DeadlyText`; `poison` gives tokens that `Nan` cannot bear."""
+class FaultyTokens(TokenCorpus):
+    """The tokens of a `FaultyText`; `poison` gives tokens that `NanLlama` cannot bear."""
 
-    how: str = ""
+    fault: str = ""
     seed: int = -1
     at: int = -1
     once: str = ""
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         tokens, targets = super().batch(seed, step, batch_size, seq_len)
-        if self.how and self.seed in (-1, seed) and self.at in (-1, step) and self._again():
-            if self.how == "poison":
+        if self.fault and self.seed in (-1, seed) and self.at in (-1, step) and self._again():
+            if self.fault == "poison":
                 return tokens * 0 + POISON, targets
-            WAYS[self.how]()
+            FAULTS[self.fault]()
         return tokens, targets
 
     def _again(self) -> bool:
@@ -75,7 +75,7 @@ class DeadlyTokens(TokenCorpus):
         return True
 
 
-class Nan(Llama):
+class NanLlama(Llama):
     """A decoder whose loss on poisoned tokens is not a number."""
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Any:
