@@ -155,9 +155,9 @@ class Conclusion:
 
     `best_log2` is complete: it has every hyperparameter. `runs` counts all trials so far.
 
-    `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search the
-    expectation over the order of its trials, else in the order of its phases. `phase_ends` counts
-    the trials up to the end of each phase.
+    `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
+    the expectation over the order of its trials, else in the order of its phases. `phase_ends`
+    counts the trials up to the end of each phase.
     """
 
     best_log2: Log2Hps
