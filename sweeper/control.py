@@ -22,3 +22,15 @@ class Control:
     progress: Callable[[float], None] = lambda fraction: None
     notify: Callable[[str], None] = lambda sentence: None
     should_leave: Callable[[], bool] = lambda: False
+
+    def leave_if_asked(self) -> None:
+        """Once a step, for work that saves nothing: it starts anew later. Raises `Leave`.
+
+        Asking is also a sign of life to the process that started this one.
+        """
+        if self.should_leave():
+            raise Leave
+
+
+UNCONTROLLED = Control()
+"""Nobody listens, and nobody asks to leave."""

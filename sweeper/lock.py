@@ -35,6 +35,9 @@ WATCHED_HEARTBEATS = 2.5
 LOCK_TIMEOUT_SECONDS = 0.5
 """Seconds for which a lock is tried: `live_holder` may be holding it for a moment."""
 
+CANCEL_FILE = "cancel.json"
+"""A request to the driver that holds the lock: to end."""
+
 _UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _RECORD_BYTES = 512
 
@@ -122,6 +125,8 @@ class StudyLock:
             raise self._refusal(rival, hint)
         if remote and _has_heartbeat(fd, self.path):
             raise self._refusal(rival)
+        # Before the file names this driver: who asks it to end reads the name first.
+        (self.folder / CANCEL_FILE).unlink(missing_ok=True)
         holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=time.time())
         _write(fd, holder)
         if blocked is None:

@@ -56,14 +56,14 @@ class Loop:
         """Until nothing more is wanted. SweeperError when the sweep cannot go on."""
         try:
             while True:
+                if self.cancelled():
+                    raise SweeperError("the study was cancelled; run the same command to go on")
                 self._fill(ask)
                 if not (self.live or self._ready or self._needs_trials):
                     return
                 events = self.executor.poll(wait=self.wait)
                 for event in events:
                     self._handle(event)
-                if self.cancelled():
-                    raise SweeperError("the study was cancelled; run the same command to go on")
                 if not (events or self.wait) and self.executor.settled():
                     return
         finally:
@@ -139,13 +139,16 @@ class Loop:
         results = [r for r in outcome.results if not (live.recovered and r.status == "failed")]
         done = {result.key for result in results}
         rest = tuple(trial for trial in live.batch if trial.key not in done)
-        if not rest:
-            self.progress(job, 1.0)  # before the results count as done themselves
+        # Before the results count as done themselves.
+        self.progress(job, 0.0 if rest and live.recovered else 1.0 if not rest else live.fraction)
         self._record(results)
-        if not rest:
+        if live.recovered:
+            # What its results do not settle is wanted again, and is asked for as any other trial.
             self._end(job)
-        elif live.recovered:
-            self._end(job, again=[rest])
+            self._given -= {trial.key for trial in live.batch}
+            self._needs_trials = True
+        elif not rest:
+            self._end(job)
         elif outcome.failure is not None:
             self._failed(job, outcome.failure, rest)
         else:

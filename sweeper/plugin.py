@@ -10,7 +10,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,17 @@ def arguments(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Type annotations of the target's arguments; empty when they cannot be evaluated."""
-    function = target.__init__ if inspect.isclass(target) else target
-    try:
-        return typing.get_type_hints(function)
-    except (NameError, TypeError):
-        return {}
+    """Type annotations of the target's arguments; empty when they cannot be evaluated.
+
+    A dataclass inherits fields from other modules, whose annotations mean something only there:
+    those of the class are evaluated each in its own module, those of `__init__` are not.
+    """
+    sources = (target, target.__init__) if inspect.isclass(target) else (target,)
+    hints: dict[str, Any] = {}
+    for source in sources:
+        with suppress(NameError, TypeError):
+            hints |= typing.get_type_hints(source)
+    return hints
 
 
 def check_type(key: str, value: Any, hint: Any) -> Any:

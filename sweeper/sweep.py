@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, JobState
-from sweeper.launch.folder import Cancellation, tidy
+from sweeper.launch.folder import cancel_requested, tidy
 from sweeper.loop import Loop
 from sweeper.replay import Missing, Replay, replay_ladder
 from sweeper.report.log import notice_of
@@ -37,7 +38,7 @@ class ProgressListener(Protocol):
         ...
 
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
-        """The loop is about to train `missing`; `known` trials of this job are done already."""
+        """The loop is about to train `missing`; `finished` trials of this job are done already."""
         ...
 
     def advanced(self, trials: float) -> None:
@@ -55,17 +56,17 @@ def make_loop(
     listener: ProgressListener,
     notify: Callable[[str], None],
     record: Callable[[Sequence[Result]], None],
+    cancelled: Callable[[], bool],
 ) -> Loop:
     """The loop of an experiment's runner and launcher, with its files below `folder`."""
     settings = experiment.settings
     runner = settings.runner.open(experiment.corpus, settings.launcher, folder, notify)
-    cancellation = Cancellation(folder)
     context = Context(
         folder=folder,
         machine=runner.machine(),
         progress=lambda job, fraction: loop.progress(job, fraction),
         notify=notify,
-        cancelled=cancellation.requested,
+        cancelled=cancelled,
     )
     loop = Loop(
         runner=runner,
@@ -74,7 +75,7 @@ def make_loop(
         record=record,
         notify=notify,
         advanced=listener.advanced,
-        cancelled=cancellation.requested,
+        cancelled=cancelled,
     )
     listener.watch(loop.states)
     return loop
@@ -86,6 +87,7 @@ def measure_trials(
     trials: Iterable[Trial],
     listener: ProgressListener,
     notify: Callable[[str], None],
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, Result]:
     """Results, by key, of trials that are no part of a study: they are kept in memory alone.
 
@@ -108,9 +110,12 @@ def measure_trials(
         return [trial for trial in wanted if trial.key not in results]
 
     listener.proposed(0, wanted)
-    loop = make_loop(experiment, folder, listener, notify, record)
-    loop.run(missing)
-    loop.runner.tidy(results.__contains__, idle=tidy(folder, results.__contains__))
+    keys = {trial.key for trial in wanted}
+    loop = make_loop(experiment, folder, listener, notify, record, cancelled)
+    try:
+        loop.run(missing)
+    finally:  # nothing is resumed: these trials' jobs are of no use to anyone later
+        loop.runner.tidy(keys.__contains__, idle=tidy(folder, keys.__contains__))
     return results
 
 
@@ -194,12 +199,14 @@ class Sweep:
 
         for result in self.study.results():  # a kill may have come between record and log
             self._log(result)
+        folder = self.study.folder
+        cancelled = partial(cancel_requested, folder)
         loop = make_loop(
-            self.experiment, self.study.folder, self.listener, self._note, self._record
+            self.experiment, folder, self.listener, self._note, self._record, cancelled
         )
         loop.pruner, loop.wait = self._pruner, self.wait
         loop.run(pending)
-        loop.runner.tidy(self._is_finished, idle=tidy(self.study.folder, self._is_finished))
+        loop.runner.tidy(self._is_finished, idle=tidy(folder, self._is_finished))
         lost = ask()[1]
         if lost and not self.wait:
             raise Submitted(len(lost))

@@ -15,6 +15,7 @@ import pytest
 
 from sweeper import lock
 from sweeper.errors import BadInput, SweeperError
+from sweeper.launch.folder import cancel_requested, request_cancel
 from sweeper.lock import Holder, StudyLock, live_holder
 
 ROOT = Path(__file__).parents[1]
@@ -372,3 +373,14 @@ def test_unusable_folder_is_one_clear_error(
     no_flock(monkeypatch, errno.EIO)
     with pytest.raises(SweeperError, match="cannot lock"), StudyLock(tmp_path):
         pytest.fail("locked")
+
+
+def test_a_request_to_end_is_void_for_the_next_driver(tmp_path: Path) -> None:
+    with StudyLock(tmp_path):
+        request_cancel(tmp_path)
+        with pytest.raises(BadInput), StudyLock(tmp_path):
+            pass
+        assert cancel_requested(tmp_path), "who does not get the lock takes nothing away"
+    assert cancel_requested(tmp_path)
+    with StudyLock(tmp_path):
+        assert not cancel_requested(tmp_path)

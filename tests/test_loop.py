@@ -201,6 +201,36 @@ def test_what_an_earlier_driver_s_job_failed_at_is_tried_again() -> None:
     assert place.submitted == [(1,)]
 
 
+def test_a_result_of_an_earlier_driver_that_settles_nothing_is_trained() -> None:
+    """One that was stopped early, say, where nothing is stopped early any more."""
+
+    def fate(job: Job, times: int) -> Event:
+        if place.submitted:
+            return finished(job)
+        pruned = Result(trial=job.trials[0], status="pruned", objective=2.0)
+        return Finished(job=job.id, outcome=Outcome(results=(pruned, *complete(job.trials[1:]))))
+
+    place = Pretended(fate)
+    driven = Driven(place, trials=2)
+    place.left = tuple(driven.trials)
+    place.recovered[job_of(place.left).id] = place.left
+    settled: dict[str, Result] = {}
+
+    def record(results: Sequence[Result]) -> None:
+        settled.update({one.key: one for one in results if one.status == "complete"})
+
+    driven.loop.record = record
+    driven.loop.run(lambda: [one for one in driven.trials if one.key not in settled])
+    assert place.submitted == [(0,)] and len(settled) == 2
+
+
+def test_a_sweep_that_is_cancelled_before_it_begins_submits_nothing() -> None:
+    place = Pretended(lambda job, times: finished(job))
+    with pytest.raises(SweeperError, match="cancelled"):
+        Driven(place, cancelled=lambda: True).run()
+    assert not place.submitted and place.closed
+
+
 def test_a_job_of_an_earlier_driver_that_nobody_wants_is_left_alone() -> None:
     place = Pretended(lambda job, times: finished(job))
     place.recovered["other"] = (trial("mup"),)

@@ -8,6 +8,7 @@ import pytest
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.plugin import build_plugin, call_checked, check_type, import_target, user_code
+from sweeper.search.lr import LearningRateLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,3 +172,18 @@ class TestForeign:
 def test_values_become_what_the_annotation_says(value: Any, hint: Any, found: Any) -> None:
     made = check_type("key", value, hint)
     assert made == found and type(made) is type(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedLine(LearningRateLine):
+    """A user's class: the inherited annotations are names of another module."""
+
+    extra: int = 0
+
+
+def test_inherited_fields_are_checked_as_they_are_where_they_were_written() -> None:
+    target = f"{__name__}.DerivedLine"
+    made = build_plugin({"_target_": target, "line": {"points": 7}, "extra": 1})
+    assert made.line.points == 7
+    with pytest.raises(ConfigError, match=r"line\.points='many' is refused"):
+        build_plugin({"_target_": target, "line": {"points": "many"}})

@@ -177,9 +177,11 @@ def _measured(
     experiment: Experiment, folder: Path, trials: Sequence[Trial], output: Output
 ) -> dict[str, Any]:
     """What runs measure, by their keys; they are trained where the launcher trains everything."""
-    with progress(experiment.settings, output, "check", len(trials), folder) as listener:
-        results = measure_trials(experiment, folder, trials, listener, output.tell)
-    (folder / "progress.json").unlink(missing_ok=True)
+    try:
+        with progress(experiment.settings, output, "check", len(trials), folder) as listener:
+            results = measure_trials(experiment, folder, trials, listener, output.tell)
+    finally:
+        (folder / "progress.json").unlink(missing_ok=True)
     return {key: result.measurements for key, result in results.items()}
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sweeper.commands.experiment import open_experiment, progress, short_run
@@ -28,6 +29,7 @@ from sweeper.diagnosis.results import (
 )
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.files import private_folder, write_json
+from sweeper.launch.folder import cancel_requested
 from sweeper.lock import StudyLock
 from sweeper.report import console as show
 from sweeper.report.page import write_report
@@ -171,7 +173,10 @@ class AblationTrainer:
         ]
         output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
         folder = self.study.folder / "transfer"
-        results = measure_trials(self.experiment, folder, trials, self.monitor, output.tell)
+        cancelled = partial(cancel_requested, self.study.folder)
+        results = measure_trials(
+            self.experiment, folder, trials, self.monitor, output.tell, cancelled
+        )
         return tuple(float(results[trial.key].measurements) for trial in trials)
 
     def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:

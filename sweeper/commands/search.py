@@ -89,7 +89,8 @@ def _detached(
     """Say how to go on with a search whose jobs go on without a driver."""
     output.notes(study.notices)
     output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
-    output.say(f"Next: {shlex.join(['sweeper', 'search', *words])} collects them, and goes on.")
+    command = shlex.join(["sweeper", "search", *map(redact, words)])
+    output.say(f"Next: {command} collects them, and goes on.")
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)
     return DONE
@@ -161,10 +162,10 @@ def _next_step(
     """The command that comes after a search: the transfer, or a search that may find something."""
     if not math.isfinite(conclusion.objective):
         if all(result.status == "failed" for result in study.results()):
-            return shlex.join(["sweeper", "search", *words])
+            return shlex.join(["sweeper", "search", *map(redact, words)])
         eta, key = settings.space["eta"], "parameterization.space.eta"
         lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
-        return shlex.join(["sweeper", "search", *words, *lower])
+        return shlex.join(["sweeper", "search", *map(redact, words), *lower])
     width = settings.base.width * 4
     command = ["sweeper", "transfer", "--study", settings.name, "--to-width", str(width)]
     root = [] if str(settings.root) == "runs" else [f"root={settings.root}"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from sweeper.files import remove_leftovers, write_json
 from sweeper.launch.job import trials_of
 from sweeper.launch.slurm.arrays import arrays
+from sweeper.lock import CANCEL_FILE
 
 
 def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
@@ -39,18 +39,12 @@ def _forget_arrays(folder: Path, job_dir: Path) -> None:
 
 def request_cancel(folder: Path) -> None:
     """Ask the driver of the sweep in `folder` to end."""
-    write_json(folder / "cancel.json", {"at": time.time()})
+    write_json(folder / CANCEL_FILE, {"at": time.time()})
 
 
-class Cancellation:
-    """Whether the sweep in `folder` should end; a request from before it began is void."""
+def cancel_requested(folder: Path) -> bool:
+    """Whether the driver of the sweep in `folder` should end.
 
-    def __init__(self, folder: Path) -> None:
-        """Take an old request away."""
-        self._path = folder / "cancel.json"
-        with suppress(OSError):
-            self._path.unlink()
-
-    def requested(self) -> bool:
-        """Whether somebody has asked since."""
-        return self._path.exists()
+    A driver that takes the study's lock removes what was asked of an earlier one (lock.py).
+    """
+    return (folder / CANCEL_FILE).exists()

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from sweeper.control import UNCONTROLLED, Control
 from sweeper.data.corpus import Batch, Corpus
 from sweeper.errors import BadInput
 from sweeper.scaling.spec import Role
@@ -48,7 +49,9 @@ class ModuleMeasurement:
         )
 
 
-def measure_modules(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[ModuleMeasurement]:
+def measure_modules(
+    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
+) -> list[ModuleMeasurement]:
     """Train `trial` on one batch, its first, and re-evaluate that batch after every step.
 
     The change by step t is RMS(x_t - x_0) over all entries of the module's output, what is one
@@ -63,6 +66,7 @@ def measure_modules(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[M
         try:
             before, _ = _evaluate(run, start)
             for _ in range(run.prepared.train.steps):
+                control.leave_if_asked()
                 run.step()
                 after, without_updates = _evaluate(run, start)
                 changes = {name: _rms_change(x, before[name]) for name, x in after.items()}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sweeper.control import UNCONTROLLED, Control
 from sweeper.data.corpus import Corpus
 from sweeper.models.fp8 import DTYPES, Format, rounded
 from sweeper.models.scaled import Attention, Linear
@@ -92,7 +93,9 @@ class OperandSums:
         )
 
 
-def operand_scales(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[OperandScale]:
+def operand_scales(
+    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
+) -> list[OperandScale]:
     """Operands at initialization and at the end of the trial's training, each on its own batch.
 
     Measured are the products of `Linear`, `nn.Linear` and `Attention`; what a model multiplies
@@ -103,6 +106,7 @@ def operand_scales(trial: Trial, corpus: Corpus, device: str = "cpu") -> list[Op
         try:
             at_start = _operands(run)
             while run.step_index < run.prepared.train.steps:
+                control.leave_if_asked()
                 run.step()
             return at_start + _operands(run)
         finally:

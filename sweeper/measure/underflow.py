@@ -6,13 +6,16 @@ import math
 
 import torch
 
+from sweeper.control import UNCONTROLLED, Control
 from sweeper.data.corpus import Corpus
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.precision import quiet_attention
 from sweeper.trial import Trial
 
 
-def fraction_below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> float:
+def fraction_below_eps(
+    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
+) -> float:
     """Fraction of the entries whose root of the second moment is below eps at the trial's end.
 
     Each parameter has the eps that its scheme gives it. Entries that never had a gradient (of
@@ -27,6 +30,7 @@ def fraction_below_eps(trial: Trial, corpus: Corpus, device: str = "cpu") -> flo
     with quiet_attention():
         try:
             while run.step_index < run.prepared.train.steps:
+                control.leave_if_asked()
                 run.step()
         finally:
             run.program.release()

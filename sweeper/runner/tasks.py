@@ -88,7 +88,8 @@ class TrainPack:
         if not trial.measurement:
             return train(self.pack, self.execution, control, self.pruner)
         start = time.perf_counter()
-        value = MEASUREMENTS[trial.measurement](trial, self.pack.corpus, self.execution.device)
+        measure = MEASUREMENTS[trial.measurement]
+        value = measure(trial, self.pack.corpus, self.execution.device, control)
         return [
             Result(
                 trial=trial,
@@ -143,7 +144,7 @@ class MeasurePack:
     def run(self, control: Control) -> dict[str, Any] | None:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
-            return asdict(measure_pack_size(self.pack, self.device))
+            return asdict(measure_pack_size(self.pack, self.device, control))
         except (SweeperError, *UNTRAINABLE):
             return None
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import torch
 
+from sweeper.control import UNCONTROLLED, Control
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.precision import quiet_attention
 
@@ -17,7 +18,9 @@ MAX_TIME_RATIO = 0.95
 """A larger pack must take at most this fraction of the smaller one's time per trial."""
 
 
-def step_seconds(pack: Pack, device: str, *, steps: int = 3) -> float:
+def step_seconds(
+    pack: Pack, device: str, *, steps: int = 3, control: Control = UNCONTROLLED
+) -> float:
     """Seconds of one step of `pack`: the fastest of `steps`.
 
     The first is not counted: it warms up allocators and, on a GPU, loads kernels.
@@ -26,6 +29,7 @@ def step_seconds(pack: Pack, device: str, *, steps: int = 3) -> float:
     try:
         with quiet_attention():
             for _ in range(steps + 1):
+                control.leave_if_asked()
                 start = time.perf_counter()
                 run.step()
                 # A step is only queued when it returns.
@@ -54,7 +58,7 @@ class MeasuredSize:
         return not self.limited_by_trials or trials < 2 * self.size
 
 
-def measure_pack_size(pack: Pack, device: str) -> MeasuredSize:
+def measure_pack_size(pack: Pack, device: str, control: Control = UNCONTROLLED) -> MeasuredSize:
     """The pack size with the least time per trial, sizes doubling from 1 as long as it pays.
 
     Running out of memory ends the search, not the work. Packs are timed without compiling
@@ -64,7 +68,7 @@ def measure_pack_size(pack: Pack, device: str) -> MeasuredSize:
     while size <= len(pack.trials):
         part = Pack(trials=pack.trials[:size], corpus=pack.corpus)
         try:
-            seconds = step_seconds(part, device) / size
+            seconds = step_seconds(part, device, control=control) / size
         except torch.OutOfMemoryError:
             return replace(best, limited_by_trials=False)
         if seconds > best.seconds * MAX_TIME_RATIO:

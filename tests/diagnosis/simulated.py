@@ -15,7 +15,7 @@ from typing import Any
 
 from sweeper.commands.diagnose import AblationTrainer
 from sweeper.config import compose_tree
-from sweeper.control import Control
+from sweeper.control import UNCONTROLLED, Control
 from sweeper.launch.job import Job, Outcome
 from sweeper.measure import MEASUREMENTS
 from sweeper.scaling.relative import MuP
@@ -107,7 +107,7 @@ class Measured(MadeUp):
 
     def run(self, control: Control) -> Outcome:
         (trial,) = self.trials
-        found = MEASUREMENTS[trial.measurement](trial, self.corpus, "cpu")
+        found = MEASUREMENTS[trial.measurement](trial, self.corpus, "cpu", UNCONTROLLED)
         return Outcome(results=(replace(result(trial, self.objective), measurements=found),))
 
 

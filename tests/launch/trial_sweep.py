@@ -9,7 +9,7 @@ from typing import Any
 
 from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Context, Launcher
-from sweeper.launch.folder import Cancellation, tidy
+from sweeper.launch.folder import cancel_requested, tidy
 from sweeper.loop import Loop
 from sweeper.runner.engine import Engine
 from sweeper.trial import Result, Trial
@@ -43,13 +43,12 @@ class TrialSweep:
         """As a search's loop is made; `engine` are the runner's settings."""
         settings = Engine(**{**ENGINE, **engine})
         runner = settings.open(self.corpus, launcher, self.folder, self._notify)
-        cancellation = Cancellation(self.folder)
         context = Context(
             folder=self.folder,
             machine=runner.machine(),
             progress=lambda job, fraction: loop.progress(job, fraction),
             notify=self._notify,
-            cancelled=cancellation.requested,
+            cancelled=lambda: cancel_requested(self.folder),
         )
         loop = Loop(
             runner=runner,
@@ -59,7 +58,7 @@ class TrialSweep:
             notify=self._notify,
             advanced=self._advanced,
             wait=wait,
-            cancelled=cancellation.requested,
+            cancelled=lambda: cancel_requested(self.folder),
         )
         return loop
 

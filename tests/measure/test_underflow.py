@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweeper.control import Control, Leave
+from sweeper.measure import MEASUREMENTS
 from sweeper.measure.underflow import fraction_below_eps
 from sweeper.scaling.spec import Update
 from sweeper.trial import Trial
@@ -110,3 +112,17 @@ def test_optimizers_without_such_roots_and_broken_runs_have_no_fraction(tmp_path
         seed=0,
     )
     assert math.isnan(fraction_below_eps(wild, tokens))
+
+
+@pytest.mark.parametrize("name", sorted(MEASUREMENTS))
+def test_a_measurement_asks_at_every_step_whether_to_leave(name: str, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def should_leave() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    one = trial()
+    with pytest.raises(Leave):
+        MEASUREMENTS[name](one, corpus(tmp_path), "cpu", Control(should_leave=should_leave))
+    assert len(asked) == 3

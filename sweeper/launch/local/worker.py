@@ -99,7 +99,7 @@ def main(fd: int, preload: str) -> None:
     importlib.import_module(preload)
     link.send({"ready": os.getpid()})
     while message := link.next():
-        answer = _run(link, message) if "job" in message else _call(message["call"])
+        answer = _run(link, message) if "job" in message else _call(link, message["call"])
         if answer is not None:
             link.send(answer)
     link.send({"left": True})
@@ -137,13 +137,16 @@ def _control(link: Link, notify: Callable[[str], None]) -> Control:
     return Control(progress=progress, notify=notify, should_leave=link.should_leave)
 
 
-def _call(record: Message) -> Message:
-    """What a task returns; None when it refuses."""
-    from sweeper.control import Control
+def _call(link: Link, record: Message) -> Message | None:
+    """What a task returns; None in its place when it refuses. No message when it was left."""
+    from sweeper.control import Control, Leave
     from sweeper.errors import SweeperError
     from sweeper.launch.job import task_from_json
 
     try:
-        return {"answer": task_from_json(record).run(Control())}
+        control = Control(should_leave=link.should_leave)
+        return {"answer": task_from_json(record).run(control)}
+    except Leave:
+        return None
     except SweeperError:
         return {"answer": None}
