@@ -37,10 +37,10 @@ app = typer.Typer(
 def _choices() -> str:
     """Every group with its options, for the help."""
     try:
-        found = groups()
+        options = groups()
     except BadInput as error:
         return str(error)
-    return "Groups: " + ", ".join(f"{name}={'|'.join(found[name])}" for name in found)
+    return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
 
 
 def _overrides(context: typer.Context, incomplete: str) -> list[str]:
@@ -119,7 +119,7 @@ def _without_password(line: str) -> str:
     # Only an "@" outside of the URLs tells that a password goes on behind a space.
     if "@" in _URL.sub("", line):
         return redact(line)
-    return _URL.sub(lambda found: redact(found[0]), line)
+    return _URL.sub(lambda match: redact(match[0]), line)
 
 
 def _exit(work: Callable[[], int], stopped: str = STOPPED) -> None:
@@ -241,7 +241,7 @@ def diagnose(
         from sweeper.commands.diagnose import diagnose
 
         if over not in ("width", "depth"):
-            raise BadInput(f"--over {over}: width or depth")
+            raise BadInput(f"--over={over!r} is refused: width or depth")
         return diagnose(study, over, only or [], overrides or [], config_dir, _output(json))
 
     _exit(work)
@@ -333,7 +333,7 @@ def status(
 
 @app.command()
 def cancel(name: Study = None, root: Root = Path("runs"), json: Json = False) -> None:
-    """Cancel a study's jobs on the cluster, and no others; what had finished is kept."""
+    """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
 
     def work() -> int:
         from sweeper.commands.inspect import cancel

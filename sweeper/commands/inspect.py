@@ -23,20 +23,20 @@ from sweeper.study import Study
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
     """Where a study stands; with `watch`, until its driver and its jobs end."""
-    found = find_study(name, root)
+    study = find_study(name, root)
     while True:
-        state = study_state(root / found)
+        state = study_state(root / study)
         if watch:
             output.people.clear()
-        _show_state(found, state, output)
+        _show_state(study, state, output)
         waiting = {"queued", "running"} & state["job_trials"].keys()
         if not watch or (state["driver"] is None and not waiting):
             break
         time.sleep(2 if state["driver"] else 10)
-    others = [other for other in studies(root) if other != found]
+    others = [other for other in studies(root) if other != study]
     if others and name is None:
         output.say(f"Other studies: {', '.join(others)}")
-    output.document({"study": found, **state})
+    output.document({"study": study, **state})
     return DONE
 
 
@@ -142,7 +142,7 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
         output.say(f"Jobs: nothing is known, as Slurm does not answer: {state['trouble']}")
     counts = ", ".join(f"{count} {word}" for word, count in state["job_trials"].items())
     if state["jobs"]:
-        output.say(f"Jobs: {len(state['jobs'])}, with trials {counts}")
+        output.say(f"Jobs: {len(state['jobs'])}; their trials: {counts}")
     for job in state["jobs"]:
         node = f" on {job['node']}" if job["node"] else ""
         since = f" since {job['since']}" if job["since"] else ""
@@ -161,7 +161,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
         request_cancel(folder)
     on_cluster = arrays.cancel_jobs(folder)
     count = on_cluster or (jobs if driver is not None else 0)
-    output.say(f"Study {study}: {count} jobs were cancelled")
+    output.say(f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled")
     if driver is not None:
         output.say(f"Its driver ({driver}) ends by itself.")
     output.document({"study": study, "cancelled": count})
