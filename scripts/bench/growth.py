@@ -43,7 +43,7 @@ SPEC = TrialSpec(
     train=TrainSettings(steps=1000, batch_size=16, seq_len=256),
 )
 CURVE = 100
-EXTRA = {1: 50, 16: 20, 128: 4}
+EXTRA = {1: 50, 16: 20, 64: 8, 128: 4}
 """Trials to a pack: packs that are recorded into the study once it has its size."""
 
 
