@@ -22,13 +22,7 @@ from sweeper.models.classifier.model_trace import (
     trace_uses,
 )
 from sweeper.models.classifier.roles import UNUSED, RoleDecision, decide_role
-from sweeper.models.classifier.uses import (
-    Undecided,
-    Use,
-    UseKind,
-    UseSignature,
-    decisive_uses,
-)
+from sweeper.models.classifier.uses import Undecided, Use, UseKind, UseSignature, decisive_uses
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.spec import NUMBER, ParamSpec, Role, ScaledOp
 

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from sweeper.models.classifier.elementwise import record_elementwise
-from sweeper.models.classifier.layout import (
-    FOREIGN,
-    DimMapping,
-    ParamLayout,
-    extents,
-    foreign,
-)
+from sweeper.models.classifier.layout import FOREIGN, DimMapping, ParamLayout, extents, foreign
 from sweeper.models.classifier.state import (
     ActivationInfo,
     ActivationProduct,

@@ -14,12 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from sweeper.models.classifier.contractions import (
-    MATMUL_ARGUMENTS,
-    attention,
-    convolution,
-    matmul,
-)
+from sweeper.models.classifier.contractions import MATMUL_ARGUMENTS, attention, convolution, matmul
 from sweeper.models.classifier.elementwise import (
     COPIES,
     NORM_PARAMETERS,
@@ -28,14 +23,7 @@ from sweeper.models.classifier.elementwise import (
     pointwise,
     reduce,
 )
-from sweeper.models.classifier.indexing import (
-    embedding,
-    index,
-    index_select,
-    join,
-    repeat,
-    resize,
-)
+from sweeper.models.classifier.indexing import embedding, index, index_select, join, repeat, resize
 from sweeper.models.classifier.state import (
     ActivationInfo,
     OpCall,

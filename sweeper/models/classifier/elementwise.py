@@ -8,12 +8,7 @@ from math import prod
 
 from torch import Tensor
 
-from sweeper.models.classifier.layout import (
-    ParamLayout,
-    broadcast_mapping,
-    extents,
-    param_rank,
-)
+from sweeper.models.classifier.layout import ParamLayout, broadcast_mapping, extents, param_rank
 from sweeper.models.classifier.state import OpCall, OutputInfo, TraceState
 from sweeper.models.classifier.uses import Use, UseKind
 

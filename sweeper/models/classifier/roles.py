@@ -38,9 +38,7 @@ class RoleDecision:
 
 
 def decide_role(
-    base: Mapping[UseSignature, Use],
-    wider: Mapping[UseSignature, Use],
-    width_dims: Sequence[int],
+    base: Mapping[UseSignature, Use], wider: Mapping[UseSignature, Use], width_dims: Sequence[int]
 ) -> RoleDecision:
     """The role, from the uses at two widths; `width_dims` are the dimensions that grow.
 
