@@ -70,7 +70,7 @@ class Plain:
         """Parameters of equal settings as one group."""
         own = pack.prepared.optimizer
         groups: dict[tuple[float, float, float], list[Any]] = {}
-        prescriptions = pack.prepared.prescriptions(self.trial.values())
+        prescriptions = pack.prepared.prescriptions(self.trial.hps)
         for name, parameter in self.model.named_parameters():
             numbers = prescriptions[name]
             key = (numbers.lr, numbers.eps, numbers.weight_decay)
