@@ -37,10 +37,10 @@ app = typer.Typer(
 def _choices() -> str:
     """Every group with its options, for the help."""
     try:
-        found = groups()
+        options = groups()
     except BadInput as error:
         return str(error)
-    return "Groups: " + ", ".join(f"{name}={'|'.join(found[name])}" for name in found)
+    return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
 
 
 def _overrides(context: typer.Context, incomplete: str) -> list[str]:
@@ -119,7 +119,7 @@ def _without_password(line: str) -> str:
     # Only an "@" outside of the URLs tells that a password goes on behind a space.
     if "@" in _URL.sub("", line):
         return redact(line)
-    return _URL.sub(lambda found: redact(found[0]), line)
+    return _URL.sub(lambda match: redact(match[0]), line)
 
 
 def _exit(work: Callable[[], int], stopped: str = STOPPED) -> None:

@@ -69,8 +69,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     import yaml  # type: ignore[import-untyped]
 
     with suppress(OSError, ValueError, yaml.YAMLError):
-        found = yaml.safe_load(path.read_text())
-        return found if isinstance(found, Mapping) else {}
+        content = yaml.safe_load(path.read_text())
+        return content if isinstance(content, Mapping) else {}
     return {}
 
 

@@ -36,7 +36,7 @@ class ProgressListener(Protocol):
         """Jobs can be asked for from here on."""
         ...
 
-    def proposed(self, known: int, missing: Sequence[Trial]) -> None:
+    def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """The loop is about to train `missing`; `known` trials of this job are done already."""
         ...
 
@@ -153,12 +153,12 @@ class Sweep:
         def ask() -> tuple[int, Missing]:
             nonlocal concluded
             missing = replay.missing()
-            whole, known = replay.result_counts()
+            whole, finished = replay.result_counts()
             # The loop may ask after every trial; what can be concluded is told once a batch.
-            if missing and known and whole != concluded:
+            if missing and finished and whole != concluded:
                 after_batch(settings.search.conclude(settings.space, replay.history()), False)
             concluded = whole
-            return known, missing
+            return finished, missing
 
         self._train(ask)
         conclusion = settings.search.conclude(settings.space, replay.history())
@@ -171,8 +171,10 @@ class Sweep:
 
         def ask() -> tuple[int, Missing]:
             nonlocal curves
-            curves, known, missing = replay_ladder(self.experiment, best_log2, sizes, self.lookup)
-            return known, missing
+            curves, finished, missing = replay_ladder(
+                self.experiment, best_log2, sizes, self.lookup
+            )
+            return finished, missing
 
         self._train(ask)
         return curves
@@ -182,10 +184,10 @@ class Sweep:
         asked: set[str] = set()
 
         def pending() -> Missing:
-            known, missing = ask()
+            finished, missing = ask()
             unique = {trial.key: trial for trial in missing}
             if unique.keys() - asked:
-                self.listener.proposed(known, list(unique.values()))
+                self.listener.proposed(finished, list(unique.values()))
             asked.update(unique)
             self._pending = list(unique.values())
             return self._pending

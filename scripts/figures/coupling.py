@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.documents import number
-from sweeper.report.plots import INK, LOSS, STRIP, STYLE
+from sweeper.report.plots import INK, LOSS_LABEL, STRIP, STYLE
 from sweeper.search.coupling import row_optima
 from sweeper.transfer.curve import Estimate
 
@@ -133,7 +133,7 @@ def _figure(
             grid = next(one for one in found[scheme]["pairs"] if tuple(one["names"]) == pair)
             drawn = _map(ax, grid)
             ax.set_title(f"{errors[scheme][pair]:.3f} nats", fontsize=8)
-        figure.colorbar(drawn, ax=maps, label=f"{LOSS}, above the least", extend="max")
+        figure.colorbar(drawn, ax=maps, label=f"{LOSS_LABEL}, above the least", extend="max")
     width, height = figure.get_size_inches()
     figure.set_size_inches(width + 1.2, height + 0.4)
     return figure

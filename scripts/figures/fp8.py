@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import LOSS, MARKERS, STYLE
+from sweeper.report.plots import LOSS_LABEL, MARKERS, STYLE
 from sweeper.study import Study
 from sweeper.transfer.curve import Estimate
 from sweeper.trial import Result
@@ -156,7 +156,7 @@ def _figure(found: Found) -> Figure:
     least = min(mean(line.losses) for line in lines)
     most = max(loss for line in lines if math.isfinite(loss := mean(line.losses)))
     axes[0].set_ylim(least - 0.1, max(most, least + 1.0) + 0.6)
-    axes[0].set_ylabel(LOSS), axes[len(SCHEMES)].set_ylabel(LOSS)
+    axes[0].set_ylabel(LOSS_LABEL), axes[len(SCHEMES)].set_ylabel(LOSS_LABEL)
     return figure
 
 

@@ -65,7 +65,7 @@ class Searched:
     @property
     def start(self) -> float:
         """The expected loss of one random configuration (nats)."""
-        return number(self.random["cost_curve"][0][1])
+        return number(self.random["best_loss_curve"][0][1])
 
     @property
     def best(self) -> str:
@@ -280,7 +280,7 @@ def _costs(ax: Axes, found: Searched, title: str) -> None:
     phases = {n: run for n, run in found.independent["phase_ends"].items() if n != "combine"}
     last, tops = max(phases.values()), [0.0]
     for name, search in (("random", found.random), ("independent", found.independent)):
-        points = [(number(run), number(loss)) for run, loss in search["cost_curve"]]
+        points = [(number(run), number(loss)) for run, loss in search["best_loss_curve"]]
         shown = [(run, loss) for run, loss in points if math.isfinite(loss) and run <= last]
         ax.step(*zip(*shown, strict=True), where="post", color=COLORS[name], label=name)
         tops.append(shown[-1][1])

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from sweeper.files import write_json
 from sweeper.report.documents import number
-from sweeper.report.plots import FAINT, LINE, MARKERS, STYLE, save
+from sweeper.report.plots import FAINT, LINE_COLOR, MARKERS, STYLE, save
 from sweeper.transfer.coordinates import student_quantile
 from sweeper.transfer.curve import Estimate
 
@@ -344,7 +344,7 @@ def forest(ax: Axes, found: Mapping[str, Estimate], title: str = "") -> None:
     """A row for each number, with its interval, against zero."""
     for row, one in enumerate(found.values()):
         bars = [[min(9.0, one.value - one.low)], [min(9.0, one.high - one.value)]]
-        ax.errorbar(one.value, row, xerr=bars, fmt="o", color=LINE, markersize=4, capsize=3)
+        ax.errorbar(one.value, row, xerr=bars, fmt="o", color=LINE_COLOR, markersize=4, capsize=3)
     ax.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
     ax.set_yticks(range(len(found)), list(found))
     ax.set_ylim(len(found) - 0.5, -0.5)

@@ -59,7 +59,7 @@ def check(
     else:
         settings = resolve(compose_tree(words, config_dir))
     document: dict[str, Any] = {}
-    found: list[CoordinateCheck] = []
+    checks: list[CoordinateCheck] = []
     ladders = _ladders(settings) if wanted.coordinates else {}
     if wanted.rules:
         document["rules"] = _rules(_made(settings, wanted), output)
@@ -71,13 +71,13 @@ def check(
         else:
             _check_batch(experiment)
             folder = _made(settings, wanted)
-            found = _coordinates(experiment, hps, ladders, folder, output)
-            document["check"] = _record(settings, hps, found)
-            _write(folder, found, document["check"], settings.check.threshold, output)
+            checks = _coordinates(experiment, hps, ladders, folder, output)
+            document["check"] = _record(settings, hps, checks)
+            _write(folder, checks, document["check"], settings.check.threshold, output)
         if wanted.folder is None and (settings.folder / "config.yaml").is_file():
             output.say(f"Report: {write_report(settings.folder)}")
     output.document(document)
-    passed = all(one.answer == "pass" for one in found)
+    passed = all(one.answer == "pass" for one in checks)
     return NOT_PROVEN if wanted.strict and not passed else DONE
 
 
@@ -107,12 +107,12 @@ def _check_batch(experiment: Experiment) -> None:
 def _hps(experiment: Experiment, output: Output, *, of_study: bool) -> Log2Hps:
     """Hyperparameters (log2): the study's optimum or the space's defaults, and `check.eta`."""
     settings = experiment.settings
-    found = defaults(settings.space)
+    log2_hps = defaults(settings.space)
     if of_study:
-        found = optimum(experiment, Study.read(settings.folder), output).best_log2
+        log2_hps = optimum(experiment, Study.read(settings.folder), output).best_log2
     if settings.check.eta is not None:
-        found = Log2Hps({**found, "eta": settings.check.eta})
-    return found
+        log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
+    return log2_hps
 
 
 def _ladders(settings: Settings) -> dict[str, list[Size]]:
@@ -184,7 +184,7 @@ def _measured(
 
 
 def _record(
-    settings: Settings, log2_hps: Log2Hps, found: Sequence[CoordinateCheck]
+    settings: Settings, log2_hps: Log2Hps, checks: Sequence[CoordinateCheck]
 ) -> dict[str, Any]:
     """The content of check.json."""
     rule = asdict(settings.check)
@@ -195,20 +195,20 @@ def _record(
         "base": asdict(settings.base),
         "log2_hps": dict(log2_hps),
         "rule": rule,
-        "axes": [one.to_json() for one in found],
+        "axes": [one.to_json() for one in checks],
     }
 
 
 def _write(
     folder: Path,
-    found: Sequence[CoordinateCheck],
+    checks: Sequence[CoordinateCheck],
     record: Mapping[str, Any],
     threshold: float,
     output: Output,
 ) -> None:
     """check.json, the pictures, and the tables."""
     write_json(folder / "check.json", record)
-    for one in found:
+    for one in checks:
         show.coordinates(output.people, one, threshold)
         picture, _ = save(show.coordinate_figure(one), folder / f"coordinates-{one.axis}")
         output.say(f"Curves: {picture}")
@@ -222,12 +222,12 @@ def _scales(
     rule, base = experiment.settings.check, experiment.settings.base
     trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
     record: list[dict[str, Any]] = _measured(experiment, folder, [trial], output)[trial.key]
-    found = [OperandScale.from_json(operand) for operand in record]
-    if not found:
+    operands = [OperandScale.from_json(operand) for operand in record]
+    if not operands:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     write_json(folder / "scales.json", record)
-    show.scales(output.people, found)
-    picture, _ = save(show.scale_figure(found), folder / "scales")
+    show.scales(output.people, operands)
+    picture, _ = save(show.scale_figure(operands), folder / "scales")
     output.say(f"Picture: {picture}")
     output.say(f"Scales: {folder / 'scales.json'}")
     return record

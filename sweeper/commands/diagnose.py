@@ -74,14 +74,14 @@ def diagnose(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         with progress(settings, output, "diagnose", _planned(settings)) as monitor:
             trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
-            found = trainer.diagnose(only, output)
+            diagnosed = trainer.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results())])
         output.tell_speed(study.results(), since=start)
-    write_json(folder / f"diagnosis-{axis}.json", found.to_json())
-    show.diagnosis(output.people, found)
+    write_json(folder / f"diagnosis-{axis}.json", diagnosed.to_json())
+    show.diagnosis(output.people, diagnosed)
     output.say(f"Diagnosis: {folder / f'diagnosis-{axis}.json'}")
     output.say(f"Report: {write_report(settings.folder)}")
-    output.document({"study": settings.name, "diagnosis": found.to_json()})
+    output.document({"study": settings.name, "diagnosis": diagnosed.to_json()})
     return DONE
 
 

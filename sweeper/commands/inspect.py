@@ -23,20 +23,20 @@ from sweeper.study import Study
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
     """Where a study stands; with `watch`, until its driver and its jobs end."""
-    found = find_study(name, root)
+    study = find_study(name, root)
     while True:
-        state = study_state(root / found)
+        state = study_state(root / study)
         if watch:
             output.people.clear()
-        _show_state(found, state, output)
+        _show_state(study, state, output)
         waiting = {"queued", "running"} & state["job_trials"].keys()
         if not watch or (state["driver"] is None and not waiting):
             break
         time.sleep(2 if state["driver"] else 10)
-    others = [other for other in studies(root) if other != found]
+    others = [other for other in studies(root) if other != study]
     if others and name is None:
         output.say(f"Other studies: {', '.join(others)}")
-    output.document({"study": found, **state})
+    output.document({"study": study, **state})
     return DONE
 
 

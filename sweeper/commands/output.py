@@ -70,9 +70,9 @@ def find_study(name: str | None, root: Path) -> str:
     """`name` if that study exists, else the latest; BadInput when there is none."""
     if name is not None and name.startswith("root="):
         raise BadInput(f"write --root {name.removeprefix('root=')} here, not {name}")
-    known, last = studies(root), latest_study(root)
+    names, last = studies(root), latest_study(root)
     if last is None:
         raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
-    if name is not None and check_study_name(name) not in known:
-        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, known)}")
+    if name is not None and check_study_name(name) not in names:
+        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
     return last if name is None else name

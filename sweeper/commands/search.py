@@ -66,21 +66,21 @@ def search(
             _note_changes(settings, study)
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             try:
-                found = _run_search(experiment, study, output, wait=not detach)
+                conclusion = _run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
                 return _detached(settings, study, submitted, words, output)
             output.notes([*study.notices, *failures(study.results())])
             output.tell_speed(study.results(), since=start)
-        if found.pairs:
-            save(pairs_figure(encode(asdict(found))), settings.folder / "pairs")
+        if conclusion.pairs:
+            save(pairs_figure(encode(asdict(conclusion))), settings.folder / "pairs")
         write_report(settings.folder)
-    show.conclusion(output.people, found, settings.space)
-    if found.pairs:
+    show.conclusion(output.people, conclusion, settings.space)
+    if conclusion.pairs:
         output.say(f"Pairs: {settings.folder / 'pairs.png'}")
     output.say(f"Report: {settings.folder / 'report.html'}")
-    output.say(f"Next: {_next_step(settings, found, study, words)}")
-    output.document(_search_record(settings, found, finished=True))
-    return DONE if math.isfinite(found.objective) else FAILED
+    output.say(f"Next: {_next_step(settings, conclusion, study, words)}")
+    output.document(_search_record(settings, conclusion, finished=True))
+    return DONE if math.isfinite(conclusion.objective) else FAILED
 
 
 def _detached(
@@ -90,8 +90,8 @@ def _detached(
     output.notes(study.notices)
     output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
     output.say(f"Next: {shlex.join(['sweeper', 'search', *words])} collects them, and goes on.")
-    known = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
-    output.document(known)
+    summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
+    output.document(summary)
     return DONE
 
 
@@ -127,20 +127,20 @@ def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: b
     planned = sum(phase.trials for phase in settings.search.plan(settings.space))
     record = settings.folder / "search.json"
 
-    def after_batch(found: Conclusion, finished: bool) -> None:
-        write_json(record, _search_record(settings, found, finished=finished))
+    def after_batch(conclusion: Conclusion, finished: bool) -> None:
+        write_json(record, _search_record(settings, conclusion, finished=finished))
 
     with progress(settings, output, "search", planned) as monitor:
         sweep = Sweep(experiment, study, monitor, wait=wait)
         return sweep.search(after_batch)
 
 
-def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> dict[str, Any]:
+def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:
     """The content of `search.json`."""
-    record = asdict(found)
+    record = asdict(conclusion)
     combination = record["combination"]
-    if found.combination is not None:
-        combination["finding"] = found.combination.summary
+    if conclusion.combination is not None:
+        combination["finding"] = conclusion.combination.summary
     return {
         "format": FORMAT,
         "study": settings.name,
@@ -149,15 +149,17 @@ def _search_record(settings: Settings, found: Conclusion, *, finished: bool) -> 
         "finished": finished,
         "base": asdict(settings.base),
         "space_log2": {name: asdict(axis) for name, axis in settings.space.items()},
-        "best": plain(found.best_log2),
+        "best": plain(conclusion.best_log2),
         **record,
         "provenance": provenance(),
     }
 
 
-def _next_step(settings: Settings, found: Conclusion, study: Study, words: Sequence[str]) -> str:
+def _next_step(
+    settings: Settings, conclusion: Conclusion, study: Study, words: Sequence[str]
+) -> str:
     """The command that comes after a search: the transfer, or a search that may find something."""
-    if not math.isfinite(found.objective):
+    if not math.isfinite(conclusion.objective):
         if all(result.status == "failed" for result in study.results()):
             return shlex.join(["sweeper", "search", *words])
         eta, key = settings.space["eta"], "parameterization.space.eta"
@@ -177,7 +179,7 @@ def _dry_run(settings: Settings, output: Output) -> int:
         hps = defaults(settings.space)
         trials = tuple(experiment.trial(settings.base, hps, seed, "dry run") for seed in range(16))
         pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
-        known = _finished(settings, experiment)
+        finished = _finished(settings, experiment)
     flops, measured = prepared.flops(), math.isfinite(seconds)
     time = seconds * prepared.train.steps if measured else None
     facts = (
@@ -185,8 +187,8 @@ def _dry_run(settings: Settings, output: Output) -> int:
         f"points, so fewer may be trained. Time: "
         f"{'measured' if measured else 'not known'} here, {pack} trials a pack."
     )
-    if known:
-        facts += f" Of these trials, {known} are finished already."
+    if finished:
+        facts += f" Of these trials, {finished} are finished already."
     show.dry_run(output.people, phases, flops, time, facts)
     rows = [
         {
@@ -197,7 +199,7 @@ def _dry_run(settings: Settings, output: Output) -> int:
         }
         for phase in phases
     ]
-    record = {"study": settings.name, "phases": rows, "finished": known, "pack": pack}
+    record = {"study": settings.name, "phases": rows, "finished": finished, "pack": pack}
     if isinstance(settings.launcher, Scheduled):
         jobs = -(-phases[0].trials // pack)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)

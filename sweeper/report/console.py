@@ -25,10 +25,10 @@ from sweeper.trial import plain
 
 def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
     """An empty table whose first `left` columns are text and whose others are numbers."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    filled = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for index, name in enumerate(columns):
-        made.add_column(name, justify="left" if index < left else "right", overflow="fold")
-    return made
+        filled.add_column(name, justify="left" if index < left else "right", overflow="fold")
+    return filled
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -62,61 +62,62 @@ def dry_run(
     console: Console, phases: Sequence[Phase], flops: float, seconds: float | None, facts: str
 ) -> None:
     """What a search would run: trials by phase, FLOPs and time."""
-    made = table("This search would run", ["phase", "trials", "FLOPs", "time"])
+    filled = table("This search would run", ["phase", "trials", "FLOPs", "time"])
     for phase in phases:
         time = "-" if seconds is None else duration(phase.trials * seconds)
-        made.add_row(phase.name, str(phase.trials), f"{phase.trials * flops:.2e}", time)
+        filled.add_row(phase.name, str(phase.trials), f"{phase.trials * flops:.2e}", time)
     total = sum(phase.trials for phase in phases)
     time = "-" if seconds is None else duration(total * seconds)
-    made.add_section()
-    made.add_row("all", str(total), f"{total * flops:.2e}", time)
-    console.print(made)
+    filled.add_section()
+    filled.add_row("all", str(total), f"{total * flops:.2e}", time)
+    console.print(filled)
     console.print(facts, highlight=False, soft_wrap=True)
 
 
-def conclusion(console: Console, found: Conclusion, space_names: Iterable[str]) -> None:
+def conclusion(console: Console, conclusion: Conclusion, space_names: Iterable[str]) -> None:
     """What a search found: the lines, the notes, the best configuration."""
-    if found.lines:
-        made = table(
+    if conclusion.lines:
+        filled = table(
             "Lines: one hyperparameter varied at a time",
             ["hyperparameter", "optimum", "value", "loss", "points", "range"],
         )
-        for line in found.lines:
-            made.add_row(*_line_row(line))
-        console.print(made)
-    if found.pairs:
-        _pairs(console, found.pairs)
-    if math.isfinite(found.objective):
-        _best(console, found, space_names)
+        for line in conclusion.lines:
+            filled.add_row(*_line_row(line))
+        console.print(filled)
+    if conclusion.pairs:
+        _pairs(console, conclusion.pairs)
+    if math.isfinite(conclusion.objective):
+        _best(console, conclusion, space_names)
     else:
-        console.print(f"All {found.runs} trials diverged or failed.", highlight=False)
-    for note in found.notes:
+        console.print(f"All {conclusion.runs} trials diverged or failed.", highlight=False)
+    for note in conclusion.notes:
         console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _best(console: Console, found: Conclusion, space_names: Iterable[str]) -> None:
-    made = table("Best configuration", ["hyperparameter", "log2", "value"])
-    best = plain(found.best_log2)
+def _best(console: Console, conclusion: Conclusion, space_names: Iterable[str]) -> None:
+    filled = table("Best configuration", ["hyperparameter", "log2", "value"])
+    best = plain(conclusion.best_log2)
     for name in space_names:
-        made.add_row(name, f"{found.best_log2[name]:g}", short(best[name]))
-    console.print(made)
-    seeds = f"mean of {found.seeds} seeds" if found.seeds > 1 else "one seed"
+        filled.add_row(name, f"{conclusion.best_log2[name]:g}", short(best[name]))
+    console.print(filled)
+    seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
     console.print(
-        f"Training loss {number(found.objective)} nats ({seeds}) after {found.runs} trials.",
+        f"Training loss {number(conclusion.objective)} nats ({seeds}) "
+        f"after {conclusion.runs} trials.",
         highlight=False,
     )
 
 
 def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
     columns = ["hyperparameter", "and", "transfer error", "least loss", "points", "diverged"]
-    made = table("Pairs, the most strongly coupled first", columns, left=2)
+    filled = table("Pairs, the most strongly coupled first", columns, left=2)
     told = sorted(grids, key=lambda grid: (math.isnan(grid.transfer_error), -grid.transfer_error))
     for grid in told:
         losses = [loss for row in grid.losses for loss in row]
         diverged = sum(not math.isfinite(loss) for loss in losses)
         error, least = number(grid.transfer_error), number(min(losses))
-        made.add_row(*grid.names, error, least, str(len(losses)), str(diverged))
-    console.print(made)
+        filled.add_row(*grid.names, error, least, str(len(losses)), str(diverged))
+    console.print(filled)
 
 
 def _line_row(line: LineResult) -> list[str]:
@@ -131,13 +132,13 @@ def _line_row(line: LineResult) -> list[str]:
     ]
 
 
-def plan(console: Console, made: TransferPlan) -> None:
+def plan(console: Console, plan: TransferPlan) -> None:
     """Every parameter of the target; layers that are alike share a row."""
     columns = ["parameter", "role", "shape", "init std", "multiplier", "lr", "eps", "decay"]
-    shown = table(f"Plan for {made.target} (tuned at {made.base})", columns, left=2)
-    for names, parameter in grouped(made.parameters):
+    filled = table(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2)
+    for names, parameter in grouped(plan.parameters):
         target = parameter.target
-        shown.add_row(
+        filled.add_row(
             names,
             parameter.role,
             "x".join(map(str, parameter.shape)),
@@ -147,32 +148,32 @@ def plan(console: Console, made: TransferPlan) -> None:
             short(target.eps),
             short(target.weight_decay),
         )
-    console.print(shown)
-    if made.needs:
+    console.print(filled)
+    if plan.needs:
         console.print("In your own training code, TransferPlan.load leaves to the model:")
-    for need in made.needs:
+    for need in plan.needs:
         console.print(f"- {need}", highlight=False, markup=False)
 
 
-def explanation(console: Console, made: TransferPlan, rows: Sequence[Explained]) -> None:
+def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained]) -> None:
     """Every parameter with its exponents and its numbers, the base's above the target's."""
     columns = ["parameter", "fan in/out", "a", "b", "c"]
     columns += ["init std", "multiplier", "lr", "eps", "decay"]
-    shown = table(f"From {made.base} (upper) to {made.target} (lower)", columns)
-    shown.columns[0].no_wrap = True
+    filled = table(f"From {plan.base} (upper) to {plan.target} (lower)", columns)
+    filled.columns[0].no_wrap = True
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
-    for names, parameter in grouped(made.parameters):
+    for names, parameter in grouped(plan.parameters):
         row = by_name[parameter.name]
         reasons.setdefault((parameter.role, row.why), []).append(names)
-        shown.add_row(f"{names}\n  {parameter.role}", *_explained(row))
-        shown.add_section()
-    console.print(shown)
+        filled.add_row(f"{names}\n  {parameter.role}", *_explained(row))
+        filled.add_section()
+    console.print(filled)
     legend = "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
     for line in [
         legend,
         *(f"- {role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
-        *(f"- a plain model needs: {need}" for need in made.needs),
+        *(f"- a plain model needs: {need}" for need in plan.needs),
     ]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -196,13 +197,13 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
     for parameter in parameters:
         key = (with_layer(parameter.name, "#"), parameter.shape, parameter.role, parameter.target)
         rows.setdefault(key, []).append(parameter)
-    found = []
+    groups = []
     for members in rows.values():
         name = members[0].name
         if len(members) > 1:
             name = with_layer(name, f"{layer_of(name)}-{layer_of(members[-1].name)}")
-        found.append((name, members[0]))
-    return found
+        groups.append((name, members[0]))
+    return groups
 
 
 def verdict(console: Console, result: Verdict, along: str = "eta") -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from sweeper.measure.scales import RANGES, OperandScale
 from sweeper.report.console import short, table, within
-from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE, STYLE, WIDTH
+from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import MAX_SPREAD, RuleRow
@@ -25,9 +25,9 @@ T = TypeVar("T")
 COLUMNS = 4
 COLORS = {"pass": "green", "fail": "red", "cannot say": "yellow"}
 RED, AMBER = "#b2182b", "#a06000"
-INKS = {"pass": INK, "fail": RED, "cannot say": AMBER}
+ANSWER_COLORS = {"pass": INK, "fail": RED, "cannot say": AMBER}
 OPERANDS = ("input", "weight", "gradient")
-TODO = "To settle it, raise check.seeds or check.batch."
+SETTLE_ADVICE = "To settle it, raise check.seeds or check.batch."
 
 
 def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
@@ -35,13 +35,13 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     groups: dict[str, list[tuple[str, T]]] = {}
     for name, value in named:
         groups.setdefault(with_layer(name, "#"), []).append((name, value))
-    found = {}
+    collapsed_values = {}
     for members in groups.values():
         first = members[0][0]
         numbers = sorted({int(layer_of(name) or 0) for name, _ in members})
         layers = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
-        found[with_layer(first, layers)] = [value for _, value in members]
-    return found
+        collapsed_values[with_layer(first, layers)] = [value for _, value in members]
+    return collapsed_values
 
 
 def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> None:
@@ -55,7 +55,7 @@ def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> N
     for line in legend(check, threshold):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     style = COLORS[check.answer]
-    todo = f" {TODO}" * (check.answer == "cannot say")
+    todo = f" {SETTLE_ADVICE}" * (check.answer == "cannot say")
     console.print(
         f"[bold {style}]Coordinate check over {check.axis}: {check.answer}.[/]{todo}",
         highlight=False,
@@ -82,10 +82,10 @@ class ModuleRow:
 
 def rows(check: CoordinateCheck) -> list[ModuleRow]:
     """The table of slopes, a cell for each of `columns`."""
-    made = []
+    lines = []
     for name, members in collapsed((m.name, m) for m in check.modules).items():
         worst = _worst(members)
-        made.append(
+        lines.append(
             ModuleRow(
                 name=name,
                 role=str(worst.role or ""),
@@ -94,7 +94,7 @@ def rows(check: CoordinateCheck) -> list[ModuleRow]:
                 reason=worst.worst.reason if worst.answer != "pass" else "",
             )
         )
-    return made
+    return lines
 
 
 def legend(check: CoordinateCheck, threshold: float) -> list[str]:
@@ -174,7 +174,7 @@ def _panel(ax: Axes, check: CoordinateCheck, name: str, module: ModuleCheck) -> 
     ax.set_title(
         f"{name}\n{module.answer}{reason}",
         fontsize=6.5,
-        color=INKS[module.answer],
+        color=ANSWER_COLORS[module.answer],
         parse_math=False,
     )
 
@@ -186,12 +186,12 @@ def _look(quantity: str, step: int, check: CoordinateCheck) -> dict[str, Any]:
     if quantity == "direct":
         return {"color": RED, "linestyle": DOTTED, "linewidth": 1.4}
     alpha = 1.0 if step == check.steps else 0.45
-    return {"color": LINE, "alpha": alpha, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+    return {"color": LINE_COLOR, "alpha": alpha, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
 
 
-def scales(console: Console, found: Sequence[OperandScale]) -> None:
+def scales(console: Console, operands: Sequence[OperandScale]) -> None:
     """RMS of every operand at the start and the end, and what FP8 would lose of it at the end."""
-    columns, rows = scale_table(found)
+    columns, rows = scale_table(operands)
     shown = table("Operands of the matrix products", columns, left=2)
     for product, operand, *cells in rows:
         if operand == OPERANDS[0]:
@@ -199,22 +199,22 @@ def scales(console: Console, found: Sequence[OperandScale]) -> None:
         shown.add_row(product, operand, *cells)
     shown.columns[0].no_wrap = True
     console.print(shown)
-    console.print(SHARES, highlight=False, soft_wrap=True)
+    console.print(SCALES_NOTE, highlight=False, soft_wrap=True)
 
 
-SHARES = (
+SCALES_NOTE = (
     "Shares of entries that the format would make 0, and that are beyond its largest number, "
     "at the last step; of several layers the largest, and the range of the RMS."
 )
 
 
-def scale_table(found: Sequence[OperandScale]) -> tuple[list[str], list[list[str]]]:
+def scale_table(operands: Sequence[OperandScale]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the table of scales, a row an operand of products alike."""
-    last = max(scale.step for scale in found)
+    last = max(scale.step for scale in operands)
     columns = ["product", "operand", "RMS at init", f"RMS, step {last}"]
     columns += ["E4M3 to 0", "E4M3 over", "E5M2 to 0", "E5M2 over"]
     rows = []
-    for product, members in collapsed((s.product, s) for s in found).items():
+    for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:
             own = [s for s in members if s.operand == operand]
             if own:
@@ -239,18 +239,18 @@ def _range(values: Sequence[float]) -> str:
 
 
 @rc_context(STYLE)
-def scale_figure(found: Sequence[OperandScale]) -> Figure:
+def scale_figure(operands: Sequence[OperandScale]) -> Figure:
     """RMS of inputs, weights and gradients, a row a product: hollow at the start, full at the end.
 
     As Figure 3 of the u-muP paper; lines mark the ranges of E4M3 and E5M2.
     """
-    products = list(dict.fromkeys(scale.product for scale in found))
-    last = max(scale.step for scale in found)
+    products = list(dict.fromkeys(scale.product for scale in operands))
+    last = max(scale.step for scale in operands)
     height = 1.3 + 0.16 * len(products)
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels = figure.subplots(1, 3, sharex=True, sharey=True)
     for ax, operand in zip(panels, OPERANDS, strict=True):
-        own = {(s.product, s.step): s.rms for s in found if s.operand == operand}
+        own = {(s.product, s.step): s.rms for s in operands if s.operand == operand}
         _operand_panel(ax, products, own, last)
         ax.set_title({"gradient": "gradient of the output"}.get(operand, operand))
     panels[0].set_yticks(range(len(products)), products, fontsize=6.5)
@@ -258,7 +258,7 @@ def scale_figure(found: Sequence[OperandScale]) -> Figure:
     panels[1].set_xlabel("RMS, log2")
     handles = [
         Line2D([], [], label="initialization", **_dot("white")),
-        Line2D([], [], label=f"step {last}", **_dot(LINE)),
+        Line2D([], [], label=f"step {last}", **_dot(LINE_COLOR)),
         Line2D([], [], label="range of E4M3", color=RED, linestyle=DASHED),
         Line2D([], [], label="of E5M2", color=FAINT, linestyle=DOTTED),
     ]
@@ -274,8 +274,8 @@ def _operand_panel(
             ax.axvline(math.log2(edge), color=color, linestyle=style, linewidth=0.8)
     for row, product in enumerate(products):
         ends = [_log(own.get((product, step), math.nan)) for step in (0, last)]
-        ax.plot(ends, [row, row], color=LINE, linewidth=1.0)
-        for value, face in zip(ends, ("white", LINE), strict=True):
+        ax.plot(ends, [row, row], color=LINE_COLOR, linewidth=1.0)
+        for value, face in zip(ends, ("white", LINE_COLOR), strict=True):
             ax.plot([value], [row], **_dot(face))
 
 
@@ -284,17 +284,17 @@ def _log(value: float) -> float:
 
 
 def _dot(face: str) -> dict[str, Any]:
-    look = {"marker": "o", "markersize": 4, "linestyle": "none", "color": LINE}
+    look = {"marker": "o", "markersize": 4, "linestyle": "none", "color": LINE_COLOR}
     return {**look, "markerfacecolor": face}
 
 
-def rules(console: Console, found: Sequence[RuleRow]) -> None:
+def rules(console: Console, rows: Sequence[RuleRow]) -> None:
     """The RMS by which a step at eta = 1 moves a layer, by rule and shape."""
-    shapes = list(found[0].changes)
+    shapes = list(rows[0].changes)
     heads = [f"{out}x{into}" for out, into in shapes]
     columns = ["rule", "updates", *heads, "spread", "constant"]
     shown = table("RMS of the change by rule and shape (out x in)", columns, left=2)
-    for row in found:
+    for row in rows:
         cells = [f"{row.changes[shape]:.3g}" for shape in shapes]
         answer = "[green]yes[/]" if row.keeps else "[red]no[/]"
         shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)

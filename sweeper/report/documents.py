@@ -25,8 +25,8 @@ def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[s
     value, low, high = (scale * number((estimate or {}).get(k)) for k in ("value", "low", "high"))
     if not math.isfinite(value):
         return None
-    known = math.isfinite(low) or math.isfinite(high)
-    span = f"{form.format(low)} to {form.format(high)}" if known else "no interval"
+    has_interval = math.isfinite(low) or math.isfinite(high)
+    span = f"{form.format(low)} to {form.format(high)}" if has_interval else "no interval"
     return {"value": form.format(value), "range": span}
 
 
@@ -52,5 +52,5 @@ def is_curve_of(size: Document, curve: Document) -> bool:
 
 def axis_verdict(validation: Document, axis: str) -> Document:
     """The verdict over `axis`, empty when there is none."""
-    found = [v for v in validation.get("axes") or () if v.get("axis") == axis]
-    return found[0] if found else {}
+    verdicts = [v for v in validation.get("axes") or () if v.get("axis") == axis]
+    return verdicts[0] if verdicts else {}

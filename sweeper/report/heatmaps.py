@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sweeper.report.documents import Document, number
-from sweeper.report.plots import FAINT, INK, LOSS, STRIP, STYLE, WIDTH
+from sweeper.report.plots import FAINT, INK, LOSS_LABEL, STRIP, STYLE, WIDTH
 from sweeper.search.coupling import row_optima
 
 Losses = list[list[float]]
@@ -52,15 +52,15 @@ def pairs_figure(search: Document) -> Figure:
     if grids:
         shown = ScalarMappable(scale, COLORS)
         bar = figure.colorbar(shown, ax=panels[: len(grids)], shrink=0.8 / rows, extend="max")
-        bar.set_label(LOSS)
+        bar.set_label(LOSS_LABEL)
     _legend(figure, [losses for _, losses in grids])
     return figure
 
 
 def _losses(grid: Document) -> Losses:
     """A grid's losses; what failed counts as diverged."""
-    found = [[number(loss) for loss in row] for row in grid["losses"]]
-    return [[math.inf if math.isnan(loss) else loss for loss in row] for row in found]
+    rows = [[number(loss) for loss in row] for row in grid["losses"]]
+    return [[math.inf if math.isnan(loss) else loss for loss in row] for row in rows]
 
 
 def _scale(every: Sequence[Losses]) -> Normalize:

@@ -51,12 +51,12 @@ class Ledgers:
         return self.read[path]
 
 
-def outcome(result: Result) -> str:
+def result_line(result: Result) -> str:
     """A ledger's line for a result: another outcome of the same trial is another line."""
     return f"{result.key} {result.status} {result.steps} {result.finished_at!r}"
 
 
-def steps_of(result: Result) -> list[tuple[int, float]]:
+def loss_curve(result: Result) -> list[tuple[int, float]]:
     """The curve as (steps done, mean training loss in nats over the stretch that ends there)."""
     count = len(result.curve)
     if not count:
@@ -66,26 +66,26 @@ def steps_of(result: Result) -> list[tuple[int, float]]:
     return list(zip(ends, result.curve, strict=True))
 
 
-def answers(target: Path) -> dict[str, str]:
+def axis_verdicts(target: Path) -> dict[str, str]:
     """The verdict of every axis that was validated in the folder `target`; empty when none."""
-    found: dict[str, str] = {}
+    verdicts: dict[str, str] = {}
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         for axis in read_json(target / "validation.json").get("axes") or ():
-            found[str(axis["axis"])] = str(axis["answer"])
-    return found
+            verdicts[str(axis["axis"])] = str(axis["answer"])
+    return verdicts
 
 
-def planned(target: Path) -> str:
+def plan_line(target: Path) -> str:
     """A ledger's line for the plan in the folder `target`: another plan or verdict is another.
 
     OSError or ValueError when there is no plan that can be read.
     """
     numbers = dict(read_json(target / "plan.json"))
     numbers.pop("source", None)  # when and by which command it was made
-    return f"plan {target.name} {digest([numbers, answers(target)])}"
+    return f"plan {target.name} {digest([numbers, axis_verdicts(target)])}"
 
 
-def own_folder(folder: Path, name: str) -> Path:
+def log_folder(folder: Path, name: str) -> Path:
     """The folder of a log within the study's, made where it is not there yet."""
     private_folder(folder / name)
     return folder / name

@@ -20,7 +20,7 @@ from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, wr
 from sweeper.report import sections
 from sweeper.report.documents import Document, interval, ladder_curves, number
 from sweeper.report.heatmaps import pairs_figure
-from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
+from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.study import Study
 from sweeper.transfer.ladder import label_size
 from sweeper.trial import Status
@@ -120,11 +120,11 @@ def write_report(folder: Path) -> Path:
     written; an older report is then untouched.
     """
     path = folder / "report.html"
-    found, page = _rendered(folder)
+    documents, page = _rendered(folder)
     write_atomically(path, page)
-    search = found.search
-    for name, figure in (("cost", cost_figure), ("lines", lines_figure)):
-        if search.get("cost_curve" if name == "cost" else name):
+    search = documents.search
+    for name, figure in (("best_loss", best_loss_figure), ("lines", lines_figure)):
+        if search.get("best_loss_curve" if name == "best_loss" else name):
             private_folder(folder / "figures")
             save(figure(search), folder / "figures" / name)
     return path
@@ -137,47 +137,47 @@ def render(folder: Path) -> str:
 
 def _rendered(folder: Path) -> tuple[Documents, str]:
     """The page, and the documents that are on it."""
-    found = Documents.read(folder)
+    documents = Documents.read(folder)
     try:
-        return found, _page(found)
+        return documents, _page(documents)
     except MALFORMED_ERRORS:
-        found = found.sound()
-        return found, _page(found)
+        documents = documents.sound()
+        return documents, _page(documents)
 
 
-def _shows(found: Documents) -> bool:
+def _shows(documents: Documents) -> bool:
     """Whether a page can be made."""
     try:
-        _page(found)
+        _page(documents)
     except MALFORMED_ERRORS:
         return False
     return True
 
 
-def _page(found: Documents) -> str:
+def _page(documents: Documents) -> str:
     """The page of these documents."""
-    search, names, diagnoses = found.search, _Names(), sections.diagnoses(found.diagnoses)
+    search, names, diagnoses = documents.search, _Names(), sections.diagnoses(documents.diagnoses)
     failed = any(one["answer"] == "fails" for one in diagnoses)
     environment = _environment()
     script = environment.get_template("report.js").render()
-    has_cost, has_lines = bool(search.get("cost_curve")), bool(search.get("lines"))
+    has_best, has_lines = bool(search.get("best_loss_curve")), bool(search.get("lines"))
     return environment.get_template("report.html.j2").render(
-        found=found,
+        documents=documents,
         search=search,
-        answer=_overall(found.targets) or "fails" * failed,
+        answer=_overall(documents.targets) or "fails" * failed,
         headlines=HEADLINES,
-        transfers=[_transfer(target, names) for target in found.targets],
+        transfers=[_transfer(target, names) for target in documents.targets],
         best=_best(search),
-        cost=Markup(svg(cost_figure(search), names.next())) if has_cost else "",
+        best_loss=Markup(svg(best_loss_figure(search), names.next())) if has_best else "",
         lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
         pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
-        commands=_commands(found),
+        commands=_commands(documents),
         diagnoses=diagnoses,
-        checks=sections.checks(found.check, names.next),
-        scales=sections.scales(found.scales, names.next),
+        checks=sections.checks(documents.check, names.next),
+        scales=sections.scales(documents.scales, names.next),
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        trials=[(found.counts.get(status, 0), status) for status in STATUSES],
+        trials=[(documents.counts.get(status, 0), status) for status in STATUSES],
     )
 
 
@@ -343,13 +343,16 @@ def _change(base: str, target: str) -> str:
 def _facts(record: Document | None) -> dict[str, str]:
     """A record as rows of text; nulls and the command are left out, what is nested is JSON."""
     hidden = {key for key, value in (record or {}).items() if value is None} | {"command"}
-    known = {key: value for key, value in (record or {}).items() if key not in hidden}
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in known.items()}
+    facts = {key: value for key, value in (record or {}).items() if key not in hidden}
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
 
 
-def _commands(found: Documents) -> list[str]:
+def _commands(documents: Documents) -> list[str]:
     """The commands behind the search and the plans, in order, each once."""
-    records = [found.search.get("provenance"), *(t.plan.get("source") for t in found.targets)]
+    records = [
+        documents.search.get("provenance"),
+        *(t.plan.get("source") for t in documents.targets),
+    ]
     return list(dict.fromkeys(str(r["command"]) for r in records if r and r.get("command")))
 
 
@@ -361,11 +364,15 @@ def _plain(value: object) -> str:
 
 def _environment() -> Environment:
     """Jinja with escaping on: names and notes come from files, and are no HTML."""
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("sweeper.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"loss": _plain, "facts": _facts, "short": lambda t: str(t).rpartition(".")[2]}
-    return found
+    environment.filters |= {
+        "loss": _plain,
+        "facts": _facts,
+        "short": lambda t: str(t).rpartition(".")[2],
+    }
+    return environment

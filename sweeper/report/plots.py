@@ -1,4 +1,4 @@
-"""Figures of a study: learning-rate curves over a ladder, the search's cost, and its lines."""
+"""Figures of a study: learning-rate curves over a ladder, the search's best loss, and its lines."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ STYLE: Any = {
 WIDTH = 6.5
 """Inches: the text of a page in a paper."""
 INK, FAINT, STRIP = "#222222", "#777777", "#f0f0f0"
-LINE = "#31688e"
+LINE_COLOR = "#31688e"
 MARKERS = "osDPXhdp"
 """One a size, so that curves can be told apart without colour; triangles mean off the scale."""
-LOSS = "training loss (nats)"
-NICE = [1, 2, 2.5, 5, 10]
+LOSS_LABEL = "training loss (nats)"
+TICK_STEPS = [1, 2, 2.5, 5, 10]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}
 STAR |= {"markeredgewidth": 0.6, "linestyle": "none"}
-TIP = "tip "
+TOOLTIP_PREFIX = "tip "
 """The id of a drawn point begins so, and goes on with what the page says when it is hovered."""
 STOPPED: dict[str, Any] = {"marker": "x", "markersize": 5, "color": FAINT, "linestyle": "none"}
 BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
@@ -91,7 +91,7 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
     ax.set_xlabel("learning rate log2 η" if along == "eta" else f"log2 {along}", parse_math=False)
-    ax.set_ylabel(LOSS)
+    ax.set_ylabel(LOSS_LABEL)
     answer = verdict.get("answer", "no verdict yet")
     words = axis.replace("_", " ")
     subject = "" if along == "eta" else f"of {along} "
@@ -105,17 +105,17 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
 
 
 @rc_context(STYLE)
-def cost_figure(search: Document) -> Figure:
+def best_loss_figure(search: Document) -> Figure:
     """The best loss found against the runs spent, with the search's phases."""
     figure, (ax,) = _panels(1, 1, 2.7)
-    points = _points(search.get("cost_curve"))
+    points = _points(search.get("best_loss_curve"))
     runs, losses = [run for run, _ in points], [_drawn(loss) for _, loss in points]
     # The first runs may be very bad; what matters is how the best one was reached.
     bottom, top = _limits([points], median, reach=8.0)
     ax.set(xlim=(0, max(runs, default=1.0) * 1.02), ylim=(bottom, top))
     _phases(ax, search.get("phase_ends") or {})
-    ax.step(runs, losses, where="post", color=LINE, linewidth=1.6)
-    ax.plot(runs[-1:], losses[-1:], "o", color=LINE, markersize=4)
+    ax.step(runs, losses, where="post", color=LINE_COLOR, linewidth=1.6)
+    ax.plot(runs[-1:], losses[-1:], "o", color=LINE_COLOR, markersize=4)
     steps = [
         after for before, after in pairwise([(0.0, math.nan), *points]) if after[1] != before[1]
     ]
@@ -123,9 +123,9 @@ def cost_figure(search: Document) -> Figure:
     best = losses[-1] if losses else math.nan
     if not math.isfinite(best):
         _nothing(ax)
-    found = f"{best:.4f} nats after {runs[-1]:.0f} runs" if math.isfinite(best) else "none"
-    ax.set(xlabel="runs spent", ylabel=f"best {LOSS}")
-    ax.set_title(f"Best loss so far: {found}")
+    best_words = f"{best:.4f} nats after {runs[-1]:.0f} runs" if math.isfinite(best) else "none"
+    ax.set(xlabel="runs spent", ylabel=f"best {LOSS_LABEL}")
+    ax.set_title(f"Best loss so far: {best_words}")
     return figure
 
 
@@ -142,9 +142,9 @@ def lines_figure(search: Document) -> Figure:
         _line(ax, line, points, top, (search.get("space_log2") or {}).get(line["name"]) or {})
     for ax in panels[max(1, len(lines)) :]:
         ax.remove()
-    figure.supylabel(LOSS, fontsize=9)
+    figure.supylabel(LOSS_LABEL, fontsize=9)
     figure.supxlabel("hyperparameter, log2", fontsize=9)
-    handles = [_key("optimum", color=LINE, **STAR)]
+    handles = [_key("optimum", color=LINE_COLOR, **STAR)]
     handles.append(_key("default", color=FAINT, linestyle=DOTTED))
     stopped = {
         (i, float(x)) for i, line in enumerate(lines) for x in line.get("stopped_log2") or ()
@@ -160,7 +160,7 @@ def lines_figure(search: Document) -> Figure:
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     """Write `figure` as PNG and as SVG to `path` plus the suffix, each file atomically."""
     image, drawing = BytesIO(), BytesIO()
-    for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TIP)):
+    for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TOOLTIP_PREFIX)):
         tip.remove()
     figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
     figure.savefig(drawing, format="svg", metadata={"Date": None})
@@ -183,7 +183,9 @@ def svg(figure: Figure, name: str = "figure") -> str:
     text = text[text.index("<svg") :]
     # A style element would reach out of the drawing and into the page.
     text = re.sub("<style.*?</style>", "", text, count=1, flags=re.DOTALL)
-    text = re.sub(rf'<g id="{TIP}([^"]*)">', r'<g class="tip"><title>\g<1></title>', text)
+    text = re.sub(
+        rf'<g id="{TOOLTIP_PREFIX}([^"]*)">', r'<g class="tip"><title>\g<1></title>', text
+    )
     text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
     return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
@@ -240,7 +242,7 @@ def _scale(ax: Axes, curves: Sequence[Points], typical: Callable[[list[float]], 
     ax.set_yticks(
         [
             tick
-            for tick in MaxNLocator(6, steps=NICE).tick_values(bottom, top)
+            for tick in MaxNLocator(6, steps=TICK_STEPS).tick_values(bottom, top)
             if bottom < tick < top
         ]
     )
@@ -293,7 +295,7 @@ def _tips(ax: Axes, points: Points, top: float, what: str, **kinds: Any) -> None
     middle, stopped = (top + ax.get_ylim()[1]) / 2, kinds.get("stopped") or ()
     for x, y in points:
         said = f"{y:.4f} nats" if math.isfinite(y) else "diverged or failed"
-        text = f"{TIP}{what} {x:g}: {'stopped early' if x in stopped else said}"
+        text = f"{TOOLTIP_PREFIX}{what} {x:g}: {'stopped early' if x in stopped else said}"
         place = (x, y) if y <= top else (x + kinds.get("aside", 0.0), middle)
         if math.isfinite(place[1]):
             ax.plot(*place, "o", markersize=9, alpha=0.0, zorder=9, gid=text)
@@ -324,10 +326,10 @@ def _optimum(ax: Axes, size: Document, color: Any) -> str:
     loss = number((size.get("loss") or {}).get("value"))
     if not (math.isfinite(value) and math.isfinite(loss)):
         return "none"
-    known = math.isfinite(low) and math.isfinite(high)
-    bar = [[max(0.0, value - low)], [max(0.0, high - value)]] if known else None
+    has_interval = math.isfinite(low) and math.isfinite(high)
+    bar = [[max(0.0, value - low)], [max(0.0, high - value)]] if has_interval else None
     ax.errorbar(value, loss, xerr=bar, color=color, ecolor=INK, capsize=3.5, zorder=5, **STAR)
-    if not known:
+    if not has_interval:
         return f"{value:.2f}"
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
@@ -339,15 +341,15 @@ def _line(ax: Axes, line: Document, points: Points, top: float, space: Document)
         ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     _strip(ax, top)
     stopped = {number(value) for value in line.get("stopped_log2") or ()}
-    _curve(ax, [(x, y) for x, y in points if x not in stopped], top, LINE, "o")
+    _curve(ax, [(x, y) for x, y in points if x not in stopped], top, LINE_COLOR, "o")
     for x in stopped:
         ax.plot(x, (top + ax.get_ylim()[1]) / 2, zorder=4, **STOPPED)
     _tips(ax, points, top, f"{line['name']}, log2", stopped=stopped)
     best, loss = number(line.get("optimum_log2")), number(line.get("objective"))
-    found = math.isfinite(best) and math.isfinite(loss)
-    if found:
-        ax.plot(best, loss, color=LINE, zorder=5, **STAR)
-    title = f"{_short(line['name'])}\n" + (f"optimum {best:.4g}" if found else "no optimum")
+    has_optimum = math.isfinite(best) and math.isfinite(loss)
+    if has_optimum:
+        ax.plot(best, loss, color=LINE_COLOR, zorder=5, **STAR)
+    title = f"{_short(line['name'])}\n" + (f"optimum {best:.4g}" if has_optimum else "no optimum")
     ax.set_title(title, fontsize=8, parse_math=False)
 
 

@@ -97,14 +97,14 @@ class SweepProgress:
         """Write the jobs, too, from here on."""
         self._states = states
 
-    def proposed(self, known: int, missing: Sequence[Trial]) -> None:
+    def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """A new batch: what is known, and what will be trained now."""
         phase = missing[0].phase
         snapshot = self.snapshot
-        snapshot.done, snapshot.total = known, max(self.planned, known + len(missing))
+        snapshot.done, snapshot.total = finished, max(self.planned, finished + len(missing))
         work = [self.work(trial) for trial in missing]
         self._mean_work = sum(work) / len(work)
-        later = max(0, snapshot.total - known - len(missing))
+        later = max(0, snapshot.total - finished - len(missing))
         self.work_left, self._partial = sum(work) + later * self._mean_work, 0.0
         if phase != snapshot.phase:
             snapshot.phase = phase

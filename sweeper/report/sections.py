@@ -86,7 +86,7 @@ def _check(record: Document, axis: Document, name: str) -> Section:
     return {
         "axis": found.axis,
         "answer": found.answer,
-        "todo": show.TODO if found.answer == "cannot say" else "",
+        "todo": show.SETTLE_ADVICE if found.answer == "cannot say" else "",
         "runs": f"{rule['seeds']} runs a size, each of {rule['steps']} steps on one batch of "
         f"{rule['batch']}, at {number(rule['share']):g} times η; log2 η is {eta:g}",
         "sizes": ", ".join(map(str, found.sizes)),
@@ -112,7 +112,7 @@ def _scales(records: Sequence[Document], name: str) -> Section:
     return {
         "columns": columns,
         "rows": rows,
-        "note": show.SHARES,
+        "note": show.SCALES_NOTE,
         "figure": Markup(svg(show.scale_figure(found), name)),
     }
 

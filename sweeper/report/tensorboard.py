@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import ConfigError
-from sweeper.report.ledger import Ledgers, answers, outcome, own_folder, planned, steps_of
+from sweeper.report.ledger import (
+    Ledgers,
+    axis_verdicts,
+    log_folder,
+    loss_curve,
+    plan_line,
+    result_line,
+)
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -35,13 +42,13 @@ class TensorBoard:
 
     def log(self, folder: Path, result: Result) -> None:
         """The trial's curve over steps, its outcome at the last step, its hyperparameters."""
-        home = own_folder(folder, "tensorboard")
+        home = log_folder(folder, "tensorboard")
         ledger = self._ledgers.at(home / "logged")
-        if (line := outcome(result)) in ledger:
+        if (line := result_line(result)) in ledger:
             return
         trial = result.trial
         hps = dict(trial.hps) | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
-        scalars = [(step, {"loss": loss}) for step, loss in steps_of(result)]
+        scalars = [(step, {"loss": loss}) for step, loss in loss_curve(result)]
         last = {"objective": result.objective, "heldout": result.heldout, "seconds": result.seconds}
         scalars.append((result.steps, last))
         for old in home.glob(f"*/{trial.key}"):
@@ -53,13 +60,13 @@ class TensorBoard:
 
     def plan(self, folder: Path, target: Path) -> None:
         """The plan, and the verdict when there is one, as texts."""
-        home = own_folder(folder, "tensorboard")
+        home = log_folder(folder, "tensorboard")
         ledger = self._ledgers.at(home / "logged")
-        if (line := planned(target)) in ledger:
+        if (line := plan_line(target)) in ledger:
             return
         place = home / "plan" / target.name
         shutil.rmtree(place, ignore_errors=True)
-        texts = {f"transfer over {axis}": answer for axis, answer in answers(target).items()}
+        texts = {f"transfer over {axis}": answer for axis, answer in axis_verdicts(target).items()}
         rows = (target / "plan.json").read_text().splitlines()
         texts["plan"] = "\n".join(f"    {row}" for row in rows)  # as code, to Markdown
         _write(place, (target / "plan.json").stat().st_mtime, {}, [], texts)
@@ -98,8 +105,8 @@ def _scalars(values: Mapping[str, float]) -> Any:
     """A summary of numbers; NaN means that there is none."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    known = {name: value for name, value in values.items() if not math.isnan(value)}
-    return Summary(value=[Summary.Value(tag=t, simple_value=v) for t, v in known.items()])
+    finite = {name: value for name, value in values.items() if not math.isnan(value)}
+    return Summary(value=[Summary.Value(tag=t, simple_value=v) for t, v in finite.items()])
 
 
 def _hyperparameters(hps: Mapping[str, float], when: float) -> Any:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.files import read_json
-from sweeper.report.ledger import Ledger, Ledgers, answers, outcome, own_folder, planned, steps_of
+from sweeper.report.ledger import (
+    Ledger,
+    Ledgers,
+    axis_verdicts,
+    log_folder,
+    loss_curve,
+    plan_line,
+    result_line,
+)
 from sweeper.trial import Result, digest
 
 if TYPE_CHECKING:
@@ -79,7 +87,7 @@ class WandB:
         """A run with the trial's curve over steps, its configuration, and the outcome."""
 
         def fill(run: wandb.Run) -> None:
-            for step, loss in steps_of(result):
+            for step, loss in loss_curve(result):
                 run.log({"loss": loss}, step=step)
             names = ("objective", "heldout", "status", "seconds", "steps", "error", "device")
             run.summary.update({name: getattr(result, name) for name in names})
@@ -96,7 +104,7 @@ class WandB:
         }
         kind, name = trial.phase or "trial", f"w{trial.width}-d{trial.depth}-{trial.key[:8]}"
         about = {"name": name, "job_type": kind, "config": config}
-        return self._once(folder, trial.key, outcome(result), about, fill)
+        return self._once(folder, trial.key, result_line(result), about, fill)
 
     def plan(self, folder: Path, target: Path) -> str | None:
         """A run with the plan as an artifact, and the verdict when there is one."""
@@ -104,8 +112,8 @@ class WandB:
             return None
         import wandb
 
-        made = read_json(target / "plan.json")
-        verdict = answers(target)
+        plan_document = read_json(target / "plan.json")
+        verdict = axis_verdicts(target)
         name = f"{folder.absolute().name}-{target.name}"
 
         def fill(run: wandb.Run) -> None:
@@ -116,8 +124,12 @@ class WandB:
             run.log_artifact(artifact)
             run.summary.update({f"transfer over {axis}": said for axis, said in verdict.items()})
 
-        about = {"name": target.name, "job_type": "plan", "config": {"hps": made.get("hps") or {}}}
-        return self._once(folder, f"plan {target.name}", planned(target), about, fill)
+        about = {
+            "name": target.name,
+            "job_type": "plan",
+            "config": {"hps": plan_document.get("hps") or {}},
+        }
+        return self._once(folder, f"plan {target.name}", plan_line(target), about, fill)
 
     def _once(
         self, folder: Path, what: str, line: str, about: Mapping[str, Any], fill: Fill
@@ -127,7 +139,7 @@ class WandB:
             return None
         run_id = digest([folder.absolute().name, what])[:32]
         about = {**about, "id": run_id, "group": folder.absolute().name}
-        ledger, said = self._session.ledgers.at(own_folder(folder, "wandb") / "logged"), None
+        ledger, said = self._session.ledgers.at(log_folder(folder, "wandb") / "logged"), None
         if self._entry(line) in ledger:
             return None
         if not self._offline():

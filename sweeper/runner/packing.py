@@ -38,10 +38,10 @@ def measure_here(
         part = Pack(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
-    known = _MEASURED.get(key)
-    if known is None or not known.covers(len(trials)):
-        known = _MEASURED[key] = measure_pack_size(Pack(trials=trials, corpus=corpus), device)
-    return known.size, known.seconds
+    measured = _MEASURED.get(key)
+    if measured is None or not measured.covers(len(trials)):
+        measured = _MEASURED[key] = measure_pack_size(Pack(trials=trials, corpus=corpus), device)
+    return measured.size, measured.seconds
 
 
 def _key(trial: Trial, device: str, layout: int) -> str:
@@ -121,12 +121,12 @@ class PackSizes:
         Measured once for a specification, and for more trials again.
         """
         key = _key(trials[0], self.device, layout)
-        known = _MEASURED.get(key)
-        if known is None or not known.covers(len(trials)):
+        measured = _MEASURED.get(key)
+        if measured is None or not measured.covers(len(trials)):
             [answer] = executor.call([self._task(trials)], layout)
-            if (known := _read(answer)) is not None:
-                _MEASURED[key] = known
-        return known
+            if (measured := _read(answer)) is not None:
+                _MEASURED[key] = measured
+        return measured
 
     def _task(self, trials: Sequence[Trial]) -> MeasurePack:
         return MeasurePack(pack=Pack(trials=tuple(trials), corpus=self.corpus), device=self.device)

@@ -134,7 +134,7 @@ class Grid2D:
             seeds=self.seeds,
             runs=len(history.results),
             notes=(self._note(space, history, best), *pruned_notes(history)),
-            cost_curve=running_best(result.objective for result in history.results),
+            best_loss_curve=running_best(result.objective for result in history.results),
             phase_ends=phase_ends(history),
         )
 

@@ -201,7 +201,7 @@ class IndependentSearch:
             lines=tuple(lines),
             combination=combination,
             notes=tuple(notes),
-            cost_curve=running_best(r.objective for r in history.results),
+            best_loss_curve=running_best(r.objective for r in history.results),
             phase_ends=phase_ends(history),
         )
 

@@ -67,6 +67,6 @@ class LearningRateLine:
             runs=len(objectives),
             lines=(line,) if line else (),
             notes=(*line_notes([line] if line else []), *pruned_notes(history)),
-            cost_curve=running_best(objectives),
+            best_loss_curve=running_best(objectives),
             phase_ends={"eta": len(objectives)},
         )

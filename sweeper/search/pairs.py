@@ -172,7 +172,7 @@ class Pairs:
             lines=() if line is None else (line,),
             pairs=whole,
             notes=(*self._notes(line, whole, objective), *pruned_notes(history)),
-            cost_curve=running_best([result.objective for result in history.results]),
+            best_loss_curve=running_best([result.objective for result in history.results]),
             phase_ends=phase_ends(history),
         )
 

@@ -92,6 +92,6 @@ class RandomGrid:
             seeds=1,
             runs=len(objectives),
             notes=(*at_end, *pruned_notes(history)),
-            cost_curve=expected_best(objectives),
+            best_loss_curve=expected_best(objectives),
             phase_ends={"random": len(objectives)},
         )

@@ -155,9 +155,9 @@ class Conclusion:
 
     `best_log2` is complete: it has every hyperparameter. `runs` counts all trials so far.
 
-    `cost_curve` gives the best loss against trials spent: (trials, loss), for a random search the
-    expectation over the order of its trials, else in the order of its phases. `phase_ends` counts
-    the trials up to the end of each phase.
+    `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
+    the expectation over the order of its trials, else in the order of its phases. `phase_ends`
+    counts the trials up to the end of each phase.
     """
 
     best_log2: Log2Hps
@@ -167,7 +167,7 @@ class Conclusion:
     lines: tuple[LineResult, ...] = ()
     combination: Combination | None = None
     notes: tuple[str, ...] = ()
-    cost_curve: tuple[tuple[int, float], ...] = ()
+    best_loss_curve: tuple[tuple[int, float], ...] = ()
     phase_ends: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[PairGrid, ...] = ()
 

@@ -107,6 +107,6 @@ class TPE:
             seeds=1,
             runs=len(objectives),
             notes=tuple(pruned_notes(history)),
-            cost_curve=running_best(objectives),
+            best_loss_curve=running_best(objectives),
             phase_ends={"tpe": len(objectives)},
         )

@@ -1,4 +1,4 @@
-"""Which ablations apply to a setup, and that each is a configuration that can be trained."""
+"""Which ablations apply to a configuration, and that each can be trained."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_pack_size_is_measured_once_a_setup(
+def test_a_pack_size_is_measured_once_a_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "_MEASURED", {})

@@ -150,7 +150,7 @@ def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_study_that_has_hardly_begun(browser: Browser, tmp_path: Path, begun: bool) -> None:
-    search = samples.search(finished=False, lines=[], cost_curve=[], combination=None, runs=0)
+    search = samples.search(finished=False, lines=[], best_loss_curve=[], combination=None, runs=0)
     folder = samples.study(tmp_path / "new", search if begun else None)
     browser.problems.clear()
     browser.open(write_report(folder), 390)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.report.ledger import Ledger, planned, steps_of
+from sweeper.report.ledger import Ledger, loss_curve, plan_line
 from sweeper.report.log import JsonLines, NoLog, notice_of
 from sweeper.training.train import curve
 from sweeper.trial import Result, Trial
@@ -54,7 +54,7 @@ def test_a_line_cut_short_is_taken_off_and_what_was_whole_stays(tmp_path: Path) 
 @given(st.lists(st.floats(0, 9, width=16), min_size=1, max_size=350))
 def test_a_curve_s_points_lie_where_their_stretches_end(losses: list[float]) -> None:
     means = tuple(curve(np.array(losses)))
-    points = steps_of(
+    points = loss_curve(
         Result(trial=TRIAL, status="complete", objective=1.0, curve=means, steps=len(losses))
     )
     assert points[-1][0] == len(losses) and tuple(loss for _, loss in points) == means
@@ -64,7 +64,7 @@ def test_a_curve_s_points_lie_where_their_stretches_end(losses: list[float]) -> 
 
 
 def test_no_curve_no_points() -> None:
-    assert steps_of(Result(trial=TRIAL, status="failed", objective=math.nan)) == []
+    assert loss_curve(Result(trial=TRIAL, status="failed", objective=math.nan)) == []
 
 
 def test_a_failure_is_told_and_a_sentence_passed_on() -> None:
@@ -77,11 +77,11 @@ def test_a_failure_is_told_and_a_sentence_passed_on() -> None:
 
 def test_a_plan_is_another_by_its_numbers_and_its_verdict_alone(tmp_path: Path) -> None:
     target = samples.study(tmp_path / "a", w64=None) / "transfer" / "w64-d2"
-    lines = [planned(target)]
+    lines = [plan_line(target)]
     made = samples.plan(64)
     for change in ({"source": {"date": "later"}}, {"hps": {"eta": 9.0}}):
         samples.write(target / "plan.json", made | change)
-        lines.append(planned(target))
+        lines.append(plan_line(target))
     samples.write(target / "validation.json", samples.validation())
-    lines.append(planned(target))
+    lines.append(plan_line(target))
     assert lines[0] == lines[1] and len(set(lines)) == 3

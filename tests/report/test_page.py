@@ -178,7 +178,7 @@ def test_a_doubt_says_what_would_settle_it(tmp_path, no_layout):
 
 
 def test_all_runs_diverged(tmp_path, no_layout):
-    search = samples.search(objective=float("inf"), lines=[], combination=None, cost_curve=[])
+    search = samples.search(objective=float("inf"), lines=[], combination=None, best_loss_curve=[])
     folder = samples.study(tmp_path / "demo", search, w64=samples.diverged_validation())
     page = Page(render(folder))
     assert "every run diverged" in page.text
@@ -229,8 +229,10 @@ def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_pat
     folder = samples.study(tmp_path / "demo", samples.search())
     write_report(folder)
     names = {path.name for path in (folder / "figures").iterdir()}
-    assert names == {"cost.png", "cost.svg", "lines.png", "lines.svg"}
-    assert not any("tip " in (folder / f"figures/{n}.svg").read_text() for n in ("cost", "lines"))
+    assert names == {"best_loss.png", "best_loss.svg", "lines.png", "lines.svg"}
+    assert not any(
+        "tip " in (folder / f"figures/{n}.svg").read_text() for n in ("best_loss", "lines")
+    )
     assert "alpha_residual" in (folder / "figures/lines.svg").read_text()
 
 
@@ -263,7 +265,7 @@ def test_everything_from_files_is_escaped(tmp_path, no_layout):
     ("name", "wrong"),
     [
         ("search.json", lambda found: found | {"lines": 1.5}),
-        ("search.json", lambda found: found | {"cost_curve": [{}]}),
+        ("search.json", lambda found: found | {"best_loss_curve": [{}]}),
         ("search.json", lambda found: found | {"space_log2": {"eta": True}}),
         ("search.json", lambda found: found | {"notes": 3.5}),
         ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
@@ -291,7 +293,7 @@ def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
     searched = name != "search.json"
     assert ("Best loss" in text) == searched
     drawn = {path.name for path in folder.rglob("*.svg")}
-    assert drawn == ({"cost.svg", "lines.svg"} if searched else set())
+    assert drawn == ({"best_loss.svg", "lines.svg"} if searched else set())
 
 
 def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path, no_layout):

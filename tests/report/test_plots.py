@@ -10,7 +10,7 @@ import matplotlib as mpl
 import pytest
 
 from sweeper.report.documents import ladder_curves, number
-from sweeper.report.plots import cost_figure, learning_rate_figure, lines_figure, save, svg
+from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure, save, svg
 from sweeper.trial import encode
 
 from . import samples
@@ -129,9 +129,9 @@ def test_learning_rate_figure_draws_whatever_there_is(validation):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"cost_curve": [], "phase_ends": {}, "lines": []},
-        {"cost_curve": [[1, "inf"], [2, "inf"]], "phase_ends": {"eta": 2}},
-        {"cost_curve": [[1, "inf"], [2, 3.5]], "phase_ends": {}},
+        {"best_loss_curve": [], "phase_ends": {}, "lines": []},
+        {"best_loss_curve": [[1, "inf"], [2, "inf"]], "phase_ends": {"eta": 2}},
+        {"best_loss_curve": [[1, "inf"], [2, 3.5]], "phase_ends": {}},
         {
             "lines": [
                 {"name": "eta", "points_log2": [[1, "inf"]], "optimum_log2": 1, "objective": "inf"}
@@ -148,17 +148,17 @@ def test_learning_rate_figure_draws_whatever_there_is(validation):
 )
 def test_search_figures_draw_whatever_there_is(changes):
     search = samples.search(**changes)
-    assert svg(cost_figure(search)).startswith("<svg")
+    assert svg(best_loss_figure(search)).startswith("<svg")
     assert svg(lines_figure(search)).startswith("<svg")
 
 
 def test_search_figures_of_nothing():
-    assert "no finite loss" in texts(cost_figure({}))
+    assert "no finite loss" in texts(best_loss_figure({}))
     assert "no finite loss" in texts(lines_figure({}))
 
 
-def test_cost_figure_says_the_best_and_names_the_phases():
-    words = texts(cost_figure(samples.search()))
+def test_best_loss_figure_says_the_best_and_names_the_phases():
+    words = texts(best_loss_figure(samples.search()))
     assert "Best loss so far: 3.4120 nats after 60 runs" in words
     assert {"eta", "lines", "combine"} <= set(words)
 
@@ -177,12 +177,12 @@ def test_names_are_text_and_neither_markup_nor_math():
     search["lines"][0]["name"] = name
     search["phase_ends"] = {name: 60}
     assert name in texts(lines_figure(encode(search)))
-    assert name in texts(cost_figure(search))
+    assert name in texts(best_loss_figure(search))
     assert "<script" not in svg(lines_figure(encode(search)))
 
 
 def test_svg_is_the_same_every_time_and_fits_its_box():
-    first, second = (svg(cost_figure(samples.search())) for _ in range(2))
+    first, second = (svg(best_loss_figure(samples.search())) for _ in range(2))
     assert first == second
     tag = first[: first.index(">")]
     assert "viewBox" in tag
@@ -191,7 +191,7 @@ def test_svg_is_the_same_every_time_and_fits_its_box():
 
 
 def test_svg_ids_bear_the_name_and_are_all_defined():
-    text = svg(cost_figure(samples.search()), "cost")
+    text = svg(best_loss_figure(samples.search()), "cost")
     ids = re.findall(r'\sid="([^"]*)"', text)
     used = re.findall(r'(?:href="#|url\(#)([^")]*)', text)
     assert all(found.startswith("cost-") for found in ids)
@@ -201,7 +201,7 @@ def test_svg_ids_bear_the_name_and_are_all_defined():
 
 
 def test_save_writes_png_and_svg_beside_each_other(tmp_path):
-    png, vector = save(cost_figure(samples.search()), tmp_path / "w1.5-cost")
+    png, vector = save(best_loss_figure(samples.search()), tmp_path / "w1.5-cost")
     assert (png.name, vector.name) == ("w1.5-cost.png", "w1.5-cost.svg")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "Best loss so far" in vector.read_text()

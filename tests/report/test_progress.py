@@ -34,9 +34,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 def trials(count: int, phase: str = "eta", width: int = 1) -> list[Trial]:
-    setup = {"model": {"width": width, "depth": 1}}
+    tree = {"model": {"width": width, "depth": 1}}
     return [
-        Trial(spec=spec_of(setup), log2_hps={"eta": 1.0}, seed=i, phase=phase) for i in range(count)
+        Trial(spec=spec_of(tree), log2_hps={"eta": 1.0}, seed=i, phase=phase) for i in range(count)
     ]
 
 

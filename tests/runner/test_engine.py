@@ -44,7 +44,9 @@ def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result]
     return list(sweep.run(Inline(), **options).values()), sweep.work_done
 
 
-def test_packs_hold_trials_of_one_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packs_hold_trials_of_one_specification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(tasks, "train", stand_in(sizes))
     trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]

@@ -93,12 +93,15 @@ def assert_sound(found: Conclusion, space: Space, history: History) -> None:
     if math.isfinite(found.objective):
         measured = [r.objective for r in history.results if math.isfinite(r.objective)]
         assert min(measured) - 1e-9 <= found.objective <= max(measured) + 1e-9
-    runs, losses = [n for n, _ in found.cost_curve], [loss for _, loss in found.cost_curve]
+    runs, losses = (
+        [n for n, _ in found.best_loss_curve],
+        [loss for _, loss in found.best_loss_curve],
+    )
     assert runs == list(range(1, len(runs) + 1)) and len(runs) in (0, found.runs)
     assert all(after <= before + 1e-9 for before, after in pairwise(losses))
     ends = list(found.phase_ends.values())
     assert ends == sorted(ends) and ends[-1] == found.runs
-    json.dumps(encode({"best": found.best_log2, "cost": found.cost_curve}), allow_nan=False)
+    json.dumps(encode({"best": found.best_log2, "cost": found.best_loss_curve}), allow_nan=False)
 
 
 @pytest.mark.parametrize(("ranges", "kind"), CASES)

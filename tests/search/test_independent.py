@@ -140,7 +140,7 @@ def test_nothing_finite_over_eta_ends_the_search_there(loss: float) -> None:
     assert len(history.results) == 5
     found = SMALL.conclude(SPACE, history)
     assert found.objective == math.inf and found.combination is None
-    assert [loss for _, loss in found.cost_curve] == [math.inf] * 5
+    assert [loss for _, loss in found.best_loss_curve] == [math.inf] * 5
 
 
 def test_one_finite_eta_is_enough() -> None:
@@ -208,10 +208,10 @@ def test_axes_choose_the_lines_beside_eta() -> None:
         IndependentSearch(axes=("c",)).plan(SPACE)
 
 
-def test_cost_curve_counts_the_runs_in_the_order_of_the_phases() -> None:
+def test_best_loss_curve_counts_the_runs_in_the_order_of_the_phases() -> None:
     history = run_search(SMALL, SPACE, cliff(basin(SPACE, spread=0.01), 2.5))
     found = SMALL.conclude(SPACE, history)
-    assert [runs for runs, _ in found.cost_curve] == list(range(1, found.runs + 1))
+    assert [runs for runs, _ in found.best_loss_curve] == list(range(1, found.runs + 1))
     assert [r.trial.phase for r in history.results] == sorted(
         (r.trial.phase for r in history.results), key=["eta", "lines", "combine"].index
     )

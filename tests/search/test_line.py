@@ -238,10 +238,10 @@ def test_a_line_that_cannot_be_laid_is_refused(wrong: dict[str, float], key: str
 
 
 def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverged() -> None:
-    setup = {"model": {"width": 8, "depth": 1}}
+    tree = {"model": {"width": 8, "depth": 1}}
 
     def known(eta: float, seed: int, status: Status, loss: float) -> Result:
-        trial = Trial(spec=spec_of(setup), log2_hps={"eta": eta, "alpha": 0.5}, seed=seed)
+        trial = Trial(spec=spec_of(tree), log2_hps={"eta": eta, "alpha": 0.5}, seed=seed)
         return Result(trial=trial, status=status, objective=loss)
 
     results = [known(0.0, s, "complete", 3.0) for s in (0, 1)]

@@ -31,7 +31,7 @@ def test_finds_the_refined_optimum_with_the_rest_at_its_default() -> None:
     assert found.best_log2 == {"alpha": 1, "eta": 1.3125}
     assert found.objective == min(r.objective for r in history.results)
     assert found.lines[0].optimum_log2 == 1.3125 and len(found.lines[0].points_log2) == 19
-    assert found.phase_ends == {"eta": 19} and found.cost_curve[-1] == (19, found.objective)
+    assert found.phase_ends == {"eta": 19} and found.best_loss_curve[-1] == (19, found.objective)
     assert {r.trial.log2_hps["alpha"] for r in history.results} == {1}
 
 
@@ -61,7 +61,7 @@ def test_a_cliff_stays_on_the_line_and_in_the_cost_curve() -> None:
     found = search.conclude(SPACE, history)
     assert found.best_log2["eta"] == -1 and found.lines[0].extended == 1
     assert math.inf in [loss for _, loss in found.lines[0].points_log2]
-    assert all(math.isfinite(loss) for _, loss in found.cost_curve)  # -1 comes first
+    assert all(math.isfinite(loss) for _, loss in found.best_loss_curve)  # -1 comes first
 
 
 def test_half_the_seeds_of_the_first_point_are_no_optimum_yet() -> None:

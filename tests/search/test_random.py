@@ -82,8 +82,8 @@ def test_concludes_with_the_best_and_the_expected_cost() -> None:
     history = run_search(search, space, basin(space))
     found, losses = search.conclude(space, history), [r.objective for r in history.results]
     assert found.runs == len(losses) == search.plan(space)[0].trials == 50
-    assert found.objective == min(losses) and found.cost_curve == expected_best(losses)
-    assert found.cost_curve[-1] == (50, pytest.approx(found.objective))
+    assert found.objective == min(losses) and found.best_loss_curve == expected_best(losses)
+    assert found.best_loss_curve[-1] == (50, pytest.approx(found.objective))
 
 
 def test_a_best_point_at_the_end_of_its_grid_is_said() -> None:
@@ -100,7 +100,7 @@ def test_nothing_finite_has_no_end_to_warn_of(loss: float) -> None:
     results = [point_result(point, loss) for point in search.propose(space, History())]
     found = search.conclude(space, History(results))
     assert found.objective == math.inf
-    assert found.notes == () and found.cost_curve == ()
+    assert found.notes == () and found.best_loss_curve == ()
 
 
 @pytest.mark.parametrize(("wrong", "key"), [({"runs": 0}, "runs"), ({"step": 0.0}, "step")])

@@ -31,7 +31,7 @@ def test_beats_its_own_random_beginning() -> None:
     losses = [r.objective for r in history.results]
     assert sum(losses[20:]) / 20 < sum(losses[:10]) / 10
     found = search.conclude(SPACE, history)
-    assert found.objective == min(losses) < 3.05 and found.cost_curve[-1] == (40, min(losses))
+    assert found.objective == min(losses) < 3.05 and found.best_loss_curve[-1] == (40, min(losses))
 
 
 def test_is_the_same_again_and_leaves_no_random_state_behind() -> None:

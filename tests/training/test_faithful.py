@@ -47,7 +47,7 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
     given = configs("parameterization")[scheme]
     size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
     config = configs("model")[model]
-    setup = {
+    tree = {
         "parameterization": {k: v for k, v in given.items() if k != "space"},
         "model": {k: size.get(k, v) for k, v in config.items()},
         "base": {"width": 8, "depth": 1},
@@ -55,14 +55,14 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
         "data": where.identity(),
         "train": {"steps": STEPS, "batch_size": 2, "seq_len": 8, "precision": "float64"},
     }
-    prepared = prepare(spec_of(setup))
+    prepared = prepare(spec_of(tree))
     space = read_space(given, optional_hyperparameters(prepared.optimizer))
     extra = dict.fromkeys(optional_hyperparameters(prepared.optimizer), 0.0)
     # Far below the edge of stability, beyond which rounding grows from step to step.
     middle = {**extra, **defaults(space), "eta": defaults(space)["eta"] - CALM}
     return [
         Trial(
-            spec=spec_of(setup),
+            spec=spec_of(tree),
             seed=i % 2,
             log2_hps={
                 name: value + i * 0.25 * (-1) ** j for j, (name, value) in enumerate(middle.items())

@@ -176,12 +176,12 @@ def plan(
 
 def arrays(study: Path) -> list[Array]:
     """All arrays on record; what is damaged is passed over."""
-    found = []
+    recorded = []
     for path in sorted((study / "slurm").glob("*/array.json")):
         try:
             record = read_json(path)
             members = [Submission(folder=study / "jobs" / place) for place in record["members"]]
-            found.append(
+            recorded.append(
                 Array(
                     folder=path.parent,
                     name=str(record["name"]),
@@ -191,7 +191,7 @@ def arrays(study: Path) -> list[Array]:
             )
         except (OSError, *RECORD_ERRORS):
             continue
-    return found
+    return recorded
 
 
 def queued(study: Path) -> dict[tuple[str, int], Entry]:
@@ -201,15 +201,15 @@ def queued(study: Path) -> dict[tuple[str, int], Entry]:
 
 def job_states(study: Path) -> list[JobState]:
     """Jobs whose results are not yet recorded; SchedulerError when Slurm does not answer."""
-    known = [array for array in arrays(study) if not array.cancelled]
-    if not known:
+    live = [array for array in arrays(study) if not array.cancelled]
+    if not live:
         return []
-    entries, found = queued(study), []
-    for array in known:
+    entries, states = queued(study), []
+    for array in live:
         for index, member in enumerate(array.members):
             if member.newest():
-                found.append(_state(array, index, entries.get((array.name, index))))
-    return found
+                states.append(_state(array, index, entries.get((array.name, index))))
+    return states
 
 
 def _state(array: Array, index: int, entry: Entry | None) -> JobState:

@@ -300,9 +300,9 @@ class SlurmExecutor:
 
     def _end_strays(self, entries: Queue) -> None:
         """End jobs of this study that nobody waits for: their array was given up."""
-        known = {job.array.name for job in (*self.submitted, *self._found.values())}
-        known |= {array.name for array in self.unconfirmed}
-        strays = [e.id for (name, _), e in entries.items() if e.active and name not in known]
+        names = {job.array.name for job in (*self.submitted, *self._found.values())}
+        names |= {array.name for array in self.unconfirmed}
+        strays = [e.id for (name, _), e in entries.items() if e.active and name not in names]
         with suppress(SchedulerError):
             scheduler.cancel(strays)
 

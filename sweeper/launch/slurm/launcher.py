@@ -168,15 +168,15 @@ class Slurm:
         """
         if re.search(r"[%\n]", str(folder)):
             raise ConfigError("root", str(folder), "a path without % and line ends, for Slurm")
-        known = partitions()
+        by_name = partitions()
         if self.partition is not None:
             for name in self.partition.split(","):
-                if name not in known:
-                    allowed = f"no such partition; {suggest(name, known)}"
+                if name not in by_name:
+                    allowed = f"no such partition; {suggest(name, by_name)}"
                     raise ConfigError("launcher.partition", name, allowed)
         mine = (self.partition or "").split(",")
         limits = [
-            p.minutes for p in known.values() if p.name in mine or (p.default and not mine[0])
+            p.minutes for p in by_name.values() if p.name in mine or (p.default and not mine[0])
         ]
         if limits and all(limit is not None and self.time > limit for limit in limits):
             longest = max(limit for limit in limits if limit is not None)

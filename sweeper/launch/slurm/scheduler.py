@@ -139,8 +139,8 @@ def cancel(ids: Sequence[str]) -> None:
 
 def largest_array() -> int:
     """How many tasks an array may have; its largest index is one less."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.M)
-    return max(1, int(found[1])) if found else 1
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.M)
+    return max(1, int(match[1])) if match else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,20 +154,20 @@ class Partition:
 
 def partitions() -> dict[str, Partition]:
     """All partitions that this user sees, by name."""
-    found = {}
+    by_name = {}
     for line in ask("sinfo", "--noheader", "--format=%P|%l").splitlines():
         name, _, limit = line.partition("|")
         plain = name.removesuffix("*")
-        found[plain] = Partition(name=plain, minutes=minutes(limit), default=name.endswith("*"))
-    return found
+        by_name[plain] = Partition(name=plain, minutes=minutes(limit), default=name.endswith("*"))
+    return by_name
 
 
 def minutes(text: str) -> float | None:
     """Slurm's time `days-hours:minutes:seconds` in minutes; None for one that has no end."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
+    if match is None:
         return None
-    days, hours, whole, seconds = (int(part or 0) for part in found.groups())
+    days, hours, whole, seconds = (int(part or 0) for part in match.groups())
     return 1440 * days + 60 * hours + whole + seconds / 60
 
 
