@@ -241,7 +241,7 @@ def diagnose(
         from sweeper.commands.diagnose import diagnose
 
         if over not in ("width", "depth"):
-            raise BadInput(f"--over {over}: width or depth")
+            raise BadInput(f"--over={over!r} is refused: width or depth")
         return diagnose(study, over, only or [], overrides or [], config_dir, _output(json))
 
     _exit(work)
@@ -333,7 +333,7 @@ def status(
 
 @app.command()
 def cancel(name: Study = None, root: Root = Path("runs"), json: Json = False) -> None:
-    """Cancel a study's jobs on the cluster, and no others; what had finished is kept."""
+    """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
 
     def work() -> int:
         from sweeper.commands.inspect import cancel

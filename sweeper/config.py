@@ -156,9 +156,15 @@ def _key_error(
 def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
     """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
 
-    A dotted key is compared with the dotted keys of the whole `tree`, a plain one with its groups.
+    A plain key is compared with the groups of the `tree`. A dotted one is the key of another group
+    with the same last name, or else a near miss within its own group, where there is such a group.
     """
     keys = {name for name in _dotted_keys(tree) if "." in name} if "." in key else set(tree)
+    group, _, _ = key.partition(".")
+    if namesakes := {name for name in keys if name.rpartition(".")[2] == key.rpartition(".")[2]}:
+        keys = namesakes
+    elif isinstance(tree.get(group), Mapping):
+        keys = {name for name in keys if name.startswith(f"{group}.")}
     if get_close_matches(key, keys, cutoff=0.5):
         return suggest(key, keys)
     prefix, beside = "", tree

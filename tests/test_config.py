@@ -246,6 +246,13 @@ def test_near_misses() -> None:
     assert suggest_key("qqq", tree) == "known: model, root"
 
 
+def test_a_key_that_belongs_to_another_group_is_pointed_there() -> None:
+    tree = {"check": {"seed": 0}, "runner": {"device": "cpu"}, "launcher": {"retries": 2}}
+    assert suggest_key("check.device", tree) == "did you mean runner.device?"
+    assert suggest_key("launcher.device", tree) == "did you mean runner.device?"
+    assert suggest_key("check.zzzzzzzzzzzz", tree) == "known: check.seed", "none of another group"
+
+
 def test_the_errors_are_config_errors_where_a_value_is_at_fault() -> None:
     with pytest.raises(ConfigError) as error:
         compose_tree(["train.stepz=3"])

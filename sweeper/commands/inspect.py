@@ -142,7 +142,7 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
         output.say(f"Jobs: nothing is known, as Slurm does not answer: {state['trouble']}")
     counts = ", ".join(f"{count} {word}" for word, count in state["job_trials"].items())
     if state["jobs"]:
-        output.say(f"Jobs: {len(state['jobs'])}, with trials {counts}")
+        output.say(f"Jobs: {len(state['jobs'])}; their trials: {counts}")
     for job in state["jobs"]:
         node = f" on {job['node']}" if job["node"] else ""
         since = f" since {job['since']}" if job["since"] else ""
@@ -161,7 +161,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
         request_cancel(folder)
     on_cluster = arrays.cancel_jobs(folder)
     count = on_cluster or (jobs if driver is not None else 0)
-    output.say(f"Study {study}: {count} jobs were cancelled")
+    output.say(f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled")
     if driver is not None:
         output.say(f"Its driver ({driver}) ends by itself.")
     output.document({"study": study, "cancelled": count})

@@ -183,9 +183,10 @@ def _dry_run(settings: Settings, output: Output) -> int:
     flops, measured = prepared.flops(), math.isfinite(seconds)
     time = seconds * prepared.train.steps if measured else None
     facts = (
-        f"{prepared.parameters():,} parameters a trial, {prepared.train.steps} steps; trials share "
-        f"points, so fewer may be trained. Time: "
-        f"{'measured' if measured else 'not known'} here, {pack} trials a pack."
+        f"{prepared.parameters():,} parameters a trial, {prepared.train.steps} steps. Points "
+        f"that phases share are trained once; a line that ends at its optimum is extended. Time: "
+        f"{'measured' if measured else 'not known'} here, "
+        f"{pack} {'trial' if pack == 1 else 'trials'} a pack."
     )
     if finished:
         facts += f" Of these trials, {finished} are finished already."

@@ -11,7 +11,12 @@ from pathlib import Path
 from sweeper.catalog import OVERLAYS
 from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
-from sweeper.commands.validate import check_ladders, measured_trend, validate
+from sweeper.commands.validate import (
+    check_ladders,
+    measured_trend,
+    remove_stale_verdicts,
+    validate,
+)
 from sweeper.config import override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
@@ -108,6 +113,7 @@ def transfer(
         trend = measured_trend(experiment, study, conclusion, size.width)
         _check_correction(settings, trend)
     private_folder(folder)
+    output.notes(remove_stale_verdicts(folder, conclusion.best_log2))
     plan = _plan(experiment, size, conclusion, trend)
     write_json(folder / "plan.json", plan.to_json())
     show.plan(output.people, plan)

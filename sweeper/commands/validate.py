@@ -76,6 +76,25 @@ def validate(
     return verdicts, trend if rule.along == "eta" else None
 
 
+def remove_stale_verdicts(folder: Path, best_log2: Log2Hps) -> list[str]:
+    """Remove verdicts in a target's `folder` that judge other hyperparameters than a new plan's.
+
+    A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
+    so validating the other plan again trains nothing. Returns a sentence for each one removed.
+    """
+    sentences = []
+    for path in sorted(folder.glob("validation*.json")):
+        record = try_json(path)
+        if not record or record.get("log2_hps") == dict(best_log2):
+            continue
+        for picture in folder.glob(f"{path.stem.replace('validation', 'curves', 1)}-*"):
+            if picture.stem.rpartition("-")[0] == path.stem.replace("validation", "curves", 1):
+                picture.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        sentences.append(f"{path.name} judged other hyperparameters and was removed")
+    return sentences
+
+
 def measured_trend(
     experiment: Experiment, study: Study, conclusion: Conclusion, target: int
 ) -> Trend | None:

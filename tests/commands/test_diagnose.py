@@ -51,7 +51,7 @@ def test_what_does_not_fail_is_not_diagnosed(sweeper: Run, study) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--over", "length"], "--over length: width or depth"),
+        (["--over", "length"], "--over='length' is refused: width or depth"),
         (["--over", "depth"], "transfer.depths must name a size beyond the base"),
         (["transfer.widths=[16]"], "transfer.widths must name a size beyond the base"),
         (["--only", "batsh"], "--only batsh: there is no such ablation; did you mean batch"),

@@ -243,6 +243,23 @@ class TestValidate:
         sweeper(*words, "transfer.eta=-1")
         assert [one["axis"] for one in json.loads(path.read_text())["axes"]] == ["width"]
 
+    def test_no_plan_stands_beside_the_verdict_on_another(
+        self, sweeper: Run, ladder_study: Path
+    ) -> None:
+        words, folder = VALIDATE, ladder_study / "transfer/w32-d1"
+        sweeper(*words)
+        verdict = (folder / "validation.json").read_text()
+        trials = len(Study.read(ladder_study))
+        same = sweeper("transfer", "--to-width", "32")
+        assert (folder / "validation.json").read_text() == verdict and "removed" not in same.out
+        other = sweeper("transfer", "--to-width", "32", "transfer.eta=-1")
+        assert "validation.json judged other hyperparameters and was removed" in other.out
+        assert {path.name for path in folder.iterdir()} == {"plan.json"}
+        assert "Validation over width" not in (ladder_study / "report.html").read_text()
+        sweeper(*words)
+        assert json.loads((folder / "validation.json").read_text()) == json.loads(verdict)
+        assert len(Study.read(ladder_study)) == trials, "the verdict is had again without training"
+
     def test_batch_size_and_steps_are_ladders_of_their_own(self, sweeper: Run, study: Path) -> None:
         words = [*QUICK[1:], "transfer.widths=[]", "transfer.batches=[4]", "transfer.steps=[9]"]
         answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
