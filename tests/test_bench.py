@@ -47,9 +47,11 @@ def test_the_verdict_s_errors_are_counted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_whole_search_trains_the_same_trials_on_both_sides(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    words = ["--steps", "3", "--eta-points", "2", "--runs", "15", "--processes", "1"]
+    words = ["--widths", "16", "--depth", "1", "--steps", "3", "--eta-points", "2"]
+    words += ["--runs", "15", "--processes", "1"]
     words += ["--batch-size", "2", "--seq-len", "16", "--device", "cpu", "--out", str(out)]
-    small = ["model.width=16", "search.seeds=1", "search.eta.extend=0", "search.lines.extend=0"]
+    small = ["model.head_size=8", "transfer.widths=[16,32]"]
+    small += ["search.seeds=1", "search.eta.extend=0", "search.lines.extend=0"]
     printed = run("search.py", *words, *small)
     (row,) = json.loads(out.read_text())["rows"]
     assert row["trials"] == row["peer_trials"] == sum(row["phases"]) and row["ours"] > 0

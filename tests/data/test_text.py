@@ -71,9 +71,13 @@ def test_a_bpe_is_the_same_each_time(bpe: Tokenizer) -> None:
     assert train_bpe([PROSE], 400).to_str() == bpe.to_str()
 
 
-def test_text_without_spaces_trains_in_no_time() -> None:
-    genome = "".join(np.random.default_rng(0).choice(list("ACGT"), 200_000))
-    assert train_bpe([genome], 300).get_vocab_size() == 300
+def test_text_without_spaces_is_trained_in_short_words() -> None:
+    """Training takes the square of a word's length."""
+    genome = "".join(np.random.default_rng(0).choice(list("ACGT"), 20_000))
+    bpe = train_bpe([genome], 300)
+    assert bpe.get_vocab_size() == 300
+    words = [word for word, _ in bpe.pre_tokenizer.pre_tokenize_str(genome)]
+    assert "".join(words) == genome and max(map(len, words)) == 64
 
 
 def test_a_bpe_is_trained_on_a_sample_of_long_text(

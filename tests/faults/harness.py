@@ -123,7 +123,7 @@ class Harness:
 
     def workers(self) -> list[int]:
         """Those that are worker processes."""
-        return [pid for pid in self.processes() if b"sweeper.launch.worker" in _command(pid)]
+        return [pid for pid in self.processes() if b"sweeper.launch.local.worker" in _command(pid)]
 
 
 def _command(pid: int) -> bytes:

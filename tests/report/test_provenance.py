@@ -14,9 +14,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def git(*words: str) -> None:
+def git(*words: str) -> str:
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=main"]
-    subprocess.run(["git", *who, *words], check=True, capture_output=True)
+    done = subprocess.run(["git", *who, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def test_names_versions_machine_command_and_date(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,10 +56,11 @@ def test_the_commit(folder: Path) -> None:
     (folder / "a").touch()
     git("add", "a")
     git("commit", "-m", "one")
-    commit = git_commit()
-    assert commit is not None and len(commit) == 40
+    commit = git("rev-parse", "HEAD")
+    assert len(commit) == 40 and git_commit() == provenance()["git"] == commit
     (folder / "b").touch()
     assert git_commit() == f"{commit}+changes"
+    assert provenance()["git"] == commit, "what runs was read before the change"
 
 
 def test_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
