@@ -122,8 +122,8 @@ class Executor(Protocol):
 class Launcher(Protocol):
     """Where jobs run; a plugin.
 
-    A job that is lost runs again, at most `retries` times without coming further. Where
-    `pins_gpus`, a job sees no GPU but those it has to itself.
+    A job that is lost runs again, at most `retries` times; failures after which it had
+    come further need not count. Where `pins_gpus`, a job sees no GPU but those it has to itself.
     """
 
     @property
