@@ -52,8 +52,9 @@ class JobFailure:
     """Why a job left trials without a result, and what may help.
 
     `reason` is one line, `details` the lines that tell more, such as the end of a log. `attempts`
-    counts how often the job failed, at best without coming further. `retry` tells that the same job may do
-    better another time, `blames_trials` that one of its trials may be the cause.
+    counts how often the job failed, where that can be told without coming further. `retry` tells
+    that the same job may do better another time, `blames_trials` that one of its trials may be the
+    cause.
     """
 
     reason: str
