@@ -10,6 +10,7 @@ from typing import Any
 from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Context, Launcher
 from sweeper.launch.folder import cancel_requested, tidy
+from sweeper.lock import CANCEL_FILE
 from sweeper.loop import Loop
 from sweeper.runner.engine import Engine
 from sweeper.trial import Result, Trial
@@ -42,6 +43,8 @@ class TrialSweep:
     def loop(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> Loop:
         """As a search's loop is made; `engine` are the runner's settings."""
         settings = Engine(**{**ENGINE, **engine})
+        # As a driver does that takes the study's lock.
+        (self.folder / CANCEL_FILE).unlink(missing_ok=True)
         runner = settings.open(self.corpus, launcher, self.folder, self._notify)
         context = Context(
             folder=self.folder,

@@ -160,7 +160,7 @@ def test_the_size_is_measured_again_when_there_are_more_trials(
 ) -> None:
     """A step costs the same whatever the pack: larger is always better."""
     monkeypatch.setattr(packing, "_MEASURED", {})
-    monkeypatch.setattr("sweeper.training.packing.step_seconds", lambda *_: 1.0)
+    monkeypatch.setattr("sweeper.training.packing.step_seconds", lambda *_, **__: 1.0)
     engine, where = Engine(device="cpu"), corpus(tmp_path)
     packs = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
     sizes = [engine.estimate(trials, where, Inline())[0] for trials in packs]
