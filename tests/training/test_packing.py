@@ -30,7 +30,7 @@ def chosen(
 ) -> packing.MeasuredSize:
     """The measured size when a step of K trials takes `times[K]`; memory ends where they do."""
 
-    def seconds(pack: Pack, device: str) -> float:
+    def seconds(pack: Pack, device: str, **_: object) -> float:
         if len(pack.trials) not in times:
             raise torch.OutOfMemoryError
         return times[len(pack.trials)]
