@@ -10,7 +10,6 @@ from sweeper.commands.output import Output
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, check_model_size
-from sweeper.training.prepare import prepare
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps, Trial
 
@@ -64,8 +63,8 @@ def progress(
 ) -> SweepProgress:
     """A listener that weighs trials by their FLOPs, and writes to `folder` (None: the study's)."""
 
-    def flops(trial: Trial) -> float:
-        return prepare(trial.spec).flops()
+    def work(trial: Trial) -> float:
+        return settings.runner.flops(trial.spec) or 1.0  # trials weigh the same where none knows
 
     where = folder or settings.folder
-    return SweepProgress(where, output.watchers, job, planned=planned, work=flops)
+    return SweepProgress(where, output.watchers, job, planned=planned, work=work)

@@ -56,7 +56,7 @@ def search(
     if dry_run:
         return _dry_run(settings, output)
     experiment, start = open_experiment(settings), time.time()
-    experiment.prepared(settings.base)
+    settings.runner.validate(experiment.spec(settings.base))
     if settings.storage is not None:
         check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
@@ -176,15 +176,18 @@ def _dry_run(settings: Settings, output: Output) -> int:
     """What a search would run; the corpus goes to a folder that is removed again."""
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary))
-        prepared, phases = experiment.prepared(settings.base), settings.search.plan(settings.space)
+        spec, phases = experiment.spec(settings.base), settings.search.plan(settings.space)
+        settings.runner.validate(spec)
         hps = defaults(settings.space)
         trials = tuple(experiment.trial(settings.base, hps, seed, "dry run") for seed in range(16))
         pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
         finished = _finished(settings, experiment)
-    flops, measured = prepared.flops(), math.isfinite(seconds)
-    time = seconds * prepared.train.steps if measured else None
+    flops, measured = settings.runner.flops(spec) or math.nan, math.isfinite(seconds)
+    parameters = settings.runner.parameters(spec)
+    time = seconds * spec.train.steps if measured else None
     facts = (
-        f"{prepared.parameters():,} parameters a trial, {prepared.train.steps} steps. Points "
+        f"{'unknown' if parameters is None else f'{parameters:,}'} parameters a trial, "
+        f"{spec.train.steps} steps. Points "
         f"that phases share are trained once; a line that ends at its optimum is extended. Time: "
         f"{'measured' if measured else 'not known'} here, "
         f"{pack} {'trial' if pack == 1 else 'trials'} a pack."

@@ -25,7 +25,7 @@ from sweeper.training.pack import Compile, Pack
 from sweeper.training.packing import split
 from sweeper.training.prepare import prepare
 from sweeper.training.train import Execution
-from sweeper.trial import Trial
+from sweeper.trial import Trial, TrialSpec
 
 NUMERICS = 2
 """Part of every trial's key: raised when a change makes trials train differently."""
@@ -89,6 +89,18 @@ class Engine:
         size, seconds = measure_here(tuple(trials), corpus, device, self.pack)
         return size, seconds / launcher.gpus_at_once(visible_gpus(device))
 
+    def validate(self, spec: TrialSpec) -> None:
+        """ConfigError for what cannot be built, classified or scaled."""
+        prepare(spec)
+
+    def parameters(self, spec: TrialSpec) -> int:
+        """Number of weights of the model."""
+        return prepare(spec).parameters()
+
+    def flops(self, spec: TrialSpec) -> float:
+        """Floating-point operations of a trial."""
+        return prepare(spec).flops()
+
     def open(
         self,
         corpus: Corpus,
@@ -124,14 +136,6 @@ class EngineRunner:
         )
         self.sizes = PackSizes(settings.pack, corpus, self.execution.device, notify)
 
-    def identity(self) -> dict[str, Any]:
-        """The engine's."""
-        return self.settings.identity()
-
-    def validate(self, trial: Trial) -> None:
-        """ConfigError for what cannot be built, classified or scaled."""
-        prepare(trial.spec)
-
     def machine(self) -> Machine:
         """GPUs, and torch's threads."""
         return Machine(gpus=visible_gpus(self.device), threads=torch.get_num_threads())
@@ -157,14 +161,6 @@ class EngineRunner:
         """The job that trains a pack."""
         pack = Pack(trials=batch, corpus=self.corpus)
         return Job(task=TrainPack(pack=pack, execution=self.execution, pruner=pruner))
-
-    def parameters(self, trial: Trial) -> int:
-        """Number of weights of the trial's model."""
-        return prepare(trial.spec).parameters()
-
-    def flops(self, trial: Trial) -> float:
-        """Floating-point operations of the trial."""
-        return prepare(trial.spec).flops()
 
     def forget(self, batch: Batch) -> None:
         """Remove the pack's checkpoint."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job
 from sweeper.search.prune import Pruner
-from sweeper.trial import Trial
+from sweeper.trial import Trial, TrialSpec
 
 Batch = tuple[Trial, ...]
 """Trials that one job runs."""
@@ -25,14 +25,6 @@ def no_pruner(trial: Trial) -> Pruner | None:
 
 class Runner(Protocol):
     """Turns trials into jobs. A job's task turns it into results (`launch.job.Task`)."""
-
-    def identity(self) -> Mapping[str, Any]:
-        """What determines results beside a trial's own settings: its part of a trial's key."""
-        ...
-
-    def validate(self, trial: Trial) -> None:
-        """ConfigError, before anything runs, for a trial that could never be trained."""
-        ...
 
     def machine(self) -> Machine:
         """What jobs may use of this machine."""
@@ -49,14 +41,6 @@ class Runner(Protocol):
         """The job that trains a batch."""
         ...
 
-    def parameters(self, trial: Trial) -> int | None:
-        """Number of weights of the trial's model; None when it cannot be known."""
-        ...
-
-    def flops(self, trial: Trial) -> float | None:
-        """Floating-point operations of the trial; None when they cannot be known."""
-        ...
-
     def forget(self, batch: Batch) -> None:
         """Remove what a batch would go on from: it is recorded, or goes on in parts."""
         ...
@@ -70,7 +54,19 @@ class RunnerSettings(Protocol):
     """The settings of a runner; a plugin."""
 
     def identity(self) -> dict[str, Any]:
-        """See `Runner`."""
+        """What determines results beside a trial's own settings: its part of a trial's key."""
+        ...
+
+    def validate(self, spec: TrialSpec) -> None:
+        """ConfigError, before anything runs, for trials that could never be trained."""
+        ...
+
+    def parameters(self, spec: TrialSpec) -> int | None:
+        """Number of weights of the model; None when it cannot be known."""
+        ...
+
+    def flops(self, spec: TrialSpec) -> float | None:
+        """Floating-point operations of a trial; None when they cannot be known."""
         ...
 
     def precision(self, launcher: Launcher) -> str:
