@@ -6,6 +6,11 @@ import signal
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's affair, and no law of what is tested.
+settings.register_profile("laws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("laws")
 
 # A shell without job control starts what runs in its background deaf to SIGINT, and so would be
 # every process of a test.
