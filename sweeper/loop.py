@@ -139,11 +139,13 @@ class Loop:
         results = [r for r in outcome.results if not (live.recovered and r.status == "failed")]
         done = {result.key for result in results}
         rest = tuple(trial for trial in live.batch if trial.key not in done)
-        # Before the results count as done themselves.
-        self.progress(job, 0.0 if rest and live.recovered else 1.0 if not rest else live.fraction)
+        if not rest:
+            self.progress(job, 1.0)  # before the results count as done themselves
         self._record(results)
         if live.recovered:
             # What its results do not settle is wanted again, and is asked for as any other trial.
+            if rest:
+                self.progress(job, 0.0)
             self._end(job)
             self._given -= {trial.key for trial in live.batch}
             self._needs_trials = True

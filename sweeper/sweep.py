@@ -94,7 +94,7 @@ def measure_trials(
     SweeperError for one that fails.
     """
     results: dict[str, Result] = {}
-    wanted = list({trial.key: trial for trial in trials}.values())
+    wanted = {trial.key: trial for trial in trials}
 
     def record(new: Sequence[Result]) -> None:
         for result in new:
@@ -107,15 +107,14 @@ def measure_trials(
             listener.finished(result)
 
     def missing() -> list[Trial]:
-        return [trial for trial in wanted if trial.key not in results]
+        return [trial for key, trial in wanted.items() if key not in results]
 
-    listener.proposed(0, wanted)
-    keys = {trial.key for trial in wanted}
+    listener.proposed(0, list(wanted.values()))
     loop = make_loop(experiment, folder, listener, notify, record, cancelled)
     try:
         loop.run(missing)
     finally:  # nothing is resumed: these trials' jobs are of no use to anyone later
-        loop.runner.tidy(keys.__contains__, idle=tidy(folder, keys.__contains__))
+        loop.runner.tidy(wanted.__contains__, idle=tidy(folder, wanted.__contains__))
     return results
 
 

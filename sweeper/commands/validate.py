@@ -87,9 +87,10 @@ def remove_stale_verdicts(folder: Path, best_log2: Log2Hps) -> list[str]:
         record = try_json(path)
         if not record or record.get("log2_hps") == dict(best_log2):
             continue
-        for picture in folder.glob(f"{path.stem.replace('validation', 'curves', 1)}-*"):
-            if picture.stem.rpartition("-")[0] == path.stem.replace("validation", "curves", 1):
-                picture.unlink(missing_ok=True)
+        curves = path.stem.replace("validation", "curves", 1)
+        for axis in (*LADDER_AXES, JOINT_AXIS):
+            for suffix in ("png", "svg"):
+                (folder / f"{curves}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         sentences.append(f"{path.name} judged other hyperparameters and was removed")
     return sentences

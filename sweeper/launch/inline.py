@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from sweeper.control import Control, Leave
+from sweeper.control import UNCONTROLLED, Control, Leave
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left
 from sweeper.launch.job import Job, Task
 from sweeper.trial import Trial
@@ -89,7 +89,7 @@ class InlineExecutor:
 
     def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
         """One after the other, here."""
-        return [task.run(Control()) for task in tasks]
+        return [task.run(UNCONTROLLED) for task in tasks]
 
     def use(self, layout: int) -> None:
         """There is but one."""

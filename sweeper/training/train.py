@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from sweeper.control import Control, Leave
+from sweeper.control import UNCONTROLLED, Control, Leave
 from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.checkpoint import PackProgress
@@ -52,7 +52,7 @@ class Execution:
 def train(
     pack: Pack,
     execution: Execution = Execution(),
-    control: Control = Control(),  # noqa: B008
+    control: Control = UNCONTROLLED,
     pruner: Pruner | None = None,
 ) -> list[Result]:
     """Train all trials of `pack` together; one result each, in their order.
