@@ -47,8 +47,10 @@ class ParamSpec:
 
     `fan_in` and `fan_out` count the entries that an output sums over and that an input feeds.
     `residual` tells that the parameter lies on a residual branch, of which there are
-    2 x `depth`. `init` says how values are drawn: "normal" (times the scheme's std), "ones"
-    or "zeros". `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the
+    2 x `depth`. `init` says how values start: "normal" (times the scheme's std), "ones",
+    "zeros", or "kept" (as the model's own code sets them). `frozen` tells that it is not trained.
+    `readout_fan_in` and `base_readout_fan_in` are what its outputs sum over where an embedding is
+    tied to the readout, and 0 where it is not. `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the
     width and with the depth. `lookup` tells an embedding whose rows are picked (words) from one
     that is multiplied with its input (patches). `tied` are other names of the same parameter.
     `note` says in a line how the parameter is used, and what to mind. `width` is the model's.
@@ -72,6 +74,9 @@ class ParamSpec:
     depth_dims: tuple[int, ...] = ()
     lookup: bool = False
     tied: tuple[str, ...] = ()
+    readout_fan_in: int = 0
+    base_readout_fan_in: int = 0
+    frozen: bool = False
     note: str = ""
 
     @property
@@ -97,6 +102,7 @@ class ParamSpec:
             shape=self.base_shape,
             fan_in=self.base_fan_in,
             fan_out=self.base_fan_out,
+            readout_fan_in=self.base_readout_fan_in,
             depth=self.base_depth,
             width=self.base_width,
         )
@@ -126,7 +132,10 @@ class ScaledOp:
 
     `kind` is the operation's; `geometry` holds what its rule needs: `head_size`, `seq_len` and
     `causal` for attention; `branch` (1 .. `branches`, odd is attention), `branches` and
-    `base_branches` for a residual; `classes` for the loss.
+    `base_branches` for a residual; `classes` for the loss. A "tied_readout" is the output of an
+    embedding that is also the head: `fan_in` and `base_fan_in`, the entries that it sums over,
+    and `own`, the factor on the logits that the model itself has at this size over the one that
+    it has at the base.
     """
 
     name: str
