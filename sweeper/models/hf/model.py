@@ -46,6 +46,8 @@ class HfModel(nn.Module):
     `config.output_router_logits` is true.
     """
 
+    _net: Any
+
     def __init__(
         self,
         *,
@@ -80,10 +82,11 @@ class HfModel(nn.Module):
             config=config or {},
         )
         self.mask_token = classes
-        self._adopt(_built(name, self.task, sizes))
+        net = _built(name, self.task, sizes)
+        self._adopt(net)
         tokens = seq_len or (sizes.image()[1] * sizes.image()[2]) // sizes.patch() ** 2
-        scale_attention(self, head_size, tokens)
-        scale_branches(self, self._net.config.model_type, depth, base_depth or depth)
+        scale_attention(net, head_size, tokens)
+        scale_branches(net, net.config.model_type, depth, base_depth or depth)
         self.loss = CrossEntropy(classes + (self.task == "masked"))
 
     def _adopt(self, net: Any) -> None:
@@ -108,9 +111,7 @@ class HfModel(nn.Module):
     def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits of tokens [batch, seq] or images [batch, ...]; with `targets`, the mean loss."""
         if self.task == "images":
-            # Without targets, a plain classifier: images [batch, height, width] are of one channel.
-            inputs = inputs if inputs.dim() == 4 else inputs[:, None]
-            out = self._net(pixel_values=inputs)
+            out = self._net(pixel_values=inputs if inputs.dim() == 4 else inputs[:, None])
         elif self.task == "masked" and targets is not None:
             hidden = masked_positions(inputs)
             targets = torch.where(hidden, inputs, IGNORED)
@@ -140,7 +141,8 @@ class HfModel(nn.Module):
         routers = getattr(out, "aux_loss", None)
         if not isinstance(routers, Tensor):
             return loss
-        return loss + self._net.config.router_aux_loss_coef * routers
+        total: Tensor = loss + self._net.config.router_aux_loss_coef * routers
+        return total
 
 
 def _task_for(name: str, input_shape: tuple[int, ...] | None) -> Task:
@@ -176,5 +178,3 @@ def _check_tied(net: Any, tie: bool | None) -> None:
     if (head is not None and head.weight is embedding.weight) != tie:
         own = "never" if tie else "always"
         raise ConfigError("tie", tie, f"null: {type(net).__name__} {own} shares the two matrices")
-
-

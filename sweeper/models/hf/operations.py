@@ -17,7 +17,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from sweeper.models.hf.names import library
-from sweeper.models.scaled import Attention, Residual
+from sweeper.models.scaled import Attention, ScaledModule
+from sweeper.scaling.spec import ScaledOp
 
 INTERFACE, EAGER = "sweeper", "sweeper_eager"
 """Names of the attention function in transformers: fused, and written out by each family."""
@@ -56,10 +57,20 @@ class AttentionScale(Attention):
         self.logit.fill_(head_size**-0.5)
 
 
-class BranchScale(Residual):
+class BranchScale(ScaledModule):
     """The factor of a residual branch of transformers; the stream beside it cannot be scaled."""
 
+    branch: Tensor
     scales = ("branch",)
+
+    def __init__(self, index: int, branches: int, base_branches: int) -> None:
+        """As in `Residual`."""
+        super().__init__()
+        self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
+
+    def scale_op(self, name: str) -> ScaledOp:
+        """A "residual"."""
+        return ScaledOp(name=name, kind="residual", geometry=self.geometry)
 
 
 def scaled_attention(
@@ -139,9 +150,10 @@ def attention_name(model: Any, config: Any) -> str | None:
     return INTERFACE if fused else EAGER
 
 
-def scale_attention(net: nn.Module, head_size: int, seq_len: int) -> None:
+def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
     """Give every attention that asks transformers for its function a module `core`."""
-    for module in list(net.modules()):
+    ours = net.config._attn_implementation in (INTERFACE, EAGER)
+    for module in list(net.modules()) if ours else ():
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         if code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names:
             names = ("qk_head_dim", "head_dim", "head_size", "attention_head_size")

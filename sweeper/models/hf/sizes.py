@@ -170,18 +170,24 @@ def _inner(family: Family, sizes: HfSizes) -> Fixed:
     names = family.find(FFN)
     if sizes.ffn_ratio is not None and not names:
         raise ConfigError("ffn_ratio", sizes.ffn_ratio, f"null: {family.name} has no such field")
-    ratios = {n: sizes.ffn_ratio or family.ratio(n) for n in names}
-    ratios |= {n: family.ratio(n) for n in OTHER_FFN if n in family.fields}
-    return {n: ("ffn_ratio", _whole(r, sizes)) for n, r in ratios.items() if r is not None}
+    given = {} if sizes.ffn_ratio is None else dict.fromkeys(names, _given_inner(sizes))
+    own = {name: family.ratio(name) for name in (*names, *OTHER_FFN) if name in family.fields}
+    inner = {name: _own_inner(ratio, sizes) for name, ratio in own.items() if ratio is not None}
+    return {name: ("ffn_ratio", value) for name, value in (inner | given).items()}
 
 
-def _whole(ratio: float, sizes: HfSizes) -> int:
-    """`ratio * width` where that is whole; a rounded width would grow in another way."""
-    if ratio <= 0 or not (ratio * sizes.width).is_integer():
-        own = "" if sizes.ffn_ratio else f" (the family's own is {ratio:g})"
-        allowed = f"a positive ratio that makes {sizes.width} x ratio a whole number{own}"
+def _given_inner(sizes: HfSizes) -> int:
+    """`ffn_ratio * width`; ConfigError where that is not whole, and would grow in another way."""
+    inner = float(sizes.ffn_ratio or 0) * sizes.width
+    if inner <= 0 or not inner.is_integer():
+        allowed = f"null, or a positive ratio that makes {sizes.width} x ratio a whole number"
         raise ConfigError("ffn_ratio", sizes.ffn_ratio, allowed)
-    return int(ratio * sizes.width)
+    return int(inner)
+
+
+def _own_inner(ratio: float, sizes: HfSizes) -> int:
+    """The inner width at the family's ratio, as near as is whole at every width."""
+    return max(1, round(ratio * sizes.head_size)) * sizes.heads
 
 
 def _classes(family: Family, task: Task, sizes: HfSizes) -> Fixed:
@@ -196,8 +202,11 @@ def _classes(family: Family, task: Task, sizes: HfSizes) -> Fixed:
         raise ConfigError("tie", sizes.tie, f"null: {family.name} has no embedding of words")
     channels, high, wide = sizes.image()
     fixed = {"num_labels": ("data", sizes.classes)}
-    values = {"num_channels": ("data", channels), "patch_size": ("patch_size", sizes.patch())}
-    values["image_size"] = ("data", high if high == wide else (high, wide))
+    values: Fixed = {
+        "num_channels": ("data", channels),
+        "patch_size": ("patch_size", sizes.patch()),
+        "image_size": ("data", high if high == wide else (high, wide)),
+    }
     return fixed | {name: value for name, value in values.items() if name in family.fields}
 
 
@@ -211,7 +220,7 @@ def _small_model(family: Family, sizes: HfSizes) -> dict[str, Any]:
         elif name.endswith("_token_id") and isinstance(default, int):
             # Every token of the data is a word like all others.
             values[name] = None if "None" in str(each.type) else 0
-    if sizes.seq_len is not None:
+    if sizes.seq_len is not None and "rope_parameters" not in family.fields:
         values |= dict.fromkeys(family.find(POSITIONS), sizes.seq_len)
     if "query_pre_attn_scalar" in family.fields:
         values["query_pre_attn_scalar"] = sizes.head_size
