@@ -44,11 +44,12 @@ CAUSAL = [
     "GPTNeoXForCausalLM",
     "OPTForCausalLM",
     "PhiForCausalLM",
+    "RobertaForCausalLM",
 ]
 MASKED = ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM"]
 IMAGES = ["ViTForImageClassification", "DeiTForImageClassification"]
 EVERY = [*CAUSAL, *MASKED, *IMAGES]
-POST_NORM = ("BertForMaskedLM", "RobertaForMaskedLM")
+POST_NORM = ("BertForMaskedLM", "RobertaForMaskedLM", "RobertaForCausalLM")
 CLASSES, SEQ = 61, 12
 
 
@@ -103,7 +104,9 @@ def transformers_loss(model: HfModel, name: str, **changed: float) -> float:
         return float(net(pixel_values=x[:, None], labels=y).loss)
     if name in CAUSAL:
         tokens = torch.cat((x, y[:, -1:]), 1)
-        return float(net(input_ids=tokens, labels=tokens).loss)
+        # RoBERTa counts positions by its padding, of which there is none here.
+        places = {"position_ids": torch.arange(SEQ)[None]} if "Roberta" in name else {}
+        return float(net(input_ids=tokens, labels=tokens, **places).loss)
     hidden = masked_positions(x)
     tokens, labels = x.masked_fill(hidden, CLASSES), x.masked_fill(~hidden, -100)
     places = torch.arange(x.shape[1])[None]
@@ -226,12 +229,17 @@ def test_operations_are_declared_with_their_geometry() -> None:
 
 
 def test_a_family_without_a_place_declares_nothing() -> None:
-    """GPT-Neo has an attention of its own; BART's branches are not known."""
+    """GPT-Neo has an attention of its own; BART's branches are not known.
+
+    Nor has BART's attention to an encoder, which is never called, any factor.
+    """
     assert [op.kind for op in scaled_ops(made("GPTNeoForCausalLM", config=GPT_NEO))] == [
         *["residual"] * 4,
         "loss",
     ]
-    assert [op.kind for op in scaled_ops(made("BartForCausalLM"))] == ["loss"]
+    bart = scaled_ops(made("BartForCausalLM"))
+    assert [op.kind for op in bart] == ["attention", "attention", "loss"]
+    assert all(op.name.endswith("self_attn.core") for op in bart[:2])
 
 
 GPT_NEO = {"attention_types": [[["global"], 2]]}
@@ -363,6 +371,7 @@ def test_tied_matrices_are_one_parameter(name: str, tie: bool | None, tied: bool
         ({"name": "LamaForCausalLM"}, "name", "did you mean LlamaForCausalLM"),
         ({"name": "T5ForConditionalGeneration"}, "name", "ForCausalLM"),
         ({"name": "Trainer"}, "name", "ForMaskedLM"),
+        ({"name": "XLNetLMHeadModel"}, "name", "sees what follows"),
         ({"name": "BeitForImageClassification"}, "name", "arrays, such as data=digits"),
         ({"width": 36}, "width", "a multiple of head_size, which is 8"),
         ({"depth": 0}, "depth", "at least 1"),

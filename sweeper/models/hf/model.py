@@ -99,8 +99,10 @@ class HfModel(nn.Module):
         self._buffers = net._buffers
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
         taken = inspect.signature(type(net).forward).parameters
-        self._takes_mask = "attention_mask" in taken and attention_name(net, net.config) is not None
-        self._takes_positions = self.task == "masked" and "position_ids" in taken
+        ours = attention_name(type(net), net.config) is not None
+        self._takes_mask = ours and "attention_mask" in taken
+        counts = any(hasattr(m, "create_position_ids_from_input_ids") for m in net.modules())
+        self._takes_positions = "position_ids" in taken and (counts or self.task == "masked")
 
     def train(self, mode: bool = True) -> HfModel:
         """As in every module."""
@@ -159,8 +161,8 @@ def _built(name: str, task: Task, sizes: HfSizes) -> Any:
     register()
     cls = model_class(name)
     fields = config_fields(Family(name, cls.config_class), task, sizes)
+    config = _configured(name, cls.config_class, fields)
     with user_code("name", name, "a model that can be built at this size"):
-        config = cls.config_class(**fields)
         config._attn_implementation = attention_name(cls, config)
         if cls._can_set_experts_implementation():
             # The others branch on the values of indices, which cannot be mapped over trials.
@@ -168,6 +170,16 @@ def _built(name: str, task: Task, sizes: HfSizes) -> Any:
         net = cls(config)
     _check_tied(net, sizes.tie)
     return net
+
+
+def _configured(name: str, config_class: Any, fields: Mapping[str, Any]) -> Any:
+    """The configuration; ConfigError with all that transformers says against it."""
+    try:
+        return config_class(**fields)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        allowed = f"a model whose configuration allows these sizes ({reason})"
+        raise ConfigError("name", name, allowed) from error
 
 
 def _check_tied(net: Any, tie: bool | None) -> None:

@@ -24,6 +24,8 @@ _MAPPINGS: dict[str, Task] = {
 }
 _ALLOWED = "a class of transformers for *ForCausalLM, *ForMaskedLM or *ForImageClassification"
 _OTHER_TASK = "ForConditionalGeneration"
+SEE_WHAT_FOLLOWS = ("CpmAntForCausalLM", "XLNetLMHeadModel")
+"""Given tokens alone, these look at the ones that they are to predict."""
 
 
 def library(module: str = "transformers") -> Any:
@@ -56,6 +58,9 @@ def task_of(name: str) -> Task:
         close = get_close_matches(name, known_classes(), n=3, cutoff=0.6)
         asked = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ConfigError("name", name, f"{_ALLOWED}{asked}")
+    if name in SEE_WHAT_FOLLOWS:
+        allowed = "a model of the next token: called with tokens alone this one sees what follows"
+        raise ConfigError("name", name, allowed)
     return task
 
 

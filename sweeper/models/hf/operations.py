@@ -8,6 +8,7 @@ branch ends is listed here by family, and a hook multiplies what the module ther
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -22,6 +23,8 @@ from sweeper.scaling.spec import ScaledOp
 
 INTERFACE, EAGER = "sweeper", "sweeper_eager"
 """Names of the attention function in transformers: fused, and written out by each family."""
+_CROSS = r"encoder_attn|cross_?attention"
+"""Attention to another model's output, which there is none of here."""
 
 _LLAMA, _NORMED = ("self_attn", "mlp"), ("post_attention_layernorm", "post_feedforward_layernorm")
 _GPT2, _BERT = ("attn", "mlp"), ("attention.output.dense", "output.dense")
@@ -144,7 +147,8 @@ def register() -> None:
 
 def attention_name(model: Any, config: Any) -> str | None:
     """The attention that a class of models is built with; None leaves it to transformers."""
-    if not model._supports_attention_backend:
+    calls_interface = hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS")
+    if not model._supports_attention_backend and not calls_interface:
         return None
     fused = model._supports_sdpa and not getattr(config, "attn_logit_softcapping", None)
     return INTERFACE if fused else EAGER
@@ -153,7 +157,9 @@ def attention_name(model: Any, config: Any) -> str | None:
 def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
     """Give every attention that asks transformers for its function a module `core`."""
     ours = net.config._attn_implementation in (INTERFACE, EAGER)
-    for module in list(net.modules()) if ours else ():
+    for path, module in list(net.named_modules()) if ours else ():
+        if re.search(_CROSS, path):
+            continue
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         if code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names:
             names = ("qk_head_dim", "head_dim", "head_size", "attention_head_size")

@@ -122,7 +122,7 @@ def config_fields(family: Family, task: Task, sizes: HfSizes) -> dict[str, Any]:
     fixed = _sized(family, sizes) | _classes(family, task, sizes)
     for name, value in sizes.config.items():
         _check_field(family, fixed, name, value)
-    soft = _small_model(family, sizes)
+    soft = _small_model(family, task, sizes)
     given = {family.map.get(name, name): value for name, value in sizes.config.items()}
     return soft | given | {name: value for name, (_, value) in fixed.items()}
 
@@ -210,9 +210,13 @@ def _classes(family: Family, task: Task, sizes: HfSizes) -> Fixed:
     return fixed | {name: value for name, value in values.items() if name in family.fields}
 
 
-def _small_model(family: Family, sizes: HfSizes) -> dict[str, Any]:
+def _small_model(family: Family, task: Task, sizes: HfSizes) -> dict[str, Any]:
     """Values that `config` may replace: no dropout, no cache, no token of a special meaning."""
-    values: dict[str, Any] = {"use_cache": False} if "use_cache" in family.fields else {}
+    head_size = sizes.head_size
+    of_the_head = {"query_pre_attn_scalar": head_size, "rotary_dim": head_size}
+    # Families that are encoders by default would see the tokens that they are to predict.
+    wanted = {"use_cache": False, "is_decoder": task == "causal", **of_the_head}
+    values: dict[str, Any] = {n: value for n, value in wanted.items() if n in family.fields}
     for name, each in family.fields.items():
         default = family.default(name)
         if "drop" in name and isinstance(default, float) and default > 0:
@@ -220,8 +224,8 @@ def _small_model(family: Family, sizes: HfSizes) -> dict[str, Any]:
         elif name.endswith("_token_id") and isinstance(default, int):
             # Every token of the data is a word like all others.
             values[name] = None if "None" in str(each.type) else 0
+    if isinstance(family.fields.get("embedding_size") and family.default("embedding_size"), int):
+        values["embedding_size"] = sizes.width  # a size of its own would not grow
     if sizes.seq_len is not None and "rope_parameters" not in family.fields:
         values |= dict.fromkeys(family.find(POSITIONS), sizes.seq_len)
-    if "query_pre_attn_scalar" in family.fields:
-        values["query_pre_attn_scalar"] = sizes.head_size
     return values
