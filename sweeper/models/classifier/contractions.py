@@ -13,7 +13,6 @@ from sweeper.models.classifier.elementwise import record_elementwise
 from sweeper.models.classifier.layout import FOREIGN, DimMapping, ParamLayout, extents, foreign
 from sweeper.models.classifier.state import (
     ActivationInfo,
-    ActivationProduct,
     OpCall,
     OutputInfo,
     TraceState,
@@ -58,8 +57,7 @@ def matmul(state: TraceState, call: OpCall) -> OutputInfo:
     info = _contract(state, call, [op for op in operands if state.is_weight(op.weight)])
     state.contracted_again |= state.source_params((a, b))
     if info is None:
-        product = ActivationProduct(a.shape[-1], state.source_params((a, b)))
-        state.activation_products.append(product)
+        state.record_product((a, b), a.shape[-1], call.outputs[0].numel())
         info = OutputInfo()
     bias: Any = call.args[added] if added is not None and added < len(call.args) else None
     if state.is_weight(bias):
@@ -91,16 +89,19 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
         record_elementwise(state, replace(call, inputs=()), data[0].weight, UseKind.INSERT)
         operands = [operand for operand in operands if operand is not data[0]]
     operand, out = operands[0], call.outputs[0]
-    names, groups = [], []
+    names, groups, uses = [], [], []
     for layout, mapping in state.params_in(operand.weight):
         batch = [i for i in range(len(mapping) - 2) if i != operand.summed]
         use = _contraction(state, call, layout, mapping, [operand.summed], batch, operand.other)
         state.record(layout.name, use)
         names.append(layout.name)
+        uses.append(use)
         if out.dim() == len(mapping) == 3:
             # The batch of the weight is the batch of the output [batch, ., .].
             groups.append(layout.placed((mapping[0], *map(foreign, out.shape[1:])), out))
-    return OutputInfo(source_params=frozenset(names), groups=tuple(groups))
+    return OutputInfo(
+        source_params=frozenset(names), groups=tuple(groups), contractions=tuple(uses)
+    )
 
 
 def _is_repeated(state: TraceState, weight: Tensor) -> bool:
@@ -134,6 +135,8 @@ def _contraction(
         fan_in=fan_in,
         input_id=storage_id(other),
         depends_on_input=state.depends_on_input((other,)),
+        module=state.module_with(layout.name),
+        factor=state.activation(other).factor,
     )
 
 
@@ -181,8 +184,9 @@ def _count_kernel_positions(
 def attention(state: TraceState, call: OpCall) -> OutputInfo:
     """Fused attention (query, key, value, ...): the logits contract the last dimension."""
     state.record_unsupported(call)
-    query = call.args[0]
-    product = ActivationProduct(query.shape[-1], state.source_params(call.args[:2]))
-    state.activation_products.append(product)
+    query, key, value = call.args[:3]
+    count = query.numel() // query.shape[-1] * key.shape[-2]
+    state.record_product((query, key), query.shape[-1], count)
+    state.record_product((value,), key.shape[-2], query.numel() // query.shape[-1])
     state.contracted_again |= state.source_params(call.args[:3])
     return OutputInfo()

@@ -72,14 +72,43 @@ def test_roles_are_overridden_by_pattern() -> None:
         classify(forward, parts, roles={"up.*": "hiden"})
 
 
-def test_a_forward_pass_that_cannot_be_traced_says_where() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return m.w(x) if x.sum().item() > 0 else x
+def choosing(m: Any, x: Tensor) -> Tensor:
+    return m.w(x) if x.sum().item() > 0 else m.w(x) + 1
 
-    with pytest.raises(BadInput, match=r"test_limits\.py:\d+.* meta .*\n.*\n  w\.weight"):
-        classify(forward, lambda w: {"w": nn.Linear(w, w)})
-    given = classify(forward, lambda w: {"w": nn.Linear(w, w)}, roles={"*": "hidden"})
+
+def test_a_forward_pass_that_looks_at_values_is_run_with_values() -> None:
+    specs = classify(choosing, lambda w: {"w": nn.Linear(w, w)})
+    assert facts(specs)["w.weight"] == ("hidden", 32, 32, (0, 1))
+
+
+def broken(m: Any, x: Tensor) -> Tensor:
+    raise RuntimeError("an image is wanted here")
+
+
+def test_a_forward_pass_that_cannot_be_traced_says_where_and_what_to_change() -> None:
+    with pytest.raises(BadInput) as error:
+        classify(broken, lambda w: {"w": nn.Linear(w, w)})
+    message = str(error.value)
+    assert f"{__file__}:" in message and "RuntimeError: an image is wanted here" in message
+    assert "called with 0: float32 [2, 3, 16]" in message and "by inputs=" in message
+    assert "w.weight" not in message
+    given = classify(
+        broken, lambda w: {"w": nn.Linear(w, w)}, roles={"*.weight": "hidden", "*": "vector"}
+    )
     assert given["w.weight"].fan_in == 32
+
+
+def test_a_model_too_large_for_values_says_so() -> None:
+    def build(width: int) -> nn.Module:
+        return Model(choosing, w=nn.Linear(width, width))
+
+    with pytest.raises(BadInput, match="more than 50 million parameters is not built with values"):
+        sweeper.classify(
+            build,
+            {"width": 10**4},
+            {"width": 2 * 10**4},
+            inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
+        )
 
 
 def test_how_it_is_called_is_asked_for() -> None:
