@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -195,9 +195,7 @@ def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
     if base.uses is None:
         return tracer.shapes(target)
     traced = tracer.trace(target)
-    if traced.uses is None and base.way.startswith("with values"):
-        return tracer.shapes(target)
-    return traced
+    return replace(traced, failure="") if traced.too_large else traced
 
 
 def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:

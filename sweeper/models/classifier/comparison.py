@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from fractions import Fraction
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, suggest
@@ -19,7 +21,7 @@ from sweeper.models.classifier.fans import (
 from sweeper.models.classifier.layers import LayerMatching, lies_in, repeated_containers
 from sweeper.models.classifier.model_trace import ModelTrace, Sizes
 from sweeper.models.classifier.roles import REPEATED, RoleDecision, decide_role, given_role
-from sweeper.models.classifier.uses import Undecided, UseKind
+from sweeper.models.classifier.uses import Undecided, UseKind, UseSignature
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 
@@ -198,18 +200,39 @@ class SizeComparison:
         for prefix, trace, at in (("", self.target, name), ("base_", self.base, base_name)):
             if decision.signature is None:
                 fans = fans_by_layout(trace.shapes[at], decision.role, width_dims)
-            elif trace.uses is None:
-                smaller = [(t, base_name) for t in (self.base, self.wider)]
-                shape = trace.shapes[at]
-                fans = inferred_fans(smaller, shape, decision.signature, width_dims)
             else:
-                fans = fans_as_used(trace, at, decision.signature, width_dims)
-                known[f"{prefix}groups"] = groups_as_used(trace, at, decision)
+                fans = self._fans_of(trace, at, base_name, decision.signature, width_dims)
+            known[f"{prefix}groups"] = self._groups(trace, at, base_name, decision)
             known[f"{prefix}fan_in"], known[f"{prefix}fan_out"] = fans
             if decision.readout is not None:
-                readout = fans_as_used(trace, at, decision.readout, width_dims)
+                readout = self._fans_of(trace, at, base_name, decision.readout, width_dims)
                 known[f"{prefix}readout_fan_in"] = readout[0]
         return known
+
+    def _groups(
+        self, trace: ModelTrace, name: str, base_name: str, decision: RoleDecision
+    ) -> int:
+        """Growing groups, as traced, or in proportion to their dimensions."""
+        if trace.uses is not None:
+            return groups_as_used(trace, name, decision)
+        small, shape = self.base.shapes[base_name], trace.shapes[name]
+        groups = Fraction(groups_as_used(self.base, base_name, decision))
+        growth = (Fraction(shape[dim], small[dim]) for dim in decision.growing_groups)
+        return round(groups * prod(growth)) if groups > 1 else 1
+
+    def _fans_of(
+        self,
+        trace: ModelTrace,
+        name: str,
+        base_name: str,
+        signature: UseSignature,
+        width_dims: tuple[int, ...],
+    ) -> tuple[int, int]:
+        """Fans of one use, as traced, or as they follow from the smaller models."""
+        if trace.uses is not None:
+            return fans_as_used(trace, name, signature, width_dims)
+        smaller = [(t, base_name) for t in (self.base, self.wider)]
+        return inferred_fans(smaller, trace.shapes[name], signature, width_dims)
 
     def _width_dims(self, name: str, base_name: str) -> tuple[int, ...]:
         """Dimensions that grow with the width, in the wider model or at the target."""

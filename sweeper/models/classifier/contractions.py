@@ -64,7 +64,7 @@ def matmul(state: TraceState, call: OpCall) -> OutputInfo:
         # The bias is added to the product, whose groups (experts) are those of the bias too. The
         # output has to be on record with them before the bias is compared with it.
         out = call.outputs[0]
-        depends = state.depends_on_input(call.inputs)
+        depends = info.takes_data or state.depends_on_input(call.inputs)
         recorded = ActivationInfo(depends_on_input=depends, groups=info.groups)
         state.record_outputs([out], recorded)
         addition = replace(call, inputs=(bias, out))
@@ -76,10 +76,11 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
     """Record the contraction of the weights among the operands; None if there is none."""
     if not operands:
         return None
+    takes_data = False
     if len(operands) == 2:
-        # Two parameters, no input: fine for learned queries times a weight, where the queries,
-        # repeated over the batch, take the place of the data.
-        data = [operand for operand in operands if _is_repeated(state, operand.weight)]
+        # Two parameters, no input: fine for learned queries times a weight, where the queries
+        # take the place of the data.
+        data = [operand for operand in operands if _is_data(state, operand, operands)]
         if len(data) != 1:
             why = "a product with another parameter, before any input is met"
             for operand in operands:
@@ -88,11 +89,13 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
             return OutputInfo(source_params=frozenset())
         record_elementwise(state, replace(call, inputs=()), data[0].weight, UseKind.INSERT)
         operands = [operand for operand in operands if operand is not data[0]]
+        takes_data = True
     operand, out = operands[0], call.outputs[0]
     names, groups, uses = [], [], []
     for layout, mapping in state.params_in(operand.weight):
         batch = [i for i in range(len(mapping) - 2) if i != operand.summed]
         use = _contraction(state, call, layout, mapping, [operand.summed], batch, operand.other)
+        use.depends_on_input |= takes_data
         state.record(layout.name, use)
         names.append(layout.name)
         uses.append(use)
@@ -100,14 +103,23 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
             # The batch of the weight is the batch of the output [batch, ., .].
             groups.append(layout.placed((mapping[0], *map(foreign, out.shape[1:])), out))
     return OutputInfo(
-        source_params=frozenset(names), groups=tuple(groups), contractions=tuple(uses)
+        source_params=frozenset(names),
+        groups=tuple(groups),
+        takes_data=takes_data,
+        contractions=tuple(uses),
     )
 
 
-def _is_repeated(state: TraceState, weight: Tensor) -> bool:
-    """Whether a weight was repeated (over the batch), as data is and weights are not."""
-    mappings = (mapping for _, mapping in state.params_in(weight))
-    return any(dim == FOREIGN for mapping in mappings for group in mapping for dim, _ in group)
+def _is_data(state: TraceState, operand: _Operand, operands: list[_Operand]) -> bool:
+    """Whether a weight takes the place of the data, as learned queries do.
+
+    Data is repeated over the batch, or given to a module that holds the other operand itself.
+    """
+    mappings = [mapping for _, mapping in state.params_in(operand.weight)]
+    if any(dim == FOREIGN for mapping in mappings for group in mapping for dim, _ in group):
+        return True
+    other = next(item for item in operands if item is not operand)
+    return state.is_held(other.weight) and not state.is_held(operand.weight)
 
 
 def _contraction(

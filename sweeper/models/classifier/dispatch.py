@@ -147,7 +147,7 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         info = _rule(func, call.name)(state, call)
         replaced = info.source_params
         activation = ActivationInfo(
-            depends_on_input=depends_on_input and not info.is_whole_weight,
+            depends_on_input=(depends_on_input or info.takes_data) and not info.is_whole_weight,
             source_params=source_params if replaced is None else replaced,
             elementwise_products=info.elementwise_products,
             groups=info.groups,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ class ModelTrace:
     """Parameters of a model of some size, and what its forward pass uses them for.
 
     `shapes`, `tied` (other names of the same parameter) and `frozen` are by parameter; `uses` is
-    None where no forward pass was traced, for the reason `failure`. `products` counts the inner
+    None where no forward pass was traced, for the reason `failure`; `too_large` tells that smaller
+    models can be traced. `products` counts the inner
     products with other activations that a parameter's output takes part in. `way` says how the
     pass was traced, if not in the usual way.
     """
@@ -57,6 +58,7 @@ class ModelTrace:
     contracted_again: frozenset[str] = frozenset()
     factors: tuple[Factor, ...] = ()
     failure: str = ""
+    too_large: bool = False
     way: str = ""
 
 
@@ -83,13 +85,12 @@ class Tracer:
     def shapes(self, sizes: Sizes) -> ModelTrace:
         """Names and shapes alone, without a forward pass; BadInput if no way works."""
         failures = []
-        for kind, _ in ATTEMPTS:
-            place = kind()
+        for kind in dict.fromkeys(kind for kind, _ in ATTEMPTS):
             try:
-                return _shapes(self._built(sizes, place, Numbers()))
+                return _shapes(self._built(sizes, kind(), Numbers()))
             except _Failed as failed:
                 failures.append(str(failed))
-        raise BadInput(failures[0])
+        raise BadInput("; ".join(dict.fromkeys([failures[0], failures[-1]])))
 
     def trace(self, sizes: Sizes) -> ModelTrace:
         """How the parameters are used; BadInput if the model cannot be built in any way."""
@@ -104,14 +105,7 @@ class Tracer:
                 self._first = at
                 return traced
         known = next((failed.shapes for failed in failures if failed.shapes is not None), None)
-        if known is None:
-            raise BadInput("; ".join(str(failures[at]) for at in {0, len(failures) - 1}))
-        too_large = [str(failed) for failed in failures if isinstance(failed.__cause__, TooLarge)]
-        told = [failed for failed in failures if not isinstance(failed.__cause__, TooLarge)]
-        failure = "; ".join([str(told[-1]), *too_large])
-        return ModelTrace(
-            shapes=known.shapes, tied=known.tied, frozen=known.frozen, failure=failure
-        )
+        return _untraced(known or self.shapes(sizes), failures)
 
     def _attempt(self, sizes: Sizes, place: Place, *, evaluate: bool) -> ModelTrace:
         """One pass; BadInput of the inputs themselves is the failure that is told."""
@@ -124,9 +118,7 @@ class Tracer:
             try:
                 args, kwargs = self._arguments(model, sizes, place)
             except BadInput as error:
-                return ModelTrace(
-                    shapes=known.shapes, tied=known.tied, frozen=known.frozen, failure=str(error)
-                )
+                return replace(known, failure=str(error))
             try:
                 state = _run(model, args, kwargs, numbers)
             except Exception as error:
@@ -239,10 +231,8 @@ def _traced(known: ModelTrace, state: TraceState, place: Place, *, evaluate: boo
     uses = state.uses
     if isinstance(place, RealPlace):
         uses = {name: found or _of_sibling(name, state) for name, found in uses.items()}
-    return ModelTrace(
-        shapes=known.shapes,
-        tied=known.tied,
-        frozen=known.frozen,
+    return replace(
+        known,
         uses=uses,
         activation_products=tuple(state.activation_products),
         products=state.products,
@@ -261,6 +251,13 @@ def _of_sibling(name: str, state: TraceState) -> list[Use]:
         if pattern_of(other) == pattern_of(name)
     )
     return next(alike, [])
+
+
+def _untraced(known: ModelTrace, failures: list[_Failed]) -> ModelTrace:
+    """Shapes alone, and why: the last attempt tells most, unless it was not made."""
+    large = [str(failed) for failed in failures if isinstance(failed.__cause__, TooLarge)]
+    others = [str(failed) for failed in failures if not isinstance(failed.__cause__, TooLarge)]
+    return replace(known, failure="; ".join([*others[-1:], *large]), too_large=bool(large))
 
 
 def _text(sizes: Sizes) -> str:

@@ -8,6 +8,7 @@ works with fake tensors: transformers skips its checks of masks for them. Code t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -82,6 +83,10 @@ class FakePlace:
     def entered(self) -> ExitStack:
         """Enter the mode; the CPU is the default device."""
         stack = _on_cpu()
+        # It logs the traceback of what it cannot do, where the next place is simply tried.
+        logger = logging.getLogger("torch._subclasses.fake_tensor")
+        stack.callback(setattr, logger, "disabled", logger.disabled)
+        logger.disabled = True
         stack.enter_context(self._mode)
         return stack
 

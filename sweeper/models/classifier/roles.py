@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from sweeper.models.classifier.uses import ELEMENTWISE, Undecided, Use, UseKind, UseSignature
 from sweeper.scaling.spec import Role
 
-REPEATED = "{}; its fixed outputs are read by products whose number grows, as a head of the model's"
+REPEATED = "{}; as many outputs at any width, read by products of a number that grows (heads)"
 TIED = "tied: embedding's init and learning rate, its output as a readout multiplied by 1/m"
 UNUSED = "never used in this forward pass: it gets no gradient"
 _NOTES = {

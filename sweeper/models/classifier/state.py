@@ -65,6 +65,7 @@ class OutputInfo:
     """What a rule says of an operation's outputs; `source_params` None: those of the inputs.
 
     `is_whole_weight` tells that inputs chose which weight it is, but made none of its entries.
+    `takes_data` tells that a parameter took the place of the model's inputs (learned queries).
     `contractions` are the uses whose bare output it is.
     """
 
@@ -72,6 +73,7 @@ class OutputInfo:
     elementwise_products: tuple[tuple[ParamLayout, Use], ...] = ()
     groups: tuple[ParamLayout, ...] = ()
     is_whole_weight: bool = False
+    takes_data: bool = False
     contractions: tuple[Use, ...] = ()
 
 
@@ -127,6 +129,13 @@ class TraceState:
         module, running = self.modules[-1] if self.modules else ("", nn.Module())
         held = (p for p in running._parameters.values() if p is not None)
         return module if any(storage_id(p) == self._parameters[name] for p in held) else ""
+
+    def is_held(self, weight: Tensor) -> bool:
+        """Whether the module that runs holds the parameters in `weight` itself."""
+        held = self.modules[-1][1]._parameters.values() if self.modules else ()
+        own = {storage_id(parameter) for parameter in held if parameter is not None}
+        layouts = self.weights.get(storage_id(weight), ())
+        return bool(layouts) and all(self._parameters[at.name] in own for at in layouts)
 
     def number(self, thing: object) -> float | None:
         """The number that `thing` is or holds, if it depends on no parameter and no input."""

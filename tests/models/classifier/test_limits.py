@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
-from tests.models.classifier.test_uses import BASE, WIDE, Model, classify, facts
+from sweeper.models.classifier import compare
+from tests.models.classifier.test_uses import BASE, WIDE, Expected, Model, classify, facts
 
 UNDECIDED = {
     "an operation without a rule": (
@@ -109,6 +110,50 @@ def test_a_model_too_large_for_values_says_so() -> None:
             {"width": 2 * 10**4},
             inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
         )
+
+
+def chosen_by_hand(m: Any, x: Tensor) -> Tensor:
+    """Experts in a loop over those that were chosen, as people write it."""
+    x = x.flatten(0, 1)
+    shares, numbers = m.router(x).softmax(-1).topk(2, -1)
+    y = torch.zeros_like(x)
+    for i, expert in enumerate(m.experts):
+        rows, slot = (numbers == i).nonzero(as_tuple=True)
+        if len(rows):
+            y[rows] += shares[rows, slot][:, None] * expert(x[rows])
+    return m.head(y)
+
+
+def chosen_parts(width: int) -> dict[str, Any]:
+    experts = nn.ModuleList(nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU()) for _ in range(4))
+    for expert in experts:
+        expert.append(nn.Linear(2 * width, width))
+    return {"router": nn.Linear(width, 4), "experts": experts, "head": nn.Linear(width, 5)}
+
+
+@pytest.mark.parametrize("width", [32, 4096])
+def test_experts_chosen_by_value_are_classified_at_any_width(width: int) -> None:
+    # At width 4096 the experts hold 268 million weights, which are never made.
+    comparison = compare(
+        lambda width: Model(chosen_by_hand, **chosen_parts(width)),
+        base={"width": 16},
+        target={"width": width},
+        inputs=lambda s: torch.zeros(2, 3, s["width"]),
+    )
+    for spec in comparison.specs:
+        expected: Expected
+        if ".0.weight" in spec.name:
+            expected = ("hidden", width, 2 * width, (0, 1))
+        elif ".2.weight" in spec.name:
+            expected = ("hidden", 2 * width, width, (0, 1))
+        elif spec.name in ("router.weight", "head.weight"):
+            expected = ("readout", width, 4 if "router" in spec.name else 5, (1,))
+        else:
+            assert spec.name.endswith("bias")
+            fixed = spec.name in ("router.bias", "head.bias")
+            expected = ("vector", 1, spec.shape[0], () if fixed else (0,))
+        assert facts({spec.name: spec})[spec.name] == expected
+    assert "with values on the CPU" in comparison.cautions[0]
 
 
 def test_how_it_is_called_is_asked_for() -> None:
