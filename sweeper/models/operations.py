@@ -10,7 +10,7 @@ changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import wraps
@@ -69,11 +69,13 @@ def observe(
     run: Callable[[], object],
     tied: Mapping[str, Mapping[str, Any]],
     branches: Sequence[str],
+    base_branches: int = 0,
 ) -> list[OpSite]:
     """The operations that `run`, one forward pass of `model`, calls, in the order of the calls.
 
     `tied` has the geometry of embeddings that are also the readout, by name, and `branches` are
-    patterns of the names of modules that are residual branches. What a model's own `ScaledModule`s
+    patterns of the names of modules that are residual branches, of which the base model has
+    `base_branches` (0: as many). What a model's own `ScaledModule`s
     do is theirs. An attention with a scale of its own, other than head size^-1/2, keeps it.
     """
     blocks = [module.scale_op("") for module in model.modules() if isinstance(module, ScaledModule)]
@@ -81,28 +83,27 @@ def observe(
     weights = {id(p): name for name, p in model.named_parameters() if name in tied}
     observer = _Observer(weights, tied)
     if tied or not own >= {"attention", "loss"}:
-        with _module_stack(model, observer.stack), observer, suppress(Exception):
-            run()  # what was seen before it failed counts
+        with _module_stack(model, observer.stack), observer:
+            run()
     sites = [site for site in observer.sites.values() if site.kind not in own]
-    return sites + ([] if "residual" in own else _branch_sites(model, branches))
+    return sites + ([] if "residual" in own else _branch_sites(model, branches, base_branches))
 
 
-def _branch_sites(model: nn.Module, patterns: Sequence[str]) -> list[OpSite]:
-    """A site for every module whose name matches, numbered in the model's order.
-
-    Of modules within each other the outermost is the branch.
-    """
+def branch_names(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Names of the modules that match, in the model's order; the outermost of those that nest."""
     names: list[str] = []
     for name, _ in model.named_modules():
         within = any(name.startswith(f"{outer}.") for outer in names)
         if not within and any(fnmatchcase(name, pattern) for pattern in patterns):
             names.append(name)
+    return names
+
+
+def _branch_sites(model: nn.Module, patterns: Sequence[str], base_branches: int) -> list[OpSite]:
+    names = branch_names(model, patterns)
+    counts = {"branches": len(names), "base_branches": base_branches or len(names)}
     return [
-        OpSite(
-            module=name,
-            kind="residual",
-            geometry={"branch": index, "branches": len(names), "base_branches": len(names)},
-        )
+        OpSite(module=name, kind="residual", geometry={"branch": index, **counts})
         for index, name in enumerate(names, 1)
     ]
 

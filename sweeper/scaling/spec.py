@@ -51,10 +51,12 @@ class ParamSpec:
     "zeros", or "kept" (as the model's own code sets them). `frozen` tells that it is not trained.
     `readout_fan_in` and `base_readout_fan_in` are what its outputs sum over where an embedding is
     tied to the readout, and 0 where it is not; `head_init_fan_in` is the base's, of that embedding
-    and of those whose rows are added to its rows. `width_dims` and `depth_dims` are the dimensions
-    of `shape` that grow with the width and with the depth. `lookup` tells an embedding whose rows
-    are picked (words) from one that is multiplied with its input (patches). `tied` are other names
-    of the same parameter.
+    and of those whose rows are added to its rows. `groups` and `base_groups` count the independent
+    weights that it holds where their number grows with the width (a depthwise convolution's
+    channels, the blocks of a block-diagonal matrix); the fans are those of one of them.
+    `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the width and with
+    the depth. `lookup` tells an embedding whose rows are picked (words) from one that is multiplied
+    with its input (patches). `tied` are other names of the same parameter.
     `note` says in a line how the parameter is used, and what to mind. `width` is the model's.
     """
 
@@ -79,6 +81,8 @@ class ParamSpec:
     readout_fan_in: int = 0
     base_readout_fan_in: int = 0
     head_init_fan_in: int = 0
+    groups: int = 1
+    base_groups: int = 1
     frozen: bool = False
     note: str = ""
 
@@ -92,11 +96,12 @@ class ParamSpec:
         """m: target over base of the dimension that the parameter's exponents of width speak of.
 
         It is the fan-in for what contracts over it (an FFN's second matrix has another than its
-        first), and the fan-out for embeddings and vectors. 1 when nothing grows.
+        first), and the fan-out of all groups for embeddings and vectors: the width that a
+        depthwise convolution adds to is its number of channels. 1 when nothing grows.
         """
         if self.role in (Role.HIDDEN, Role.READOUT):
             return self.fan_in / self.base_fan_in
-        return self.fan_out / self.base_fan_out
+        return self.fan_out * self.groups / (self.base_fan_out * self.base_groups)
 
     def at_base(self) -> ParamSpec:
         """The same parameter in the base model."""
@@ -106,6 +111,7 @@ class ParamSpec:
             fan_in=self.base_fan_in,
             fan_out=self.base_fan_out,
             readout_fan_in=self.base_readout_fan_in,
+            groups=self.base_groups,
             depth=self.base_depth,
             width=self.base_width,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from sweeper.catalog import TARGET, plugin_target, with_targets
 from sweeper.errors import ConfigError, key_prefix, suggest
-from sweeper.models.classifier import scaled_ops, specs_between
+from sweeper.models.classifier import Comparison, Tracer, compare, scaled_ops
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
-from sweeper.models.operations import OpSite, apply_scales, observe
+from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
 from sweeper.plugin import arguments, build_plugin, call_checked, import_target
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 from sweeper.train_settings import TrainSettings
@@ -122,29 +122,57 @@ def architecture(spec: TrialSpec, unit: bool) -> Architecture:
 
 @lru_cache(maxsize=64)
 def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
-    """See `architecture`; the model runs four times, without values."""
+    """See `architecture`; the model runs four times, mostly without values."""
     rules = rules_of(spec)
-    specs = specs_between(
-        lambda width, depth: build_model(spec, unit, width, depth),
-        base=(spec.base_width, spec.base_depth),
-        target=(spec.width, spec.depth),
-        inputs=lambda sizes: example_inputs(spec),
+    sizes = {"width": spec.width, "depth": spec.depth}
+    tracer = Tracer(
+        build=lambda width, depth: build_model(spec, unit, width, depth),
+        inputs=lambda _: example_inputs(spec),
+    )
+    compared = compare(
+        tracer.build,
+        base={"width": spec.base_width, "depth": spec.base_depth},
+        target=sizes,
+        inputs=tracer.inputs,
         roles=rules.role_patterns(),
     )
-    with torch.device("meta"):
-        model = build_model(spec, unit, spec.width, spec.depth)
-    frozen = _frozen(model, rules.frozen)
-    specs = [replace(s, frozen=s.name in frozen) for s in specs]
+    tied = _tied_geometries(compared)
+    base_branches = 0
+    if rules.branches and spec.depth != spec.base_depth:
+        base_branches = tracer.watch(
+            {**sizes, "depth": spec.base_depth},
+            lambda model, _: len(branch_names(model, rules.branches)),
+        )
+
+    def look(model: nn.Module, run: Callable[[], object]) -> tuple[set[str], Architecture]:
+        _matching("branches", rules.branches, (name for name, _ in model.named_modules()))
+        sites = observe(model, run, tied, rules.branches, base_branches)
+        apply_scales(model, sites)
+        return _frozen(model, rules.frozen), Architecture(
+            specs=tuple(compared.specs),
+            scaled_ops=tuple(scaled_ops(model)),
+            sites=tuple(sites),
+            scale_buffers=frozenset(name for name, _ in model.named_buffers()),
+            cautions=tuple(compared.cautions),
+        )
+
+    frozen, seen = tracer.watch(sizes, look)
+    specs = [replace(s, frozen=s.name in frozen) for s in compared.specs]
     kept = _kept(spec, unit, specs, rules.keep_init)
     specs = _tied_inits([replace(s, init="kept") if s.name in kept else s for s in specs])
-    sites = _sites(spec, unit, model, specs, rules.branches)
-    apply_scales(model, sites)
-    return Architecture(
-        specs=tuple(specs),
-        scaled_ops=tuple(scaled_ops(model)),
-        sites=tuple(sites),
-        scale_buffers=frozenset(name for name, _ in model.named_buffers()),
-    )
+    return replace(seen, specs=tuple(specs))
+
+
+def _tied_geometries(compared: Comparison) -> dict[str, Mapping[str, Any]]:
+    """The geometry of every tied readout, by the name of its parameter."""
+    by_fans = {
+        (op.geometry["fan_in"], op.geometry["base_fan_in"]): op.geometry for op in compared.tied
+    }
+    return {
+        spec.name: by_fans[spec.readout_fan_in, spec.base_readout_fan_in]
+        for spec in compared.specs
+        if spec.readout_fan_in
+    }
 
 
 def example_inputs(spec: TrialSpec) -> tuple[Tensor, ...]:
@@ -209,37 +237,4 @@ def _tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
     return [
         replace(s, head_init_fan_in=max(heads)) if b else s
         for s, b in zip(specs, beside, strict=True)
-    ]
-
-
-def _sites(
-    spec: TrialSpec,
-    unit: bool,
-    model: nn.Module,
-    specs: Sequence[ParamSpec],
-    branches: Sequence[str],
-) -> list[OpSite]:
-    """Operations of a plain model that can be scaled, with what is known of them at the base."""
-    _matching("branches", branches, (name for name, _ in model.named_modules()))
-    tied = {
-        s.name: {"fan_in": s.readout_fan_in, "base_fan_in": s.base_readout_fan_in, "own": 1.0}
-        for s in specs
-        if s.readout_fan_in
-    }
-
-    def run() -> None:
-        with torch.device("meta"), torch.compiler.set_stance("force_eager"):
-            model(*example_inputs(spec))
-
-    sites = observe(model, run, tied, branches)
-    if not branches or spec.depth == spec.base_depth:
-        return sites
-    with torch.device("meta"):
-        base = build_model(spec, unit, spec.base_width, spec.base_depth)
-    count = sum(site.kind == "residual" for site in observe(base, lambda: None, {}, branches))
-    return [
-        replace(site, geometry={**site.geometry, "base_branches": count})
-        if site.kind == "residual"
-        else site
-        for site in sites
     ]

@@ -4,34 +4,97 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from functools import partial
-from math import prod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
 from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.models.classifier.model_trace import (
-    Inputs,
-    ModelTrace,
-    Sizes,
-    build_on_meta,
-    trace_shapes,
-    trace_uses,
-)
-from sweeper.models.classifier.roles import UNUSED, RoleDecision, decide_role
-from sweeper.models.classifier.uses import Undecided, Use, UseKind, UseSignature, decisive_uses
+from sweeper.models.classifier.comparison import SizeComparison, described
+from sweeper.models.classifier.layers import LayerMatching
+from sweeper.models.classifier.model_trace import Inputs, ModelTrace, Sizes, Tracer
+from sweeper.models.classifier.numbers import width_dependent
+from sweeper.models.classifier.roles import UNUSED
 from sweeper.models.scaled import ScaledModule
-from sweeper.scaling.spec import NUMBER, ParamSpec, Role, ScaledOp
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""
 
-MAX_SHOWN = 10
-"""Parameters that a refusal lists where one reason, a failed trace, holds for all of them."""
+MAX_DEPTHS = 16
+"""Depths that are tried, one by one, for a base that has layers of all kinds."""
 _DEPTH = re.compile(r"depth|layers?($|_)")
+_WIDTH = re.compile(r"width|hidden|embd|d_model|dim($|_)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What a model is at one size beside another.
+
+    `tied` are the readouts that are tied to an embedding (kind "tied_readout"); their `name` is
+    the module whose output are the logits, or the parameter where no module of its own computes
+    them. `cautions` are sentences about the whole model, for the user.
+    """
+
+    specs: list[ParamSpec]
+    tied: list[ScaledOp]
+    cautions: list[str]
+
+
+def compare(
+    build: Callable[..., nn.Module],
+    *,
+    base: Sizes,
+    target: Sizes,
+    inputs: Inputs = None,
+    roles: Mapping[str, Role | str] | None = None,
+    wider: Sizes | None = None,
+) -> Comparison:
+    """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
+
+    `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
+    named depth or layers is the depth, of the others those that differ are widths (or those
+    named width, hidden, dim, if none does). They may be equal: growth is read off a `wider`
+    model, by default of twice the base's widths, and checked against the target. One layer more
+    tells the repeated blocks, which are residual branches. `inputs` and `roles` as in `classify`.
+    """
+    if base.keys() != target.keys():
+        raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
+    depth = next((name for name in base if _DEPTH.search(name)), None)
+    if wider is None:
+        wider = {**base, **{name: 2 * base[name] for name in _widths(base, target, depth)}}
+    return _compare(
+        Tracer(build=build, inputs=inputs),
+        base=base,
+        wider=wider,
+        deeper=list(_deeper(base, target, depth)) if depth else [],
+        target=target,
+        depth=depth,
+        roles=roles,
+    )
+
+
+def _widths(base: Sizes, target: Sizes, depth: str | None) -> list[str]:
+    """The sizes that are widths; BadInput if none is known to be one."""
+    numbers = [name for name in base if isinstance(base[name], int) and name != depth]
+    differ = [name for name in numbers if base[name] != target[name]]
+    named = [name for name in numbers if name == "width"]
+    found = differ or named or [name for name in numbers if _WIDTH.search(name)]
+    if not found:
+        raise BadInput(
+            f"none of the sizes {[*base]} is known to be a width: name one width, or give wider="
+        )
+    return found
+
+
+def _deeper(base: Sizes, target: Sizes, depth: str) -> Iterator[dict[str, Any]]:
+    """Sizes of deeper models, the first that can be built counts: some depths must be even."""
+    if isinstance(base[depth], int):
+        yield {**base, depth: base[depth] + 1}
+        yield {**base, depth: 2 * base[depth]}
+    if target[depth] != base[depth]:
+        yield {**base, depth: target[depth]}
 
 
 def classify(
@@ -51,8 +114,9 @@ def classify(
     the trace cannot: patterns of names, and the role of the parameters that match, the first
     that matches counts. The prefix that `torch.compile` gives to names is left out.
 
-    Nothing is allocated: models live on the meta device. BadInput names every parameter that
-    cannot be decided, with the reason and the override to give.
+    Nothing is allocated where the model runs without values; a small model that does not is
+    built and run on the CPU. BadInput names every parameter that cannot be decided, with the
+    reason and the override to give.
     """
     if base.keys() != other.keys():
         raise BadInput(f"base and other must name the same sizes: {[*base]} and {[*other]}")
@@ -61,16 +125,15 @@ def classify(
     if not wide:
         raise BadInput("base and other must differ in a width: roles are read off its growth")
     comparison = _compare(
-        build,
+        Tracer(build=build, inputs=inputs),
         base=base,
         wider={**base, **{name: other[name] for name in wide}},
-        deeper={**base, **{name: other[name] for name in deep}} if deep else None,
+        deeper=[{**base, **{name: other[name] for name in deep}}] if deep else [],
         target=other,
-        depth_name=deep[0] if deep else None,
-        inputs=inputs,
+        depth=deep[0] if deep else None,
         roles=roles,
     )
-    return {spec.name: spec for spec in comparison.specs()}
+    return {spec.name: spec for spec in comparison.specs}
 
 
 def specs_between(
@@ -81,65 +144,130 @@ def specs_between(
     inputs: Inputs = None,
     roles: Mapping[str, Role | str] | None = None,
 ) -> list[ParamSpec]:
-    """Every parameter of the model at `target` (width, depth), beside `base`.
-
-    Roles come from the model at the base and at twice its width, where a dimension that grows
-    shows itself; one layer more tells the repeated blocks, which are residual branches.
-    """
-    width, depth = base
-    comparison = _compare(
+    """The specs of `compare`, of a model that is built from its width and depth."""
+    return compare(
         lambda width, depth: build(width, depth),
-        base={"width": width, "depth": depth},
-        wider={"width": 2 * width, "depth": depth},
-        deeper={"width": width, "depth": depth + 1},
+        base={"width": base[0], "depth": base[1]},
         target={"width": target[0], "depth": target[1]},
-        depth_name="depth",
         inputs=inputs,
         roles=roles,
-    )
-    return comparison.specs()
+    ).specs
 
 
 def _compare(
-    build: Callable[..., nn.Module],
+    tracer: Tracer,
     *,
     base: Sizes,
     wider: Sizes,
-    deeper: Sizes | None,
+    deeper: Sequence[Sizes],
     target: Sizes,
-    depth_name: str | None,
-    inputs: Inputs,
+    depth: str | None,
     roles: Mapping[str, Role | str] | None,
-) -> _SizeComparison:
+) -> Comparison:
     """Trace the model at its sizes.
 
     Three are traced: the base and a wider model tell what grows; the target has fans of its own,
     which do not follow from the others where sizes are no multiples of the base's. Of the deeper
     model the names and shapes are enough.
     """
-
-    def built(sizes: Sizes) -> nn.Module:
-        return build_on_meta(partial(build, **sizes), sizes)
-
-    base_trace, wider_trace = (trace_uses(built(s), s, inputs) for s in (base, wider))
+    base_trace, wider_trace = tracer.trace(base), tracer.trace(wider)
     traced = next((t for s, t in ((base, base_trace), (wider, wider_trace)) if s == target), None)
-    return _SizeComparison(
+    comparison = SizeComparison(
         base=base_trace,
         wider=wider_trace,
-        target=traced or trace_uses(built(target), target, inputs),
-        deeper=trace_shapes(built(deeper)) if deeper is not None else None,
-        depth=int(target[depth_name]) if depth_name else 1,
-        base_depth=int(base[depth_name]) if depth_name else 1,
-        width=_width(target),
-        base_width=_width(base),
+        target=traced or _target(tracer, target, base_trace),
+        deeper=_first_built(tracer, deeper),
+        sizes=(base, wider, target),
+        depth=int(target[depth]) if depth else 1,
+        base_depth=int(base[depth]) if depth else 1,
         roles={pattern: _parse_role(pattern, role) for pattern, role in (roles or {}).items()},
+    )
+    if depth is not None and base[depth] != target[depth]:
+        _check_layers(tracer, comparison, depth)
+    specs = comparison.specs()
+    _warn_unused(specs)
+    cautions = list(_cautions(comparison, specs))
+    return Comparison(specs=specs, tied=comparison.tied(specs), cautions=cautions)
+
+
+def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
+    """The trace of the size asked for; its shapes alone where only smaller models have values."""
+    if base.uses is None:
+        return tracer.shapes(target)
+    traced = tracer.trace(target)
+    return replace(traced, failure="") if traced.too_large else traced
+
+
+def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
+    """The first model that can be built; BadInput of the first if none can."""
+    failures: list[BadInput] = []
+    for size in sizes:
+        try:
+            return tracer.shapes(size)
+        except BadInput as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return None
+
+
+def _check_layers(tracer: Tracer, comparison: SizeComparison, depth: str) -> None:
+    """BadInput if layers of the target have none of their kind in the base.
+
+    It says which depth of the base has some.
+    """
+    missing = comparison.matching.missing()
+    if not missing:
+        return
+    base, _, target = comparison.sizes
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
+    for deep in range(base[depth] + 1, min(target[depth], base[depth] + MAX_DEPTHS) + 1):
+        try:
+            there = tracer.shapes({**base, depth: deep}).shapes
+        except BadInput:
+            continue
+        if not LayerMatching(there, comparison.target.shapes).missing():
+            advice = f"take a base of {depth}={deep}, which has layers of every kind"
+            break
+    else:
+        advice = f"no {depth} of the base up to {deep} has layers of every kind"
+    raise BadInput(
+        f"parameters at {described(target)} have no counterpart at {described(base)}, in a layer "
+        f"of the same kind: {shown}; {advice}"
     )
 
 
-def _width(sizes: Sizes) -> int:
-    """The size that is called width, if one is a number; else 1."""
-    value = sizes.get("width", 1)
-    return value if isinstance(value, int) else 1
+def _warn_unused(specs: Sequence[ParamSpec]) -> None:
+    unused = [spec.name for spec in specs if spec.note == UNUSED and not spec.frozen]
+    if unused:
+        warnings.warn(
+            f"never used in the traced forward pass: {', '.join(unused)}. If training uses "
+            "them, give inputs= that do",
+            stacklevel=4,
+        )
+
+
+def _cautions(comparison: SizeComparison, specs: Sequence[ParamSpec]) -> Iterator[str]:
+    """What the user should know of the model as a whole."""
+    base, wider, target = comparison.sizes
+    if comparison.base.way:
+        yield (
+            f"the forward pass was traced {comparison.base.way}: parameters that are used in "
+            "training alone, or for inputs of another kind, are taken as unused"
+        )
+    if comparison.rounded:
+        names = ", ".join(comparison.rounded[:3])
+        more = len(comparison.rounded) - 3
+        yield (
+            f"{names}{f' and {more} more' if more > 0 else ''} have dimensions that are the same "
+            f"at {described(base)} and at {described(wider)} but not at {described(target)}: sizes "
+            "are rounded, and the base is another shape than the target, not a small copy of it"
+        )
+    sizes = [name for name in base if base[name] != wider[name]]
+    ratio = wider[sizes[0]] / base[sizes[0]] if isinstance(base[sizes[0]], int) else 1.0
+    yield from width_dependent(
+        comparison.base.factors, comparison.wider.factors, described(base), described(wider), ratio
+    )
 
 
 def _parse_role(pattern: str, role: Role | str) -> Role:
@@ -147,187 +275,6 @@ def _parse_role(pattern: str, role: Role | str) -> Role:
         return Role(role)
     except ValueError:
         raise ConfigError(f"roles[{pattern!r}]", role, suggest(str(role), list(Role))) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SizeComparison:
-    """A model at the base, wider, deeper, and at the size asked for.
-
-    `roles` are the user's, by pattern. `problems` collects what cannot be decided, so that one
-    refusal names it all.
-    """
-
-    base: ModelTrace
-    wider: ModelTrace
-    target: ModelTrace
-    deeper: ModelTrace | None
-    depth: int
-    base_depth: int
-    width: int
-    base_width: int
-    roles: Mapping[str, Role]
-    problems: list[str] = field(default_factory=list)
-
-    def specs(self) -> list[ParamSpec]:
-        """All specs; BadInput lists the parameters that cannot be decided."""
-        self._check_roles()
-        specs = [spec for name in self.target.shapes if (spec := self._spec(name)) is not None]
-        if self.problems:
-            raise BadInput(self._refusal())
-        unused = [spec.name for spec in specs if spec.note == UNUSED]
-        if unused:
-            warnings.warn(
-                f"never used in the traced forward pass: {', '.join(unused)}. If training uses "
-                "them, give inputs= that do",
-                stacklevel=3,
-            )
-        return specs
-
-    def _refusal(self) -> str:
-        """Every parameter that cannot be decided, why, and what to give."""
-        failure = self.base.failure or self.wider.failure or self.target.failure
-        shown = self.problems[:MAX_SHOWN] if failure else self.problems
-        hidden = len(self.problems) - len(shown)
-        first = self.problems[0].partition(" ")[0]
-        return "\n  ".join(
-            [
-                *([failure] if failure else []),
-                "these parameters cannot be classified, so no scheme can scale them:",
-                *shown,
-                *([f"and {hidden} more"] if hidden else []),
-                f'give their roles, such as roles={{"{first}": "hidden"}}; names may be patterns, '
-                f"roles are {', '.join(Role)}",
-            ]
-        )
-
-    def _check_roles(self) -> None:
-        for pattern, role in self.roles.items():
-            if not any(fnmatchcase(name, pattern) for name in self.target.shapes):
-                allowed = f"no parameter matches; {suggest(pattern, self.target.shapes)}"
-                raise ConfigError(f"roles[{pattern!r}]", str(role), allowed)
-
-    def _spec(self, name: str) -> ParamSpec | None:
-        """The spec of one parameter; None, and a problem more, if it cannot be decided."""
-        shape, base_shapes = self.target.shapes[name], self.base.shapes
-        # Of the layers that only a deeper target has, the first layer is the counterpart.
-        base_name = name if name in base_shapes else _first_layer(name, base_shapes)
-        if base_name not in base_shapes or base_name not in self.wider.shapes:
-            raise BadInput(
-                f"parameter {name} has no counterpart in the base model: a parameter must keep its "
-                "name when the width grows"
-            )
-        width_dims = _differing_dims(base_name, self.base, self.wider)
-        try:
-            decision = self._decide(name, base_name, width_dims)
-            fan_in, fan_out = _fans(self.target, name, decision, width_dims)
-            base_fan_in, base_fan_out = _fans(self.base, base_name, decision, width_dims)
-        except Undecided as error:
-            self.problems.append(f"{name} {list(shape)}: {error}")
-            return None
-        kind = decision.signature[0] if decision.signature else None
-        return ParamSpec(
-            name=name,
-            role=decision.role,
-            shape=shape,
-            base_shape=base_shapes[base_name],
-            fan_in=fan_in,
-            fan_out=fan_out,
-            base_fan_in=base_fan_in,
-            base_fan_out=base_fan_out,
-            width=self.width,
-            base_width=self.base_width,
-            residual=_first_layer(base_name, base_shapes) in self._repeated(),
-            depth=self.depth,
-            base_depth=self.base_depth,
-            init=decision.init,
-            width_dims=width_dims,
-            depth_dims=self._depth_dims(base_name),
-            lookup=kind is UseKind.LOOKUP,
-            tied=self.target.tied.get(name, ()),
-            note="; ".join(filter(None, (decision.note, *self._cautions(base_name, decision)))),
-        )
-
-    def _decide(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
-        """The traced role, or the one that the user gave."""
-        given = next((r for p, r in self.roles.items() if fnmatchcase(name, p)), None)
-        try:
-            base, wider = (_uses(trace, base_name) for trace in (self.base, self.wider))
-            traced = decide_role(base, wider, width_dims)
-        except Undecided:
-            if given is None:
-                raise
-            return RoleDecision(role=given, note="role given; fans by torch's layout")
-        if given is None or traced.role is given:
-            return traced
-        note = f"role given, traced as {traced.role}: {traced.note}"
-        return RoleDecision(role=given, signature=traced.signature, init=traced.init, note=note)
-
-    def _repeated(self) -> set[str]:
-        """Parameters of the first of the blocks that a deeper model has more of."""
-        more = self.deeper.shapes.keys() ^ self.base.shapes.keys() if self.deeper else ()
-        return {_first_layer(name, self.base.shapes) for name in more}
-
-    def _depth_dims(self, base_name: str) -> tuple[int, ...]:
-        if self.deeper is None or base_name not in self.deeper.shapes:
-            return ()
-        return _differing_dims(base_name, self.base, self.deeper)
-
-    def _cautions(self, base_name: str, decision: RoleDecision) -> Iterable[str]:
-        """What the user should mind beside the role."""
-        if decision.role is Role.READOUT and base_name in self.base.contracted_again:
-            yield "its output feeds further layers: consider the role hidden"
-        pairs = zip(self.base.activation_products, self.wider.activation_products, strict=False)
-        growing = {
-            base.size
-            for base, wider in pairs
-            if base.size != wider.size and base_name in base.source_params
-        }
-        for size in sorted(growing):
-            yield (
-                f"its output enters a product of activations over {size} entries, which grow "
-                "with the width (head size): attention needs 1/d, not 1/sqrt(d)"
-            )
-
-
-def _first_layer(name: str, names: Container[str]) -> str:
-    """`name` with one of its numbers replaced by 0, if that is one of `names`; else `name`."""
-    for match in NUMBER.finditer(name):
-        first = f"{name[: match.start()]}0{name[match.end() :]}"
-        if first in names:
-            return first
-    return name
-
-
-def _differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int, ...]:
-    shape, grown = base.shapes[name], other.shapes[name]
-    if len(shape) != len(grown):
-        raise BadInput(
-            f"parameter {name} has shape {list(shape)} in the base model and {list(grown)} in a "
-            "larger one: the number of its dimensions must not change"
-        )
-    return tuple(i for i, (a, b) in enumerate(zip(shape, grown, strict=True)) if a != b)
-
-
-def _uses(trace: ModelTrace, name: str) -> dict[UseSignature, Use]:
-    if trace.uses is None:
-        raise Undecided("the forward pass was not traced")
-    return decisive_uses(trace.uses[name], trace.shapes[name])
-
-
-def _fans(
-    trace: ModelTrace, name: str, decision: RoleDecision, width_dims: tuple[int, ...]
-) -> tuple[int, int]:
-    """Fans as used; of a given role without a use, by torch's layout [out, in, ...]."""
-    if decision.signature is None:
-        shape = trace.shapes[name]
-        if len(shape) < 2:
-            return 1, prod(shape)
-        rows, rest = shape[0], prod(shape[1:])
-        return (rows, rest) if decision.role is Role.EMBEDDING else (rest, rows)
-    use = _uses(trace, name).get(decision.signature)
-    if use is None:
-        raise Undecided("the model of the size asked for uses it in other ways than the base model")
-    return use.fans(width_dims)
 
 
 def scaled_ops(model: nn.Module) -> list[ScaledOp]:

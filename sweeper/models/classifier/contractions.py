@@ -13,7 +13,6 @@ from sweeper.models.classifier.elementwise import record_elementwise
 from sweeper.models.classifier.layout import FOREIGN, DimMapping, ParamLayout, extents, foreign
 from sweeper.models.classifier.state import (
     ActivationInfo,
-    ActivationProduct,
     OpCall,
     OutputInfo,
     TraceState,
@@ -58,15 +57,14 @@ def matmul(state: TraceState, call: OpCall) -> OutputInfo:
     info = _contract(state, call, [op for op in operands if state.is_weight(op.weight)])
     state.contracted_again |= state.source_params((a, b))
     if info is None:
-        product = ActivationProduct(a.shape[-1], state.source_params((a, b)))
-        state.activation_products.append(product)
+        state.record_product((a, b), a.shape[-1], call.outputs[0].numel())
         info = OutputInfo()
     bias: Any = call.args[added] if added is not None and added < len(call.args) else None
     if state.is_weight(bias):
         # The bias is added to the product, whose groups (experts) are those of the bias too. The
         # output has to be on record with them before the bias is compared with it.
         out = call.outputs[0]
-        depends = state.depends_on_input(call.inputs)
+        depends = info.takes_data or state.depends_on_input(call.inputs)
         recorded = ActivationInfo(depends_on_input=depends, groups=info.groups)
         state.record_outputs([out], recorded)
         addition = replace(call, inputs=(bias, out))
@@ -78,10 +76,11 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
     """Record the contraction of the weights among the operands; None if there is none."""
     if not operands:
         return None
+    takes_data = False
     if len(operands) == 2:
-        # Two parameters, no input: fine for learned queries times a weight, where the queries,
-        # repeated over the batch, take the place of the data.
-        data = [operand for operand in operands if _is_repeated(state, operand.weight)]
+        # Two parameters, no input: fine for learned queries times a weight, where the queries
+        # take the place of the data.
+        data = [operand for operand in operands if _is_data(state, operand, operands)]
         if len(data) != 1:
             why = "a product with another parameter, before any input is met"
             for operand in operands:
@@ -90,23 +89,37 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
             return OutputInfo(source_params=frozenset())
         record_elementwise(state, replace(call, inputs=()), data[0].weight, UseKind.INSERT)
         operands = [operand for operand in operands if operand is not data[0]]
+        takes_data = True
     operand, out = operands[0], call.outputs[0]
-    names, groups = [], []
+    names, groups, uses = [], [], []
     for layout, mapping in state.params_in(operand.weight):
         batch = [i for i in range(len(mapping) - 2) if i != operand.summed]
         use = _contraction(state, call, layout, mapping, [operand.summed], batch, operand.other)
+        use.depends_on_input |= takes_data
         state.record(layout.name, use)
         names.append(layout.name)
+        uses.append(use)
         if out.dim() == len(mapping) == 3:
             # The batch of the weight is the batch of the output [batch, ., .].
             groups.append(layout.placed((mapping[0], *map(foreign, out.shape[1:])), out))
-    return OutputInfo(source_params=frozenset(names), groups=tuple(groups))
+    return OutputInfo(
+        source_params=frozenset(names),
+        groups=tuple(groups),
+        takes_data=takes_data,
+        contractions=tuple(uses),
+    )
 
 
-def _is_repeated(state: TraceState, weight: Tensor) -> bool:
-    """Whether a weight was repeated (over the batch), as data is and weights are not."""
-    mappings = (mapping for _, mapping in state.params_in(weight))
-    return any(dim == FOREIGN for mapping in mappings for group in mapping for dim, _ in group)
+def _is_data(state: TraceState, operand: _Operand, operands: list[_Operand]) -> bool:
+    """Whether a weight takes the place of the data, as learned queries do.
+
+    Data is repeated over the batch, or given to a module that holds the other operand itself.
+    """
+    mappings = [mapping for _, mapping in state.params_in(operand.weight)]
+    if any(dim == FOREIGN for mapping in mappings for group in mapping for dim, _ in group):
+        return True
+    other = next(item for item in operands if item is not operand)
+    return state.is_held(other.weight) and not state.is_held(operand.weight)
 
 
 def _contraction(
@@ -134,6 +147,8 @@ def _contraction(
         fan_in=fan_in,
         input_id=storage_id(other),
         depends_on_input=state.depends_on_input((other,)),
+        module=state.module_with(layout.name),
+        factor=state.activation(other).factor,
     )
 
 
@@ -181,8 +196,9 @@ def _count_kernel_positions(
 def attention(state: TraceState, call: OpCall) -> OutputInfo:
     """Fused attention (query, key, value, ...): the logits contract the last dimension."""
     state.record_unsupported(call)
-    query = call.args[0]
-    product = ActivationProduct(query.shape[-1], state.source_params(call.args[:2]))
-    state.activation_products.append(product)
+    query, key, value = call.args[:3]
+    count = query.numel() // query.shape[-1] * key.shape[-2]
+    state.record_product((query, key), query.shape[-1], count)
+    state.record_product((value,), key.shape[-2], query.numel() // query.shape[-1])
     state.contracted_again |= state.source_params(call.args[:3])
     return OutputInfo()

@@ -31,6 +31,7 @@ from sweeper.models.classifier.state import (
     TraceState,
     storage_id,
 )
+from sweeper.models.classifier.uses import Use
 
 Rule = Callable[[TraceState, OpCall], OutputInfo]
 
@@ -45,6 +46,9 @@ _KEEP_PLACES = (
     *("_weight_norm_interface", "_prelu_kernel"),
 )
 """Not pointwise by their tag, but every output entry stands where its input entry stood."""
+_CHOICES = ("_softmax", "_log_softmax", "_safe_softmax", "sigmoid", "topk", "sort")
+"""Their outputs are shares or ranks, of the same size whatever that of the inputs is."""
+_KEEP_FACTOR = (*COPIES, "native_dropout", "index", "index_select")
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, reduce),
     **dict.fromkeys(_KEEP_PLACES, pointwise),
@@ -115,13 +119,14 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         out = _run(func, args, dict(kwargs or {}))
         inputs = tensors_in((args, dict(kwargs or {})))
         if any(self.state.tracks(tensor) for tensor in inputs):
-            self._record(func, args, inputs, tensors_in(out))
+            self._record(func, args, dict(kwargs or {}), inputs, tensors_in(out))
         return out
 
     def _record(
         self,
         func: Any,
         args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         inputs: tuple[Tensor, ...],
         outputs: tuple[Tensor, ...],
     ) -> None:
@@ -133,15 +138,58 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         state = self.state
         if name not in COPIES and name not in ("sum", "mean"):
             state.record_unsummed(inputs)
-        # Both are read before the rule runs: an operation in place changes what is on record.
+        # All are read before the rule runs: an operation in place changes what is on record.
         depends_on_input = state.depends_on_input(inputs)
         source_params = state.source_params(inputs)
+        operands = frozenset[str]() if name in _CHOICES else state.operand_params(inputs)
         call = OpCall(name.rstrip("_") if mutable else name, args, inputs, outputs)
+        factor, contractions = _multiplied(state, call, kwargs)
         info = _rule(func, call.name)(state, call)
+        replaced = info.source_params
         activation = ActivationInfo(
-            depends_on_input=depends_on_input and not info.is_whole_weight,
-            source_params=source_params if info.source_params is None else info.source_params,
+            depends_on_input=(depends_on_input or info.takes_data) and not info.is_whole_weight,
+            source_params=source_params if replaced is None else replaced,
             elementwise_products=info.elementwise_products,
             groups=info.groups,
+            operand_params=operands if replaced is None else replaced,
+            factor=factor,
+            contractions=info.contractions or contractions,
         )
         state.record_outputs(outputs, activation)
+
+
+def _multiplied(
+    state: TraceState, call: OpCall, kwargs: dict[str, Any]
+) -> tuple[float, tuple[Use, ...]]:
+    """The numbers that the output is multiplied by so far, and the contractions it is of.
+
+    Numbers that the operation itself multiplies by are recorded, with the line of code.
+    """
+    if kwargs.get("alpha", 1) != 1 and call.name in MATMUL_ARGUMENTS:
+        state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.module)
+    if call.name in _KEEP_FACTOR:
+        info = state.activation(call.inputs[0])
+        return info.factor, info.contractions
+    tensor, number = _number_and_tensor(state, call, kwargs)
+    if tensor is None or not number:
+        return 1.0, ()
+    verb, factor = ("divides by", 1 / number) if call.name == "div" else ("multiplies by", number)
+    state.numbers.record(verb, number, state.module)
+    info = state.activation(tensor)
+    for use in info.contractions:
+        use.factor *= factor
+    return info.factor * factor, info.contractions
+
+
+def _number_and_tensor(
+    state: TraceState, call: OpCall, kwargs: dict[str, Any]
+) -> tuple[Tensor | None, float | None]:
+    """What is multiplied or divided by a number, and the number; None for other operations."""
+    if call.name not in ("mul", "div") or len(call.args) < 2 or kwargs.get("rounding_mode"):
+        return None, None
+    left, right = call.args[:2]
+    if isinstance(left, Tensor) and (number := state.number(right)) is not None:
+        return left, number
+    if call.name == "mul" and isinstance(right, Tensor):
+        return right, state.number(left)
+    return None, None

@@ -138,7 +138,13 @@ NORM_PARAMETERS = {
 
 
 def normalize(state: TraceState, call: OpCall) -> OutputInfo:
-    """A normalization with a gain and a bias."""
+    """A normalization with a gain and a bias, of activations or of a table (of positions)."""
+    if state.is_weight(x := call.args[0]):
+        if state.is_held(x):
+            for layout, _ in state.params_in(x):
+                state.record_unknown(layout.name, "a normalization of the weight itself")
+        else:
+            record_elementwise(state, call, x, UseKind.INSERT)
     positions = NORM_PARAMETERS[call.name]
     for position, kind in zip(positions, (UseKind.MUL, UseKind.ADD), strict=False):
         if position < len(call.args) and state.is_weight(call.args[position]):

@@ -2,17 +2,19 @@
 
 A role is read off two sizes: the fan-in and fan-out that differ between two widths grow with the
 width, and the role is nothing but which of the two grows (width-scaling-policy, "Classification
-Rule"). One width would not do: 64 may be the width or the vocabulary.
+Rule"). One width would not do: 64 may be the width or the vocabulary. The size asked for is a
+third one: what is rounded up to a multiple grows there, and may not between the other two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sweeper.models.classifier.uses import Undecided, Use, UseKind, UseSignature
+from sweeper.models.classifier.uses import ELEMENTWISE, Undecided, Use, UseKind, UseSignature
 from sweeper.scaling.spec import Role
 
+REPEATED = "{}; as many outputs at any width, read by products of a number that grows (heads)"
 TIED = "tied: embedding's init and learning rate, its output as a readout multiplied by 1/m"
 UNUSED = "never used in this forward pass: it gets no gradient"
 _NOTES = {
@@ -28,27 +30,36 @@ _NOTES = {
 class RoleDecision:
     """A parameter's role, the use that decides it, how its values start, and what to say of it.
 
-    `signature` is None where no use decides: fans are then those of torch's layout.
+    `signature` is None where no use decides: fans are then those of torch's layout. `readout` is
+    the other use of an embedding that is tied to the readout. `growing_groups` are dimensions
+    whose number of independent weights grows with the width.
     """
 
     role: Role
     signature: UseSignature | None = None
     init: str = "normal"
     note: str = ""
+    readout: UseSignature | None = None
+    growing_groups: frozenset[int] = frozenset()
 
 
 def decide_role(
-    base: Mapping[UseSignature, Use], wider: Mapping[UseSignature, Use], width_dims: Sequence[int]
+    base: Mapping[UseSignature, Use],
+    wider: Mapping[UseSignature, Use],
+    width_dims: Sequence[int],
+    target: Mapping[UseSignature, Use] | None = None,
 ) -> RoleDecision:
     """The role, from the uses at two widths; `width_dims` are the dimensions that grow.
 
+    Of the uses at the `target` only the fans over `width_dims` count, as its depth may differ.
     Undecided where uses differ between the widths, or call for different roles.
     """
     if not base and not wider:
         return RoleDecision(role=Role.FIXED, note=UNUSED)
     if base.keys() != wider.keys():
         raise Undecided("the wider model uses it in other ways than the base model")
-    roles = {s: _role_of_use(s[0], base[s], wider[s], width_dims) for s in base}
+    at_target = target or {}
+    roles = {s: _role_of_use(s[0], base[s], wider[s], width_dims, at_target.get(s)) for s in base}
     if len(set(roles.values())) == 1:
         signature = max(roles, key=lambda s: wider[s].fan_in)
         use = base[signature]
@@ -57,18 +68,39 @@ def decide_role(
             signature=signature,
             init=_init(roles[signature], signature[0], use),
             note=_note(signature[0], use, several=len(roles) > 1),
+            growing_groups=_growing_groups(use, wider[signature], at_target.get(signature)),
         )
     if set(roles.values()) == {Role.EMBEDDING, Role.READOUT}:
         signature = next(s for s, role in roles.items() if role is Role.EMBEDDING)
-        return RoleDecision(role=Role.EMBEDDING, signature=signature, note=TIED)
+        readout = next(s for s, role in roles.items() if role is Role.READOUT)
+        return RoleDecision(role=Role.EMBEDDING, signature=signature, note=TIED, readout=readout)
     conflicts = "; ".join(f"{role} in {base[s].op}" for s, role in roles.items())
     raise Undecided(f"it has several uses that differ: {conflicts}")
 
 
-def _role_of_use(kind: UseKind, base: Use, wider: Use, width_dims: Sequence[int]) -> Role:
+def _growing_groups(base: Use, wider: Use, target: Use | None) -> frozenset[int]:
+    """Dimensions of which the other sizes have more groups."""
+    others = [use.group_extents for use in (wider, target) if use is not None]
+    return frozenset(
+        dim
+        for dim in set().union(base.group_extents, *others)
+        if any(groups.get(dim, 1) != base.group_extents.get(dim, 1) for groups in others)
+    )
+
+
+def _role_of_use(
+    kind: UseKind, base: Use, wider: Use, width_dims: Sequence[int], target: Use | None
+) -> Role:
     """The role of one use (papers: width-scaling-policy, "Classification Rule")."""
-    if kind is UseKind.CONTRACTION and base.fan_in != wider.fan_in:
-        return Role.HIDDEN if base.fan_out != wider.fan_out else Role.READOUT
+    grows_in, grows_out = base.fan_in != wider.fan_in, base.fan_out != wider.fan_out
+    if target is not None:
+        wide = set(width_dims)
+        summed = wide & (base.in_extents.keys() | target.in_extents.keys())
+        fed = wide & (base.out_extents.keys() | target.out_extents.keys())
+        grows_in |= bool(summed) and base.fan_in != target.fan_in
+        grows_out |= bool(fed) and base.fan_out != target.fan_out
+    if kind is UseKind.CONTRACTION and grows_in:
+        return Role.HIDDEN if grows_out else Role.READOUT
     if kind in (UseKind.MUL, UseKind.ADD):
         # At either width: a dimension may be 1 at the base.
         spanned = sum(
@@ -96,3 +128,31 @@ def _note(kind: UseKind, use: Use, *, several: bool) -> str:
     if kind is UseKind.MUL and use.transformed:
         note += "; it goes through a function first, so where it starts is not read off"
     return note + ("; used in two ways, the larger fan-in counts" if several else "")
+
+
+def given_role(role: Role, uses: Sequence[Use], traced: RoleDecision | None) -> RoleDecision:
+    """The decision for a role that the user gave; `traced` is what the trace says, if it does.
+
+    What is not a contraction has no fan-in: a vector is applied entry by entry, and starts at 0,
+    or at 1 if some use multiplies by it.
+    """
+    if role is Role.VECTOR:
+        gain = next((use for use in uses if use.kind is UseKind.MUL), None)
+        init = "zeros" if gain is None else _init(role, UseKind.MUL, gain)
+        keep = traced.signature if traced and traced.signature and _is_vector(traced) else None
+        return RoleDecision(role=role, signature=keep, init=init, note=_given(traced))
+    if traced is None:
+        return RoleDecision(role=role, note=_given(traced))
+    # A start at 0 or 1 belongs to what is added or multiplied, entry by entry.
+    init = "normal" if role in (Role.HIDDEN, Role.READOUT) else traced.init
+    return replace(traced, role=role, init=init, note=_given(traced))
+
+
+def _is_vector(traced: RoleDecision) -> bool:
+    return traced.signature is not None and traced.signature[0] in ELEMENTWISE
+
+
+def _given(traced: RoleDecision | None) -> str:
+    if traced is None:
+        return "role given; fans by torch's layout"
+    return f"role given, traced as {traced.role}: {traced.note}"

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sweeper.models.classifier.layout import FOREIGN, DimMapping, ParamLayout, extents
+from sweeper.models.classifier.numbers import Numbers, plain
 from sweeper.models.classifier.uses import Use, UseKind
 
 
@@ -21,15 +22,21 @@ from sweeper.models.classifier.uses import Use, UseKind
 class ActivationInfo:
     """What is known of a storage that is no weight.
 
-    `source_params` are the contracted parameters whose output it is. `elementwise_products` are
-    products with a parameter, entry by entry, which may still be summed: a contraction then.
-    `groups` lay out the independent weights that made it (stacked experts).
+    `source_params` are the contracted parameters whose output it is, and `operand_params` those
+    of them whose output was not turned into a choice (by a softmax, say) on the way.
+    `elementwise_products` are products with a parameter, entry by entry, which may still be
+    summed: a contraction then. `groups` lay out the independent weights that made it (stacked
+    experts). `factor` is what the model multiplied it by, as numbers, since the last other
+    operation, and `contractions` are the uses whose bare output it is.
     """
 
     depends_on_input: bool
     source_params: frozenset[str] = frozenset()
     elementwise_products: tuple[tuple[ParamLayout, Use], ...] = ()
     groups: tuple[ParamLayout, ...] = ()
+    operand_params: frozenset[str] = frozenset()
+    factor: float = 1.0
+    contractions: tuple[Use, ...] = ()
 
 
 UNTRACKED = ActivationInfo(depends_on_input=False)
@@ -58,12 +65,16 @@ class OutputInfo:
     """What a rule says of an operation's outputs; `source_params` None: those of the inputs.
 
     `is_whole_weight` tells that inputs chose which weight it is, but made none of its entries.
+    `takes_data` tells that a parameter took the place of the model's inputs (learned queries).
+    `contractions` are the uses whose bare output it is.
     """
 
     source_params: frozenset[str] | None = None
     elementwise_products: tuple[tuple[ParamLayout, Use], ...] = ()
     groups: tuple[ParamLayout, ...] = ()
     is_whole_weight: bool = False
+    takes_data: bool = False
+    contractions: tuple[Use, ...] = ()
 
 
 def storage_id(tensor: Tensor) -> int:
@@ -75,19 +86,31 @@ def storage_id(tensor: Tensor) -> int:
 class TraceState:
     """Records of storages, and of what every parameter was used for."""
 
-    def __init__(self, parameters: Iterable[tuple[str, Tensor]], inputs: Iterable[Tensor]) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, Tensor]],
+        inputs: Iterable[Tensor],
+        numbers: Numbers | None = None,
+    ) -> None:
         """Each parameter has a storage of its own; `inputs` are the model's."""
+        self.numbers = numbers or Numbers()
+        self.modules: list[tuple[str, nn.Module]] = []
+        """The modules that run now, the innermost last."""
         self.weights: dict[int, tuple[ParamLayout, ...]] = {}
         self.activations: dict[int, ActivationInfo] = {}
         self.uses: dict[str, list[Use]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.activation_products: list[ActivationProduct] = []
+        self.products: dict[str, int] = {}
+        """Inner products with other activations that a parameter's output takes part in."""
         self.contracted_again: set[str] = set()
         """Parameters whose output reaches another contraction."""
         self._alive: dict[int, Tensor] = {}
+        self._parameters: dict[str, int] = {}
         for name, tensor in parameters:
             self.uses[name], self.shapes[name] = [], tuple(tensor.shape)
-            self.weights[self._keep(tensor)] = (ParamLayout.of_parameter(name, tensor),)
+            self._parameters[name] = self._keep(tensor)
+            self.weights[self._parameters[name]] = (ParamLayout.of_parameter(name, tensor),)
         for tensor in inputs:
             self.activations[self._keep(tensor)] = ActivationInfo(depends_on_input=True)
 
@@ -95,6 +118,33 @@ class TraceState:
         address = storage_id(tensor)
         self._alive.setdefault(address, tensor)
         return address
+
+    @property
+    def module(self) -> str:
+        """The name of the module that runs; "" for the whole model."""
+        return self.modules[-1][0] if self.modules else ""
+
+    def module_with(self, name: str) -> str:
+        """The module that runs if it holds the parameter `name` itself, under any name; else ""."""
+        module, running = self.modules[-1] if self.modules else ("", nn.Module())
+        held = (p for p in running._parameters.values() if p is not None)
+        return module if any(storage_id(p) == self._parameters[name] for p in held) else ""
+
+    def is_held(self, weight: Tensor) -> bool:
+        """Whether the module that runs holds the parameters in `weight` itself."""
+        held = self.modules[-1][1]._parameters.values() if self.modules else ()
+        own = {storage_id(parameter) for parameter in held if parameter is not None}
+        layouts = self.weights.get(storage_id(weight), ())
+        return bool(layouts) and all(self._parameters[at.name] in own for at in layouts)
+
+    def number(self, thing: object) -> float | None:
+        """The number that `thing` is or holds, if it depends on no parameter and no input."""
+        if isinstance(thing, Tensor):
+            if self.tracks(thing):
+                return None
+            known = self.numbers.value(thing)
+            return plain(thing) if known is None else known
+        return plain(thing)
 
     def tracks(self, tensor: Tensor) -> bool:
         """Whether `tensor` is a weight or an activation."""
@@ -115,6 +165,16 @@ class TraceState:
     def source_params(self, tensors: Iterable[Tensor]) -> frozenset[str]:
         """The contracted parameters whose outputs `tensors` are."""
         return frozenset[str]().union(*(self.activation(t).source_params for t in tensors))
+
+    def operand_params(self, tensors: Iterable[Tensor]) -> frozenset[str]:
+        """The contracted parameters whose outputs `tensors` are, by no choice."""
+        return frozenset[str]().union(*(self.activation(t).operand_params for t in tensors))
+
+    def record_product(self, operands: tuple[Tensor, ...], size: int, count: int) -> None:
+        """Record `count` inner products of activations, each over `size` entries."""
+        self.activation_products.append(ActivationProduct(size, self.source_params(operands)))
+        for name in self.operand_params(operands):
+            self.products[name] = self.products.get(name, 0) + count
 
     def params_in(self, weight: Tensor) -> Iterator[tuple[ParamLayout, DimMapping]]:
         """The parameters in `weight`; one whose dimensions are mixed is recorded as unknown."""

@@ -30,7 +30,7 @@ class UseKind(StrEnum):
 ELEMENTWISE = (UseKind.MUL, UseKind.ADD, UseKind.INSERT)
 
 UseSignature = tuple[UseKind, tuple[int, ...]]
-"""PrunerKind of a use, and the dimensions of the parameter that it sums over."""
+"""Kind of a use, and the dimensions of the parameter that it sums over."""
 
 
 @dataclass(kw_only=True)
@@ -43,6 +43,8 @@ class Use:
     `input_id` identifies the other operand's storage, and `depends_on_input` tells that this
     operand depends on the model's inputs. `shifted` and `transformed` are the layout's.
     `summed` and `used_unsummed` tell what later operations do with an element-wise product.
+    `module` is the module that holds the parameter and ran the operation, if one did. `factor` is
+    the product of the numbers that the model multiplies the other operand and the result by.
     """
 
     kind: UseKind
@@ -58,6 +60,8 @@ class Use:
     transformed: bool = False
     summed: bool = False
     used_unsummed: bool = False
+    module: str = ""
+    factor: float = 1.0
 
     @property
     def fan_out(self) -> int:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
-from tests.models.classifier.test_uses import BASE, WIDE, Model, classify, facts
+from sweeper.models.classifier import compare
+from tests.models.classifier.test_uses import BASE, WIDE, Expected, Model, classify, facts
 
 UNDECIDED = {
     "an operation without a rule": (
@@ -72,14 +73,87 @@ def test_roles_are_overridden_by_pattern() -> None:
         classify(forward, parts, roles={"up.*": "hiden"})
 
 
-def test_a_forward_pass_that_cannot_be_traced_says_where() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
-        return m.w(x) if x.sum().item() > 0 else x
+def choosing(m: Any, x: Tensor) -> Tensor:
+    return m.w(x) if x.sum().item() > 0 else m.w(x) + 1
 
-    with pytest.raises(BadInput, match=r"test_limits\.py:\d+.* meta .*\n.*\n  w\.weight"):
-        classify(forward, lambda w: {"w": nn.Linear(w, w)})
-    given = classify(forward, lambda w: {"w": nn.Linear(w, w)}, roles={"*": "hidden"})
+
+def test_a_forward_pass_that_looks_at_values_is_run_with_values() -> None:
+    specs = classify(choosing, lambda w: {"w": nn.Linear(w, w)})
+    assert facts(specs)["w.weight"] == ("hidden", 32, 32, (0, 1))
+
+
+def broken(m: Any, x: Tensor) -> Tensor:
+    raise RuntimeError("an image is wanted here")
+
+
+def test_a_forward_pass_that_cannot_be_traced_says_where_and_what_to_change() -> None:
+    with pytest.raises(BadInput) as error:
+        classify(broken, lambda w: {"w": nn.Linear(w, w)})
+    message = str(error.value)
+    assert f"{__file__}:" in message and "RuntimeError: an image is wanted here" in message
+    assert "called with 0: float32 [2, 3, 16]" in message and "by inputs=" in message
+    assert "w.weight" not in message
+    given = classify(
+        broken, lambda w: {"w": nn.Linear(w, w)}, roles={"*.weight": "hidden", "*": "vector"}
+    )
     assert given["w.weight"].fan_in == 32
+
+
+def test_a_model_too_large_for_values_says_so() -> None:
+    def build(width: int) -> nn.Module:
+        return Model(choosing, w=nn.Linear(width, width))
+
+    with pytest.raises(BadInput, match="more than 50 million parameters is not built with values"):
+        sweeper.classify(
+            build,
+            {"width": 10**4},
+            {"width": 2 * 10**4},
+            inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
+        )
+
+
+def chosen_by_hand(m: Any, x: Tensor) -> Tensor:
+    """Experts in a loop over those that were chosen, as people write it."""
+    x = x.flatten(0, 1)
+    shares, numbers = m.router(x).softmax(-1).topk(2, -1)
+    y = torch.zeros_like(x)
+    for i, expert in enumerate(m.experts):
+        rows, slot = (numbers == i).nonzero(as_tuple=True)
+        if len(rows):
+            y[rows] += shares[rows, slot][:, None] * expert(x[rows])
+    return m.head(y)
+
+
+def chosen_parts(width: int) -> dict[str, Any]:
+    experts = nn.ModuleList(nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU()) for _ in range(4))
+    for expert in experts:
+        expert.append(nn.Linear(2 * width, width))
+    return {"router": nn.Linear(width, 4), "experts": experts, "head": nn.Linear(width, 5)}
+
+
+@pytest.mark.parametrize("width", [32, 4096])
+def test_experts_chosen_by_value_are_classified_at_any_width(width: int) -> None:
+    # At width 4096 the experts hold 268 million weights, which are never made.
+    comparison = compare(
+        lambda width: Model(chosen_by_hand, **chosen_parts(width)),
+        base={"width": 16},
+        target={"width": width},
+        inputs=lambda s: torch.zeros(2, 3, s["width"]),
+    )
+    for spec in comparison.specs:
+        expected: Expected
+        if ".0.weight" in spec.name:
+            expected = ("hidden", width, 2 * width, (0, 1))
+        elif ".2.weight" in spec.name:
+            expected = ("hidden", 2 * width, width, (0, 1))
+        elif spec.name in ("router.weight", "head.weight"):
+            expected = ("readout", width, 4 if "router" in spec.name else 5, (1,))
+        else:
+            assert spec.name.endswith("bias")
+            fixed = spec.name in ("router.bias", "head.bias")
+            expected = ("vector", 1, spec.shape[0], () if fixed else (0,))
+        assert facts({spec.name: spec})[spec.name] == expected
+    assert "with values on the CPU" in comparison.cautions[0]
 
 
 def test_how_it_is_called_is_asked_for() -> None:

@@ -67,6 +67,14 @@ def experts(width: int) -> Tensor:
     return torch.zeros(4, 5, width)
 
 
+def grown(w: int) -> dict[str, Any]:
+    """A parameter that grows beside those of interest: a model may not ignore its width."""
+    return {"grown": nn.Linear(w, w, bias=False)}
+
+
+GROWN: dict[str, Expected] = {"grown.weight": ("hidden", 32, 32, (0, 1))}
+
+
 def gqa(m: Any, x: Tensor) -> Tensor:
     q = m.q(x).view(2, 3, -1, 8).transpose(1, 2)
     k, v = (p(x).view(2, 3, -1, 8).transpose(1, 2) for p in (m.k, m.v))
@@ -115,10 +123,10 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         {"head.weight": ("readout", 32, 5, (1,)), "head.bias": ("vector", 1, 5, ())},
     ),
     "nothing grows": (
-        lambda m, x: m.w(x),
-        lambda w: {"w": nn.Linear(5, 7)},
-        lambda w: torch.zeros(2, 5),
-        {"w.weight": ("fixed", 5, 7, ()), "w.bias": ("vector", 1, 7, ())},
+        lambda m, x: m.w(m.grown(x)[..., :5]),
+        lambda w: {"w": nn.Linear(5, 7), **grown(w)},
+        None,
+        {"w.weight": ("fixed", 5, 7, ()), "w.bias": ("vector", 1, 7, ()), **GROWN},
     ),
     "embedding": (
         lambda m, t: m.table(t),
@@ -303,10 +311,10 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         {"ask": ("embedding", 1, 32, (2,)), "q.weight": ("hidden", 32, 32, (0, 1))},
     ),
     "scalars": (
-        lambda m, x: x * m.scale.exp() + m.shift,
-        lambda w: {"scale": (), "shift": (1,)},
+        lambda m, x: m.grown(x) * m.scale.exp() + m.shift,
+        lambda w: {"scale": (), "shift": (1,), **grown(w)},
         None,
-        {"scale": ("fixed", 1, 1, ()), "shift": ("fixed", 1, 1, ())},
+        {"scale": ("fixed", 1, 1, ()), "shift": ("fixed", 1, 1, ()), **GROWN},
     ),
     "layer scale and a scalar a head": (
         lambda m, x: (x * m.gain).unflatten(-1, (-1, 8)) * m.head[:, None],

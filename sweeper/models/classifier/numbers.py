@@ -1,0 +1,165 @@
+"""Numbers that a model multiplies by: a scale of the embeddings, of attention, of the logits.
+
+A tensor on the meta device has no value. What a tensor of one entry was made of is therefore
+noted when it is made, also while the model is built: Gemma's root of the width is a buffer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from math import log
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_SKIPPED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_MADE_OF_A_NUMBER: Mapping[Any, int] = {
+    torch.tensor: 0,
+    torch.as_tensor: 0,
+    torch.scalar_tensor: 0,
+    torch.full: 1,
+    torch.full_like: 1,
+}
+"""Functions that make a tensor of a number, and where the number stands among the arguments."""
+_COPYING = (Tensor.to, Tensor.clone, Tensor.detach, Tensor.float, Tensor.half, Tensor.bfloat16)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A number that a tensor is multiplied by: how (`verb`), in which module, and at which line."""
+
+    verb: str
+    value: float
+    module: str
+    place: str
+
+
+class Numbers:
+    """Values of tensors of one entry, by storage, and the factors that the model uses."""
+
+    def __init__(self) -> None:
+        """Nothing is known at first."""
+        self.factors: list[Factor] = []
+        self.muted = False
+        self._values: dict[int, tuple[Tensor, float]] = {}
+
+    def note(self, tensor: Tensor, value: object) -> None:
+        """Note the value of a tensor of one entry; anything else is left out."""
+        number = plain(value)
+        if number is not None and tensor.numel() == 1:
+            # With the tensor, whose address would soon belong to another one if it were freed.
+            self._values[tensor.untyped_storage()._cdata] = (tensor, number)
+
+    def value(self, thing: object) -> float | None:
+        """The number that `thing` is, or that a tensor of one entry holds; None if unknown."""
+        if not isinstance(thing, Tensor):
+            return plain(thing)
+        known = self._values.get(thing.untyped_storage()._cdata)
+        return known[1] if known and thing.numel() == 1 else None
+
+    def record(self, verb: str, value: float, module: str) -> None:
+        """Record a factor, at the line of the model's own code that runs now."""
+        if not self.muted:
+            self.factors.append(Factor(verb, value, module, _place()))
+
+
+def plain(value: object) -> float | None:
+    """`value` as a float if it is a real number, or a tensor on the CPU of one; else None."""
+    if isinstance(value, Tensor) and type(value) is Tensor and value.device.type == "cpu":
+        value = value.item() if value.numel() == 1 else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None  # type: ignore[arg-type]
+
+
+def _place() -> str:
+    """File and line of the innermost frame outside of torch and of the modules here."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_SKIPPED):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
+
+
+class NumberMode(TorchFunctionMode):
+    """While entered, notes what tensors of one entry are made of, and the scale of attention."""
+
+    def __init__(self, numbers: Numbers, module: Callable[[], str] = lambda: "") -> None:
+        """`module` tells the name of the module that runs."""
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.numbers, self.module = numbers, module
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run `func`, and note its result."""
+        named = dict(kwargs or {})
+        if func is F.scaled_dot_product_attention:
+            return self._attention(func, args, named)
+        out = func(*args, **named)
+        if func in _MADE_OF_A_NUMBER and isinstance(out, Tensor):
+            at = _MADE_OF_A_NUMBER[func]
+            self.numbers.note(out, args[at] if len(args) > at else named.get("fill_value"))
+        elif func in _COPYING:
+            self.numbers.note(out, self.numbers.value(args[0]))
+        return out
+
+    def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the scale once, and not the parts that torch splits it into."""
+        query = args[0] if args else kwargs["query"]
+        given = self.numbers.value(kwargs.get("scale"))
+        scale = query.shape[-1] ** -0.5 if given is None else given
+        self.numbers.record("scales attention by", scale, self.module())
+        self.numbers.muted = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.numbers.muted = False
+
+
+def width_dependent(
+    base: Iterable[Factor], wider: Iterable[Factor], base_size: str, wider_size: str, ratio: float
+) -> Iterator[str]:
+    """A sentence for every factor that differs between two models, `ratio` apart in width."""
+    found = [
+        (a.place, a.verb, a.value, b.value, a.module)
+        for a, b in _paired(base, wider)
+        if a.value != b.value
+    ]
+    for (place, verb, a, b), same in groupby(sorted(found), key=lambda item: item[:4]):
+        first, *more = (item[4] for item in same)
+        where = f"{first or 'the model'}" + (f" (and {len(more)} more)" if more else "")
+        power = f" (width^{log(b / a) / log(ratio):.2g})" if a * b > 0 and ratio != 1 else ""
+        yield (
+            f"{where} {verb} {a:.4g} at {base_size} and {b:.4g} at {wider_size}{power}, "
+            f"{place}: schemes expect a factor there that {_expected(verb)}"
+        )
+
+
+def _expected(verb: str) -> str:
+    if "attention" in verb:
+        return "falls as 1/head size, not as its root, or a head size that does not grow"
+    return "does not change with the width, unless it is theirs"
+
+
+def _paired(base: Iterable[Factor], wider: Iterable[Factor]) -> Iterator[tuple[Factor, Factor]]:
+    """The same factors of both, by line and order."""
+    by_line: dict[tuple[str, str], list[Factor]] = {}
+    for factor in wider:
+        by_line.setdefault((factor.place, factor.verb), []).append(factor)
+    seen: dict[tuple[str, str], int] = {}
+    for factor in base:
+        key = factor.place, factor.verb
+        at = seen.get(key, 0)
+        seen[key] = at + 1
+        if at < len(by_line.get(key, ())):
+            yield factor, by_line[key][at]
