@@ -80,7 +80,7 @@ class SizeComparison:
             return failure
         if failure:
             return (
-                f"{failure}\n  Give another call by inputs=: fewer arguments (no mask, no cache, "
+                f"{failure}\n  Give another call by inputs=: other arguments (no mask, no cache, "
                 "no labels), tensors of other shapes, or a model whose attn_implementation is "
                 f'"eager" or "sdpa". Without a trace {len(self.problems)} parameters have no role, '
                 "and no scheme can scale them"
