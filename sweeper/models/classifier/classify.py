@@ -11,7 +11,8 @@ from typing import Any
 from torch import nn
 
 from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.models.classifier.comparison import SizeComparison, described
+from sweeper.models.classifier.comparison import SizeComparison
+from sweeper.models.classifier.growth import Growth, described
 from sweeper.models.classifier.layers import LayerMatching
 from sweeper.models.classifier.model_trace import Inputs, ModelTrace, Sizes, Tracer
 from sweeper.models.classifier.numbers import width_dependent
@@ -170,23 +171,27 @@ def _compare(
     which do not follow from the others where sizes are no multiples of the base's. Of the deeper
     model the names and shapes are enough.
     """
-    base_trace, wider_trace = tracer.trace(base), tracer.trace(wider)
+    base_trace = tracer.trace(base)
+    wider_trace = tracer.trace(wider) if base_trace.uses is not None else tracer.shapes(wider)
     traced = next((t for s, t in ((base, base_trace), (wider, wider_trace)) if s == target), None)
-    comparison = SizeComparison(
+    growth = Growth(
         base=base_trace,
         wider=wider_trace,
         target=traced or _target(tracer, target, base_trace),
         deeper=_first_built(tracer, deeper),
         sizes=(base, wider, target),
+    )
+    if depth is not None and base[depth] != target[depth]:
+        _check_layers(tracer, growth, depth)
+    comparison = SizeComparison(
+        growth=growth,
         depth=int(target[depth]) if depth else 1,
         base_depth=int(base[depth]) if depth else 1,
         roles={pattern: _parse_role(pattern, role) for pattern, role in (roles or {}).items()},
     )
-    if depth is not None and base[depth] != target[depth]:
-        _check_layers(tracer, comparison, depth)
     specs = comparison.specs()
     _warn_unused(specs)
-    cautions = list(_cautions(comparison, specs))
+    cautions = list(_cautions(growth))
     return Comparison(specs=specs, tied=comparison.tied(specs), cautions=cautions)
 
 
@@ -211,26 +216,27 @@ def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
     return None
 
 
-def _check_layers(tracer: Tracer, comparison: SizeComparison, depth: str) -> None:
+def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
     """BadInput if layers of the target have none of their kind in the base.
 
     It says which depth of the base has some.
     """
-    missing = comparison.matching.missing()
+    missing = growth.matching.missing()
     if not missing:
         return
-    base, _, target = comparison.sizes
+    base, _, target = growth.sizes
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
-    for deep in range(base[depth] + 1, min(target[depth], base[depth] + MAX_DEPTHS) + 1):
+    last = min(target[depth], base[depth] + MAX_DEPTHS)
+    for deep in range(base[depth] + 1, last + 1):
         try:
             there = tracer.shapes({**base, depth: deep}).shapes
         except BadInput:
             continue
-        if not LayerMatching(there, comparison.target.shapes).missing():
+        if not LayerMatching(there, growth.target.shapes).missing():
             advice = f"take a base of {depth}={deep}, which has layers of every kind"
             break
     else:
-        advice = f"no {depth} of the base up to {deep} has layers of every kind"
+        advice = f"no {depth} of the base up to {last} has layers of every kind"
     raise BadInput(
         f"parameters at {described(target)} have no counterpart at {described(base)}, in a layer "
         f"of the same kind: {shown}; {advice}"
@@ -247,17 +253,17 @@ def _warn_unused(specs: Sequence[ParamSpec]) -> None:
         )
 
 
-def _cautions(comparison: SizeComparison, specs: Sequence[ParamSpec]) -> Iterator[str]:
+def _cautions(growth: Growth) -> Iterator[str]:
     """What the user should know of the model as a whole."""
-    base, wider, target = comparison.sizes
-    if comparison.base.way:
+    base, wider, target = growth.sizes
+    if growth.base.way:
         yield (
-            f"the forward pass was traced {comparison.base.way}: parameters that are used in "
+            f"the forward pass was traced {growth.base.way}: parameters that are used in "
             "training alone, or for inputs of another kind, are taken as unused"
         )
-    if comparison.rounded:
-        names = ", ".join(comparison.rounded[:3])
-        more = len(comparison.rounded) - 3
+    if growth.rounded:
+        names = ", ".join(growth.rounded[:3])
+        more = len(growth.rounded) - 3
         yield (
             f"{names}{f' and {more} more' if more > 0 else ''} have dimensions that are the same "
             f"at {described(base)} and at {described(wider)} but not at {described(target)}: sizes "
@@ -266,7 +272,7 @@ def _cautions(comparison: SizeComparison, specs: Sequence[ParamSpec]) -> Iterato
     sizes = [name for name in base if base[name] != wider[name]]
     ratio = wider[sizes[0]] / base[sizes[0]] if isinstance(base[sizes[0]], int) else 1.0
     yield from width_dependent(
-        comparison.base.factors, comparison.wider.factors, described(base), described(wider), ratio
+        growth.base.factors, growth.wider.factors, described(base), described(wider), ratio
     )
 
 

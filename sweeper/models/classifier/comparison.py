@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -18,8 +17,9 @@ from sweeper.models.classifier.fans import (
     inferred_fans,
     uses_of,
 )
-from sweeper.models.classifier.layers import LayerMatching, lies_in, repeated_containers
-from sweeper.models.classifier.model_trace import ModelTrace, Sizes
+from sweeper.models.classifier.growth import Growth, differing_dims, width_of
+from sweeper.models.classifier.layers import lies_in
+from sweeper.models.classifier.model_trace import ModelTrace
 from sweeper.models.classifier.roles import REPEATED, RoleDecision, decide_role, given_role
 from sweeper.models.classifier.uses import Undecided, UseKind, UseSignature
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
@@ -27,28 +27,37 @@ from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 @dataclass(frozen=True, kw_only=True)
 class SizeComparison:
-    """A model at the base, wider, deeper, and at the size asked for.
+    """A model at the base, wider, deeper, and at the size asked for: `growth` has the traces.
 
-    `sizes` are those of the base, the wider model and the target. `roles` are the user's, by
-    pattern. `problems` collects what cannot be decided, so that one refusal names it all;
-    `rounded` are parameters that grow at the target alone.
+    `roles` are the user's, by pattern. `problems` collects what cannot be decided, so that one
+    refusal names it all.
     """
 
-    base: ModelTrace
-    wider: ModelTrace
-    target: ModelTrace
-    deeper: ModelTrace | None
-    sizes: tuple[Sizes, Sizes, Sizes]
+    growth: Growth
     depth: int
     base_depth: int
     roles: Mapping[str, Role]
     problems: list[str] = field(default_factory=list)
-    rounded: list[str] = field(default_factory=list)
+
+    @property
+    def base(self) -> ModelTrace:
+        """The model at the base."""
+        return self.growth.base
+
+    @property
+    def wider(self) -> ModelTrace:
+        """The model that is wider than the base."""
+        return self.growth.wider
+
+    @property
+    def target(self) -> ModelTrace:
+        """The model at the size asked for."""
+        return self.growth.target
 
     def specs(self) -> list[ParamSpec]:
         """All specs; BadInput lists the parameters that cannot be decided."""
         self._check_roles()
-        self._check_growth()
+        self.growth.check()
         specs = [spec for name in self.target.shapes if (spec := self._spec(name)) is not None]
         if self.problems:
             raise BadInput(self._refusal())
@@ -58,46 +67,20 @@ class SizeComparison:
         """The readouts that are tied to an embedding, as operations to scale."""
         return [self._tied(spec) for spec in specs if spec.readout_fan_in]
 
-    @cached_property
-    def matching(self) -> LayerMatching:
-        """Counterparts in the base."""
-        return LayerMatching(self.base.shapes, self.target.shapes)
-
-    @cached_property
-    def _repeated(self) -> set[str]:
-        """Containers of the blocks that a deeper model has more of."""
-        return repeated_containers(self.base.shapes, self.deeper.shapes) if self.deeper else set()
-
-    @cached_property
-    def _more_at_target(self) -> bool:
-        """Whether the target differs from the base in a width."""
-        base, wider, target = self.sizes
-        return any(base[s] != target[s] for s in base if base[s] != wider[s])
-
     def _check_roles(self) -> None:
         for pattern, role in self.roles.items():
             if not any(fnmatchcase(name, pattern) for name in self.target.shapes):
                 allowed = f"no parameter matches; {suggest(pattern, self.target.shapes)}"
                 raise ConfigError(f"roles[{pattern!r}]", str(role), allowed)
 
-    def _check_growth(self) -> None:
-        """BadInput if the model ignores its width."""
-        base, wider, target = self.sizes
-        larger_ones = [self.wider, *([self.target] if self._more_at_target else [])]
-        if any(_grows(self.base, larger) for larger in larger_ones):
-            return
-        tried = [described(wider), *([described(target)] if self._more_at_target else [])]
-        raise BadInput(
-            f"no parameter of the model at {' or '.join(tried)} is larger than at "
-            f"{described(base)}: the model ignores its width. Have build make its layers of it"
-        )
-
     def _refusal(self) -> str:
         """Every parameter that cannot be decided, why, and what to give."""
         failure = self.base.failure or self.wider.failure or self.target.failure
+        if "give inputs=" in failure:
+            return failure
         if failure:
             return (
-                f"{failure}\n  Give another call by inputs=: fewer arguments (no mask, no cache, "
+                f"{failure}\n  Give another call by inputs=: other arguments (no mask, no cache, "
                 "no labels), tensors of other shapes, or a model whose attn_implementation is "
                 f'"eager" or "sdpa". Without a trace {len(self.problems)} parameters have no role, '
                 "and no scheme can scale them"
@@ -114,7 +97,7 @@ class SizeComparison:
 
     def _spec(self, name: str) -> ParamSpec | None:
         """The spec of one parameter; None, and a problem more, if it cannot be decided."""
-        base_name = self.matching.counterpart(name)
+        base_name = self.growth.matching.counterpart(name)
         if base_name is None and name in self.base.shapes:
             differing_dims(name, self.base, self.target)  # refuses another number of dimensions
         if base_name is None or base_name not in self.wider.shapes:
@@ -122,7 +105,7 @@ class SizeComparison:
                 f"parameter {name} has no counterpart in the base model: a parameter must keep its "
                 "name when the width grows"
             )
-        width_dims = self._width_dims(name, base_name)
+        width_dims = self.growth.width_dims(name, base_name)
         try:
             decision = self._decide(name, base_name, width_dims)
             known = self._fans(name, base_name, decision, width_dims)
@@ -136,14 +119,14 @@ class SizeComparison:
             shape=self.target.shapes[name],
             base_shape=self.base.shapes[base_name],
             **known,
-            width=width_of(self.sizes[2]),
-            base_width=width_of(self.sizes[0]),
-            residual=lies_in(name, self._repeated),
+            width=width_of(self.growth.sizes[2]),
+            base_width=width_of(self.growth.sizes[0]),
+            residual=lies_in(name, self.growth.repeated),
             depth=self.depth,
             base_depth=self.base_depth,
             init=decision.init,
             width_dims=width_dims,
-            depth_dims=self._depth_dims(base_name),
+            depth_dims=self.growth.depth_dims(base_name),
             lookup=kind is UseKind.LOOKUP and decision.role is not Role.VECTOR,
             tied=self.target.tied.get(name, ()),
             frozen=name in self.target.frozen,
@@ -184,7 +167,7 @@ class SizeComparison:
         """
         base, wider = (uses_of(trace, base_name) for trace in (self.base, self.wider))
         at_target = None
-        if self._more_at_target and self.target.uses is not None:
+        if self.growth.at_target and self.target.uses is not None:
             at_target = uses_of(self.target, name)
         decision = decide_role(base, wider, width_dims, at_target)
         few, many = (trace.products.get(base_name, 0) for trace in (self.base, self.wider))
@@ -232,65 +215,25 @@ class SizeComparison:
         smaller = [(t, base_name) for t in (self.base, self.wider)]
         return inferred_fans(smaller, trace.shapes[name], signature, width_dims)
 
-    def _width_dims(self, name: str, base_name: str) -> tuple[int, ...]:
-        """Dimensions that grow with the width, in the wider model or at the target."""
-        grown = differing_dims(base_name, self.base, self.wider)
-        if not self._more_at_target:
-            return grown
-        shape, there = self.base.shapes[base_name], self.target.shapes[name]
-        if len(shape) != len(there):
-            return grown
-        deep = self._depth_dims(base_name)
-        late = [i for i, (a, b) in enumerate(zip(shape, there, strict=True)) if a != b]
-        more = {i for i in late if i not in deep} - {*grown}
-        if more and name not in self.rounded:
-            self.rounded.append(name)
-        self._check_direction(name, base_name, grown)
-        return tuple(sorted({*grown, *more}))
-
-    def _check_direction(self, name: str, base_name: str, grown: tuple[int, ...]) -> None:
-        """BadInput if a dimension that grows with the width shrinks towards a wider target."""
-        base, wider, target = self.sizes
-        up = [s for s in base if _larger(wider[s], base[s]) and _larger(target[s], base[s])]
-        down = [s for s in base if _larger(base[s], target[s])]
-        small, large = self.base.shapes[base_name], self.wider.shapes[base_name]
-        there = self.target.shapes[name]
-        if up and not down and any(there[i] < small[i] < large[i] for i in grown):
-            raise BadInput(
-                f"parameter {name} is {list(small)} at {described(base)}, {list(large)} at "
-                f"{described(wider)}, but {list(there)} at {described(target)}: it grows with the "
-                "width and shrinks, so no rule of width holds. Take sizes that divide evenly"
-            )
-
-    def _depth_dims(self, base_name: str) -> tuple[int, ...]:
-        if self.deeper is None or base_name not in self.deeper.shapes:
-            return ()
-        return differing_dims(base_name, self.base, self.deeper)
-
     def _cautions(self, base_name: str, decision: RoleDecision) -> Iterator[str]:
         """What the user should mind beside the role."""
         if decision.role is Role.READOUT and base_name in self.base.contracted_again:
             yield "its output feeds further layers: consider the role hidden"
-        for size in self.growing_heads(base_name):
+        pairs = zip(self.base.activation_products, self.wider.activation_products, strict=False)
+        growing = {
+            base.size
+            for base, wider in pairs
+            if base.size != wider.size and base_name in base.source_params
+        }
+        for size in sorted(growing):
             yield (
                 f"its output enters a product of activations over {size} entries, which grow "
                 "with the width (head size): attention needs 1/d, not 1/sqrt(d)"
             )
 
-    def growing_heads(self, base_name: str | None = None) -> list[int]:
-        """Sizes, at the base, of inner products of activations that grow; of one parameter's."""
-        pairs = zip(self.base.activation_products, self.wider.activation_products, strict=False)
-        growing = {
-            base.size
-            for base, wider in pairs
-            if base.size != wider.size
-            if base_name is None or base_name in base.source_params
-        }
-        return sorted(growing)
-
     def _tied(self, spec: ParamSpec) -> ScaledOp:
         """The readout that an embedding is tied to."""
-        base_name = self.matching.counterpart(spec.name) or spec.name
+        base_name = self.growth.matching.counterpart(spec.name) or spec.name
         decision = self._traced(spec.name, base_name, spec.width_dims)
         uses = [
             uses_of(trace, at)[decision.readout]
@@ -305,36 +248,3 @@ class SizeComparison:
         }
         name = at_target.module or spec.name
         return ScaledOp(name=name, kind="tied_readout", geometry=geometry)
-
-
-def differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int, ...]:
-    """Dimensions of a parameter that differ between two models; BadInput if their number does."""
-    shape, grown = base.shapes[name], other.shapes[name]
-    if len(shape) != len(grown):
-        raise BadInput(
-            f"parameter {name} has shape {list(shape)} in the base model and {list(grown)} in a "
-            "larger one: the number of its dimensions must not change"
-        )
-    return tuple(i for i, (a, b) in enumerate(zip(shape, grown, strict=True)) if a != b)
-
-
-def _grows(base: ModelTrace, larger: ModelTrace) -> bool:
-    """Whether any parameter differs in its shape or its name."""
-    return base.shapes.keys() != larger.shapes.keys() or any(
-        base.shapes[name] != larger.shapes[name] for name in base.shapes
-    )
-
-
-def width_of(sizes: Sizes) -> int:
-    """The size that is called width, if one is a number; else 1."""
-    value = sizes.get("width", 1)
-    return value if isinstance(value, int) else 1
-
-
-def described(sizes: Sizes) -> str:
-    """Sizes in words."""
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())
-
-
-def _larger(a: object, b: object) -> bool:
-    return isinstance(a, int | float) and isinstance(b, int | float) and a > b

@@ -92,8 +92,8 @@ class Tracer:
             try:
                 return _shapes(self._built(sizes, kind(), Numbers()))
             except _Failed as failed:
-                failures.append(str(failed))
-        raise BadInput("; ".join(dict.fromkeys([failures[0], failures[-1]])))
+                failures.append(failed)
+        raise BadInput(_untraced(ModelTrace(shapes={}, tied={}), failures).failure)
 
     def trace(self, sizes: Sizes) -> ModelTrace:
         """How the parameters are used; BadInput if the model cannot be built in any way."""

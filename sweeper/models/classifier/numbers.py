@@ -18,16 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 _SKIPPED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-_MADE_OF_A_NUMBER: Mapping[Any, int] = {
-    torch.tensor: 0,
-    torch.as_tensor: 0,
-    torch.scalar_tensor: 0,
-    torch.full: 1,
-    torch.full_like: 1,
-}
-"""Functions that make a tensor of a number, and where the number stands among the arguments."""
+_MADE_OF_NUMBERS = (
+    *(torch.tensor, torch.as_tensor, torch.scalar_tensor, torch.full),
+    *(torch.linspace, torch.arange),
+)
+"""Functions that make a tensor of nothing but numbers."""
+_LOOKING = (Tensor.item, Tensor.tolist, Tensor.__float__, Tensor.__int__, Tensor.__bool__)
+"""Functions that look at values: rates of stochastic depth are often read off a linspace."""
+MAX_KNOWN = 4096
+"""Entries of the largest tensor whose values are kept."""
 _COPYING = (Tensor.to, Tensor.clone, Tensor.detach, Tensor.float, Tensor.half, Tensor.bfloat16)
 
 
@@ -42,27 +45,37 @@ class Factor:
 
 
 class Numbers:
-    """Values of tensors of one entry, by storage, and the factors that the model uses."""
+    """Values of small tensors without values, by storage, and the factors that the model uses."""
 
     def __init__(self) -> None:
         """Nothing is known at first."""
         self.factors: list[Factor] = []
         self.muted = False
-        self._values: dict[int, tuple[Tensor, float]] = {}
+        self._values: dict[int, tuple[Tensor, int, Tensor]] = {}
 
-    def note(self, tensor: Tensor, value: object) -> None:
-        """Note the value of a tensor of one entry; anything else is left out."""
-        number = plain(value)
-        if number is not None and tensor.numel() == 1:
-            # With the tensor, whose address would soon belong to another one if it were freed.
-            self._values[tensor.untyped_storage()._cdata] = (tensor, number)
+    def note(self, tensor: Tensor, values: Tensor) -> None:
+        """Note the `values` (on the CPU) that `tensor`, which owns its storage, would have."""
+        # With the tensor, whose address would soon belong to another one if it were freed, and
+        # its version: what is written into later is not known any more.
+        address = tensor.untyped_storage()._cdata
+        self._values[address] = (tensor, tensor._version, values.detach().flatten())
+
+    def values(self, tensor: Tensor) -> Tensor | None:
+        """The values of a tensor, or a view of one, that are known."""
+        owner, version, flat = self._values.get(
+            tensor.untyped_storage()._cdata, (tensor, -1, tensor)
+        )
+        if version != owner._version:
+            return None
+        with _disable_current_modes():
+            return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def value(self, thing: object) -> float | None:
         """The number that `thing` is, or that a tensor of one entry holds; None if unknown."""
         if not isinstance(thing, Tensor):
             return plain(thing)
-        known = self._values.get(thing.untyped_storage()._cdata)
-        return known[1] if known and thing.numel() == 1 else None
+        known = self.values(thing) if thing.numel() == 1 else None
+        return None if known is None else plain(known)
 
     def record(self, verb: str, value: float, module: str) -> None:
         """Record a factor, at the line of the model's own code that runs now."""
@@ -73,7 +86,8 @@ class Numbers:
 def plain(value: object) -> float | None:
     """`value` as a float if it is a real number, or a tensor on the CPU of one; else None."""
     if isinstance(value, Tensor) and type(value) is Tensor and value.device.type == "cpu":
-        value = value.item() if value.numel() == 1 else None
+        with _disable_current_modes():
+            value = value.item() if value.numel() == 1 else None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number else None  # type: ignore[arg-type]
 
@@ -105,13 +119,26 @@ class NumberMode(TorchFunctionMode):
         named = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
             return self._attention(func, args, named)
+        if func in _LOOKING and (known := self.numbers.values(args[0])) is not None:
+            with _disable_current_modes():
+                return func(known)
         out = func(*args, **named)
-        if func in _MADE_OF_A_NUMBER and isinstance(out, Tensor):
-            at = _MADE_OF_A_NUMBER[func]
-            self.numbers.note(out, args[at] if len(args) > at else named.get("fill_value"))
-        elif func in _COPYING:
-            self.numbers.note(out, self.numbers.value(args[0]))
+        if func in _MADE_OF_NUMBERS and isinstance(out, Tensor) and out.numel() <= MAX_KNOWN:
+            self._note_made(out, func, args, named)
+        elif func in _COPYING and isinstance(out, Tensor) and out is not args[0]:
+            known = self.numbers.values(args[0])
+            if known is not None and out.is_contiguous():
+                self.numbers.note(out, known)
         return out
+
+    def _note_made(
+        self, out: Tensor, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Make the tensor again, on the CPU, and note its values."""
+        if "out" in kwargs or any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
+            return
+        with _disable_current_modes():
+            self.numbers.note(out, func(*args, **{**kwargs, "device": "cpu"}))
 
     def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the scale once, and not the parts that torch splits it into."""

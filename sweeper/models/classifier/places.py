@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sweeper.errors import BadInput
-from sweeper.models.classifier.numbers import Numbers, plain
+from sweeper.models.classifier.numbers import Numbers
 
 MAX_REAL = 50_000_000
 """Parameters of the largest model that is built with values."""
@@ -169,7 +169,8 @@ def move_model(model: nn.Module, place: Place, numbers: Numbers) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None and not place.holds(buffer):
                 module._buffers[name] = there = place.moved(buffer)
-                numbers.note(there, plain(buffer))
+                if buffer.numel() == 1 and buffer.device.type == "cpu":
+                    numbers.note(there, buffer)
         for name, parameter in module._parameters.items():
             if parameter is not None and not place.holds(parameter):
                 new = nn.Parameter(place.moved(parameter.detach()), parameter.requires_grad)

@@ -145,7 +145,7 @@ def given_role(role: Role, uses: Sequence[Use], traced: RoleDecision | None) -> 
         return RoleDecision(role=role, note=_given(traced))
     # A start at 0 or 1 belongs to what is added or multiplied, entry by entry.
     init = "normal" if role in (Role.HIDDEN, Role.READOUT) else traced.init
-    return replace(traced, role=role, init=init, note=_given(traced))
+    return replace(traced, role=role, init=init, note=_given(traced), readout=None)
 
 
 def _is_vector(traced: RoleDecision) -> bool:

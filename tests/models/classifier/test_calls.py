@@ -199,3 +199,13 @@ def test_a_call_that_the_model_refuses_is_told_with_its_line() -> None:
     message = str(error.value)
     assert "token_type_ids: int64 [2, 7]" in message and "Give another call by inputs=" in message
     assert ".py:" in message and "roles={" not in message
+
+
+def test_factors_that_depend_on_the_width_are_told() -> None:
+    (gemma,) = classified(TEXT["gemma"]).cautions
+    assert "model.embed_tokens multiplies by 5.657 at width=32 and 8 at width=64" in gemma
+    assert "(width^0.5)" in gemma and "modeling_gemma.py:" in gemma
+    t5 = classified(TEXT["t5"])
+    (head,) = t5.tied
+    assert head.name == "lm_head" and head.geometry["own"] == pytest.approx(2**-0.5)
+    assert len(t5.cautions) == 1 and "(width^-0.5)" in t5.cautions[0]

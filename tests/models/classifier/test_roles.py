@@ -261,6 +261,12 @@ def test_a_model_that_ignores_its_width_is_refused() -> None:
     with pytest.raises(BadInput, match=r"at width=32 or width=64 is larger than at width=16"):
         compared(lambda m, x: m.up(x), lambda w: {"up": nn.Linear(8, 8)}, lambda w: torch.zeros(8))
 
+    def deep(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(*(nn.Linear(8, 8) for _ in range(depth)))
+
+    with pytest.raises(BadInput, match=r"at width=32, depth=1 or width=64, depth=3 is larger than"):
+        specs_between(deep, base=(16, 1), target=(64, 3), inputs=torch.zeros(2, 8))
+
 
 # -- groups, against microsoft/mup
 
