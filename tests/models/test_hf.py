@@ -543,6 +543,22 @@ def test_every_family_maps_over_trials(name: str) -> None:
     assert len(set(mapped.tolist())) == 3
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_every_family_maps_under_autocast(name: str) -> None:
+    """Losses in bfloat16 of one trial in a pack, beside those in float32."""
+    model, (x, y) = drawn(name).float(), batch(name)
+    x = x.float() if name in IMAGES else x
+    params = {n: p.detach()[None] for n, p in model.named_parameters()}
+
+    def loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return functional_call(model, p, (x, y), tie_weights=True)  # type: ignore[no-any-return]
+
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        mapped = vmap(loss)(params, x[None], y[None])
+    with torch.no_grad():
+        assert float(mapped) == pytest.approx(float(model(x, y)), rel=0.02)
+
+
 def test_roles_and_names_are_those_of_the_plain_model() -> None:
     def build(width: int, depth: int) -> HfModel:
         return HfModel(

@@ -12,7 +12,7 @@ HEADER = ("model", "parameters", "roles", "Adam", "SGD")
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not ROWS:
         return
-    table = [HEADER, *sorted(ROWS)]
+    table = [HEADER, *sorted(set(ROWS))]
     widths = [max(len(row[i]) for row in table) for i in range(len(HEADER))]
     terminalreporter.section("zoo")
     for row in table:

@@ -46,8 +46,60 @@ KNOWN = {
 """Parameters that disagree, and in what: they are left out there."""
 HEAVY = {"GitForCausalLM", "Phi4MultimodalForCausalLM"}
 """With towers for images and sound, which keep their size."""
-NOT_TRACED: set[str] = set()
-"""Their forward passes look at values that tracing does not have."""
+NOT_CALLED = {
+    "DeepseekV2ForCausalLM": "has no default for its number of experts",
+    "FlaubertWithLMHeadModel": "fails without a mask for its padding",
+    "ImageGPTForImageClassification": "takes colours by number",
+    "LongcatFlashForCausalLM": "its two sizes of heads do not go together by default",
+    "MiMoV2FlashForCausalLM": "its heads of keys and values are more than its heads",
+    "MusicgenForCausalLM": "takes four tokens at each place",
+    "MusicgenMelodyForCausalLM": "takes four tokens at each place",
+    "XLMWithLMHeadModel": "fails without a mask for its padding",
+    "XmodForCausalLM": "wants to be told a language",
+    "XmodForMaskedLM": "wants to be told a language",
+}
+"""What a call with tokens or images alone, at these sizes, fails for."""
+UNDECIDED = {
+    "DiffLlamaForCausalLM": "vectors of which only a product's sum is used",
+    "GptOssForCausalLM": "biases of experts",
+}
+"""Parameters that take a role given by hand."""
+VALUES = [
+    "BailingHybridForCausalLM",
+    "BambaForCausalLM",
+    "BigBirdForMaskedLM",
+    "CodeGenForCausalLM",
+    "ConvBertForMaskedLM",
+    "FalconH1ForCausalLM",
+    "GPTJForCausalLM",
+    "GPTNeoXJapaneseForCausalLM",
+    "GraniteMoeHybridForCausalLM",
+    "IBertForMaskedLM",
+    "Inkling2ForCausalLM",
+    "InklingForCausalLM",
+    "JambaForCausalLM",
+    "JetMoeForCausalLM",
+    "KimiLinearForCausalLM",
+    "Lfm2ForCausalLM",
+    "Lfm3ForCausalLM",
+    "LongformerForMaskedLM",
+    "LukeForMaskedLM",
+    "MegatronBertForMaskedLM",
+    "MiniMaxForCausalLM",
+    "NystromformerForMaskedLM",
+    "OlmoHybridForCausalLM",
+    "Qwen3NextForCausalLM",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen4ExpForCausalLM",
+    "RemBertForMaskedLM",
+    "RoFormerForMaskedLM",
+    "SqueezeBertForMaskedLM",
+    "TapasForMaskedLM",
+    "ZayaForCausalLM",
+]
+"""Forward passes that look at values, such as those of a mask, which tracing may not have."""
+NOT_TRACED = {**NOT_CALLED, **UNDECIDED, **dict.fromkeys(VALUES, "looks at values")}
 
 NAMES = sorted(known_classes().keys() - HEAVY)
 
@@ -130,10 +182,11 @@ def test_roles_and_rates(name: str) -> None:
     model = built(name)
     try:
         specs = classified(name)
-    except BadInput as error:
-        ROWS.append((name, "-", "not traced", "", ""))
-        if name in NOT_TRACED:
-            pytest.xfail(str(error))
+    except BadInput:
+        reason = NOT_TRACED.get(name)
+        ROWS.append((name, "-", f"not classified: {reason}", "", ""))
+        if reason:
+            pytest.xfail(reason)
         raise
     roles = {n: role for n, s in specs.items() if (role := expected_role(model, s)) is not None}
     results = [compared("roles", {n: str(s.role) for n, s in specs.items()}, roles)]
@@ -155,6 +208,8 @@ def test_roles_and_rates(name: str) -> None:
 def test_it_computes_what_transformers_does(name: str) -> None:
     """Equal logits from equal weights, and, of models of the next token, none from what follows."""
     model = built(name).eval()
+    if name in NOT_CALLED:
+        pytest.xfail(NOT_CALLED[name])
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -99,6 +99,9 @@ def scaled_attention(
         )
         return out, weights
     query = query * (scale.logit * (scaling * sqrt(scale.geometry["head_size"])))
+    # Rotation may have made them wider than the values under autocast, which does not mend that
+    # in a pack.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     out, weights = function(module, query, key, value, attention_mask, scaling=1.0, **options)
     return out * scale.output, weights
 
