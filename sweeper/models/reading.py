@@ -1,0 +1,67 @@
+"""All that a plan asks of a model: its parameters, its operations, and what stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from sweeper.models.attention_watch import AttentionWatch, SeenAttention
+from sweeper.models.classifier import Build, scaled_ops, specs_between
+from sweeper.scaling.patterns import matching
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelReading:
+    """A model at its target, beside its base: parameters, scalable operations, attention."""
+
+    specs: tuple[ParamSpec, ...]
+    scaled_ops: tuple[ScaledOp, ...]
+    attentions: frozenset[SeenAttention]
+
+
+def read_model(
+    build: Build,
+    base: tuple[int, int],
+    target: tuple[int, int],
+    *,
+    inputs: Any = None,
+    roles: Mapping[str, Role | str] | None = None,
+    keep_init: Iterable[str] = (),
+    frozen: Iterable[str] = (),
+) -> ModelReading:
+    """Read `build(width, depth)` between two sizes, as `specs_between`, without allocating it.
+
+    Parameters that match a pattern of `keep_init` keep their own initial values. Frozen are those
+    that match a pattern of `frozen`, and those that the model itself does not train. ConfigError
+    names a pattern that matches nothing.
+    """
+    watch = AttentionWatch()
+    with watch:
+        specs = specs_between(build, base=base, target=target, inputs=inputs, roles=roles)
+    with torch.device("meta"):
+        model = build(*target)
+    untrained = {
+        name.replace("_orig_mod.", "")
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad
+    }
+    names = [spec.name for spec in specs]
+    kept = matching("keep_init", keep_init, names)
+    untrained |= matching("frozen", frozen, names)
+    return ModelReading(
+        specs=tuple(_overridden(spec, kept, untrained) for spec in specs),
+        scaled_ops=tuple(scaled_ops(model)),
+        attentions=frozenset(watch.seen),
+    )
+
+
+def _overridden(spec: ParamSpec, kept: set[str], untrained: set[str]) -> ParamSpec:
+    return replace(
+        spec,
+        init="kept" if spec.name in kept else spec.init,
+        frozen=spec.frozen or spec.name in untrained,
+    )
