@@ -15,6 +15,7 @@ Sizes = Mapping[str, Any]
 
 # As `classify` tells the two kinds of size apart.
 _DEPTH = re.compile(r"depth|layers?($|_)")
+_USUAL_WIDTH = re.compile(r"width|emb|hidden|model|dim|channels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +39,16 @@ class SizePair:
             for name, value in sizes.items():
                 if _is_whole(value) and value < 1:
                     raise ConfigError(f"{which}[{name!r}]", value, "a size of at least 1")
-        width = _chosen(base, "width", deep=False)
+        width = _chosen(base, target, "width", deep=False)
         if width is None:
             allowed = "sizes with a width that is a whole number, such as {'width': 64}"
             raise ConfigError("base", dict(base), allowed)
-        pair = cls(base=base, target=target, width=width, depth=_chosen(base, "depth", deep=True))
+        pair = cls(base=base, target=target, width=width, depth=_chosen(base, target, "depth", deep=True))
         others = [name for name in pair._changed() if name != width]
         if base[width] == target[width] and others:
             raise BadInput(
                 f"base and target are equally wide ({width}={base[width]}), yet differ in "
-                f"{', '.join(others)}: let the first size be the one that grows"
+                f"{', '.join(others)}: give another name to what is not the width"
             )
         return pair
 
@@ -80,10 +81,17 @@ class SizePair:
         return [name for name in names if self.base[name] != self.target[name]]
 
 
-def _chosen(sizes: Sizes, plain: str, *, deep: bool) -> str | None:
-    """The size that is called `plain`, else the first whole number of its kind."""
-    kind = [n for n, v in sizes.items() if bool(_DEPTH.search(n)) == deep and _is_whole(v)]
-    return plain if plain in kind else next(iter(kind), None)
+def _chosen(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> str | None:
+    """The size that is called `plain`, else the first whole number of its kind.
+
+    Those that differ come first, and of widths those with a usual name (not the heads' number).
+    """
+    kind = [n for n, v in base.items() if bool(_DEPTH.search(n)) == deep and _is_whole(v)]
+
+    def rank(name: str) -> tuple[bool, ...]:
+        return name != plain, base[name] == target[name], not _USUAL_WIDTH.search(name)
+
+    return min(kind, key=rank, default=None)
 
 
 def _is_whole(value: object) -> bool:
