@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose
+from math import isclose, isfinite
 from typing import Any
 
 import torch
@@ -158,33 +158,31 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
         return []
     rates = [float(pair.group["lr"]) for pair in pairs]
     factors = [rate / pair.planned.lr for rate, pair in zip(rates, pairs, strict=True)]
-    # Written so that a NaN is a problem too.
-    if max(factors) - min(factors) <= RATE_TOLERANCE * max(map(abs, factors)):
+    spread = max(factors) - min(factors)
+    if all(map(isfinite, factors)) and spread <= RATE_TOLERANCE * max(map(abs, factors)):
         return []
-    shown = {
-        pair.planned.lr: f"{_short(pair.label)} has {rate:.3g}, planned {pair.planned.lr:.3g}"
-        for rate, pair in zip(rates, pairs, strict=True)
-    }
+    shown: dict[float, str] = {}
+    for rate, pair in zip(rates, pairs, strict=True):
+        words = f"{_short(pair.label)} has {rate:.3g}, planned {pair.planned.lr:.3g}"
+        shown.setdefault(pair.planned.lr, words)
     same = "one rate stands in all groups" if len(set(rates)) == 1 else "they differ"
     what = "the groups' learning rates are not the plan's times one factor"
-    return [f"{what}; {same}: {_listed(list(shown.values()))}. {RATE_ADVICE}"]
+    return [f"{what}; {same}: {_listed([*shown.values()])}. {RATE_ADVICE}"]
 
 
 def _eps_problems(pairs: Sequence[Pair]) -> list[str]:
     """An optimizer that has eps must take the plan's from its groups."""
-    wrong = {}
+    wrong: dict[float, str] = {}
     for pair in pairs:
-        eps = pair.group.get("eps")
-        if isinstance(eps, float) and not isclose(
-            eps, pair.planned.eps, rel_tol=EXACT_TOLERANCE, abs_tol=0.0
-        ):
-            wrong[pair.planned.eps] = (
-                f"{_short(pair.label)} has {eps:.3g}, planned {pair.planned.eps:.3g}"
-            )
+        eps, planned = pair.group.get("eps"), pair.planned.eps
+        # That of some optimizers is a pair, or something else.
+        if isinstance(eps, float) and not isclose(eps, planned, rel_tol=EXACT_TOLERANCE):
+            words = f"{_short(pair.label)} has {eps:.3g}, planned {planned:.3g}"
+            wrong.setdefault(planned, words)
     if not wrong:
         return []
     advice = "keep each group's own eps, as param_groups gives it, and set none on all"
-    return [f"eps is not the plan's: {_listed(list(wrong.values()))}; {advice}"]
+    return [f"eps is not the plan's: {_listed([*wrong.values()])}; {advice}"]
 
 
 def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
@@ -195,18 +193,19 @@ def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
             "gradient (L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without "
             "momentum, or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
         ]
-    wrong = {}
+    wrong: dict[float, str] = {}
     common = _common_decay_factor(pairs)
     for pair in pairs:
         peak = float(pair.group.get("initial_lr", pair.planned.lr * common))
         wanted = pair.planned.weight_decay / peak if peak else 0.0
         found = float(pair.group.get("weight_decay", 0.0))
-        if not isclose(found, wanted, rel_tol=RATE_TOLERANCE, abs_tol=0.0):
-            wrong[pair.planned.lr] = f"{_short(pair.label)} has {found:.3g}, planned {wanted:.3g}"
+        if not isclose(found, wanted, rel_tol=RATE_TOLERANCE):
+            words = f"{_short(pair.label)} has {found:.3g}, planned {wanted:.3g}"
+            wrong.setdefault(pair.planned.lr, words)
     if not wrong:
         return []
     advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
-    return [f"weight_decay is not the plan's: {_listed(list(wrong.values()))}; {advice}"]
+    return [f"weight_decay is not the plan's: {_listed([*wrong.values()])}; {advice}"]
 
 
 def _common_decay_factor(pairs: Sequence[Pair]) -> float:

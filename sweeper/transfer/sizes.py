@@ -43,7 +43,9 @@ class SizePair:
         if width is None:
             allowed = "sizes with a width that is a whole number, such as {'width': 64}"
             raise ConfigError("base", dict(base), allowed)
-        pair = cls(base=base, target=target, width=width, depth=_chosen(base, target, "depth", deep=True))
+        pair = cls(
+            base=base, target=target, width=width, depth=_chosen(base, target, "depth", deep=True)
+        )
         others = [name for name in pair._changed() if name != width]
         if base[width] == target[width] and others:
             raise BadInput(

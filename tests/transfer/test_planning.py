@@ -155,7 +155,7 @@ class TestHyperparameters:
         """conf/parameterization/mup.yaml: eta 2^-8, all others 2^0."""
         plan = decoder_plan(hps={"alpha_output": 2.0})
         assert plan.hps["eta"] == 2.0**-8 and plan.hps["alpha_output"] == 2.0
-        assert [*plan.hps][0] == "eta" and plan.hps["sigma_init"] == 1.0
+        assert next(iter(plan.hps)) == "eta" and plan.hps["sigma_init"] == 1.0
 
     def test_factors_of_the_optimizer_are_known_too(self) -> None:
         plan = decoder_plan(hps={"weight_decay": 2.0, "eps": 4.0})
