@@ -17,6 +17,7 @@ NAMES_WIDTH, NAMES_LINES = 48, 2
 MAX_LINES = 38
 """Lines of all rows together."""
 MAX_NEEDS = 12
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def plan_table(plan: TransferPlan) -> str:
@@ -91,12 +92,13 @@ def _name_lines(names: Sequence[str], count: int) -> list[str]:
     shown, tail = [*names], ""
     while len(lines := _wrapped(shown, tail)) > NAMES_LINES and len(shown) > 1:
         shown.pop()
-        tail = f", ... {count} in all"
+        tail = f", ...{NO_BREAK}{count}{NO_BREAK}in{NO_BREAK}all"
     return lines
 
 
 def _wrapped(names: Sequence[str], tail: str) -> list[str]:
-    return wrap(", ".join(names) + tail, NAMES_WIDTH, break_on_hyphens=False)
+    lines = wrap(", ".join(names) + tail, NAMES_WIDTH, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
