@@ -96,6 +96,8 @@ class GPTNeoX(nn.Module):
                 use_cache=False,
             )
         )
+        for layer in self.layers:  # as the plan's `needs` ask: see `Layer`
+            layer.attention.scaling = HPS["alpha_attn"] / HEAD_SIZE
 
     @property
     def layers(self) -> nn.ModuleList:
