@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from sweeper.models.attention_watch import AttentionWatch, SeenAttention
 from sweeper.models.classifier import Build, scaled_ops, specs_between
@@ -42,8 +43,7 @@ def read_model(
     watch = AttentionWatch()
     with watch:
         specs = specs_between(build, base=base, target=target, inputs=inputs, roles=roles)
-    with torch.device("meta"):
-        model = build(*target)
+    model = _built(build, target)
     untrained = {
         name.replace("_orig_mod.", "")
         for name, parameter in model.named_parameters()
@@ -57,6 +57,15 @@ def read_model(
         scaled_ops=tuple(scaled_ops(model)),
         attentions=frozenset(watch.seen),
     )
+
+
+def _built(build: Build, target: tuple[int, int]) -> nn.Module:
+    """The model without memory, or with it where its own code needs values."""
+    try:
+        with torch.device("meta"):
+            return build(*target)
+    except Exception:
+        return build(*target)
 
 
 def _overridden(spec: ParamSpec, kept: set[str], untrained: set[str]) -> ParamSpec:
