@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
 
-.PHONY: help setup demo test coverage test-faults check format bench clean
+.PHONY: help setup demo test coverage test-faults test-zoo check format bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,7 +29,7 @@ demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes o
 	$(BIN)/sweeper transfer --study demo --to-width 256 --validate
 
 test: setup ## Run the tests.
-	$(BIN)/pytest -n 2 -rs
+	$(BIN)/pytest -n 4 --dist worksteal -rs
 
 coverage: setup ## Run the tests and report coverage; slower.
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
@@ -37,6 +37,9 @@ coverage: setup ## Run the tests and report coverage; slower.
 # SWEEPER_FAULT_SEEDS=50 random series; a run of the tests has the first two of each.
 test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
 	$(BIN)/pytest -rs -m faults
+
+test-zoo: setup ## Classify every family of transformers, some minutes; prints their table.
+	$(BIN)/pytest -m zoo tests/zoo
 
 check: setup ## Format, lint and types: exactly what CI checks.
 	$(BIN)/ruff format --check .

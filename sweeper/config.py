@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.catalog import OVERLAYS, conf_folder, groups, with_names, with_targets
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
+from sweeper.models.model_rules import RULE_KEYS
 from sweeper.plugin import arguments, import_target
 from sweeper.trial import FORMAT
 
@@ -30,7 +31,7 @@ _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSErro
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
-    words = [_rename_study(word) for word in overrides]
+    words = [_rewritten(word) for word in overrides]
     parsed = parse_overrides(words)
     _check_folder(config_dir)
     _check_groups(parsed, config_dir)
@@ -52,7 +53,9 @@ def _without_replaced_arguments(tree: Tree, parsed: Sequence[Override]) -> Tree:
     remaining = {
         name: value
         for name, value in model.items()
-        if name in ("_target_", "width", "depth") or name in accepted or f"model.{name}" in given
+        if name in ("_target_", "width", "depth", *RULE_KEYS)
+        or name in accepted
+        or f"model.{name}" in given
     }
     return tree | {"model": remaining}
 
@@ -80,9 +83,14 @@ def _parse(word: str) -> Override:
     return override
 
 
-def _rename_study(word: str) -> str:
-    """`study=NAME` is short for `study.name=NAME`."""
-    return re.sub(r"^study=(?!\{)", "study.name=", word)
+def _rewritten(word: str) -> str:
+    """The word as Hydra takes it.
+
+    `study=NAME` is short for `study.name=NAME`. What may be said of any model need not be in its
+    config.
+    """
+    word = re.sub(r"^study=(?!\{)", "study.name=", word)
+    return re.sub(rf"^(?=model\.({'|'.join(RULE_KEYS)})=)", "++", word)
 
 
 def _check_folder(config_dir: Path | None) -> None:
@@ -218,7 +226,7 @@ def override_value(key: str, value: object) -> Any:
 def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
     config = _load_settings(path)
-    words = [_rename_study(word) for word in overrides]
+    words = [_rewritten(word) for word in overrides]
     parsed = parse_overrides(words)
     _check_groups(parsed, config_dir)
     keys = [str(override.key_or_group) for override in parsed]

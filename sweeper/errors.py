@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class SweeperError(Exception):
@@ -44,3 +46,18 @@ def suggest(word: str, choices: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"known: {', '.join(options)}" if options else "nothing is allowed here"
+
+
+def user_frames(error: BaseException) -> list[str]:
+    """Where the user's own code raised `error`, one line a call, the innermost last.
+
+    Calls within sweeper and torch say nothing that helps, and are left out.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    package = str(Path(__file__).parent)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(package) and "torch" not in Path(frame.filename).parts
+    ]
+    return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in own]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from sweeper.errors import ConfigError, key_prefix, suggest
 from sweeper.launch.executor import Launcher
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
+from sweeper.models.model_rules import RULE_KEYS
 from sweeper.plugin import build_plugin, call_checked, user_code
 from sweeper.report.log import Logger
 from sweeper.runner.runner import RunnerSettings
@@ -70,7 +71,10 @@ class StudySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One command's configuration. `raw` is the resolved tree that it was read from."""
+    """One command's configuration. `raw` is the resolved tree that it was read from.
+
+    `notes` are sentences for the user: what of the scheme the model has no place for.
+    """
 
     raw: Mapping[str, Any]
     name: str
@@ -86,6 +90,7 @@ class Settings:
     transfer: LadderRule
     check: CheckRule
     base: Size
+    notes: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -108,7 +113,12 @@ class Settings:
         config = with_names(group, self.raw[group])
         non_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
         omitted = (TARGET, *non_arguments.get(group, ()))
-        arguments = {key: value for key, value in config.items() if key not in omitted}
+        rules = RULE_KEYS if group == "model" else ()
+        arguments = {
+            key: value
+            for key, value in config.items()
+            if key not in omitted and (value or key not in rules)
+        }
         return PluginSpec(name=str(config.get(TARGET)), arguments=arguments)
 
     def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
@@ -237,9 +247,44 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     )
     with key_prefix("runner"):
         settings.runner.precision(settings.launcher)
+    check_model_size(settings, settings.base)
+    settings = _fitted_to_model(settings)
     _check_counts(settings)
     _check_ladders(settings)
     return settings
+
+
+UNSEEN = {
+    "attention": "no attention is seen in the model (no call of F.scaled_dot_product_attention "
+    "without a scale of its own), so the scheme's factor on q k^T is not applied",
+    "residual": "no residual branches are seen in the model, so the scheme's factors on them are "
+    'not applied: name them, as in model.branches=["*.attn","*.mlp"]',
+    "gated_silu": "no gated SiLU is seen in the model, so the scheme's factors on it are not "
+    "applied",
+}
+"""What the user should know of an operation that a scheme would scale and that is not seen."""
+
+
+def _fitted_to_model(settings: Settings) -> Settings:
+    """The settings without hyperparameters that change nothing in the model, and notes on it.
+
+    ConfigError for one of them that is asked for by name.
+    """
+    prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
+    dead = [name for name in prepared.dead_hyperparameters() if name in settings.space]
+    pairs = getattr(settings.search, "pairs", None) or ()
+    named = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
+    for name in dead:
+        if name in named or name == settings.transfer.along:
+            key = "transfer.along" if name == settings.transfer.along else "search"
+            allowed = "it changes nothing in this model: a hyperparameter that does"
+            raise ConfigError(key, name, allowed)
+    notes = [UNSEEN[kind] for kind in prepared.unseen_ops()]
+    if dead:
+        notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
+    space = {name: axis for name, axis in settings.space.items() if name not in dead}
+    notes += prepared.architecture.cautions
+    return replace(settings, space=space, notes=tuple(notes))
 
 
 def _check_sections(raw: Mapping[str, Any]) -> None:
@@ -286,8 +331,7 @@ def _check_counts(settings: Settings) -> None:
 
 
 def _check_ladders(settings: Settings) -> None:
-    """Check the base size, the sizes of the ladders, and the hyperparameter of their curves."""
-    check_model_size(settings, settings.base)
+    """Check the sizes of the ladders, and the hyperparameter of their curves."""
     chosen_axes(settings.space, [settings.transfer.along], key="transfer.along")
     for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
         for size in sizes:

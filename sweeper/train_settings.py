@@ -20,7 +20,9 @@ class TrainSettings:
     """Length, batch, schedule, precision and objective of a run.
 
     `warmup` and `objective_window` are fractions of `steps`; the learning rate ends at `final_lr`
-    times its peak. The objective is the mean training loss over the last `objective_window`.
+    times its peak. The objective is the mean training loss over the last `objective_window`, or
+    the loss on held-out data at the end. A batch is computed in `accumulate` equal parts, whose
+    gradients are averaged.
     `clip` bounds the norm of a trial's gradients, all parameters together; None leaves them.
     Precision bfloat16 is an autocast over float32 weights, tf32 the matrix products of float32
     with the shorter mantissa of a GPU's tensor cores.
@@ -31,6 +33,8 @@ class TrainSettings:
     seq_len: int
     warmup: float = 0.1
     final_lr: float = 0.1
+    accumulate: int = 1
+    objective: Literal["training", "heldout"] = "training"
     objective_window: float = 0.1
     heldout_batches: int = 8
     precision: Literal["float32", "tf32", "bfloat16", "float64"] = "float32"
@@ -38,9 +42,14 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
-        for key in ("steps", "batch_size", "seq_len", "heldout_batches"):
+        for key in ("steps", "batch_size", "seq_len", "accumulate", "heldout_batches"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, getattr(self, key), "at least 1")
+        if self.batch_size % self.accumulate:
+            allowed = f"a divisor of batch_size, which is {self.batch_size}"
+            raise ConfigError("accumulate", self.accumulate, allowed)
+        if self.objective not in ("training", "heldout"):
+            raise ConfigError("objective", self.objective, "training, heldout")
         for key in ("warmup", "final_lr"):
             if not 0 <= getattr(self, key) <= 1:
                 raise ConfigError(key, getattr(self, key), "a share between 0 and 1")

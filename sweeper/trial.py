@@ -16,7 +16,7 @@ from sweeper.train_settings import TrainSettings
 
 Status = Literal["complete", "diverged", "pruned", "failed"]
 
-FORMAT = 3
+FORMAT = 4
 """The version of all records. It rises when their content changes, a field of `TrialSpec` or of
 `TrainSettings` included. Another version's records are refused, never taken for damaged ones."""
 OLDEST_FORMAT = 2
@@ -242,7 +242,8 @@ class OtherFormat(ValueError):
 class Result:
     """The outcome of a trial.
 
-    `objective` is the training loss in nats averaged over the last stretch that was trained, +inf
+    `objective` is the training loss in nats averaged over the last stretch that was trained, or
+    where `train.objective` says so the `heldout` one of a complete run; +inf
     when the run diverged and NaN only when it failed for another reason (`error`). `heldout`
     is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
     training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its

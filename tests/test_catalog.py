@@ -53,7 +53,7 @@ NAMES = {
     "fp8": ["fp8"],
     "launcher": ["inline", "local", "slurm"],
     "logger": ["jsonl", "none", "tensorboard", "wandb"],
-    "model": ["llama", "mlp", "vit"],
+    "model": ["hf", "llama", "mlp", "vit"],
     "optimizer": ["adafactor", "adamw", "lion", "muon", "sgd"],
     "parameterization": [
         "adjusted",

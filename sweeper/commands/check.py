@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.coordinates import check_batch, check_record, measured, run_check
-from sweeper.commands.experiment import open_experiment, short_run
+from sweeper.commands.experiment import check_model, open_experiment, short_run
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
 from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
@@ -62,6 +62,7 @@ def check(
         document["rules"] = _rules(_made(settings, wanted), output)
     if wanted.scales or wanted.coordinates:
         experiment = open_experiment(settings)
+        check_model(experiment, output)
         hps = _hps(experiment, output, of_study=study is not None)
         if wanted.scales:
             document["scales"] = _scales(experiment, hps, _made(settings, wanted), output)

@@ -11,7 +11,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, check_model_size
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Log2Hps, Trial
+from sweeper.trial import Log2Hps, Trial, defaults
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
@@ -25,6 +25,16 @@ def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment
     return Experiment(
         settings=settings, corpus=corpus, precision=settings.runner.precision(settings.launcher)
     )
+
+
+def check_model(experiment: Experiment, output: Output) -> None:
+    """Train one step of the base model; say what of the scheme the models of the ladder lack."""
+    settings = experiment.settings
+    hps = defaults(settings.space)
+    trial = experiment.trial(settings.base, hps, 0, "check")
+    settings.runner.validate(trial, experiment.corpus, settings.launcher)
+    for sentence in settings.notes:
+        output.tell(f"Note: {sentence}")
 
 
 def check_target(settings: Settings, size: Size) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.experiment import open_experiment, progress
+from sweeper.commands.experiment import check_model, open_experiment, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
 from sweeper.config import Tree, compose_tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
@@ -56,7 +56,7 @@ def search(
     if dry_run:
         return _dry_run(settings, output)
     experiment, start = open_experiment(settings), time.time()
-    settings.runner.validate(experiment.spec(settings.base))
+    check_model(experiment, output)
     if settings.storage is not None:
         check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
@@ -177,7 +177,7 @@ def _dry_run(settings: Settings, output: Output) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary))
         spec, phases = experiment.spec(settings.base), settings.search.plan(settings.space)
-        settings.runner.validate(spec)
+        check_model(experiment, output)
         hps = defaults(settings.space)
         trials = tuple(experiment.trial(settings.base, hps, seed, "dry run") for seed in range(16))
         pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)

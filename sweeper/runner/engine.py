@@ -18,7 +18,7 @@ from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job
 from sweeper.runner.packing import PackSize, PackSizes, measure_here
 from sweeper.runner.runner import Batch
-from sweeper.runner.tasks import TrainPack
+from sweeper.runner.tasks import TrainPack, try_step
 from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.pack import Compile, Pack
@@ -89,9 +89,14 @@ class Engine:
         size, seconds = measure_here(tuple(trials), corpus, device, self.pack)
         return size, seconds / launcher.gpus_at_once(visible_gpus(device))
 
-    def validate(self, spec: TrialSpec) -> None:
-        """ConfigError for what cannot be built, classified or scaled."""
-        prepare(spec)
+    def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
+        """ConfigError for what cannot be built, classified, scaled, or trained for a step.
+
+        The step is a real one, of two examples. For jobs that run elsewhere it runs on the CPU.
+        """
+        prepare(trial.spec)
+        device = "cpu" if launcher.device is not None else self.device_of(launcher)
+        try_step(trial, corpus, device)
 
     def parameters(self, spec: TrialSpec) -> int:
         """Number of weights of the model."""

@@ -57,8 +57,8 @@ class RunnerSettings(Protocol):
         """What determines results beside a trial's own settings: its part of a trial's key."""
         ...
 
-    def validate(self, spec: TrialSpec) -> None:
-        """ConfigError, before anything runs, for trials that could never be trained."""
+    def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
+        """ConfigError, before anything is written, for a trial that could never be trained."""
         ...
 
     def parameters(self, spec: TrialSpec) -> int | None:

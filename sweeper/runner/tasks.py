@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sweeper.catalog import plugin_target
 from sweeper.control import Control
 from sweeper.data.corpus import Corpus
-from sweeper.errors import SweeperError
+from sweeper.errors import ConfigError, SweeperError, user_frames
 from sweeper.launch.job import JobFailure, Outcome
 from sweeper.measure import MEASUREMENTS
 from sweeper.plugin import build_plugin
 from sweeper.search.prune import Pruner
-from sweeper.training.pack import Pack
+from sweeper.training.pack import Pack, PackRun
 from sweeper.training.packing import measure_pack_size
+from sweeper.training.precision import quiet_attention
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program_for
 from sweeper.training.train import Execution, device_name, train
@@ -75,9 +77,9 @@ class TrainPack:
             if len(self.pack.trials) == 1 and self._recompute():
                 control.notify("a trial does not fit the device: its activations are recomputed")
                 return self.run(control)
-        return Outcome(
-            failure=JobFailure(reason=f"{type(problem).__name__}: {problem}", retry=False)
-        )
+        reason = f"{type(problem).__name__}: {problem}"
+        details = "\n".join(user_frames(problem))
+        return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
     def _recompute(self) -> bool:
         program = program_for(self.pack.trials[0].spec, self.execution.device)
@@ -162,6 +164,30 @@ class MeasurePack:
     def modules(self) -> list[str]:
         """As for training."""
         return modules_of(self.pack)
+
+
+def try_step(trial: Trial, corpus: Corpus, device: str) -> None:
+    """Train `trial` for one step of two examples; ConfigError, with the place, where that fails."""
+    train = trial.spec.train
+    small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
+    one = replace(trial, spec=replace(trial.spec, train=small))
+    target = plugin_target("model", trial.spec.model.name)
+    try:
+        run = PackRun(Pack(trials=(one,), corpus=corpus), device)
+        try:
+            with quiet_attention():
+                loss = float(run.step()[0])
+        finally:
+            run.program.release()
+    except SweeperError:
+        raise
+    except UNTRAINABLE as error:
+        reason = "\n  ".join([f"{type(error).__name__}: {error}", *user_frames(error)])
+        allowed = f"a model that trains on these data, and one step failed:\n  {reason}"
+        raise ConfigError("model._target_", target, allowed) from error
+    if not math.isfinite(loss):
+        allowed = f"a model whose first loss is a number, and on two examples it is {loss}"
+        raise ConfigError("model._target_", target, allowed)
 
 
 def modules_of(pack: Pack) -> list[str]:

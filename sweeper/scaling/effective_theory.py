@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from sweeper.errors import ConfigError
 from sweeper.scaling.scheme import Epsilon, Scheme, decay_factor, standard_std
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 
 FFN_IN = frozenset({"up", "gate", "up_gate", "fc1", "linear1", "mlp_in"})
@@ -60,6 +60,10 @@ class EffectiveTheory(Scheme):
         """1/fan-in in variance; n^-(1+s) for the head (footnote 8), 1 for looked-up rows."""
         std = standard_std(spec, spec.fan_in)
         return std * float(spec.fan_in ** (-self.s / 2)) if spec.role is Role.READOUT else std
+
+    def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
+        """n^-(1+s)/2 (footnote 8), less the model's own."""
+        return float(op.geometry["fan_in"] ** (-(1 + self.s) / 2) / op.geometry["own"])
 
     def lr_factor(self, spec: ParamSpec, update: Update) -> float:
         """SGD's lambda, or AdamW's, which is lambda |g|: AdamW divides a step by |g| itself."""

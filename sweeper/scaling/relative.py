@@ -24,11 +24,11 @@ from sweeper.scaling.scheme import (
     DepthRule,
     Epsilon,
     Scheme,
+    base_std,
     decay_factor,
     gamma,
-    standard_std,
 )
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 
 
@@ -54,8 +54,12 @@ class Relative(Scheme):
 
     def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
         """At the base: standard init, and the layer type's constant."""
-        std = standard_std(spec, spec.base_fan_in)
-        return ParamScale(init_std=std, lr=gamma(spec, hps))
+        return ParamScale(init_std=base_std(spec), lr=gamma(spec, hps))
+
+    def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
+        """1/m, less the model's own; without an `alignment` there is no rule."""
+        m = op.geometry["fan_in"] / op.geometry["base_fan_in"]
+        return 1.0 if self.alignment is None else float(1 / (m * op.geometry["own"]))
 
     def exponents(self, spec: ParamSpec, update: Update = Update.SIGN) -> Exponents:
         """The parameter's exponents of width, as they are applied.
@@ -160,13 +164,17 @@ class MuP(Relative):
 
     def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
         """Table 1 of the u-muP paper, row muP, where the base model has the standard init."""
-        std = hps["sigma_init"] * standard_std(spec, spec.base_fan_in)
+        std = hps["sigma_init"] * base_std(spec)
         match spec.role:
             case Role.EMBEDDING:
                 return ParamScale(init_std=std, multiplier=hps["alpha_emb"], lr=hps["eta_emb"])
             case Role.READOUT:
                 return ParamScale(init_std=std, multiplier=hps["alpha_output"])
         return ParamScale(init_std=std)
+
+    def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
+        """alpha_output / m; alpha_emb is for the rows as looked up, and is taken out again."""
+        return super().tied_output(op, hps) * hps["alpha_output"] / hps["alpha_emb"]
 
     def logit_scale(self, head_size: int, hps: PlainHps) -> float:
         """alpha_attn / d_head: after training q and k are aligned, and their product adds up."""

@@ -28,6 +28,17 @@ def standard_std(spec: ParamSpec, fan_in: int) -> float:
     return 1.0 / sqrt(fan_in) if summed else 1.0
 
 
+def base_std(spec: ParamSpec) -> float:
+    """The standard one at the base; of rows that are also a head's, half of a head's.
+
+    So are those that are added to them (positions). Logits of a full fan-in^-1/2 would raise the
+    first loss by half a nat: beside ln V that is much for a small vocabulary.
+    """
+    if spec.head_init_fan_in:
+        return 0.5 / sqrt(spec.head_init_fan_in)
+    return standard_std(spec, spec.base_fan_in)
+
+
 def gamma(spec: ParamSpec, hps: PlainHps) -> float:
     """The constant of the parameter's layer type; a vector is an embedding, what is fixed has 1."""
     role = Role.EMBEDDING if spec.role is Role.VECTOR else spec.role
@@ -98,6 +109,14 @@ class Scheme:
         """Factor of q k^T: d_head^-1/2, under which random q and k have logits of order 1."""
         return 1 / sqrt(head_size)
 
+    def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
+        """Factor on the logits of a head tied to the embedding: 1 / fan-in, less the model's own.
+
+        The rows move by O(1), as an embedding must. A sum over fan-in of them, once aligned, moves
+        by as much as the fan-in.
+        """
+        return float(1 / (op.geometry["fan_in"] * op.geometry["own"]))
+
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """Attention's scale, and the depth rule's on residual branches; else nothing is scaled."""
         match op.kind:
@@ -110,4 +129,6 @@ class Scheme:
                 return {"branch": branch_multiplier(depth_ratio, self.branch_exponent), "skip": 1.0}
             case "loss":
                 return {"logit": 1.0}
+            case "tied_readout":
+                return {"output": self.tied_output(op, hps)}
         raise ValueError(f"unknown operation {op.kind!r} at {op.name}")

@@ -50,9 +50,11 @@ class ParamSpec:
     2 x `depth`. `init` says how values start: "normal" (times the scheme's std), "ones",
     "zeros", or "kept" (as the model's own code sets them). `frozen` tells that it is not trained.
     `readout_fan_in` and `base_readout_fan_in` are what its outputs sum over where an embedding is
-    tied to the readout, and 0 where it is not. `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the
-    width and with the depth. `lookup` tells an embedding whose rows are picked (words) from one
-    that is multiplied with its input (patches). `tied` are other names of the same parameter.
+    tied to the readout, and 0 where it is not; `head_init_fan_in` is the base's, of that embedding
+    and of those whose rows are added to its rows. `width_dims` and `depth_dims` are the dimensions
+    of `shape` that grow with the width and with the depth. `lookup` tells an embedding whose rows
+    are picked (words) from one that is multiplied with its input (patches). `tied` are other names
+    of the same parameter.
     `note` says in a line how the parameter is used, and what to mind. `width` is the model's.
     """
 
@@ -76,6 +78,7 @@ class ParamSpec:
     tied: tuple[str, ...] = ()
     readout_fan_in: int = 0
     base_readout_fan_in: int = 0
+    head_init_fan_in: int = 0
     frozen: bool = False
     note: str = ""
 

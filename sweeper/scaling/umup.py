@@ -132,4 +132,7 @@ class UMuP:
                 return {"branch": sqrt(tau / (1 + tau)), "skip": 1 / sqrt(1 + tau)}
             case "loss":
                 return {"logit": hps["alpha_loss_softmax"]}
+            case "tied_readout":
+                # The readout's multiplier; the rows themselves are N(0, 1) for both of their uses.
+                return {"output": 1 / (geometry["fan_in"] * geometry["own"])}
         raise ValueError(f"unknown operation {op.kind!r} at {op.name}")

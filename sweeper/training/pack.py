@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from sweeper.data.corpus import Corpus
-from sweeper.errors import SweeperError
-from sweeper.scaling.prescription import Prescription, initial_distribution
+from sweeper.scaling.prescription import AbsorbedParam
+from sweeper.scaling.spec import ParamSpec
+from sweeper.training.architecture import initial_values
 from sweeper.training.draw import normal
 from sweeper.training.feed import BLOCK_STEPS, Feed
 from sweeper.training.optimizer import StepInfo, UpdateHps, unsqueeze_like
@@ -68,15 +69,16 @@ class PackRun:
         self.slots, self.compiled = self._choose_slots(compile)
         self.seeds = sorted({trial.seed for trial in pack.trials})
         self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
-        self.step_index = 0
+        self.step_index, self._part = 0, 0
         trials = self._trials()
-        prescriptions = [self.prepared.prescriptions(trial.hps) for trial in trials]
+        trained_with = [self.prepared.trained_with(trial.hps) for trial in trials]
+        self._own_values = self._values_of_the_model()
         # Trials of one seed see the same batches, so that a batch is sent once for a seed; this
         # is the row that each slice reads.
         self.seed_rows = self._on_device([self.seeds.index(trial.seed) for trial in trials])
-        self.params = self._initial_params(prescriptions)
+        self.params = self._initial_params(trained_with)
         self.buffers = self._initial_buffers(trials)
-        self.update_hps = self._update_hps(trials, prescriptions)
+        self.update_hps = self._update_hps(trials, trained_with)
         self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
         self._schedule_block, self._block_start = torch.empty(0), 0
 
@@ -112,35 +114,43 @@ class PackRun:
     def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device)
 
-    def _initial_params(self, prescriptions: Sequence[dict[str, Prescription]]) -> Stacked:
+    def _values_of_the_model(self) -> dict[str, Tensor]:
+        """Parameters that start as the model's own code sets them, [seeds, ...] by name."""
+        kept = [spec.name for spec in self.prepared.specs if spec.init == "kept"]
+        if not kept:
+            return {}
+        unit = self.prepared.scheme.unit_scaled
+        by_seed = [initial_values(self.prepared.spec, unit, seed) for seed in self.seeds]
+        return {name: torch.stack([values[name] for values in by_seed]) for name in kept}
+
+    def _initial_params(self, trained_with: Sequence[dict[str, AbsorbedParam]]) -> Stacked:
         """Initial weights, by (seed, name) alone: company in a pack changes nothing."""
-        params = {}
-        for spec in self.prepared.specs:
-            moments = [
-                initial_distribution(spec.init, p[spec.name].init_std) for p in prescriptions
-            ]
-            means, stds = self._on_device(moments, torch.float64).unbind(1)
-            # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
-            draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
-            values = draws.to(self.device)[self.seed_rows]
-            values.mul_(unsqueeze_like(stds, values)).add_(unsqueeze_like(means, values))
-            params[spec.name] = values.to(self.dtype).requires_grad_()
-        return params
+        return {
+            spec.name: self._initial_param(spec, [by_name[spec.name] for by_name in trained_with])
+            for spec in self.prepared.trained_specs
+        }
+
+    def _initial_param(self, spec: ParamSpec, trained_with: Sequence[AbsorbedParam]) -> Tensor:
+        if spec.init == "kept":
+            return self._own_value(spec.name).requires_grad_()
+        moments = [(one.init_mean, one.init_std) for one in trained_with]
+        means, stds = self._on_device(moments, torch.float64).unbind(1)
+        # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
+        draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
+        values = draws.to(self.device)[self.seed_rows]
+        values.mul_(unsqueeze_like(stds, values)).add_(unsqueeze_like(means, values))
+        return values.to(self.dtype).requires_grad_()
+
+    def _own_value(self, name: str) -> Tensor:
+        """A parameter [K, ...] as the model's own code sets it, in the pack's precision."""
+        values = self._own_values[name].to(self.device)[self.seed_rows]
+        return values.to(self.dtype) if values.is_floating_point() else values
 
     def _initial_buffers(self, trials: Sequence[Trial]) -> Stacked:
-        """Scale buffers [K], and the module's own state [K, ...].
-
-        SweeperError when the model has no place for what a scheme asks.
-        """
-        existing = {name for name, _ in self.program.model.named_buffers()}
+        """Scale buffers [K], the module's own state and its frozen parameters [K, ...]."""
         values = {trial.key: self.prepared.buffers(trial.hps) for trial in trials}
         rows = [values[trial.key] for trial in trials]
         names = sorted(set().union(*rows))
-        if absent := [name for name in names if name not in existing]:
-            raise SweeperError(
-                f"the model cannot apply these scales: {', '.join(absent)}; give it modules that "
-                "have them (sweeper.models.scaled), or take a scheme without, such as spectral"
-            )
         # A scheme's scales are constant in training. Running statistics and the like are not:
         # they are part of a checkpoint, and are restored after a failed attempt at a step.
         module_state = {k: v for k, v in self.program.module_state().items() if k not in names}
@@ -149,16 +159,18 @@ class PackRun:
             name: self._on_device([row.get(name, 1.0) for row in rows], self.dtype)
             for name in names
         }
-        return scales | {k: torch.stack([v] * len(rows)) for k, v in module_state.items()}
+        frozen = [spec.name for spec in self.prepared.specs if spec.frozen]
+        state = {k: torch.stack([v] * len(rows)) for k, v in module_state.items()}
+        return scales | state | {name: self._own_value(name) for name in frozen}
 
     def _update_hps(
-        self, trials: Sequence[Trial], prescriptions: Sequence[dict[str, Prescription]]
+        self, trials: Sequence[Trial], trained_with: Sequence[dict[str, AbsorbedParam]]
     ) -> UpdateHps:
-        """The trials' prescriptions as tensors, and their optimizer's settings."""
-        optimizer, specs = self.prepared.optimizer, self.prepared.specs
+        """What parameters are trained with as tensors [K, ...], and the optimizer's settings."""
+        optimizer, specs = self.prepared.optimizer, self.prepared.trained_specs
 
         def stacked(field: str) -> list[Tensor]:
-            rows = [[getattr(p[spec.name], field) for p in prescriptions] for spec in specs]
+            rows = [[getattr(p[spec.name], field) for p in trained_with] for spec in specs]
             return [
                 self._on_device(row, self.dtype).view(-1, *[1] * len(spec.shape))
                 for row, spec in zip(rows, specs, strict=True)
@@ -175,6 +187,19 @@ class PackRun:
                 for name in settings[0]
             },
         )
+
+    def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Mean losses and gradients of the batch's parts, computed one after the other."""
+        parts = self.prepared.train.accumulate
+        self._part = 0
+        losses, grads = self._gradients(*(t.chunk(parts, 1)[0] for t in (x, y)))
+        for self._part in range(1, parts):
+            more, more_grads = self._gradients(*(t.chunk(parts, 1)[self._part] for t in (x, y)))
+            losses = losses + more
+            grads = [total + grad for total, grad in zip(grads, more_grads, strict=True)]
+        if parts > 1:
+            losses, grads = losses / parts, [grad / parts for grad in grads]
+        return losses, grads
 
     def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Losses and gradients, in the fastest mode that this module supports.
@@ -224,7 +249,7 @@ class PackRun:
 
     def _random_seeds(self) -> list[int]:
         """Seeds of what is random in every slice at this step."""
-        by_seed = {seed: random_seed(seed, self.step_index) for seed in self.seeds}
+        by_seed = {seed: random_seed(seed, self.step_index, self._part) for seed in self.seeds}
         return [by_seed[trial.seed] for trial in self._trials()]
 
     def precision(self) -> AbstractContextManager[None]:
@@ -239,7 +264,7 @@ class PackRun:
         """
         x, y = self.feed.batch(self.step_index)
         with self.precision():
-            losses, grads = self._gradients(x[self.seed_rows], y[self.seed_rows])
+            losses, grads = self._accumulated(x[self.seed_rows], y[self.seed_rows])
         with torch.no_grad():
             if self.prepared.train.clip is not None:
                 clip_gradients(grads, self.prepared.train.clip)

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
-from typing import Any
+from math import isclose, prod
 
-import torch
 from torch import nn
 
-from sweeper.catalog import TARGET, plugin_target, with_targets
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import scaled_ops, specs_between
-from sweeper.plugin import arguments, build_plugin, import_target
-from sweeper.scaling.prescription import Prescription, prescribe
+from sweeper.models.operations import apply_scales
+from sweeper.scaling.prescription import (
+    AbsorbedParam,
+    Prescription,
+    absorb_multiplier,
+    prescribe,
+)
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
 from sweeper.train_settings import SCHEDULE_HPS, TrainSettings
+from sweeper.training.architecture import Architecture, architecture, build_model, build_named
 from sweeper.training.optimizer import Optimizer
-from sweeper.trial import PlainHps, PluginSpec, TrialSpec
+from sweeper.trial import PlainHps, TrialSpec
 
 OPTIMIZER_FACTORS = ("weight_decay", "eps")
 """Hyperparameters that any space may hold: factors on the optimizer's settings."""
+
+PROBES = (
+    ScaledOp(
+        name="",
+        kind="attention",
+        geometry={"head_size": 16, "seq_len": 64, "causal": True},
+    ),
+    ScaledOp(name="", kind="residual", geometry={"branch": 1, "branches": 4, "base_branches": 2}),
+    ScaledOp(name="", kind="gated_silu", geometry={}),
+)
+"""Operations of typical sizes: they show whether a scheme scales their kind at all."""
+USUAL_LOGIT = 16**-0.5
+"""The factor on q k^T of the attention among them, where no scheme changes it."""
 
 
 def optional_hyperparameters(optimizer: Optimizer) -> tuple[str, ...]:
@@ -38,21 +52,41 @@ class PreparedSpec:
     spec: TrialSpec
     scheme: Parameterization
     optimizer: Optimizer
-    specs: tuple[ParamSpec, ...]
-    scaled_ops: tuple[ScaledOp, ...]
+    architecture: Architecture
+
+    @property
+    def specs(self) -> tuple[ParamSpec, ...]:
+        """Every parameter."""
+        return self.architecture.specs
+
+    @property
+    def scaled_ops(self) -> tuple[ScaledOp, ...]:
+        """Every operation that can be scaled."""
+        return self.architecture.scaled_ops
+
+    @property
+    def trained_specs(self) -> tuple[ParamSpec, ...]:
+        """The parameters that are not frozen."""
+        return tuple(spec for spec in self.specs if not spec.frozen)
 
     def model(self) -> nn.Module:
         """The module at its size, on the default device, its weights not drawn."""
         spec = self.spec
-        return build_model(spec, self.scheme.unit_scaled, spec.width, spec.depth)
+        model = build_model(spec, self.scheme.unit_scaled, spec.width, spec.depth)
+        apply_scales(model, self.architecture.sites)
+        return model
 
     @property
     def train(self) -> TrainSettings:
         """How its trials are trained."""
         return self.spec.train
 
+    def complete(self, hps: PlainHps) -> PlainHps:
+        """`hps` with 1 for those of the scheme that they lack: the ones that change nothing."""
+        return PlainHps({**dict.fromkeys(self.scheme.hyperparameters, 1.0), **hps})
+
     def prescriptions(self, hps: PlainHps) -> dict[str, Prescription]:
-        """What every parameter is trained with, by name, given hyperparameters."""
+        """What the scheme prescribes for every parameter, by name, given hyperparameters."""
         return {spec.name: self.prescription(spec, hps) for spec in self.specs}
 
     def prescription(self, spec: ParamSpec, hps: PlainHps) -> Prescription:
@@ -64,9 +98,32 @@ class PreparedSpec:
             weight_decay=self.optimizer.weight_decay,
         )
 
+    def trained_with(self, hps: PlainHps) -> dict[str, AbsorbedParam]:
+        """What the engine trains every parameter with, by name; frozen ones are left out.
+
+        Where the model has a buffer for a multiplier, it is in `buffers`. Elsewhere init, rate and
+        eps absorb it, by the rule that an exported plan uses.
+        """
+        return {spec.name: self._trained_with(spec, hps) for spec in self.trained_specs}
+
+    def _trained_with(self, spec: ParamSpec, hps: PlainHps) -> AbsorbedParam:
+        prescription = self.prescription(spec, hps)
+        if self._has(_multiplier(spec)):
+            prescription = replace(prescription, multiplier=1.0)
+        return absorb_multiplier(
+            prescription,
+            self.optimizer.kind(spec),
+            name=spec.name,
+            shape=spec.shape,
+            init=spec.init,
+        )
+
+    def _has(self, buffer: str) -> bool:
+        return buffer in self.architecture.scale_buffers
+
     def _scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
         """The scheme's factors for `spec`, with the `OPTIMIZER_FACTORS` that `hps` hold."""
-        scale = self.scheme.scale(spec, hps, self.optimizer.kind(spec))
+        scale = self.scheme.scale(spec, self.complete(hps), self.optimizer.kind(spec))
         factors = {
             name: getattr(scale, name) * hps[name] for name in OPTIMIZER_FACTORS if name in hps
         }
@@ -74,20 +131,80 @@ class PreparedSpec:
 
     def buffers(self, hps: PlainHps) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""
-        buffers: dict[str, float] = {}
-        for spec in self.specs:
-            scale, module = self._scale(spec, hps), spec.name.rpartition(".")[0]
-            # A model without multipliers can be trained as long as none is asked of it.
+        values = {**self._parameter_factors(hps), **self._op_factors(hps)}
+        return {name: value for name, value in values.items() if self._has(name)}
+
+    def _parameter_factors(self, hps: PlainHps) -> dict[str, float]:
+        """Multipliers by the names of the buffers that modules with scales have for them."""
+        factors: dict[str, float] = {}
+        for spec in self.trained_specs:
+            scale, name = self._scale(spec, hps), _multiplier(spec)
             if scale.multiplier != 1.0:
-                buffers[f"{module}.multiplier"] = scale.multiplier
+                factors[name] = scale.multiplier
             # Also where it equals the multiplier: the module has another buffer for the backward
             # pass, which would stay at 1.
             if scale.backward_multiplier is not None:
-                buffers[f"{module}.backward_multiplier"] = scale.backward_multiplier
+                backward = f"{name.removesuffix('multiplier')}backward_multiplier"
+                factors[backward] = scale.backward_multiplier
+        return factors
+
+    def _op_factors(self, hps: PlainHps) -> dict[str, float]:
+        """Factors of all operations, by the names of buffers."""
+        factors: dict[str, float] = {}
+        skipped, complete = 1.0, self.complete(hps)
         for op in self.scaled_ops:
-            factors = self.scheme.scale_op(op, hps)
-            buffers |= {f"{op.name}.{buffer}": value for buffer, value in factors.items()}
-        return buffers
+            values = self.scheme.scale_op(op, complete)
+            if op.kind == "residual" and not self._has(f"{op.name}.skip"):
+                # A pre-norm branch does not see the stream's scale: what the stream would be
+                # multiplied by here, and at all branches before, this branch is divided by.
+                skipped *= values["skip"]
+                values = {"branch": values["branch"] / skipped}
+            factors |= {f"{op.name}.{buffer}": value for buffer, value in values.items()}
+        return factors
+
+    def not_applied(self, hps: PlainHps) -> dict[str, float]:
+        """Factors other than 1 that the model has no place for, by the names of buffers.
+
+        Multipliers are not among them: they are absorbed. A `backward_multiplier` is, as what
+        remains to be applied: its ratio to the multiplier.
+        """
+        factors = {k: v for k, v in self._op_factors(hps).items() if not self._has(k)}
+        for spec in self.trained_specs:
+            ours, backward = self.prescription(spec, hps), f"{_owner(spec)}.backward_multiplier"
+            if not self._has(backward):
+                factors[backward] = ours.backward_multiplier / ours.multiplier
+        return {name: value for name, value in factors.items() if not isclose(value, 1.0)}
+
+    def unseen_ops(self) -> list[str]:
+        """Kinds of operations that the scheme scales, and of which a plain model shows none.
+
+        A model that declares operations itself is taken to declare all that it has.
+        """
+        seen = {op.kind for op in self.scaled_ops}
+        if len(self.architecture.sites) < len(self.scaled_ops):
+            return []
+        hps = self.complete(PlainHps({}))
+
+        unseen = [op for op in PROBES if op.kind not in seen]
+        return [
+            op.kind
+            for op in unseen
+            if any(
+                not isclose(value, USUAL_LOGIT if name == "logit" else 1.0)
+                for name, value in self.scheme.scale_op(op, hps).items()
+                if (op.kind, name) != ("attention", "output")
+            )
+        ]
+
+    def dead_hyperparameters(self) -> list[str]:
+        """Hyperparameters of the scheme that change nothing in this model."""
+
+        def trained(**changed: float) -> object:
+            hps = self.complete(PlainHps(changed))
+            return self.trained_with(hps), self.buffers(hps)
+
+        ones = trained()
+        return [name for name in self.scheme.hyperparameters if trained(**{name: 2.0}) == ones]
 
     def parameters(self) -> int:
         """Number of weights of one trial."""
@@ -120,120 +237,24 @@ class PreparedSpec:
         return self.train.seq_len
 
 
-def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Module:
-    """The model of `spec` at another size; ConfigError names a `model.` key that is refused."""
-    data = spec.data
-    offered = {"classes": data["classes"], "base_depth": spec.base_depth, "unit": unit}
-    # Never both: a model for the other kind of data misses an argument, and is refused here.
-    if "input_shape" in data:
-        offered["input_shape"] = tuple(data["input_shape"])
-    else:
-        offered["seq_len"] = spec.train.seq_len
-    config = _plugin_config("model", spec.model)
-    target = config[TARGET]
-    if spec.fp8 is not None:
-        offered["fp8"] = _build_fp8(target, spec.fp8)
-    try:
-        model = build_plugin(config | {"width": width, "depth": depth}, offered)
-    except ConfigError as error:
-        kinds = {"seq_len": "sequences of tokens", "input_shape": "arrays, such as data=digits"}
-        if error.key in kinds and error.value is None:
-            allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
-            raise ConfigError("model._target_", target, allowed) from error
-        raise error.below("model") from error
-    if not isinstance(model, nn.Module):
-        raise ConfigError("model._target_", target, "an nn.Module")
-    return model
+def _owner(spec: ParamSpec) -> str:
+    """The name of the module that the parameter belongs to."""
+    return spec.name.rpartition(".")[0]
 
 
-def _plugin_config(group: str, plugin: PluginSpec) -> dict[str, Any]:
-    """The config that builds a plugin; ConfigError for a name that is not in the registry."""
-    try:
-        return with_targets(group, {TARGET: plugin.name, **plugin.arguments})
-    except ConfigError as error:
-        raise error.below(group) from error
-
-
-def _build_plugin(group: str, plugin: PluginSpec) -> Any:
-    """The plugin itself; ConfigError names the key of `group` that is refused."""
-    config = _plugin_config(group, plugin)
-    try:
-        return build_plugin(config)
-    except ConfigError as error:
-        raise error.below(group) from error
-
-
-def _build_fp8(target: str, fp8: PluginSpec) -> Any:
-    """The FP8 scheme; ConfigError if it is refused, or the model `target` takes none."""
-    taken = arguments(import_target(target, "model._target_"))
-    if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        allowed = f"none: {target} takes no argument fp8"
-        raise ConfigError("fp8", dict(fp8.arguments), allowed)
-    return _build_plugin("fp8", fp8)
+def _multiplier(spec: ParamSpec) -> str:
+    """The name of the buffer that a module with scales has for the parameter's multiplier."""
+    return f"{_owner(spec)}.multiplier"
 
 
 @lru_cache(maxsize=64)
 def prepare(spec: TrialSpec) -> PreparedSpec:
     """Build and classify what `spec` describes; ConfigError names the key that is refused."""
-    scheme: Parameterization = _build_plugin("parameterization", spec.parameterization)
-    optimizer: Optimizer = _build_plugin("optimizer", spec.optimizer)
-    specs, ops = _classify(_architecture(spec), scheme.unit_scaled)
-    _check_update(scheme, optimizer, specs)
-    return PreparedSpec(spec, scheme, optimizer, specs, ops)
-
-
-def _architecture(spec: TrialSpec) -> TrialSpec:
-    """What of `spec` the model is built from: trials that differ elsewhere share its classes."""
-    anything = PluginSpec(name="")
-    return replace(
-        spec,
-        runner={},
-        parameterization=anything,
-        optimizer=anything,
-        data={key: spec.data[key] for key in ("classes", "input_shape") if key in spec.data},
-        train=TrainSettings(steps=1, batch_size=1, seq_len=spec.train.seq_len),
-    )
-
-
-@lru_cache(maxsize=64)
-def _classify(
-    architecture: TrialSpec, unit: bool
-) -> tuple[tuple[ParamSpec, ...], tuple[ScaledOp, ...]]:
-    """Parameters and scaled operations of an `_architecture`; its model runs three times."""
-    target = (architecture.width, architecture.depth)
-    specs = specs_between(
-        lambda width, depth: build_model(architecture, unit, width, depth),
-        base=(architecture.base_width, architecture.base_depth),
-        target=target,
-        inputs=lambda sizes: _example_inputs(architecture),
-    )
-    with torch.device("meta"):
-        model = build_model(architecture, unit, *target)
-    _check_trained(architecture, model)
-    return tuple(specs), tuple(scaled_ops(model))
-
-
-def _example_inputs(spec: TrialSpec) -> tuple[torch.Tensor, ...]:
-    """Two examples on the meta device: inputs, and targets if the model's forward takes them."""
-    targets: tuple[int, ...] = (2,)
-    if "input_shape" in spec.data:
-        x = torch.empty(2, *spec.data["input_shape"], device="meta")
-    else:
-        targets = (2, spec.train.seq_len)
-        x = torch.empty(targets, dtype=torch.long, device="meta")
-    forward = getattr(import_target(plugin_target("model", spec.model.name)), "forward", None)
-    takes = inspect.signature(forward).parameters.values() if forward else ()
-    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
-        return (x,)
-    return x, torch.empty(targets, dtype=torch.long, device="meta")
-
-
-def _check_trained(spec: TrialSpec, model: nn.Module) -> None:
-    """ConfigError for frozen parameters: they would be drawn anew, and trained."""
-    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
-    if frozen:
-        allowed = f"a model that trains all its parameters: make {', '.join(frozen[:3])} a buffer"
-        raise ConfigError("model._target_", plugin_target("model", spec.model.name), allowed)
+    scheme: Parameterization = build_named("parameterization", spec.parameterization)
+    optimizer: Optimizer = build_named("optimizer", spec.optimizer)
+    prepared = PreparedSpec(spec, scheme, optimizer, architecture(spec, scheme.unit_scaled))
+    _check_update(scheme, optimizer, prepared.trained_specs)
+    return prepared
 
 
 def _check_update(

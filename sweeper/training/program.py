@@ -5,7 +5,7 @@ A program outlives the packs that use it, so that what was compiled for a pack s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain
@@ -183,7 +183,7 @@ class Program:
         for name in self._state_names:
             if tensors[name] is not buffers[name]:
                 buffers[name].copy_(tensors[name])
-        return _scalar(loss)
+        return loss_of(loss)
 
     def _compile(
         self, name: str, function: Callable[..., Any], *, whole: bool = False
@@ -212,7 +212,7 @@ class Program:
         self._seed(seed)
         module = self.model if mode == "alone" else self._compile(mode, self.model)
         with self._forward():
-            loss = _scalar(module(x[0], y[0]))
+            loss = loss_of(module(x[0], y[0]))
         self._copy_replaced_buffers(buffers)
         grads = _grads(loss, [self._parameters[name] for name in params])
         return loss.detach()[None], [grad[None] for grad in grads]
@@ -224,9 +224,9 @@ class Program:
         self.release()
         for name, value in params.items():
             self._parameters[name].data = value.detach()[0]
-        module_buffers = dict(self.model.named_buffers())
-        for name, value in buffers.items():
-            module_buffers[name].data = value.detach()[0]
+        others = {**self._parameters, **dict(self.model.named_buffers())}
+        for name, value in buffers.items():  # frozen parameters are among them
+            others[name].data = value.detach()[0]
         self._bound = params
 
     def _seed(self, seed: int) -> None:
@@ -270,12 +270,34 @@ def _aliases(model: nn.Module) -> dict[str, list[str]]:
     return {aliases[0]: aliases for aliases in names.values()}
 
 
-def _scalar(loss: object) -> Tensor:
-    """`loss` if it is one; TypeError for anything else that a forward pass may return."""
-    if isinstance(loss, Tensor) and loss.dim() == 0:
-        return loss
-    kind = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-    raise TypeError(f"forward(inputs, targets) must return the loss, a scalar tensor: not {kind}")
+def loss_of(output: object) -> Tensor:
+    """The loss in what a forward pass returns: TypeError where there is none, or several might be.
+
+    It is the output itself, the one scalar of a tuple such as `(logits, loss)`, or what is called
+    `loss` in a mapping or an object, as transformers' models have it.
+    """
+    candidates: Sequence[object]
+    if isinstance(output, Mapping):
+        candidates = [output.get("loss")]
+    elif isinstance(output, tuple | list) and not hasattr(output, "loss"):
+        candidates = [part for part in output if isinstance(part, Tensor) and part.dim() == 0]
+    else:
+        candidates = [getattr(output, "loss", output)]
+    match candidates:
+        case [Tensor() as loss] if loss.dim() == 0:
+            return loss
+    raise TypeError(
+        "forward(inputs, targets) must return the loss: a scalar tensor, a tuple with one scalar "
+        f"tensor such as (logits, loss), or an object with .loss; not {_described(output)}"
+    )
+
+
+def _described(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {list(output.shape)}"
+    if isinstance(output, tuple | list):
+        return f"a {type(output).__name__} of {', '.join(map(_described, output)) or 'nothing'}"
+    return type(output).__name__
 
 
 def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
@@ -298,6 +320,7 @@ def program_for(spec: TrialSpec, device: str) -> Program:
     return program(prepare(spec), torch.device(device))
 
 
-def random_seed(seed: int, step: int) -> int:
-    """Seed of what is random within a trial's step, by its seed and the step alone."""
-    return int.from_bytes(sha256(f"{seed}/step/{step}".encode()).digest()[:8], "big") >> 1
+def random_seed(seed: int, step: int, part: int = 0) -> int:
+    """Seed of what is random in a part of a trial's step, by its seed, the step and the part."""
+    word = f"{seed}/step/{step}" + f"/{part}" * (part > 0)
+    return int.from_bytes(sha256(word.encode()).digest()[:8], "big") >> 1

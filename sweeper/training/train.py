@@ -249,6 +249,9 @@ class Training:
             status, objective, heldout = "diverged", math.inf, math.inf
         if status == "complete" and not math.isfinite(heldout):
             heldout = math.inf
+        if status == "complete" and self.train.objective == "heldout":
+            objective = heldout
+            status = "complete" if math.isfinite(heldout) else "diverged"
         return Result(
             trial=self.trials[index],
             status=cast(Status, status),

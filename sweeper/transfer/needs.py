@@ -38,9 +38,8 @@ def needs(
 ) -> list[str]:
     """Every factor that a plain model must apply itself, layers that are alike in one line.
 
-    `operations` are the factors as the plain model needs them, and `multipliers` those of every
-    parameter, forward and backward. `unseen` are lines on operations of a model
-    whose own are not among `scaled_ops`.
+    `multipliers` are those of every parameter, forward and backward. `unseen` are lines on
+    operations that are not among `scaled_ops`.
     """
     factors = [need for op in scaled_ops for need in _op_needs(op, operations[op.name])]
     for name, (forward, backward) in multipliers.items():
@@ -54,32 +53,20 @@ def needs(
     return [*lines, DECAY_NEED] if decay else lines
 
 
-def absorbed_operations(
-    specs: Sequence[ParamSpec],
-    scaled_ops: Sequence[ScaledOp],
-    operations: Mapping[str, Mapping[str, float]],
-    multipliers: Mapping[str, tuple[float, float]],
-) -> dict[str, Mapping[str, float]]:
-    """`operations` where weights have absorbed their multipliers.
-
-    A readout that is tied reads the weight with the embedding's multiplier in it, which the
-    scheme gave to the embedding's output alone.
-    """
-    absorbed = dict(operations)
-    for op in scaled_ops:
-        if op.kind == "tied_readout" and (spec := tied_weight(specs, op)) is not None:
-            forward, _ = multipliers[spec.name]
-            absorbed[op.name] = {k: v / forward for k, v in operations[op.name].items()}
-    return absorbed
-
-
 def tied_weight(specs: Sequence[ParamSpec], op: ScaledOp) -> ParamSpec | None:
     """The parameter that the tied readout `op` reads: by its own name, or by its module's."""
     for spec in specs:
         names = (spec.name, *spec.tied)
-        if op.name in names or op.name in [name.rpartition(".")[0] for name in names]:
+        owners = (name.rpartition(".")[0] for name in names)
+        if author_name(op) in (*names, *owners):
             return spec
     return None
+
+
+def author_name(op: ScaledOp) -> str:
+    """The operation's name in the author's own model: scales that were put into it are no part."""
+    owner, _, last = op.name.rpartition(".")
+    return owner if last.rstrip("_") == f"scaled_{op.kind}" and owner else op.name
 
 
 FACTOR_NEEDS = {
@@ -103,7 +90,11 @@ def _op_needs(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Need]:
         if (op.kind, key) == ("attention", "logit"):
             usual = float(op.geometry["head_size"]) ** -0.5
         if not isclose(value, usual):
-            yield op.name, FACTOR_NEEDS.get((op.kind, key), f"multiply its {key} by {{}}"), value
+            yield (
+                author_name(op),
+                FACTOR_NEEDS.get((op.kind, key), f"multiply its {key} by {{}}"),
+                value,
+            )
 
 
 def _merge_layers(needs: Iterable[Need]) -> list[str]:

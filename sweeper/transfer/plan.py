@@ -21,7 +21,7 @@ from sweeper.scaling.prescription import (
 )
 from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp, Update
 from sweeper.transfer.ladder import Size
-from sweeper.transfer.needs import DEPTH_NEED, absorbed_operations, needs
+from sweeper.transfer.needs import DEPTH_NEED, needs
 from sweeper.transfer.plan_table import plan_table
 from sweeper.transfer.unseen import unseen_needs
 from sweeper.trial import PlainHps, PluginSpec, encode
@@ -210,7 +210,20 @@ def make_plan(
         optimizer=prepared.spec.optimizer,
         updates=prepared.optimizer,
     )
-    return plan_of(prepared.specs, prepared.scaled_ops, rules, base, target, hps, source)
+    shape = prepared.architecture
+    plan = plan_of(
+        shape.specs,
+        shape.scaled_ops,
+        rules,
+        base,
+        target,
+        prepared.complete(hps),
+        source,
+        # One that declares operations itself is taken to declare all that it has.
+        plain=len(shape.sites) >= len(shape.scaled_ops),
+        cautions=shape.cautions,
+    )
+    return replace(plan, hps=hps)
 
 
 def plan_of(
@@ -222,20 +235,24 @@ def plan_of(
     hps: PlainHps,
     source: Mapping[str, Any],
     *,
+    plain: bool = False,
     attentions: Collection[SeenAttention] = (),
     depth_known: bool = True,
+    cautions: Sequence[str] = (),
 ) -> TransferPlan:
     """The plan of classified parameters and operations, for hyperparameters `hps`.
 
-    `attentions` are those of a model whose operations are not among `scaled_ops`. Not
-    `depth_known`: no size of the model is its depth.
+    A `plain` model may have operations that are not among `scaled_ops`; `attentions` are those
+    that were seen. Not `depth_known`: no size of the model is its depth. `cautions` are sentences
+    on the model as a whole, which end the `needs`.
     """
     parameters = tuple(_planned(spec, rules, hps) for spec in specs)
     operations = {op.name: rules.scheme.scale_op(op, hps) for op in scaled_ops}
     multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
     unseen = []
-    if all(op.kind == "tied_readout" for op in scaled_ops):
-        unseen = unseen_needs(rules.scheme, hps, specs, attentions)
+    if plain:
+        seen = {op.kind for op in scaled_ops}
+        unseen = unseen_needs(rules.scheme, hps, specs, attentions, seen)
     if rules.scheme.unit_scaled and not depth_known:
         unseen.append(DEPTH_NEED)
     return TransferPlan(
@@ -247,15 +264,16 @@ def plan_of(
         operations=operations,
         source=dict(source),
         optimizer=rules.optimizer,
-        needs=tuple(
-            needs(
+        needs=(
+            *needs(
                 scaled_ops,
-                absorbed_operations(specs, scaled_ops, operations, multipliers),
+                operations,
                 multipliers,
                 unseen=unseen,
                 unit_scaled=rules.scheme.unit_scaled,
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
-            )
+            ),
+            *(f"mind: {caution}" for caution in cautions),
         ),
     )
 

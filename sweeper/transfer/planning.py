@@ -11,12 +11,12 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.catalog import TARGET, conf_folder, plugin_name, plugins, with_names, with_targets
 from sweeper.errors import ConfigError, suggest
-from sweeper.models.reading import read_model
 from sweeper.plugin import build_plugin
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import Parameterization, ParamSpec, Role
 from sweeper.train_settings import SCHEDULE_HPS
 from sweeper.training.optimizer import Optimizer
+from sweeper.training.reading import read_model
 from sweeper.transfer.plan import Rules, TransferPlan, plan_of
 from sweeper.transfer.sizes import SizePair, Sizes
 from sweeper.trial import PlainHps, PluginSpec
@@ -45,10 +45,11 @@ def plan_for(
     {"name": "mup", "depth": "completep"}, or an object; `optimizer` likewise. `hps` are plain
     values, not logarithms: those that are left out take the default of the scheme's space.
     Parameters that match a pattern of `keep_init` keep the values that the model's own code gives
-    them; those of `frozen`, and those that do not require a gradient, are left alone.
+    them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and those
+    that do not require a gradient, are left alone.
 
-    Nothing is allocated, trained or written. ConfigError and BadInput name what is refused, and
-    every parameter whose role cannot be read.
+    Nothing is trained or written, and nothing wider than the base is allocated. ConfigError and
+    BadInput name what is refused, and every parameter whose role cannot be read.
     """
     sizes = SizePair.of(base, target)
     rules = _rules(scheme, optimizer)
@@ -68,11 +69,6 @@ def plan_for(
         frozen=frozen,
     )
     _check_rules(rules, reading.specs)
-    source = {
-        "made_by": "sweeper.plan_for",
-        "sizes": {"base": dict(base), "target": dict(target)},
-        "parameterization": asdict(rules.parameterization),
-    }
     return plan_of(
         reading.specs,
         reading.scaled_ops,
@@ -80,10 +76,20 @@ def plan_for(
         small,
         large,
         plain,
-        source,
+        _source(sizes, rules),
+        plain=all(op.kind == "tied_readout" for op in reading.scaled_ops),
         attentions=reading.attentions,
         depth_known=sizes.depth is not None,
     )
+
+
+def _source(sizes: SizePair, rules: Rules) -> dict[str, Any]:
+    """Where the plan comes from; the sizes under the user's names."""
+    return {
+        "made_by": "sweeper.plan_for",
+        "sizes": {"base": dict(sizes.base), "target": dict(sizes.target)},
+        "parameterization": asdict(rules.parameterization),
+    }
 
 
 def _rules(scheme: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:

@@ -24,16 +24,18 @@ def unseen_needs(
     hps: PlainHps,
     specs: Sequence[ParamSpec],
     attentions: Collection[SeenAttention] = (),
+    seen: Collection[str] = (),
 ) -> list[str]:
     """What the author of a plain model must do by hand, with numbers; nothing where all is usual.
 
-    `attentions` are those that were seen while the model ran; without any, the rule is given as a
-    formula. The number of branches is that of the deepest parameter on one.
+    Operations of the kinds `seen` are left out: they are known one by one. `attentions` are those
+    that were seen while the model ran; without any, the rule is given as a formula. The number of
+    branches is that of the deepest parameter on one.
     """
     classes = next((spec.fan_out for spec in specs if spec.role is Role.READOUT), 1)
-    lines = list(_attention(scheme, hps, attentions))
+    lines = [] if "attention" in seen else list(_attention(scheme, hps, attentions))
     branch = next((spec for spec in specs if spec.residual), None)
-    if branch is not None:
+    if branch is not None and "residual" not in seen:
         lines += _branches(scheme, hps, branch.depth, branch.base_depth)
     gate = _factors(scheme, hps, "gated_silu")
     words = {
@@ -42,9 +44,9 @@ def unseen_needs(
     }
     if done := _phrases(words, gate):
         lines.append(f"gated SiLU, where the model has one: {done}")
-    if done := _phrases(
-        {"logit": "multiply the logits by {}"}, _factors(scheme, hps, "loss", classes=classes)
-    ):
+    words = {"logit": "multiply the logits by {}"}
+    done = _phrases(words, _factors(scheme, hps, "loss", classes=classes))
+    if done and "loss" not in seen:
         lines.append(f"loss: {done}")
     return lines
 

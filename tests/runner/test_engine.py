@@ -83,7 +83,9 @@ def test_a_trial_that_cannot_be_trained_fails_alone(
     results, _ = run([trial(seed=i) for i in range(5)], tmp_path, pack=5)
     failed = [result for result in results if result.status == "failed"]
     assert [result.trial.seed for result in failed] == [3]
-    assert failed[0].error == "RuntimeError: a bad kernel" and math.isnan(failed[0].objective)
+    reason, *places = failed[0].error.splitlines()
+    assert reason == "RuntimeError: a bad kernel:" and math.isnan(failed[0].objective)
+    assert f"{Path(__file__).name}:" in places[-1], "where the model raised it"
     assert len(results) == 5
 
 
@@ -100,7 +102,8 @@ def test_whatever_a_model_raises_fails_its_trial(
 
     monkeypatch.setattr(tasks, "train", stand_in([], refuse))
     results, _ = run([trial(seed=i) for i in range(2)], tmp_path, pack="auto")
-    assert [r.error for r in results] == [f"{type(error).__name__}: {error}"] * 2
+    reasons = [r.error.partition(":\n")[0] for r in results]
+    assert reasons == [f"{type(error).__name__}: {error}"] * 2
 
 
 def test_a_pack_that_goes_on_in_parts_leaves_no_checkpoint(

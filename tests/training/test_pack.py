@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeper.errors import SweeperError
 from sweeper.training.pack import Pack, PackRun
+from sweeper.training.prepare import prepare
 from sweeper.training.train import Execution, train
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
@@ -109,12 +109,16 @@ def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
     assert result.objective != exact.objective
 
 
-def test_a_scale_without_a_place_in_the_model_is_an_error(tmp_path: Path) -> None:
-    broken = tree()
-    broken["parameterization"] = {"_target_": f"{__name__}.EverythingScaled"}
-    hps = trial().log2_hps
-    with pytest.raises(SweeperError, match=r"gain|backward_multiplier"):
-        PackRun(Pack(trials=(Trial(spec=spec_of(broken), log2_hps=hps),), corpus=corpus(tmp_path)))
+def test_a_scale_without_a_place_in_the_model_is_told(tmp_path: Path) -> None:
+    """Hidden layers have a multiplier; the backward scale that this scheme asks for they lack."""
+    asking = tree()
+    asking["parameterization"] = {"_target_": f"{__name__}.EverythingScaled"}
+    prepared = prepare(spec_of(asking))
+    missing = prepared.not_applied(trial().hps)
+    hidden = next(spec for spec in prepared.specs if spec.role == "hidden")
+    name = f"{hidden.name.rpartition('.')[0]}.backward_multiplier"
+    assert missing[name] == pytest.approx(0.5 * hidden.fan_in**0.5)
+    assert name not in prepared.buffers(trial().hps)
 
 
 def everything_scaled() -> object:

@@ -9,7 +9,8 @@ from torch import nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
-from sweeper.training.prepare import build_model, prepare
+from sweeper.training.architecture import build_model
+from sweeper.training.prepare import prepare
 from tests.specs import spec_of
 from tests.training.tiny_trials import SCHEMES, tree, trial
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from sweeper.control import Control
-from sweeper.errors import ConfigError
 from sweeper.runner.tasks import TrainPack
 from sweeper.training.optimizer import StepInfo
 from sweeper.training.pack import Pack, PackRun
@@ -102,15 +101,23 @@ def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
     assert close_results(packed(trials[:1], tmp_path)[0], whole[0])
 
 
-def test_frozen_parameters_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"make head\.weight a buffer") as caught:
-        packed([trial_of("Frozen")], tmp_path)
-    assert caught.value.key == "model._target_"
+@pytest.mark.parametrize("count", [1, 2])
+def test_frozen_parameters_stay_as_the_model_made_them(count: int, tmp_path: Path) -> None:
+    trials = trials_of("Frozen")[:count]
+    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    assert "head.weight" not in run.params
+    before = {k: v.detach().clone() for k, v in run.params.items()}
+    frozen = run.buffers["head.weight"].clone()
+    assert frozen.abs().sum() > 0
+    for _ in range(3):
+        run.step()
+    assert torch.equal(run.buffers["head.weight"], frozen)
+    assert all(not torch.equal(run.params[name], value) for name, value in before.items())
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_output_that_is_no_loss_is_an_error_that_says_so(count: int, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="must return the loss, a scalar tensor: not tuple"):
+    with pytest.raises(TypeError, match=r"must return the loss.*not a tuple of"):
         packed(trials_of("ReturnsMore")[:count], tmp_path)
 
 

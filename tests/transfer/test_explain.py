@@ -13,9 +13,9 @@ from rich.console import Console
 from sweeper.commands.explain import explain
 from sweeper.commands.output import Output
 from sweeper.errors import BadInput
-from sweeper.models.reading import read_model
 from sweeper.report import console as show
 from sweeper.scaling.spec import ScaledOp
+from sweeper.training.reading import read_model
 from sweeper.transfer.explain import Explained, tied_readouts
 from tests.transfer.test_planning import Decoder, decoder_plan
 

@@ -108,21 +108,11 @@ def test_in_a_plan() -> None:
     assert not any(need.startswith("residual") for need in decoder_plan(depth=2).needs)
 
 
-class Tied(MuP):
-    """A scheme with a rule for tied readouts: 1/m, and the model's own factor taken out."""
-
-    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
-        if op.kind != "tied_readout":
-            return super().scale_op(op, hps)
-        ratio = op.geometry["fan_in"] / op.geometry["base_fan_in"]
-        return {"output": hps["alpha_output"] / ratio / op.geometry["own"]}
-
-
-@pytest.mark.parametrize("name", ["lm_head", "wte.weight"])
+@pytest.mark.parametrize("name", ["lm_head", "lm_head.scaled_tied_readout", "wte.weight"])
 def test_a_tied_readout(name: str) -> None:
     """m = 4 and alpha_output = 2; the table has absorbed alpha_emb = 8: 2/4/8 = 0.0625."""
-    from sweeper.models.reading import read_model
     from sweeper.training.adamw import AdamW
+    from sweeper.training.reading import read_model
     from sweeper.transfer.ladder import Size
     from sweeper.transfer.plan import Rules, plan_of
     from sweeper.trial import PluginSpec
@@ -137,15 +127,18 @@ def test_a_tied_readout(name: str) -> None:
     ops = [ScaledOp(name=name, kind="tied_readout", geometry=geometry)]
     rules = Rules(
         parameterization=PluginSpec(name="mup"),
-        scheme=Tied(),
+        scheme=MuP(),
         optimizer=PluginSpec(name="adamw"),
         updates=AdamW(),
     )
     sizes = Size(width=32, depth=2), Size(width=128, depth=2)
     hps = PlainHps({**ONES, "alpha_output": 2.0, "alpha_emb": 8.0})
-    plan = plan_of(reading.specs, ops, rules, *sizes, hps, {}, attentions=reading.attentions)
-    assert plan.operations == {name: {"output": 0.5}}
-    said = f"{name}: multiply the logits by 0.0625: the head is tied to the embedding"
+    seen = {"plain": True, "attentions": reading.attentions, "cautions": ["it rounds its sizes"]}
+    plan = plan_of(reading.specs, ops, rules, *sizes, hps, {}, **seen)  # type: ignore[arg-type]
+    assert plan.operations == {name: {"output": 0.0625}}
+    assert plan.needs[-1] == "mind: it rounds its sizes"
+    known = name.removesuffix(".scaled_tied_readout")
+    said = f"{known}: multiply the logits by 0.0625: the head is tied to the embedding"
     assert said in plan.needs and said in str(plan)
     assert any(need.startswith("attention: ") for need in plan.needs), "it has no modules of ours"
 

@@ -11,8 +11,10 @@ from torch import nn
 
 from sweeper.models.attention_watch import AttentionWatch, SeenAttention
 from sweeper.models.classifier import Build, scaled_ops, specs_between
+from sweeper.models.initial_values import special_parameters
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.training.architecture import tied_inits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +36,12 @@ def read_model(
     keep_init: Iterable[str] = (),
     frozen: Iterable[str] = (),
 ) -> ModelReading:
-    """Read `build(width, depth)` between two sizes, as `specs_between`, without allocating it.
+    """Read `build(width, depth)` between two sizes, as `specs_between`.
 
-    Parameters that match a pattern of `keep_init` keep their own initial values. Frozen are those
-    that match a pattern of `frozen`, and those that the model itself does not train. ConfigError
-    names a pattern that matches nothing.
+    Parameters that match a pattern of `keep_init` keep their own initial values, and so do those
+    whose values mean something: the model of the base's width is built on the CPU to see them.
+    Frozen are those that match a pattern of `frozen`, and those that the model itself does not
+    train. ConfigError names a pattern that matches nothing.
     """
     watch = AttentionWatch()
     with watch:
@@ -51,9 +54,12 @@ def read_model(
     }
     names = [spec.name for spec in specs]
     kept = matching("keep_init", keep_init, names)
+    kept |= special_parameters(
+        lambda: build(base[0], target[1]), {spec.name: spec.init for spec in specs}
+    )
     untrained |= matching("frozen", frozen, names)
     return ModelReading(
-        specs=tuple(_overridden(spec, kept, untrained) for spec in specs),
+        specs=tuple(tied_inits([_overridden(spec, kept, untrained) for spec in specs])),
         scaled_ops=tuple(scaled_ops(model)),
         attentions=frozenset(watch.seen),
     )
@@ -69,8 +75,5 @@ def _built(build: Build, target: tuple[int, int]) -> nn.Module:
 
 
 def _overridden(spec: ParamSpec, kept: set[str], untrained: set[str]) -> ParamSpec:
-    return replace(
-        spec,
-        init="kept" if spec.name in kept else spec.init,
-        frozen=spec.frozen or spec.name in untrained,
-    )
+    frozen = spec.frozen or spec.name in untrained
+    return replace(spec, init="kept" if frozen or spec.name in kept else spec.init, frozen=frozen)

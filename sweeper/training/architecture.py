@@ -1,0 +1,245 @@
+"""The model of a specification: built at any size, classified, its operations given scales."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sweeper.catalog import TARGET, plugin_target, with_targets
+from sweeper.errors import ConfigError, key_prefix, suggest
+from sweeper.models.classifier import scaled_ops, specs_between
+from sweeper.models.initial_values import own_values, special_parameters
+from sweeper.models.model_rules import RULE_KEYS, ModelRules
+from sweeper.models.operations import OpSite, apply_scales, observe
+from sweeper.plugin import arguments, build_plugin, call_checked, import_target
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.train_settings import TrainSettings
+from sweeper.trial import PluginSpec, TrialSpec
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Architecture:
+    """A model at its size: what its parameters and operations are, and what can be scaled in it.
+
+    `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
+    plain model that got such buffers. `cautions` are sentences for the user about the whole model.
+    """
+
+    specs: tuple[ParamSpec, ...]
+    scaled_ops: tuple[ScaledOp, ...]
+    sites: tuple[OpSite, ...]
+    scale_buffers: frozenset[str]
+    cautions: tuple[str, ...] = ()
+
+
+def rules_of(spec: TrialSpec) -> ModelRules:
+    """The user's rules for the model of `spec`; ConfigError for what is none."""
+    given = {key: spec.model.arguments[key] for key in RULE_KEYS if key in spec.model.arguments}
+    with key_prefix("model"):
+        rules: ModelRules = call_checked(ModelRules, given, {})
+        rules.role_patterns()  # refuses what is no role
+    return rules
+
+
+def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Module:
+    """The model of `spec` at another size; ConfigError names a `model.` key that is refused."""
+    data = spec.data
+    offered = {"classes": data["classes"], "base_depth": spec.base_depth, "unit": unit}
+    # Never both: a model for the other kind of data misses an argument, and is refused here.
+    if "input_shape" in data:
+        offered["input_shape"] = tuple(data["input_shape"])
+    else:
+        offered["seq_len"] = spec.train.seq_len
+    config = plugin_config("model", spec.model)
+    target = config[TARGET]
+    if spec.fp8 is not None:
+        offered["fp8"] = _build_fp8(target, spec.fp8)
+    config = {key: value for key, value in config.items() if key not in RULE_KEYS}
+    try:
+        with redirect_stdout(sys.stderr):  # stdout is the command's; models may print
+            model = build_plugin(config | {"width": width, "depth": depth}, offered)
+    except ConfigError as error:
+        kinds = {"seq_len": "sequences of tokens", "input_shape": "arrays, such as data=digits"}
+        if error.key in kinds and error.value is None:
+            allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
+            raise ConfigError("model._target_", target, allowed) from error
+        raise error.below("model") from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model._target_", target, "an nn.Module")
+    return model
+
+
+def plugin_config(group: str, plugin: PluginSpec) -> dict[str, Any]:
+    """The config that builds a plugin; ConfigError for a name that is not in the registry."""
+    try:
+        return with_targets(group, {TARGET: plugin.name, **plugin.arguments})
+    except ConfigError as error:
+        raise error.below(group) from error
+
+
+def build_named(group: str, plugin: PluginSpec) -> Any:
+    """The plugin itself; ConfigError names the key of `group` that is refused."""
+    config = plugin_config(group, plugin)
+    try:
+        return build_plugin(config)
+    except ConfigError as error:
+        raise error.below(group) from error
+
+
+def _build_fp8(target: str, fp8: PluginSpec) -> Any:
+    """The FP8 scheme; ConfigError if it is refused, or the model `target` takes none."""
+    taken = arguments(import_target(target, "model._target_"))
+    if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        allowed = f"none: {target} takes no argument fp8"
+        raise ConfigError("fp8", dict(fp8.arguments), allowed)
+    return build_named("fp8", fp8)
+
+
+def architecture(spec: TrialSpec, unit: bool) -> Architecture:
+    """The model of `spec` at its size; trials that differ in other things share the object."""
+    anything = PluginSpec(name="")
+    return _architecture(
+        replace(
+            spec,
+            runner={},
+            parameterization=anything,
+            optimizer=anything,
+            data={key: spec.data[key] for key in ("classes", "input_shape") if key in spec.data},
+            train=TrainSettings(steps=1, batch_size=1, seq_len=spec.train.seq_len),
+        ),
+        unit,
+    )
+
+
+@lru_cache(maxsize=64)
+def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
+    """See `architecture`; the model runs four times, without values."""
+    rules = rules_of(spec)
+    specs = specs_between(
+        lambda width, depth: build_model(spec, unit, width, depth),
+        base=(spec.base_width, spec.base_depth),
+        target=(spec.width, spec.depth),
+        inputs=lambda sizes: example_inputs(spec),
+        roles=rules.role_patterns(),
+    )
+    with torch.device("meta"):
+        model = build_model(spec, unit, spec.width, spec.depth)
+    frozen = _frozen(model, rules.frozen)
+    specs = [replace(s, frozen=s.name in frozen) for s in specs]
+    kept = _kept(spec, unit, specs, rules.keep_init)
+    specs = tied_inits([replace(s, init="kept") if s.name in kept else s for s in specs])
+    sites = _sites(spec, unit, model, specs, rules.branches)
+    apply_scales(model, sites)
+    return Architecture(
+        specs=tuple(specs),
+        scaled_ops=tuple(scaled_ops(model)),
+        sites=tuple(sites),
+        scale_buffers=frozenset(name for name, _ in model.named_buffers()),
+    )
+
+
+def example_inputs(spec: TrialSpec) -> tuple[Tensor, ...]:
+    """Two examples on the meta device: inputs, and targets if the model's forward takes them."""
+    targets: tuple[int, ...] = (2,)
+    if "input_shape" in spec.data:
+        x = torch.empty(2, *spec.data["input_shape"], device="meta")
+    else:
+        targets = (2, spec.train.seq_len)
+        x = torch.empty(targets, dtype=torch.long, device="meta")
+    forward = getattr(import_target(plugin_target("model", spec.model.name)), "forward", None)
+    takes = inspect.signature(forward).parameters.values() if forward else ()
+    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
+        return (x,)
+    return x, torch.empty(targets, dtype=torch.long, device="meta")
+
+
+def _matching(key: str, patterns: Sequence[str], names: Iterable[str]) -> set[str]:
+    """The names that any pattern matches; ConfigError for a pattern that matches none."""
+    names = list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            allowed = f"no name matches; {suggest(pattern, names)}"
+            raise ConfigError(f"model.{key}", pattern, allowed)
+    return {name for name in names if any(fnmatchcase(name, p) for p in patterns)}
+
+
+def _frozen(model: nn.Module, patterns: Sequence[str]) -> set[str]:
+    """Parameters that the user freezes, or the model itself."""
+    parameters = dict(model.named_parameters())
+    own = {name for name, value in parameters.items() if not value.requires_grad}
+    frozen = own | _matching("frozen", patterns, parameters)
+    if frozen == parameters.keys():
+        raise ConfigError("model.frozen", sorted(frozen)[:3], "a model that trains some parameters")
+    return frozen
+
+
+def _kept(
+    spec: TrialSpec, unit: bool, specs: Sequence[ParamSpec], patterns: Sequence[str]
+) -> set[str]:
+    """Parameters that start as the model's own code sets them; all that are frozen do.
+
+    Special values are looked for in the model of the base width, at the depth asked for.
+    """
+    kept = _matching("keep_init", patterns, (s.name for s in specs))
+    build = partial(build_model, spec, unit, spec.base_width, spec.depth)
+    special = special_parameters(build, {s.name: s.init for s in specs})
+    return kept | special | {s.name for s in specs if s.frozen}
+
+
+def initial_values(spec: TrialSpec, unit: bool, seed: int) -> dict[str, Tensor]:
+    """All parameters of the model of `spec` as its own code sets them, by name."""
+    return own_values(partial(build_model, spec, unit, spec.width, spec.depth), seed)
+
+
+def tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
+    """Embeddings beside a tied one start at its scale: their sum goes into one stream."""
+    heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in]
+    if not heads:
+        return list(specs)
+    beside = [s.role is Role.EMBEDDING and not s.projection for s in specs]
+    return [
+        replace(s, head_init_fan_in=max(heads)) if b else s
+        for s, b in zip(specs, beside, strict=True)
+    ]
+
+
+def _sites(
+    spec: TrialSpec,
+    unit: bool,
+    model: nn.Module,
+    specs: Sequence[ParamSpec],
+    branches: Sequence[str],
+) -> list[OpSite]:
+    """Operations of a plain model that can be scaled, with what is known of them at the base."""
+    _matching("branches", branches, (name for name, _ in model.named_modules()))
+    tied = {
+        s.name: {"fan_in": s.readout_fan_in, "base_fan_in": s.base_readout_fan_in, "own": 1.0}
+        for s in specs
+        if s.readout_fan_in
+    }
+
+    def run() -> None:
+        with torch.device("meta"), torch.compiler.set_stance("force_eager"):
+            model(*example_inputs(spec))
+
+    sites = observe(model, run, tied, branches)
+    if not branches or spec.depth == spec.base_depth:
+        return sites
+    with torch.device("meta"):
+        base = build_model(spec, unit, spec.base_width, spec.base_depth)
+    count = sum(site.kind == "residual" for site in observe(base, lambda: None, {}, branches))
+    return [
+        replace(site, geometry={**site.geometry, "base_branches": count})
+        if site.kind == "residual"
+        else site
+        for site in sites
+    ]

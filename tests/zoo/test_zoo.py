@@ -1,0 +1,174 @@
+"""Every family of transformers that can be built small: roles by module, rates by microsoft/mup.
+
+A role is expected from the type of the module that owns a parameter, by a table written by hand.
+The learning rates are mup's own, MuAdam's and MuSGD's, from the shapes alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+import torch
+from mup import set_base_shapes
+from mup.optim import MuAdam, MuSGD
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.models.classifier import specs_between
+from sweeper.models.hf import HfModel
+from sweeper.models.hf.names import known_classes, model_class
+from sweeper.scaling.relative import MuP
+from sweeper.scaling.spec import ParamSpec, Update
+from tests.zoo.conftest import ROWS
+
+pytest.importorskip("transformers", minversion="5.0")
+pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
+
+BASE, WIDE, DEPTH, SEQ, CLASSES = 64, 128, 2, 12, 61
+MODULES = [
+    (r"Embedding|Embed(s)?$", "embedding"),
+    (r"Norm", "vector"),
+    (r"Router|TopKGate|MoEGate", "readout"),
+    (r"Linear$|^Conv1D$|Experts", "hidden"),
+    (r"^Conv2d$", "embedding"),
+]
+"""Roles of matrices by the type of their module; the first that matches. Biases are vectors."""
+HEADS = r"(^|\.)(lm_head|classifier|score|embed_out|cls_classifier)\."
+GATES = r"(\.|_)(gate|router)\.weight$"
+"""Routers that are plain linear layers: to as many outputs as there are experts."""
+KNOWN = {
+    r"\.sinks$": "roles: a number for each head, taken for an embedding",
+    r"conv_?1d\.(weight|bias)$|\.rg_lru\.": "SGD: mup counts a group's fan-in alone",
+    r"experts\.\w+_proj$": "SGD: mup takes the first two of three dimensions for the fans",
+}
+"""Parameters that disagree, and in what: they are left out there."""
+HEAVY = {"GitForCausalLM", "Phi4MultimodalForCausalLM"}
+"""With towers for images and sound, which keep their size."""
+NOT_TRACED: set[str] = set()
+"""Their forward passes look at values that tracing does not have."""
+
+NAMES = sorted(known_classes().keys() - HEAVY)
+
+
+def build(name: str, width: int, depth: int = DEPTH) -> HfModel:
+    data: dict[str, Any] = {"seq_len": SEQ, "classes": CLASSES}
+    if known_classes()[name] == "images":
+        data = {"input_shape": (8, 8), "classes": 10}
+    torch.manual_seed(0)
+    return HfModel(name=name, width=width, depth=depth, **data)
+
+
+def built(name: str) -> HfModel:
+    """The model at its base width; skips, and says so in the table, where it is refused."""
+    try:
+        return build(name, BASE)
+    except ConfigError as error:
+        ROWS.append((name, "-", f"refused: {error.allowed[:70]}", "", ""))
+        pytest.skip(str(error))
+
+
+def batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of two examples."""
+    torch.manual_seed(1)
+    if known_classes()[name] == "images":
+        return torch.rand(2, 8, 8), torch.randint(10, (2,))
+    # RoBERTa's kin would take token 1 for padding.
+    return torch.randint(2, CLASSES, (2, SEQ)), torch.randint(CLASSES, (2, SEQ))
+
+
+def classified(name: str) -> dict[str, ParamSpec]:
+    """Parameters that the forward pass uses."""
+    sizes = {"base": (BASE, DEPTH), "target": (WIDE, DEPTH)}
+    inputs = tuple(tensor.to("meta") for tensor in batch(name))
+    specs = specs_between(lambda width, depth: build(name, width, depth), **sizes, inputs=inputs)
+    return {spec.name: spec for spec in specs if not spec.note.startswith("never used")}
+
+
+def expected_role(model: HfModel, spec: ParamSpec) -> str | None:
+    """The role by the owner's type; None where the table does not know the type."""
+    owner = model.get_submodule(spec.name.rpartition(".")[0])
+    kinds = [base.__name__ for base in type(owner).__mro__]
+    role = next((r for p, r in MODULES for kind in kinds if re.search(p, kind)), None)
+    grows = [a != b for a, b in zip(spec.base_shape, spec.shape, strict=True)]
+    if "bias" in spec.name.rpartition(".")[2] or len(grows) == 1:
+        return "vector" if any(grows) or role == "vector" else None
+    if sum(grows) == 1 and re.search(HEADS, spec.name):
+        return "embedding" if spec.tied else "readout"
+    if role == "hidden" and sum(grows) == 1:
+        return "readout" if re.search(GATES, spec.name) else None
+    return role if any(grows) else None
+
+
+def mup_rates(name: str, optimizer: Any) -> dict[str, float]:
+    """mup's learning rates at the wide size over the base's, by name of parameter."""
+    base, model, delta = (build(name, width) for width in (BASE, WIDE, WIDE))
+    set_base_shapes(model, base, delta=delta, do_assert=False)
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = optimizer(model.parameters(), lr=1.0).param_groups
+    return {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
+
+
+def evenly(spec: ParamSpec) -> bool:
+    """Whether fan-in and fan-out grow alike, as MuP's rate of hidden weights under SGD has it."""
+    return spec.fan_in * spec.base_fan_out == spec.fan_out * spec.base_fan_in
+
+
+def compared(what: str, found: dict[str, Any], expected: dict[str, Any]) -> tuple[str, list[str]]:
+    """How many agree of how many, and the differences in words."""
+    left_out = [pattern for pattern, reason in KNOWN.items() if reason.startswith(what)]
+    names = [n for n in expected if n in found and not any(re.search(p, n) for p in left_out)]
+    wrong = [
+        f"{what}: {n}: {found[n]}, not {expected[n]}" for n in names if found[n] != expected[n]
+    ]
+    return f"{len(names) - len(wrong)}/{len(names)}", wrong
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_roles_and_rates(name: str) -> None:
+    model = built(name)
+    try:
+        specs = classified(name)
+    except BadInput as error:
+        ROWS.append((name, "-", "not traced", "", ""))
+        if name in NOT_TRACED:
+            pytest.xfail(str(error))
+        raise
+    roles = {n: role for n, s in specs.items() if (role := expected_role(model, s)) is not None}
+    results = [compared("roles", {n: str(s.role) for n, s in specs.items()}, roles)]
+    ones = dict.fromkeys(MuP.hyperparameters, 1.0)
+    for what, update, optimizer in (("Adam", Update.SIGN, MuAdam), ("SGD", Update.GRADIENT, MuSGD)):
+        told = {
+            n: s
+            for n, s in specs.items()
+            if update is Update.SIGN or evenly(s) or s.role != "hidden"
+        }
+        rates = {n: MuP().scale(s, ones, update).lr for n, s in told.items()}
+        results.append(compared(what, rates, mup_rates(name, optimizer)))
+    cells, wrong = [cell for cell, _ in results], [line for _, lines in results for line in lines]
+    ROWS.append((name, str(len(specs)), cells[0], cells[1], cells[2]))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_computes_what_transformers_does(name: str) -> None:
+    """Equal logits from equal weights, and, of models of the next token, none from what follows."""
+    model = built(name).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    x, _ = batch(name)
+    config = copy.deepcopy(model._net.config)
+    config._attn_implementation, config._experts_implementation = None, "eager"
+    plain = model_class(name)(config).eval()
+    plain.load_state_dict(model.state_dict())
+    given = {"pixel_values": x[:, None]} if model.task == "images" else {"input_ids": x}
+    if model._takes_positions:
+        given["position_ids"] = torch.arange(SEQ)[None]
+    with torch.no_grad():
+        logits, own = model(x), plain(**given).logits
+        torch.testing.assert_close(logits, own, rtol=1e-3, atol=1e-3)
+        if model.task == "causal":
+            x[:, 6:] = (x[:, 6:] + 1) % CLASSES
+            torch.testing.assert_close(model(x)[:, :6], logits[:, :6], rtol=1e-3, atol=1e-4)
