@@ -5,7 +5,8 @@
     torchrun --nproc-per-node 2 scripts/train_with_plan.py --fsdp      # the same losses, sharded
     python scripts/train_with_plan.py --plan my-plan.json --text book.txt
 
-All that sweeper adds to the training loop is in `main`, between the two lines of dashes.
+All that sweeper adds to the training loop is in `main`: what is between the two lines of dashes,
+and the check of the schedule.
 """
 
 from __future__ import annotations
@@ -20,14 +21,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sweeper.train_settings import TrainSettings
-from sweeper.training.prepare import prepare
-from sweeper.transfer.ladder import Size
-from sweeper.transfer.plan import TransferPlan, make_plan
-from sweeper.trial import PlainHps, PluginSpec, TrialSpec
+import sweeper
 
 VOCABULARY, HEAD_SIZE = 256, 16
-BASE = Size(width=32, depth=2)
+BASE = {"width": 32, "depth": 2}
 HPS = {"eta": 2**-6, "eta_emb": 4.0, "sigma_init": 1.0}
 HPS |= {"alpha_emb": 1.0, "alpha_attn": 1.0, "alpha_output": 2.0}
 """What a search at BASE would find; values, not logarithms."""
@@ -36,9 +33,13 @@ HPS |= {"alpha_emb": 1.0, "alpha_attn": 1.0, "alpha_output": 2.0}
 class Layer(nn.Module):
     """An ordinary pre-norm layer with biases."""
 
-    def __init__(self, width: int) -> None:
-        """Heads of a fixed size, so that their scale is the same at every width."""
+    def __init__(self, width: int, branch: float) -> None:
+        """Heads of a fixed size, so that their scale is the same at every width.
+
+        `branch` multiplies what each residual branch adds: 1 at the base's depth.
+        """
         super().__init__()
+        self.branch = branch
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.q, self.k = nn.Linear(width, width), nn.Linear(width, width)
         self.v, self.out = nn.Linear(width, width), nn.Linear(width, width)
@@ -51,8 +52,8 @@ class Layer(nn.Module):
         # What the plan's `needs` ask for: muP's alpha_attn / d in place of d^-1/2.
         scale = HPS["alpha_attn"] / HEAD_SIZE
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-        x = x + self.out(h.transpose(1, 2).reshape(x.shape))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        x = x + self.branch * self.out(h.transpose(1, 2).reshape(x.shape))
+        return x + self.branch * self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class Plain(nn.Module):
@@ -61,8 +62,10 @@ class Plain(nn.Module):
     def __init__(self, width: int, depth: int, classes: int, seq_len: int) -> None:
         """Torch's own initialization; the plan replaces it."""
         super().__init__()
+        # What the plan's `needs` ask for where the target is deeper than the base.
+        branch = (BASE["depth"] / depth) ** 0.5
         self.tokens, self.positions = nn.Embedding(classes, width), nn.Embedding(seq_len, width)
-        self.layers = nn.ModuleList(Layer(width) for _ in range(depth))
+        self.layers = nn.ModuleList(Layer(width, branch) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -93,6 +96,8 @@ class GPTNeoX(nn.Module):
                 use_cache=False,
             )
         )
+        for layer in self.layers:  # as the plan's `needs` ask: see `Layer`
+            layer.attention.scaling = HPS["alpha_attn"] / HEAD_SIZE
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -109,21 +114,15 @@ class GPTNeoX(nn.Module):
 MODELS: dict[str, Any] = {"plain": Plain, "gpt-neox": GPTNeoX}
 
 
-def own_plan(name: str, target: Size, seq_len: int) -> TransferPlan:
+def own_plan(name: str, target: dict[str, int], seq_len: int) -> sweeper.TransferPlan:
     """The plan that `sweeper transfer` would write for this model, at HPS."""
-    spec = TrialSpec(
-        runner={},
-        parameterization=PluginSpec(name="mup"),
-        model=PluginSpec(name=f"train_with_plan.{MODELS[name].__name__}"),
-        width=target.width,
-        depth=target.depth,
-        base_width=BASE.width,
-        base_depth=BASE.depth,
-        optimizer=PluginSpec(name="adamw"),
-        data={"classes": VOCABULARY},
-        train=TrainSettings(steps=1, batch_size=1, seq_len=seq_len),
-    )
-    return make_plan(prepare(spec), BASE, target, PlainHps(HPS), {"made_by": "train_with_plan.py"})
+
+    def build(width: int, depth: int) -> nn.Module:
+        model: nn.Module = MODELS[name](width, depth, VOCABULARY, seq_len)
+        return model
+
+    tokens = torch.zeros(2, seq_len, dtype=torch.long)
+    return sweeper.plan_for(build, BASE, target, "mup", HPS, inputs=tokens)
 
 
 def corpus(text: Path | None) -> Tensor:
@@ -166,8 +165,11 @@ def main(args: argparse.Namespace) -> None:
     if args.fsdp:
         dist.init_process_group("gloo")
     say = print if not args.fsdp or dist.get_rank() == 0 else lambda *_: None
-    target = Size(width=args.width, depth=args.depth)
-    plan = TransferPlan.load(args.plan) if args.plan else own_plan(args.model, target, args.seq_len)
+    target = {"width": args.width, "depth": args.depth}
+    if args.plan:
+        plan = sweeper.TransferPlan.load(args.plan)
+    else:
+        plan = own_plan(args.model, target, args.seq_len)
     model = MODELS[args.model](args.width, args.depth, VOCABULARY, args.seq_len)
     if args.fsdp:
         shard(model)
@@ -175,7 +177,7 @@ def main(args: argparse.Namespace) -> None:
     plan.init_(model, seed=0)
     optimizer = torch.optim.AdamW(plan.param_groups(model))
     # ---------------------------------------------------------------------
-    say(described(plan, optimizer))
+    say(plan)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=args.steps // 10)
     data = corpus(args.text)
     for step in range(args.steps):
@@ -185,6 +187,7 @@ def main(args: argparse.Namespace) -> None:
         loss.backward()
         optimizer.step()
         warmup.step()
+        plan.check(optimizer, model)  # cheap, and finds a schedule that breaks the plan's ratios
         shown = mean(loss, args)
         if (step + 1) % max(1, args.steps // 4) == 0 or step == 0:
             say(f"step {step + 1:3d}  loss {shown:.4f}")
@@ -192,15 +195,6 @@ def main(args: argparse.Namespace) -> None:
         # Without it gloo's threads, which still hold tensors, now and then abort the exit.
         dist.barrier()
         dist.destroy_process_group()
-
-
-def described(plan: TransferPlan, optimizer: torch.optim.Optimizer) -> str:
-    """The groups as the optimizer has them, and what the plan leaves to the model."""
-    lines = [f"plan for {plan.target}, tuned at {plan.base}"]
-    for group in optimizer.param_groups:
-        count, name = len(group["params"]), group["name"][:58]
-        lines.append(f"  {count:3d} at lr {group['lr']:.1e}, eps {group['eps']:.0e}: {name}")
-    return "\n".join([*lines, *(f"  needs {need[:88]}" for need in plan.needs)])
 
 
 def arguments() -> argparse.Namespace:

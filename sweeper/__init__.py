@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
     from sweeper.study import Study
     from sweeper.transfer.plan import TransferPlan
+    from sweeper.transfer.planning import plan_for
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,10 +33,12 @@ __all__ = [
     "__version__",
     "classify",
     "open_study",
+    "plan_for",
 ]
 _MODULES = {
     "TransferPlan": "sweeper.transfer.plan",
     "classify": "sweeper.models.classifier",
+    "plan_for": "sweeper.transfer.planning",
     **dict.fromkeys(
         ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"), "sweeper.scaling.spec"
     ),

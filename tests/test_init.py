@@ -24,6 +24,7 @@ NAMES = {
     "__version__",
     "classify",
     "open_study",
+    "plan_for",
 }
 
 

@@ -12,6 +12,7 @@ from sweeper.report import console as show
 from sweeper.settings import Settings, placeholder_data, resolve
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.transfer.explain import explain as explained
+from sweeper.transfer.explain import tied_readouts
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import make_plan
 from sweeper.trial import defaults, plain
@@ -27,11 +28,15 @@ def explain(
     check_target(settings, target)
     hps = plain(defaults(settings.space))
     source = {"hyperparameters": "defaults of the parameterization"}
-    plan = make_plan(_prepared(settings, target), base, target, hps, source)
+    prepared = _prepared(settings, target)
+    plan = make_plan(prepared, base, target, hps, source)
     narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
     wide = _prepared(settings, Size(width=4 * base.width, depth=target.depth))
     rows = explained(plan, narrow, wide, hps)
     show.explanation(output.people, plan, rows)
+    tied = tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations)
+    for line in tied:
+        output.say(f"- {line}")
     output.document(
         {
             "parameterization": plan.parameterization,
@@ -41,6 +46,7 @@ def explain(
             "parameters": [row.to_json() for row in rows],
             "operations": dict(plan.operations),
             "needs": list(plan.needs),
+            "tied_readouts": tied,
         }
     )
     return DONE

@@ -11,6 +11,7 @@ from pathlib import Path
 from sweeper.catalog import OVERLAYS
 from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
+from sweeper.commands.quick_check import quick_check, summary
 from sweeper.commands.validate import (
     check_ladders,
     measured_trend,
@@ -128,15 +129,20 @@ def transfer(
     judged = [verdict.axis for verdict in verdicts]
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
+    check = None
+    if settings.transfer.check and size.width != settings.base.width:
+        check = quick_check(experiment, conclusion.best_log2, words, output)
     _suggest_next(settings, request, verdicts, words, output)
     document = {
         "study": settings.name,
         "plan": plan.to_json(),
         "verdicts": [verdict.to_json() for verdict in verdicts] or None,
         "trend": trend and trend.to_json(),
+        "check": summary(check),
     }
     output.document(document)
-    proven = not unproven and all(verdict.answer == "holds" for verdict in verdicts)
+    holds = all(verdict.answer == "holds" for verdict in verdicts)
+    proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
 
 

@@ -142,7 +142,7 @@ def plan(console: Console, plan: TransferPlan) -> None:
             names,
             parameter.role,
             "x".join(map(str, parameter.shape)),
-            short(target.init_std) if parameter.init == "normal" else parameter.init,
+            _start(parameter) or short(target.init_std),
             short(target.multiplier),
             short(target.lr),
             short(target.eps),
@@ -185,17 +185,24 @@ def _explained(row: Explained) -> list[str]:
         f"{getattr(parameter.base, name):.3g}\n{getattr(parameter.target, name):.3g}"
         for name in ("init_std", "multiplier", "lr", "eps", "weight_decay")
     ]
-    if parameter.init != "normal":
-        numbers[0] = parameter.init
+    numbers[0] = _start(parameter) or numbers[0]
     fans = f"{parameter.fan_in}\n{parameter.fan_out}"
     return [fans, *(f"{value:g}" for value in (row.a, row.b, row.c)), *numbers]
+
+
+def _start(parameter: PlannedParameter) -> str:
+    """How values start where no std says it: ones, zeros, kept, or frozen; else empty."""
+    if parameter.frozen:
+        return "frozen"
+    return parameter.init if parameter.init != "normal" else ""
 
 
 def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
     """Parameters that differ in a layer's number alone, as one row with its range of layers."""
     rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
     for parameter in parameters:
-        key = (with_layer(parameter.name, "#"), parameter.shape, parameter.role, parameter.target)
+        kind = (parameter.role, parameter.init, parameter.frozen)
+        key = (with_layer(parameter.name, "#"), parameter.shape, kind, parameter.target)
         rows.setdefault(key, []).append(parameter)
     groups = []
     for members in rows.values():

@@ -7,9 +7,15 @@ from here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from sweeper.scaling.spec import ParamScale, Update
+from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Update
+from sweeper.trial import PlainHps
+
+SETTING_FACTORS = ("weight_decay", "eps")
+"""Hyperparameters that any trial may have: factors on the optimizer's settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,33 @@ def prescribe(scale: ParamScale, *, eta: float, eps: float, weight_decay: float)
     )
 
 
+class UpdateRule(Protocol):
+    """What a prescription takes from an optimizer; eps and decay are those before any factor."""
+
+    eps: float
+    weight_decay: float
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """How the entries of this parameter's updates scale."""
+        ...
+
+
+def prescription_of(
+    spec: ParamSpec, scheme: Parameterization, optimizer: UpdateRule, hps: PlainHps
+) -> Prescription:
+    """What `spec` is trained with by `scheme` and `optimizer`, given every hyperparameter."""
+    scale = scheme.scale(spec, hps, optimizer.kind(spec))
+    factors: Mapping[str, float] = {
+        name: getattr(scale, name) * hps[name] for name in SETTING_FACTORS if name in hps
+    }
+    return prescribe(
+        replace(scale, **factors),
+        eta=hps["eta"],
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+    )
+
+
 def initial_distribution(init: str, init_std: float) -> tuple[float, float]:
     """Mean and standard deviation of the values that a parameter starts with.
 
@@ -56,8 +89,9 @@ def initial_distribution(init: str, init_std: float) -> tuple[float, float]:
 class AbsorbedParam:
     """What a parameter is trained with in a forward pass that has no multiplier.
 
-    Values are drawn from N(`init_mean`, `init_std`^2). `lr`, `eps` and `weight_decay` are as in
-    `Prescription`.
+    Values are drawn from N(`init_mean`, `init_std`^2), unless `init` is "kept": then they stay as
+    the model's own code sets them. `lr`, `eps` and `weight_decay` are as in `Prescription`. What
+    is `frozen` is neither drawn nor trained.
     """
 
     name: str
@@ -67,6 +101,8 @@ class AbsorbedParam:
     lr: float
     eps: float
     weight_decay: float
+    init: str = "normal"
+    frozen: bool = False
 
 
 def absorb_multiplier(
@@ -88,6 +124,7 @@ def absorb_multiplier(
         lr=prescription.lr * lr,
         eps=prescription.eps * eps,
         weight_decay=prescription.weight_decay,
+        init=init,
     )
 
 

@@ -6,13 +6,14 @@ served; nothing is ever kept on a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sweeper.errors import BadInput
+from sweeper.scaling.patterns import matching
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import with_layer
 from sweeper.training.draw import normal
@@ -30,12 +31,16 @@ def unwrapped(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
 
 
-def match_parameters(settings: Sequence[AbsorbedParam], model: nn.Module) -> Matched:
+def match_parameters(
+    settings: Sequence[AbsorbedParam], model: nn.Module, differs: Sequence[str] = ()
+) -> Matched:
     """Every parameter of `model`, in its order, beside its settings.
 
     A name that the plan has as it stands wins; otherwise wrappers are taken off on both sides.
-    BadInput lists parameters that only the model or only the plan has, and other shapes.
+    BadInput lists parameters that only the model or only the plan has, and other shapes where
+    the plan's name matches none of the patterns `differs`.
     """
+    free = matching("differs", differs, [setting.name for setting in settings])
     exact = {setting.name: setting for setting in settings}
     cores: dict[str, list[AbsorbedParam]] = {}
     for setting in settings:
@@ -48,7 +53,7 @@ def match_parameters(settings: Sequence[AbsorbedParam], model: nn.Module) -> Mat
             unknown.append(f"{name} {list(parameter.shape)}")
             continue
         unmatched.discard(options[0].name)
-        if tuple(parameter.shape) != options[0].shape:
+        if tuple(parameter.shape) != options[0].shape and options[0].name not in free:
             reshaped.append(f"{name} {list(parameter.shape)}, planned {list(options[0].shape)}")
         matched.append((options[0], parameter))
     _refuse(unknown, [name for name in exact if name in unmatched], reshaped)
@@ -69,25 +74,33 @@ def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None
             parts.append(f"{words}: {'; '.join(names[:MAX_NAMES])}{more}")
     if parts:
         hint = "is it the model, width and depth that the plan was made for?"
+        if reshaped:
+            name = reshaped[0].partition(" ")[0]
+            hint += f' What may differ, such as positions, is named: differs=["{name}"]'
         raise BadInput(". ".join([*parts, hint]))
 
 
 @torch.no_grad()
-def init_(settings: Sequence[AbsorbedParam], model: nn.Module, seed: int) -> None:
-    """Draw every parameter of `model` in place, by (seed, the plan's name) alone.
+def init_(
+    settings: Sequence[AbsorbedParam], model: nn.Module, seed: int, differs: Sequence[str] = ()
+) -> None:
+    """Draw the parameters of `model` in place, by (seed, the plan's name) alone.
 
     Neither the order of modules nor sharding changes a value: each process draws the whole
     parameter (8 bytes an entry, one parameter at a time) and keeps its part of it, without any
-    communication. BadInput as `match_parameters`, and for parameters without memory.
+    communication. What is kept or frozen stays as it is. BadInput as `match_parameters`, and for
+    parameters without memory.
     """
-    matched = match_parameters(settings, model)
+    matched = match_parameters(settings, model, differs)
     if empty := [setting.name for setting, parameter in matched if parameter.is_meta]:
         raise BadInput(
             f"{len(empty)} parameters are on the meta device, {empty[0]} first: "
             "call model.to_empty(device=...) before plan.init_(model)"
         )
     for setting, parameter in matched:
-        values = normal(setting.name, setting.shape, seed) * setting.init_std + setting.init_mean
+        if setting.frozen or setting.init == "kept":
+            continue
+        values = normal(setting.name, parameter.shape, seed) * setting.init_std + setting.init_mean
         parameter.copy_(_as_stored(values, parameter))
 
 
@@ -107,27 +120,43 @@ def _as_stored(values: Tensor, parameter: nn.Parameter) -> Tensor:
 
 
 def param_groups(
-    settings: Sequence[AbsorbedParam], model: nn.Module, lr_scale: float
+    settings: Sequence[AbsorbedParam],
+    model: nn.Module,
+    lr_scale: float,
+    differs: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`."""
     if not lr_scale > 0:
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
-    groups: dict[tuple[float, float, float], Matched] = {}
-    for setting, parameter in match_parameters(settings, model):
-        key = (setting.lr, setting.eps, setting.weight_decay)
-        groups.setdefault(key, []).append((setting, parameter))
-    return [
-        {
-            "params": [parameter for _, parameter in members],
-            "name": _group_name([setting.name for setting, _ in members]),
-            "lr": lr * lr_scale,
-            "eps": eps,
-            "weight_decay": decay / (lr * lr_scale),
-        }
-        for (lr, eps, decay), members in groups.items()
-    ]
+    matched = match_parameters(settings, model, differs)
+    parameters = {setting.name: parameter for setting, parameter in matched}
+    groups = []
+    for name, members in grouped_settings([setting for setting, _ in matched]):
+        lr = members[0].lr * lr_scale
+        groups.append(
+            {
+                "params": [parameters[setting.name] for setting in members],
+                "name": name,
+                "lr": lr,
+                "initial_lr": lr,
+                "eps": members[0].eps,
+                "weight_decay": members[0].weight_decay / lr,
+            }
+        )
+    return groups
 
 
-def _group_name(names: list[str]) -> str:
-    """A name for people: `*` for a layer's number, and each pattern once."""
-    return ", ".join(dict.fromkeys(with_layer(name, "*") for name in names))
+def grouped_settings(
+    settings: Iterable[AbsorbedParam],
+) -> list[tuple[str, list[AbsorbedParam]]]:
+    """What is trained, by equal settings; a group's name is for people: `*` for layers' numbers."""
+    groups: dict[tuple[float, float, float], list[AbsorbedParam]] = {}
+    for setting in settings:
+        if not setting.frozen:
+            key = (setting.lr, setting.eps, setting.weight_decay)
+            groups.setdefault(key, []).append(setting)
+    named = []
+    for members in groups.values():
+        patterns = dict.fromkeys(with_layer(setting.name, "*") for setting in members)
+        named.append((", ".join(patterns), members))
+    return named

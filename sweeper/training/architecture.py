@@ -159,7 +159,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     frozen, seen = tracer.watch(sizes, look)
     specs = [replace(s, frozen=s.name in frozen) for s in compared.specs]
     kept = _kept(spec, unit, specs, rules.keep_init)
-    specs = _tied_inits([replace(s, init="kept") if s.name in kept else s for s in specs])
+    specs = tied_inits([replace(s, init="kept") if s.name in kept else s for s in specs])
     return replace(seen, specs=tuple(specs))
 
 
@@ -228,7 +228,7 @@ def initial_values(spec: TrialSpec, unit: bool, seed: int) -> dict[str, Tensor]:
     return own_values(partial(build_model, spec, unit, spec.width, spec.depth), seed)
 
 
-def _tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
+def tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
     """Embeddings beside a tied one start at its scale: their sum goes into one stream."""
     heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in]
     if not heads:

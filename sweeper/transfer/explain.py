@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
 
 from sweeper.scaling.prescription import Prescription
-from sweeper.scaling.spec import Role
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.transfer.needs import tied_weight
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.trial import PlainHps
 
@@ -66,6 +68,27 @@ def explain(
         why = "; ".join(reason for reason in reasons if reason)
         rows.append(Explained(parameter=parameter, a=a, b=b, c=c, why=why))
     return rows
+
+
+def tied_readouts(
+    specs: Sequence[ParamSpec],
+    scaled_ops: Iterable[ScaledOp],
+    operations: Mapping[str, Mapping[str, float]],
+) -> list[str]:
+    """A sentence for every readout that is an embedding's matrix, with the scheme's factor."""
+    lines = []
+    for op in scaled_ops:
+        if op.kind != "tied_readout":
+            continue
+        spec, fans = tied_weight(specs, op), (op.geometry["fan_in"], op.geometry["base_fan_in"])
+        line = f"tied readout {op.name}: its weight is {spec.name if spec else 'an embedding'}"
+        line += f"; it sums over {fans[0]} entries, {fans[1]} at the base"
+        for value in operations.get(op.name, {}).values():
+            line += f"; its logits are multiplied by {value:.6g}"
+        if (own := op.geometry["own"]) != 1:
+            line += f", beside the model's own factor, {own:.6g} of the base's"
+        lines.append(line)
+    return lines
 
 
 def _exponents(before: Prescription, after: Prescription, width_ratio: float) -> tuple[float, ...]:

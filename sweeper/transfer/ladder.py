@@ -101,6 +101,7 @@ class LadderRule:
       the base's optimum loses at most the fraction `max_regret` of the size's least loss.
     - `eta` (log2) replaces the study's eta in the plan and as the middle of the curves.
     - `correct` lets the plan use the eta that the trend over width predicts, where warranted.
+    - `check` has the coordinate check run at small widths beside every plan.
     """
 
     widths: tuple[int, ...]
@@ -117,6 +118,7 @@ class LadderRule:
     max_regret: float = 0.01
     eta: float | None = None
     correct: bool = False
+    check: bool = True
 
     def __post_init__(self) -> None:
         """Refuse an empty grid and impossible numbers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose
 
-from sweeper.scaling.spec import ScaledOp, with_layer
+from sweeper.scaling.spec import ParamSpec, ScaledOp, with_layer
 
 DECAY_NEED = (
     "weight decay: the plan's is independent of the learning rate; param_groups hold decay / lr "
@@ -20,9 +20,10 @@ UNIT_SCALED_EPS_NEED = (
     "eps: the plan's eps was chosen for unit-scaled gradients; those of a plain model are smaller: "
     "take an optimizer without eps (atan2) or an eps far below the root mean square of any gradient"
 )
-UNSEEN_OPERATIONS_NEED = (
-    "operations: this model has none that sweeper can see; where it has attention, residual "
-    "branches or an output scale, give them the parameterization's factors yourself"
+
+DEPTH_NEED = (
+    "depth: no size of the model is its depth, so the learning rates of residual branches lack the "
+    "parameterization's 1/sqrt(depth): name the depth among the sizes"
 )
 
 
@@ -31,24 +32,41 @@ def needs(
     operations: Mapping[str, Mapping[str, float]],
     multipliers: Mapping[str, tuple[float, float]],
     *,
+    unseen: Sequence[str] = (),
     unit_scaled: bool,
     decay: bool,
 ) -> list[str]:
     """Every factor that a plain model must apply itself, layers that are alike in one line.
 
-    `multipliers` are those of every parameter, forward and backward.
+    `multipliers` are those of every parameter, forward and backward. `unseen` are lines on
+    operations that are not among `scaled_ops`.
     """
     factors = [need for op in scaled_ops for need in _op_needs(op, operations[op.name])]
     for name, (forward, backward) in multipliers.items():
         if not isclose(forward, backward):
             factors.append((name, "multiply the gradient to its input by {}", backward / forward))
-    lines = _merge_layers(factors)
-    lines += [] if scaled_ops else [UNSEEN_OPERATIONS_NEED]
+    lines = [*_merge_layers(factors), *unseen]
     if unit_scaled:
         lines.append(UNIT_SCALED_EPS_NEED)
     elif any(forward != 1 for forward, _ in multipliers.values()):
         lines.append(EPS_NEED)
     return [*lines, DECAY_NEED] if decay else lines
+
+
+def tied_weight(specs: Sequence[ParamSpec], op: ScaledOp) -> ParamSpec | None:
+    """The parameter that the tied readout `op` reads: by its own name, or by its module's."""
+    for spec in specs:
+        names = (spec.name, *spec.tied)
+        owners = (name.rpartition(".")[0] for name in names)
+        if author_name(op) in (*names, *owners):
+            return spec
+    return None
+
+
+def author_name(op: ScaledOp) -> str:
+    """The operation's name in the author's own model: scales that were put into it are no part."""
+    owner, _, last = op.name.rpartition(".")
+    return owner if last.rstrip("_") == f"scaled_{op.kind}" and owner else op.name
 
 
 FACTOR_NEEDS = {
@@ -57,6 +75,7 @@ FACTOR_NEEDS = {
     ("residual", "branch"): "multiply the branch's output by {}",
     ("residual", "skip"): "multiply the skipped stream by {}",
     ("loss", "logit"): "multiply the logits by {}",
+    ("tied_readout", "output"): "multiply the logits by {}: the head is tied to the embedding",
 }
 """What applying a factor means, by the operation's kind and the factor's name."""
 
@@ -71,7 +90,11 @@ def _op_needs(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Need]:
         if (op.kind, key) == ("attention", "logit"):
             usual = float(op.geometry["head_size"]) ** -0.5
         if not isclose(value, usual):
-            yield op.name, FACTOR_NEEDS.get((op.kind, key), f"multiply its {key} by {{}}"), value
+            yield (
+                author_name(op),
+                FACTOR_NEEDS.get((op.kind, key), f"multiply its {key} by {{}}"),
+                value,
+            )
 
 
 def _merge_layers(needs: Iterable[Need]) -> list[str]:

@@ -6,22 +6,32 @@ Reading a plan needs no torch; the two methods that act on a module import it wh
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.plugin import call_checked
-from sweeper.scaling.prescription import AbsorbedParam, Prescription, absorb_multiplier
-from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.scaling.prescription import (
+    AbsorbedParam,
+    Prescription,
+    absorb_multiplier,
+    prescription_of,
+)
+from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp, Update
 from sweeper.transfer.ladder import Size
-from sweeper.transfer.needs import needs
+from sweeper.transfer.needs import DEPTH_NEED, needs
+from sweeper.transfer.plan_table import plan_table
+from sweeper.transfer.unseen import unseen_needs
 from sweeper.trial import PlainHps, PluginSpec, encode
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer as TorchOptimizer
 
+    from sweeper.models.attention_watch import SeenAttention
+    from sweeper.training.optimizer import Optimizer
     from sweeper.training.prepare import PreparedSpec
 
 PLAN_VERSION = 2
@@ -32,7 +42,8 @@ PLAN_VERSION = 2
 class PlannedParameter:
     """A parameter of the target model: what it is, and its numbers at base and at target.
 
-    `update` is how the optimizer's updates of it scale; see `scaling.spec.Update`.
+    `init` is a `ParamSpec`'s, and `update` is how the optimizer's updates of it scale; see
+    `scaling.spec.Update`. What is `frozen` is neither drawn nor trained.
     """
 
     name: str
@@ -45,12 +56,14 @@ class PlannedParameter:
     target: Prescription
     base: Prescription
     update: str = Update.SIGN
+    frozen: bool = False
 
     def absorbed(self) -> AbsorbedParam:
         """The target's settings with the multiplier absorbed by init, learning rate and eps."""
-        return absorb_multiplier(
+        settings = absorb_multiplier(
             self.target, Update(self.update), name=self.name, shape=self.shape, init=self.init
         )
+        return replace(settings, frozen=self.frozen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,38 +125,75 @@ class TransferPlan:
         """Every parameter's settings for a plain forward pass."""
         return [parameter.absorbed() for parameter in self.parameters]
 
-    def init_(self, model: nn.Module, seed: int = 0) -> nn.Module:
+    def init_(self, model: nn.Module, seed: int = 0, *, differs: Sequence[str] = ()) -> nn.Module:
         """Draw the weights of `model` in place, multipliers absorbed, and return it.
 
         A value depends on `seed` and the parameter's name alone: not on the order of modules,
-        on sharding (DTensors get their own part) or on what was drawn before. After the meta
-        device, call `model.to_empty` first and mend the model's own buffers. Names may have the
-        prefixes of torch.compile, DDP and FSDP. BadInput lists parameters that do not match.
+        on sharding (DTensors get their own part) or on what was drawn before. Parameters that are
+        frozen, or whose init is "kept", stay as the model has them. Those that match one of the
+        patterns `differs` may have another shape than planned, such as positions for another
+        length of context; they are drawn at their own. After the meta device, call
+        `model.to_empty` first, and mend what the plan leaves alone: buffers of the model's own,
+        frozen and kept parameters. Names may have the prefixes of torch.compile, DDP and FSDP.
+        BadInput lists parameters that do not match.
         """
         from sweeper.training import apply
 
-        apply.init_(self.absorbed(), model, seed)
+        apply.init_(self.absorbed(), model, seed, differs)
         return model
 
-    def param_groups(self, model: nn.Module, *, lr_scale: float = 1.0) -> list[dict[str, Any]]:
+    def param_groups(
+        self, model: nn.Module, *, lr_scale: float = 1.0, differs: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
         A group has `params`, a `name` for people, and `lr` (times `lr_scale`), `eps` and
-        `weight_decay`; parameters of equal settings share one. The plan's decay is independent
-        of the learning rate: the share of a weight that a step removes. torch's decoupled decay
-        removes lr x weight_decay, so the group's `weight_decay` is decay / lr, and `lr_scale`
-        leaves the decay alone. A scheduler scales both, as here; it keeps all ratios. L2 decay
-        (torch.optim.Adam, or SGD with momentum) is something else; see `needs`. After
-        `fully_shard`, call this anew: it replaces parameters. BadInput as `init_`.
+        `weight_decay`; parameters of equal settings share one, and frozen ones are in none.
+        `initial_lr` repeats `lr` for schedules: torch's multiply it, and so can a loop of one's
+        own. The plan's decay is independent of the learning rate: the share of a weight that a
+        step removes. torch's decoupled decay removes lr x weight_decay, so the group's
+        `weight_decay` is decay / lr, and `lr_scale` leaves the decay alone. A scheduler scales
+        both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or SGD with momentum) is
+        something else; see `needs`. After `fully_shard`, call this anew: it replaces parameters.
+        BadInput and `differs` as in `init_`.
         """
         from sweeper.training import apply
 
-        return apply.param_groups(self.absorbed(), model, lr_scale)
+        return apply.param_groups(self.absorbed(), model, lr_scale, differs)
+
+    def check(self, optimizer: TorchOptimizer, model: nn.Module | None = None) -> None:
+        """Make sure that `optimizer` trains by the plan, now: before training or at any step.
+
+        BadInput says what does not agree and what to write instead: learning rates that are not
+        the plan's times one common factor (a schedule's, or `lr_scale`), another eps, another
+        weight decay or one that goes through the moments, updates of another kind. Groups are
+        known by the names that `param_groups` gave them. With the `model` they are known by
+        their parameters, whoever made them, and parameters that are missing, there twice, or
+        not the plan's are found too.
+        """
+        from sweeper.training import optimizer_check
+
+        updates = {Update(one.update) for one in self.parameters if not one.frozen}
+        optimizer_check.check(self.absorbed(), updates, optimizer, model)
+
+    def __str__(self) -> str:
+        """A table of what is trained alike, and the `needs`, in less than 60 lines."""
+        return plan_table(self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, as in `plan.json`."""
         record: dict[str, Any] = encode(asdict(self))
         return record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """A scheme and an optimizer, and the plugins that plans name for them."""
+
+    parameterization: PluginSpec
+    scheme: Parameterization
+    optimizer: PluginSpec
+    updates: Optimizer
 
 
 def make_plan(
@@ -154,31 +204,84 @@ def make_plan(
     source: Mapping[str, Any],
 ) -> TransferPlan:
     """The plan of what was prepared at `target`, for hyperparameters `hps`."""
-    parameters = tuple(_planned(prepared, spec, hps) for spec in prepared.specs)
-    operations = {op.name: prepared.scheme.scale_op(op, hps) for op in prepared.scaled_ops}
+    rules = Rules(
+        parameterization=prepared.spec.parameterization,
+        scheme=prepared.scheme,
+        optimizer=prepared.spec.optimizer,
+        updates=prepared.optimizer,
+    )
+    shape = prepared.architecture
+    plan = plan_of(
+        shape.specs,
+        shape.scaled_ops,
+        rules,
+        base,
+        target,
+        prepared.complete(hps),
+        source,
+        # One that declares operations itself is taken to declare all that it has.
+        plain=len(shape.sites) >= len(shape.scaled_ops),
+        cautions=shape.cautions,
+    )
+    return replace(plan, hps=hps)
+
+
+def plan_of(
+    specs: Sequence[ParamSpec],
+    scaled_ops: Sequence[ScaledOp],
+    rules: Rules,
+    base: Size,
+    target: Size,
+    hps: PlainHps,
+    source: Mapping[str, Any],
+    *,
+    plain: bool = False,
+    attentions: Collection[SeenAttention] = (),
+    depth_known: bool = True,
+    cautions: Sequence[str] = (),
+) -> TransferPlan:
+    """The plan of classified parameters and operations, for hyperparameters `hps`.
+
+    A `plain` model may have operations that are not among `scaled_ops`; `attentions` are those
+    that were seen. Not `depth_known`: no size of the model is its depth. `cautions` are sentences
+    on the model as a whole, which end the `needs`.
+    """
+    parameters = tuple(_planned(spec, rules, hps) for spec in specs)
+    operations = {op.name: rules.scheme.scale_op(op, hps) for op in scaled_ops}
     multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
+    unseen = []
+    if plain:
+        seen = {op.kind for op in scaled_ops}
+        unseen = unseen_needs(rules.scheme, hps, specs, attentions, seen)
+    if rules.scheme.unit_scaled and not depth_known:
+        unseen.append(DEPTH_NEED)
     return TransferPlan(
         base=base,
         target=target,
-        parameterization=prepared.spec.parameterization.name,
+        parameterization=rules.parameterization.name,
         hps=hps,
         parameters=parameters,
         operations=operations,
         source=dict(source),
-        optimizer=prepared.spec.optimizer,
-        needs=tuple(
-            needs(
-                prepared.scaled_ops,
+        optimizer=rules.optimizer,
+        needs=(
+            *needs(
+                scaled_ops,
                 operations,
                 multipliers,
-                unit_scaled=prepared.scheme.unit_scaled,
-                decay=any(p.target.weight_decay for p in parameters),
-            )
+                unseen=unseen,
+                unit_scaled=rules.scheme.unit_scaled,
+                decay=any(p.target.weight_decay for p in parameters if not p.frozen),
+            ),
+            *(f"mind: {caution}" for caution in cautions),
         ),
     )
 
 
-def _planned(prepared: PreparedSpec, spec: ParamSpec, hps: PlainHps) -> PlannedParameter:
+def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps) -> PlannedParameter:
+    def prescribed(spec: ParamSpec) -> Prescription:
+        return prescription_of(spec, rules.scheme, rules.updates, hps)
+
     return PlannedParameter(
         name=spec.name,
         role=str(spec.role),
@@ -187,7 +290,8 @@ def _planned(prepared: PreparedSpec, spec: ParamSpec, hps: PlainHps) -> PlannedP
         base_shape=spec.base_shape,
         fan_in=spec.fan_in,
         fan_out=spec.fan_out,
-        target=prepared.prescription(spec, hps),
-        base=prepared.prescription(spec.at_base(), hps),
-        update=prepared.optimizer.kind(spec),
+        target=prescribed(spec),
+        base=prescribed(spec.at_base()),
+        update=rules.updates.kind(spec),
+        frozen=spec.frozen,
     )

@@ -13,6 +13,7 @@ from sweeper.errors import BadInput
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.transfer.plan import TransferPlan
+from sweeper.transfer.planning import plan_for
 from sweeper.trial import Trial
 from tests.specs import spec_of
 from tests.training.tiny_trials import corpus, trial
@@ -197,3 +198,78 @@ def test_a_parameter_cannot_be_planned_twice() -> None:
     shell.add_module("_orig_mod", Plain(16, 2))
     with pytest.raises(BadInput, match=r"does not know .*_orig_mod\.tokens\.weight"):
         plain_plan().init_(shell)
+
+
+class Placed(nn.Module):
+    """Tokens, positions for a block, and a gain that the model starts in its own way."""
+
+    def __init__(self, width: int, block: int = 6) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(11, width), nn.Embedding(block, width)
+        self.gain = nn.Parameter(torch.full((width,), 0.125))
+        self.body, self.head = nn.Linear(width, width), nn.Linear(width, 11, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
+        return self.head(self.gain * torch.tanh(self.body(h)))  # type: ignore[no-any-return]
+
+
+def placed_plan() -> TransferPlan:
+    """Positions frozen, the gain and the readout kept; every multiplier of the scheme is there."""
+    return plan_for(
+        Placed,
+        {"width": 8},
+        {"width": 16},
+        "mup",
+        {"eta": 2.0**-7, "alpha_emb": 2.0, "alpha_output": 4.0},
+        inputs=torch.zeros(2, 6, dtype=torch.long),
+        keep_init=["gain", "head.*"],
+        frozen=["positions.*"],
+    )
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_frozen_and_kept_parameters_stay_as_the_model_has_them(required: bool) -> None:
+    planned, model = placed_plan(), Placed(16)
+    model.positions.weight.requires_grad_(required)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    planned.init_(model)
+    same = {n for n, value in model.named_parameters() if torch.equal(value, before[n])}
+    assert same == {"positions.weight", "gain", "head.weight"}
+    groups = planned.param_groups(model)
+    held = [id(p) for group in groups for p in group["params"]]
+    assert id(model.positions.weight) not in held and len(held) == 5
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    # Kept values, yet the plan's rate: the readout has absorbed alpha_output / m = 4 / 2.
+    assert rates[id(model.head.weight)] == pytest.approx(2.0**-7 * 2)
+    optimizer = torch.optim.AdamW(groups)
+    planned.check(optimizer)
+    planned.check(optimizer, model)
+    assert TransferPlan.from_json(planned.to_json()) == planned
+    optimizer.add_param_group({"params": [model.positions.weight], "lr": 1e-3})
+    with pytest.raises(BadInput, match=r"frozen in the plan, and in a group: positions\.weight"):
+        planned.check(optimizer, model)
+
+
+def test_named_parameters_may_have_another_shape() -> None:
+    """A longer context has more positions: drawn at their own shape, by the plan's std of 2."""
+    planned = plan_for(
+        Placed,
+        {"width": 8},
+        {"width": 16},
+        "mup",
+        {"alpha_emb": 2.0},
+        inputs=torch.zeros(2, 6, dtype=torch.long),
+    )
+    longer = Placed(16, block=512)
+    for use in (planned.init_, planned.param_groups):
+        with pytest.raises(BadInput, match=r'differs=\["positions\.weight"\]'):
+            use(longer)
+        with pytest.raises(BadInput, match=r"differs='\*\.wpe' is refused: no parameter"):
+            use(longer, differs=["*.wpe"])
+    longer.positions.weight.detach().zero_()
+    planned.init_(longer, differs=["pos*.weight"])
+    assert float(longer.positions.weight.detach().std()) == pytest.approx(2.0, rel=0.05)
+    assert torch.equal(longer.tokens.weight, planned.init_(Placed(16)).tokens.weight)  # type: ignore[arg-type, union-attr]
+    optimizer = torch.optim.AdamW(planned.param_groups(longer, differs=["positions.weight"]))
+    planned.check(optimizer, longer)

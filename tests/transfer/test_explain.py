@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from sweeper.commands.explain import explain
 from sweeper.commands.output import Output
 from sweeper.errors import BadInput
+from sweeper.report import console as show
+from sweeper.scaling.spec import ScaledOp
+from sweeper.training.reading import read_model
+from sweeper.transfer.explain import Explained, tied_readouts
+from tests.transfer.test_planning import Decoder, decoder_plan
 
 SMALL = ["model.width=32", "model.depth=1", "train.seq_len=8"]
 
@@ -63,7 +70,7 @@ def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None
     numbers = {"init_std", "multiplier", "lr", "eps", "weight_decay"}
     assert isinstance(base, dict) and base.keys() == numbers
     facts = {"name", "role", "init", "shape", "base_shape", "fan_in", "fan_out"}
-    facts |= {"update", "why"}
+    facts |= {"update", "frozen", "why"}
     assert row.keys() == facts | numbers | {"a", "b", "c"}
     assert (row["role"], row["fan_in"], row["shape"]) == ("hidden", 176, [64, 176])
     assert row["lr"] == pytest.approx(base["lr"] / 2 / 2**0.5)
@@ -116,3 +123,35 @@ def test_a_model_of_the_user_s_own(
     }
     with pytest.raises(BadInput, match="head_size"):
         told([*own, "model.head_size=8"], capsys)
+
+
+def test_kept_frozen_and_given_roles_are_shown() -> None:
+    """The same rows as without them, but where the values start."""
+    plan = decoder_plan(keep_init=["scale"], frozen=["h.0.norm.weight"])
+    why = "role given, traced as embedding: looked up"
+    rows = [Explained(parameter=p, a=0, b=0, c=0, why=why) for p in plan.parameters]
+    paper = Console(record=True, width=160, file=StringIO())
+    show.explanation(paper, plan, rows)
+    show.plan(paper, plan)
+    lines = paper.export_text().splitlines()
+    assert sum(line.split()[:1] == ["scale"] and "kept" in line for line in lines) == 2
+    first, second = (f"h.{layer}.norm.weight" for layer in (0, 1))
+    assert sum(line.split()[:1] == [first] and "frozen" in line for line in lines) == 2
+    assert sum(line.split()[:1] == [second] and "ones" in line for line in lines) == 2
+    assert any("role given, traced as embedding" in line for line in lines)
+
+
+def test_tied_readouts_are_told() -> None:
+    def build(width: int, depth: int) -> Decoder:
+        model = Decoder(width, depth)
+        model.lm_head.weight = model.wte.weight
+        return model
+
+    specs = read_model(build, (32, 2), (128, 2), inputs=torch.zeros(2, 6).long()).specs
+    geometry = {"fan_in": 128, "base_fan_in": 32, "own": 0.5}
+    op = ScaledOp(name="lm_head", kind="tied_readout", geometry=geometry)
+    attention = ScaledOp(name="core", kind="attention", geometry={})
+    assert tied_readouts(specs, [attention, op], {"lm_head": {"output": 0.5}}) == [
+        "tied readout lm_head: its weight is wte.weight; it sums over 128 entries, 32 at the base; "
+        "its logits are multiplied by 0.5, beside the model's own factor, 0.5 of the base's"
+    ]

@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.errors import BadInput
 from sweeper.transfer.plan import TransferPlan
-from tests.transfer.helpers import CHANGED, plain_plan, plan
+from tests.transfer.helpers import CHANGED, plan
 
 
 def saved(folder: Path, record: Any) -> Path:
@@ -108,4 +108,3 @@ def test_needs_of_umup() -> None:
 def test_needs_of_others() -> None:
     (only,) = plan("standard").needs
     assert only.startswith("weight decay")
-    assert any(need.startswith("operations: this model has none") for need in plain_plan().needs)

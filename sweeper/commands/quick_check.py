@@ -1,0 +1,159 @@
+"""The coordinate check that comes with a plan: small widths, one sentence."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from sweeper.commands.coordinates import (
+    check_batch,
+    check_record,
+    check_trials,
+    measured,
+    run_check,
+)
+from sweeper.commands.output import Output
+from sweeper.errors import SweeperError
+from sweeper.files import RECORD_ERRORS, private_folder, try_json, write_json
+from sweeper.settings import Experiment, check_model_size
+from sweeper.transfer.coordinates import CoordinateCheck, ModuleCheck, Slope
+from sweeper.transfer.ladder import Size
+from sweeper.trial import Log2Hps
+
+SIZES = 3
+"""So many of the ladder's widths are checked, the smallest."""
+MAX_SECONDS = 300.0
+"""What would take longer is left to `sweeper check`."""
+LAUNCHERS = ("inline", "local")
+"""Launchers that start jobs at once; others may let them wait in a queue."""
+RECORD = "transfer.json"
+"""What a plan's check found, beside `check.json` of `sweeper check`."""
+
+
+def quick_check(
+    experiment: Experiment, log2_hps: Log2Hps, words: Sequence[str], output: Output
+) -> CoordinateCheck | None:
+    """Check small widths, or read what an earlier check of the same found; say it in a sentence.
+
+    None, and a note, where it cannot be run or would take minutes. `words` are the command's
+    overrides, for the command that shows all.
+    """
+    settings = experiment.settings
+    kept = [word for word in words if not word.startswith("transfer.check=")]
+    if settings.check.eta is not None:
+        log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
+    elif settings.transfer.eta is not None:
+        kept.append(f"check.eta={settings.transfer.eta:g}")
+    command = shlex.join(["sweeper", "check", f"--study={settings.name}", *kept])
+    found = _known(experiment, log2_hps)
+    if found is None:
+        try:
+            found = _run(experiment, log2_hps, output)
+        except SweeperError as error:
+            output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
+            return None
+    output.say(f"{sentence(found)} All modules: {command}")
+    return found
+
+
+def _known(experiment: Experiment, log2_hps: Log2Hps) -> CoordinateCheck | None:
+    """The check over the width that an earlier command made of this configuration, if any."""
+    wanted = check_record(experiment, log2_hps, ())
+    for name in ("check.json", RECORD):
+        record = try_json(experiment.settings.folder / "check" / name)
+        if any(record.get(key) != value for key, value in wanted.items() if key != "axes"):
+            continue
+        try:
+            axes = [CoordinateCheck.from_json(axis) for axis in record["axes"]]
+        except RECORD_ERRORS:
+            continue
+        if over_width := [one for one in axes if one.axis == "width"]:
+            return over_width[0]
+    return None
+
+
+def _run(experiment: Experiment, log2_hps: Log2Hps, output: Output) -> CoordinateCheck:
+    """Train the runs; SweeperError where they cannot be trained or would take too long."""
+    settings = experiment.settings
+    if (launcher := settings.plugin_spec("launcher").name) not in LAUNCHERS:
+        raise SweeperError(f"jobs of launcher={launcher} may have to wait")
+    check_batch(experiment)
+    sizes = _sizes(experiment)
+    folder = settings.folder / "check"
+    private_folder(folder)
+    _check_time(experiment, log2_hps, sizes, output)
+    (found,) = run_check(experiment, log2_hps, {"width": sizes}, folder, output)
+    write_json(folder / RECORD, check_record(experiment, log2_hps, [found]))
+    return found
+
+
+def _sizes(experiment: Experiment) -> list[Size]:
+    """The smallest widths of the ladder, or the base's and its double, at the base's depth."""
+    settings = experiment.settings
+    base = settings.base
+    ladder = settings.transfer.ladders(settings.ladder_base).get("width", ())
+    widths = [size.width for size in ladder] or [base.width, 2 * base.width]
+    sizes = [Size(width=width, depth=base.depth) for width in widths[:SIZES]]
+    for size in sizes:
+        check_model_size(settings, size)
+    return sizes
+
+
+def _check_time(
+    experiment: Experiment, log2_hps: Log2Hps, sizes: Sequence[Size], output: Output
+) -> None:
+    """Time one run of the largest size; SweeperError if as many would take `MAX_SECONDS`."""
+    trials = check_trials(experiment, log2_hps, sizes)
+    start = time.perf_counter()
+    measured(experiment, experiment.settings.folder / "check", trials[sizes[-1]][:1], output)
+    seconds = (time.perf_counter() - start) * sum(map(len, trials.values()))
+    if seconds > MAX_SECONDS:
+        raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
+
+
+def sentence(check: CoordinateCheck) -> str:
+    """The answer, and the module that it rests on."""
+    sizes = ", ".join(map(str, check.sizes))
+    start = f"Coordinate check over {check.axis} {sizes}: "
+    if check.answer == "pass":
+        return f"{start}pass."
+    module, slope = _culprit(check)
+    if check.answer == "cannot say":
+        return f"{start}cannot say yet for {module.name} ({slope.reason}); raise check.seeds."
+    return f"{start}fail at {module.name}: {_words(slope, check.axis)}."
+
+
+def _culprit(check: CoordinateCheck) -> tuple[ModuleCheck, Slope]:
+    """The module where a failure begins, else the worst one, and the slope that shows it."""
+    at_fault = [module for module in check.modules if module.answer == check.answer]
+    for module in at_fault:
+        direct = [s for s in module.slopes if s.quantity == "direct" and s.answer == "fail"]
+        if module.name in check.origins and direct:
+            return module, direct[0]
+    worst = max(at_fault, key=lambda module: module.worst.deviation)
+    return worst, worst.worst
+
+
+def _words(slope: Slope, axis: str) -> str:
+    """What is wrong: its output at initialization grows as width^0.50."""
+    what = {
+        "output": "its output at initialization",
+        "change": f"the change of its output by step {slope.step}",
+        "direct": "the change that its own parameters make",
+    }[slope.quantity]
+    if slope.reason not in ("grows", "vanishes"):
+        return f"{what} is {slope.reason}"
+    wanted = f", theory's is {axis}^{slope.expected:g}" if slope.expected else ""
+    return f"{what} {slope.reason} as {axis}^{slope.slope.value:.2f}{wanted}"
+
+
+def summary(check: CoordinateCheck | None) -> dict[str, object] | None:
+    """For the command's document: the answer, and where it begins."""
+    if check is None:
+        return None
+    record = asdict(check)
+    return {key: record[key] for key in ("axis", "sizes", "answer", "origins")} | {
+        "sentence": sentence(check)
+    }

@@ -1,0 +1,237 @@
+"""Does a torch optimizer train by a plan? Its groups as they are now, beside the plan's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose, isfinite
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from sweeper.errors import BadInput
+from sweeper.scaling.prescription import AbsorbedParam
+from sweeper.scaling.spec import Update
+from sweeper.training.apply import grouped_settings, match_parameters
+
+RATE_TOLERANCE = 1e-3
+"""Relative: schedules that multiply at every step lose some digits."""
+EXACT_TOLERANCE = 1e-5
+"""Relative: what nobody changes was stored as a float32 at worst."""
+MAX_GROUPS = 4
+"""Groups that a message shows."""
+COUPLED = (
+    torch.optim.Adam,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.ASGD,
+)
+"""Optimizers that add their decay to the gradient, unless their group says otherwise."""
+SIGN_LIKE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
+RATE_ADVICE = (
+    "Write the schedule as a factor that all groups share: "
+    '`for group in optimizer.param_groups: group["lr"] = lr_factor * group["initial_lr"]`, '
+    "lr_factor being 1 at the peak, or take torch's LambdaLR with that factor"
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Settings that one of the optimizer's groups should have; `label` names them for people."""
+
+    label: str
+    planned: AbsorbedParam
+    group: Mapping[str, Any]
+
+
+def check(
+    settings: Sequence[AbsorbedParam],
+    updates: Collection[Update],
+    optimizer: Optimizer,
+    model: nn.Module | None,
+) -> None:
+    """BadInput with all that does not agree; see `TransferPlan.check`."""
+    problems: list[str] = []
+    groups = optimizer.param_groups
+    if model is None:
+        pairs = _pairs_by_name(settings, groups, problems)
+    else:
+        pairs = _pairs_by_parameter(settings, groups, model, problems)
+    problems += _kind_problems(updates, optimizer)
+    problems += _rate_problems(pairs)
+    problems += _eps_problems(pairs)
+    problems += _decay_problems(pairs, optimizer)
+    if problems:
+        raise BadInput(". ".join(["the optimizer does not train by the plan", *problems]))
+
+
+def _pairs_by_name(
+    settings: Sequence[AbsorbedParam], groups: Sequence[Mapping[str, Any]], problems: list[str]
+) -> list[Pair]:
+    """Groups beside the settings whose names they have."""
+    waiting: dict[frozenset[str], list[list[AbsorbedParam]]] = {}
+    for name, members in grouped_settings(settings):
+        waiting.setdefault(frozenset(name.split(", ")), []).append(members)
+    pairs, strange = [], []
+    for index, group in enumerate(groups):
+        name = str(group.get("name", ""))
+        found = waiting.get(frozenset(name.split(", ")), [])
+        if not found:
+            strange.append(name or f"number {index}, without a name")
+            continue
+        members = found.pop(0)
+        pairs.append(Pair(name, members[0], group))
+        if len(group["params"]) != len(members):
+            problems.append(
+                f"group {_short(name)} has {len(group['params'])} parameters, the plan "
+                f"{len(members)}"
+            )
+    if strange:
+        problems.append(
+            f"these groups are not those of plan.param_groups: {_listed(strange)}; call "
+            "plan.check(optimizer, model) to go by the parameters"
+        )
+    if lost := [one.name for rest in waiting.values() for members in rest for one in members]:
+        problems.append(f"these parameters are in no group of the plan's: {_listed(lost)}")
+    return pairs
+
+
+def _pairs_by_parameter(
+    settings: Sequence[AbsorbedParam],
+    groups: Sequence[Mapping[str, Any]],
+    model: nn.Module,
+    problems: list[str],
+) -> list[Pair]:
+    """Every parameter's settings beside the group that it is in."""
+    holders: dict[int, list[Mapping[str, Any]]] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            holders.setdefault(id(parameter), []).append(group)
+    pairs, lost, twice, frozen = [], [], [], []
+    for setting, parameter in match_parameters(settings, model, differs=("*",)):
+        found = holders.pop(id(parameter), [])
+        if setting.frozen:
+            frozen += [setting.name] * bool(found)
+            continue
+        lost += [setting.name] * (not found)
+        twice += [setting.name] * (len(found) > 1)
+        pairs += [Pair(setting.name, setting, group) for group in found]
+    kinds = {
+        "these parameters of the model are in no group": lost,
+        "these parameters are in groups more than once": twice,
+        "these parameters are frozen in the plan, and in a group": frozen,
+    }
+    problems += [f"{words}: {_listed(names)}" for words, names in kinds.items() if names]
+    if holders:
+        problems.append(
+            f"{len(holders)} parameters of its groups are not the model's: make the groups after "
+            "the model is moved, wrapped or sharded"
+        )
+    return pairs
+
+
+def _kind_problems(updates: Collection[Update], optimizer: Optimizer) -> list[str]:
+    """Rates for updates like a sign are not for raw gradients, nor the other way round."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SGD) and set(updates) - {Update.GRADIENT}:
+        return [
+            f"its rates are for updates of another kind than {name}'s, which go as the gradient: "
+            "make the plan with optimizer=sgd"
+        ]
+    if isinstance(optimizer, SIGN_LIKE) and Update.GRADIENT in updates:
+        return [
+            f"its rates are for SGD, and {name}'s updates do not follow the gradient's size: make "
+            "the plan with optimizer=adamw"
+        ]
+    return []
+
+
+def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
+    """Rates must be the plan's, times one factor."""
+    if not pairs:
+        return []
+    rates = [float(pair.group["lr"]) for pair in pairs]
+    factors = [rate / pair.planned.lr for rate, pair in zip(rates, pairs, strict=True)]
+    spread = max(factors) - min(factors)
+    if all(map(isfinite, factors)) and spread <= RATE_TOLERANCE * max(map(abs, factors)):
+        return []
+    shown: dict[float, str] = {}
+    for rate, pair in zip(rates, pairs, strict=True):
+        words = f"{_short(pair.label)} has {rate:.3g}, planned {pair.planned.lr:.3g}"
+        shown.setdefault(pair.planned.lr, words)
+    same = "one rate stands in all groups" if len(set(rates)) == 1 else "they differ"
+    what = "the groups' learning rates are not the plan's times one factor"
+    return [f"{what}; {same}: {_listed([*shown.values()])}. {RATE_ADVICE}"]
+
+
+def _eps_problems(pairs: Sequence[Pair]) -> list[str]:
+    """An optimizer that has eps must take the plan's from its groups."""
+    wrong: dict[float, str] = {}
+    for pair in pairs:
+        eps, planned = pair.group.get("eps"), pair.planned.eps
+        # That of some optimizers is a pair, or something else.
+        if isinstance(eps, float) and not isclose(eps, planned, rel_tol=EXACT_TOLERANCE):
+            words = f"{_short(pair.label)} has {eps:.3g}, planned {planned:.3g}"
+            wrong.setdefault(planned, words)
+    if not wrong:
+        return []
+    advice = "keep each group's own eps, as param_groups gives it, and set none on all"
+    return [f"eps is not the plan's: {_listed([*wrong.values()])}; {advice}"]
+
+
+def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
+    """The share of a weight that a step at the peak removes must be the plan's."""
+    if sent := next((pair for pair in pairs if _is_coupled(optimizer, pair.group)), None):
+        return [
+            f"{type(optimizer).__name__} adds the weight decay of {_short(sent.label)} to the "
+            "gradient (L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without "
+            "momentum, or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
+        ]
+    wrong: dict[float, str] = {}
+    common = _common_decay_factor(pairs)
+    for pair in pairs:
+        peak = float(pair.group.get("initial_lr", pair.planned.lr * common))
+        wanted = pair.planned.weight_decay / peak if peak else 0.0
+        found = float(pair.group.get("weight_decay", 0.0))
+        if not isclose(found, wanted, rel_tol=RATE_TOLERANCE):
+            words = f"{_short(pair.label)} has {found:.3g}, planned {wanted:.3g}"
+            wrong.setdefault(pair.planned.lr, words)
+    if not wrong:
+        return []
+    advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
+    return [f"weight_decay is not the plan's: {_listed([*wrong.values()])}; {advice}"]
+
+
+def _common_decay_factor(pairs: Sequence[Pair]) -> float:
+    """What the rates of groups without `initial_lr` were multiplied by, read off their decay."""
+    for pair in pairs:
+        decay = float(pair.group.get("weight_decay", 0.0))
+        if decay and pair.planned.weight_decay:
+            return pair.planned.weight_decay / (decay * pair.planned.lr)
+    return 1.0
+
+
+def _is_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether the group's decay goes through the optimizer's moments."""
+    if not group.get("weight_decay"):
+        return False
+    if "decoupled_weight_decay" in group:
+        return not group["decoupled_weight_decay"]
+    if isinstance(optimizer, torch.optim.SGD):
+        return bool(group.get("momentum"))
+    return isinstance(optimizer, COUPLED) and not isinstance(optimizer, torch.optim.AdamW)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 40 else f"{label[:37]}..."
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = f" and {len(items) - MAX_GROUPS} more" if len(items) > MAX_GROUPS else ""
+    return f"{'; '.join(items[:MAX_GROUPS])}{more}"

@@ -1,0 +1,183 @@
+"""The plan of anybody's model, from the function that builds it: no data, no study, no folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from sweeper.catalog import TARGET, conf_folder, plugin_name, plugins, with_names, with_targets
+from sweeper.errors import ConfigError, suggest
+from sweeper.plugin import build_plugin
+from sweeper.scaling.prescription import SETTING_FACTORS
+from sweeper.scaling.spec import Parameterization, ParamSpec, Role
+from sweeper.train_settings import SCHEDULE_HPS
+from sweeper.training.optimizer import Optimizer
+from sweeper.training.reading import read_model
+from sweeper.transfer.plan import Rules, TransferPlan, plan_of
+from sweeper.transfer.sizes import SizePair, Sizes
+from sweeper.trial import PlainHps, PluginSpec
+
+Named = str | Mapping[str, Any] | PluginSpec
+"""A plugin by its name, or with options: {"name": "mup", "depth": "completep"}."""
+
+
+def plan_for(
+    build: Callable[..., Any],
+    base: Sizes,
+    target: Sizes,
+    scheme: Named | Parameterization,
+    hps: Mapping[str, float],
+    *,
+    optimizer: Named | Optimizer = "adamw",
+    inputs: Any = None,
+    roles: Mapping[str, Role | str] | None = None,
+    keep_init: Iterable[str] = (),
+    frozen: Iterable[str] = (),
+) -> TransferPlan:
+    """What `build(**target)` is trained with, given hyperparameters tuned at `build(**base)`.
+
+    `base`, `target`, `inputs` and `roles` are those of `classify`; base and target may be equally
+    wide. `scheme` is a parameterization's name, such as "mup", a mapping with options, such as
+    {"name": "mup", "depth": "completep"}, or an object; `optimizer` likewise. `hps` are plain
+    values, not logarithms: those that are left out take the default of the scheme's space.
+    Parameters that match a pattern of `keep_init` keep the values that the model's own code gives
+    them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and those
+    that do not require a gradient, are left alone.
+
+    Nothing is trained or written, and nothing wider than the base is allocated. ConfigError and
+    BadInput name what is refused, and every parameter whose role cannot be read.
+    """
+    sizes = SizePair.of(base, target)
+    rules = _rules(scheme, optimizer)
+    plain = _hyperparameters(rules, hps)
+    small, large = sizes.size(base), sizes.size(target)
+
+    def example(asked: Sizes) -> Any:
+        return inputs(sizes.at(asked["width"], asked["depth"])) if callable(inputs) else inputs
+
+    reading = read_model(
+        lambda width, depth: build(**sizes.at(width, depth)),
+        (small.width, small.depth),
+        (large.width, large.depth),
+        inputs=example if callable(inputs) else inputs,
+        roles=roles,
+        keep_init=keep_init,
+        frozen=frozen,
+    )
+    _check_rules(rules, reading.specs)
+    return plan_of(
+        reading.specs,
+        reading.scaled_ops,
+        rules,
+        small,
+        large,
+        plain,
+        _source(sizes, rules),
+        plain=all(op.kind == "tied_readout" for op in reading.scaled_ops),
+        attentions=reading.attentions,
+        depth_known=sizes.depth is not None,
+        cautions=reading.cautions,
+    )
+
+
+def _source(sizes: SizePair, rules: Rules) -> dict[str, Any]:
+    """Where the plan comes from; the sizes under the user's names."""
+    return {
+        "made_by": "sweeper.plan_for",
+        "sizes": {"base": dict(sizes.base), "target": dict(sizes.target)},
+        "parameterization": asdict(rules.parameterization),
+    }
+
+
+def _rules(scheme: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:
+    """The scheme and the optimizer, built."""
+    scheme_object, scheme_spec = _plugin("scheme", "parameterization", scheme, Parameterization)
+    updates, optimizer_spec = _plugin("optimizer", "optimizer", optimizer, Optimizer)
+    return Rules(
+        parameterization=scheme_spec,
+        scheme=scheme_object,
+        optimizer=optimizer_spec,
+        updates=updates,
+    )
+
+
+def _plugin(key: str, group: str, given: Any, protocol: type) -> tuple[Any, PluginSpec]:
+    """The plugin itself, and as plans name it; ConfigError for what is none."""
+    if not isinstance(given, str | Mapping | PluginSpec):
+        return given, _described(key, group, given, protocol)
+    if isinstance(given, PluginSpec):
+        given = {"name": given.name, **given.arguments}
+    options = {"name": given} if isinstance(given, str) else dict(given)
+    name = options.pop("name", options.pop(TARGET, None))
+    if not isinstance(name, str):
+        names = ", ".join(plugins()[group])
+        raise ConfigError(key, given, f"a name ({names}), or a mapping with a name and options")
+    try:
+        config = with_targets(group, {TARGET: name, **options})
+        plugin = build_plugin(config)
+    except ConfigError as error:
+        if error.key == TARGET:
+            raise ConfigError(key, error.value, error.allowed) from error
+        raise error.below(key) from error
+    named = with_names(group, config)
+    return plugin, PluginSpec(name=named.pop(TARGET), arguments=named)
+
+
+def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSpec:
+    """An object by the name of its class; ConfigError for one that lacks what is asked of it."""
+    if isinstance(plugin, type):
+        raise ConfigError(key, plugin.__name__, f"an object: {plugin.__name__}(...)")
+    members = {*vars(protocol), *protocol.__annotations__}
+    lacking = sorted(m for m in members if not m.startswith("_") and not hasattr(plugin, m))
+    if lacking:
+        allowed = f"a name, a mapping with options, or an object; this has no {', '.join(lacking)}"
+        raise ConfigError(key, plugin, allowed)
+    kind = type(plugin)
+    arguments = asdict(plugin) if is_dataclass(plugin) else {}  # type: ignore[arg-type]
+    name = plugin_name(group, f"{kind.__module__}.{kind.__qualname__}")
+    return PluginSpec(name=name, arguments=arguments)
+
+
+def _hyperparameters(rules: Rules, given: Mapping[str, float]) -> PlainHps:
+    """All of the scheme's, in its order; ConfigError for unknown, missing and impossible ones."""
+    required = rules.scheme.hyperparameters
+    optional = (*SETTING_FACTORS, *SCHEDULE_HPS, *rules.updates.hyperparameters)
+    for name, value in given.items():
+        key = f"hps[{name!r}]"
+        if name not in (*required, *optional):
+            known = suggest(name, {*required, *optional})
+            raise ConfigError(key, value, f"no hyperparameter of the scheme; {known}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(key, value, "a number")
+        if not 0 < value < math.inf:
+            raise ConfigError(key, value, "a positive number; plain values, not logarithms")
+    known_defaults = _defaults(rules.parameterization.name)
+    for name in required:
+        if name not in given and name not in known_defaults:
+            raise ConfigError(f"hps[{name!r}]", None, "it needs a value: the scheme has no default")
+    extra = [name for name in given if name not in required]
+    values = {**known_defaults, **given}
+    return PlainHps({name: float(values[name]) for name in (*required, *extra)})
+
+
+def _defaults(scheme: str) -> dict[str, float]:
+    """The defaults of the space of a scheme's config, as plain values; none without a config."""
+    path = conf_folder() / "parameterization" / f"{scheme}.yaml"
+    if not path.is_file():
+        return {}
+    space = yaml.safe_load(path.read_text(encoding="utf-8"))["space"]
+    return {name: 2.0 ** axis["default"] for name, axis in space.items()}
+
+
+def _check_rules(rules: Rules, specs: Iterable[ParamSpec]) -> None:
+    """ConfigError for an optimizer that the scheme has no rule for."""
+    ones = PlainHps(dict.fromkeys(rules.scheme.hyperparameters, 1.0))
+    try:
+        for spec in specs:
+            rules.scheme.scale(spec, ones, rules.updates.kind(spec))
+    except ConfigError as error:
+        raise ConfigError("scheme", rules.parameterization.name, error.allowed) from error

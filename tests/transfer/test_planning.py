@@ -1,0 +1,265 @@
+"""Plans of anybody's model: the same numbers as a study's plan, and as microsoft/mup's."""
+
+from __future__ import annotations
+
+import warnings
+from math import sqrt
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sweeper
+from sweeper.errors import BadInput, ConfigError
+from sweeper.scaling.relative import MuP
+from sweeper.training.sgd import SGD
+from sweeper.transfer.ladder import Size
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from tests.transfer.helpers import Plain, plain_plan
+
+TOKENS = torch.zeros(2, 6, dtype=torch.long)
+HPS = {"eta": 2.0**-7}
+
+
+class Decoder(nn.Module):
+    """Attention with heads of 8, an FFN, learned positions; sizes are named as nanoGPT's are."""
+
+    def __init__(self, n_embd: int, n_layer: int = 2, block: int = 12) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(17, n_embd), nn.Embedding(block, n_embd)
+        self.h = nn.ModuleList(Block(n_embd) for _ in range(n_layer))
+        self.scale = nn.Parameter(torch.full((n_embd,), 0.125))
+        self.lm_head = nn.Linear(n_embd, 17, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(x * self.scale)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape = (*x.shape[:2], -1, 8)
+        q, k, v = (t.view(shape).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(h.transpose(1, 2).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def decoder_plan(
+    scheme: Any = "mup", hps: dict[str, float] | None = None, depth: int = 2, **more: Any
+) -> TransferPlan:
+    """From width 32 and depth 2 to width 128."""
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": depth}
+    return sweeper.plan_for(Decoder, base, target, scheme, hps or HPS, inputs=TOKENS, **more)
+
+
+def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
+    return {parameter.name: parameter for parameter in plan.parameters}
+
+
+def test_it_is_the_plan_that_a_study_makes() -> None:
+    """`plain_plan` comes from a trial's specification, as `sweeper transfer`'s does."""
+    hps = {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 2.0, "alpha_output": 4.0}
+    made = sweeper.plan_for(
+        Plain,
+        {"width": 8, "depth": 2},
+        {"width": 16, "depth": 2},
+        "mup",
+        hps,
+        optimizer={"name": "adamw", "weight_decay": 0.01},
+        inputs=(TOKENS, TOKENS),
+    )
+    study = plain_plan()
+    assert made.parameters == study.parameters and made.hps == study.hps
+    assert (made.base, made.target) == (study.base, study.target)
+    assert made.parameterization == "mup" and made.optimizer is not None
+    assert made.optimizer.name == "adamw" and made.optimizer.arguments == {"weight_decay": 0.01}
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_rates_and_multipliers_are_those_of_microsoft_mup(depth: int) -> None:
+    """Adam: the rates of the groups that MuAdam makes. Depth has no rule there."""
+    import mup
+
+    def model(width: int) -> Decoder:
+        made = Decoder(width, depth)
+        made.lm_head = mup.MuReadout(width, 17, bias=False)
+        return made
+
+    wide = model(128)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mup.set_base_shapes(wide, model(32), delta=model(64))
+        groups = mup.MuAdam(wide.parameters(), lr=HPS["eta"]).param_groups
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    expected = {name: rates[id(p)] for name, p in wide.named_parameters()}
+    plan = decoder_plan({"name": "mup", "depth": "none"}, depth=depth)
+    assert {p.name: p.target.lr for p in plan.parameters} == pytest.approx(expected)
+    head = by_name(plan)["lm_head.weight"].target
+    assert head.multiplier == pytest.approx(1 / wide.lm_head.width_mult())  # type: ignore[operator]
+
+
+def test_sizes_have_any_name() -> None:
+    plan = decoder_plan(depth=8)
+    assert plan.base == Size(width=32, depth=2) and plan.target == Size(width=128, depth=8)
+    assert plan.source["sizes"] == {
+        "base": {"n_embd": 32, "n_layer": 2},
+        "target": {"n_embd": 128, "n_layer": 8},
+    }
+    assert "h.7.down.weight" in by_name(plan)
+    assert TransferPlan.from_json(plan.to_json()).source["sizes"] == plan.source["sizes"]
+
+
+def test_a_target_as_wide_as_the_base() -> None:
+    """Of twice the depth: depth-muP's rates, 2^-1/2 on branches, and nothing else."""
+    sizes = {"n_embd": 32, "n_layer": 2}
+    plan = sweeper.plan_for(Decoder, sizes, {**sizes, "n_layer": 4}, "mup", HPS, inputs=TOKENS)
+    found = by_name(plan)
+    assert found["h.3.up.weight"].target.lr == pytest.approx(HPS["eta"] / sqrt(2))
+    assert found["wte.weight"].target.lr == pytest.approx(HPS["eta"])
+    assert found["h.3.up.weight"].role == "hidden"
+
+
+def test_a_model_without_a_depth_among_its_sizes() -> None:
+    plan = sweeper.plan_for(Decoder, {"n_embd": 32}, {"n_embd": 64}, "umup", {}, inputs=TOKENS)
+    assert plan.target == Size(width=64, depth=1)
+    assert any(need.startswith("depth: no size of the model") for need in plan.needs)
+    assert not any("depth: no size" in need for need in decoder_plan("umup", {"eta": 1.0}).needs)
+
+
+def test_inputs_may_depend_on_the_sizes_by_the_user_s_names() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def inputs(sizes: dict[str, Any]) -> torch.Tensor:
+        asked.append(sizes)
+        return TOKENS
+
+    base = {"n_embd": 32, "n_layer": 2}
+    sweeper.plan_for(Decoder, base, {"n_embd": 96, "n_layer": 2}, "mup", HPS, inputs=inputs)
+    assert all(sizes.keys() == {"n_embd", "n_layer"} for sizes in asked)
+    assert {sizes["n_embd"] for sizes in asked} == {32, 64, 96}
+
+
+class TestHyperparameters:
+    def test_missing_ones_take_the_space_s_defaults(self) -> None:
+        """conf/parameterization/mup.yaml: eta 2^-8, all others 2^0."""
+        plan = decoder_plan(hps={"alpha_output": 2.0})
+        assert plan.hps["eta"] == 2.0**-8 and plan.hps["alpha_output"] == 2.0
+        assert next(iter(plan.hps)) == "eta" and plan.hps["sigma_init"] == 1.0
+
+    def test_factors_of_the_optimizer_are_known_too(self) -> None:
+        plan = decoder_plan(hps={"weight_decay": 2.0, "eps": 4.0})
+        target = by_name(plan)["wte.weight"].target
+        assert target.weight_decay == pytest.approx(2 * 2.0**-13)
+        assert target.eps == pytest.approx(4e-8 / 4)  # gradients shrink as 1/m, m = 4
+
+    @pytest.mark.parametrize(
+        ("hps", "said"),
+        [
+            ({"etaa": 1.0}, r"hps\['etaa'\]=1.0 is refused: no hyperparameter.*did you mean eta"),
+            ({"alpha_ffn_act": 1.0}, "no hyperparameter of the scheme"),
+            ({"eta": -8}, "a positive number; plain values, not logarithms"),
+            ({"eta": float("nan")}, "a positive number"),
+            ({"eta": "1"}, "a number"),
+            ({"eta": True}, "a number"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, hps: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            decoder_plan(hps=hps)
+
+
+class TestRules:
+    def test_options_and_objects_are_the_same(self) -> None:
+        options = decoder_plan({"name": "mup", "depth": "completep"}, depth=4)
+        made = decoder_plan(MuP(depth="completep"), depth=4)
+        assert options.parameters == made.parameters
+        assert options.parameterization == made.parameterization == "mup"
+        assert options.source["parameterization"]["arguments"] == {"depth": "completep"}
+
+    def test_an_optimizer_s_object(self) -> None:
+        """Hidden weights under SGD have mup's rate of 1, the readout's multiplier its 1/m."""
+        plan = decoder_plan(optimizer=SGD(momentum=0.5))
+        assert plan.optimizer is not None and plan.optimizer.name == "sgd"
+        assert by_name(plan)["h.0.qkv.weight"].update == "gradient"
+
+    @pytest.mark.parametrize(
+        ("scheme", "optimizer", "said"),
+        [
+            ("mpu", "adamw", "scheme='mpu' is refused: .*did you mean .*mup"),
+            ({"depth": "none"}, "adamw", "scheme=.* a name .*umup.*mapping with a name"),
+            ({"name": "mup", "dept": 1}, "adamw", "scheme.dept=1 is refused.*depth"),
+            (MuP, "adamw", r"scheme='MuP' is refused: an object: MuP\(\.\.\.\)"),
+            (3, "adamw", "this has no hyperparameters, scale"),
+            ("mup", "adam", "optimizer='adam' is refused: .*did you mean adamw"),
+            ("umup", "sgd", "scheme='umup' is refused: its learning rates are Adam's"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, scheme: Any, optimizer: Any, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            decoder_plan(scheme, {}, optimizer=optimizer)
+
+    def test_a_scheme_of_ones_own_needs_all_its_hyperparameters(self) -> None:
+        class Own(MuP):
+            pass
+
+        with pytest.raises(ConfigError, match=r"hps\['eta_emb'\]=None .*the scheme has no default"):
+            decoder_plan(Own(), {"eta": 1.0})
+
+
+class TestOverrides:
+    def test_kept_and_frozen(self) -> None:
+        plan = decoder_plan(keep_init=["scale"], frozen=["h.*.norm.*", "wpe.*"])
+        found = by_name(plan)
+        assert found["scale"].init == "kept" and not found["scale"].frozen
+        assert {name for name, one in found.items() if one.frozen} == {
+            *(f"h.{i}.norm.{kind}" for i in range(2) for kind in ("weight", "bias")),
+            "wpe.weight",
+        }
+        assert TransferPlan.from_json(plan.to_json()).parameters == plan.parameters
+
+    def test_what_the_model_does_not_train_is_frozen(self) -> None:
+        def build(n_embd: int, n_layer: int) -> Decoder:
+            model = Decoder(n_embd, n_layer)
+            model.wpe.weight.requires_grad_(False)
+            return model
+
+        sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
+        plan = sweeper.plan_for(build, *sizes, "mup", HPS, inputs=TOKENS)
+        assert [one.name for one in plan.parameters if one.frozen] == ["wpe.weight"]
+
+    def test_roles(self) -> None:
+        plan = decoder_plan(roles={"wpe.weight": "fixed"})
+        assert by_name(plan)["wpe.weight"].role == "fixed"
+
+    @pytest.mark.parametrize("key", ["keep_init", "frozen"])
+    def test_a_pattern_that_matches_nothing(self, key: str) -> None:
+        with pytest.raises(ConfigError, match=rf"{key}='wpee.weight' .*did you mean wpe.weight"):
+            decoder_plan(**{key: ["wpee.weight"]})
+        with pytest.raises(ConfigError, match="a list of patterns"):
+            decoder_plan(**{key: "wpe.weight"})
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "said"),
+    [
+        ({"n_embd": 32}, {"n_embd": 64, "n_layer": 2}, "must name the same sizes"),
+        ({"n_layer": 2}, {"n_layer": 3}, "sizes with a width"),
+        ({"n_embd": "32"}, {"n_embd": "64"}, "sizes with a width"),
+        ({"n_embd": 0}, {"n_embd": 64}, r"base\['n_embd'\]=0 is refused"),
+        ({"width": 32, "block": 8}, {"width": 32, "block": 16}, "equally wide .width=32., yet"),
+    ],
+)
+def test_sizes_that_cannot_be(base: dict[str, Any], target: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        sweeper.plan_for(Decoder, base, target, "mup", HPS, inputs=TOKENS)
