@@ -77,15 +77,27 @@ class Relative(Scheme):
         """The base's scales times powers of the growth in width and in depth."""
         base, e, m = self.base_scale(spec, hps), self.exponents(spec, update), spec.width_ratio
         depth_lr, depth_gradient = self.depth_factors(spec, update)
-        lr = base.lr * m**-e.c * depth_lr
+        uneven = _uneven_growth(spec) ** (e.g - e.a)
+        lr = base.lr * m**-e.c * depth_lr * (uneven if update is Update.GRADIENT else 1.0)
         return replace(
             base,
             init_std=base.init_std * m**-e.b,
             multiplier=base.multiplier * m**-e.a,
             lr=lr,
-            eps=m**-e.g * depth_gradient if self.epsilon == "scaled" else 1.0,
+            eps=m**-e.g * depth_gradient / uneven if self.epsilon == "scaled" else 1.0,
             weight_decay=decay_factor(self.decay, hps["eta"], lr, m**-e.c),
         )
+
+
+def _uneven_growth(spec: ParamSpec) -> float:
+    """Growth of a hidden matrix's output over that of its input: 1 where they grow alike.
+
+    Its gradient has the factor of its output's gradient, which falls with the output's width. The
+    exponents speak of one width for both. It is what microsoft/mup's MuSGD multiplies by.
+    """
+    if spec.role is not Role.HIDDEN:
+        return 1.0
+    return (spec.fan_out / spec.base_fan_out) / spec.width_ratio
 
 
 @dataclass(frozen=True, kw_only=True)

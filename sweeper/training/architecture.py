@@ -31,13 +31,16 @@ class Architecture:
     """A model at its size: what its parameters and operations are, and what can be scaled in it.
 
     `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
-    plain model that got such buffers. `cautions` are sentences for the user about the whole model.
+    plain model that got such buffers. `unseen_ties` are readouts tied to an embedding whose logits
+    no call computes that could be scaled. `cautions` are sentences for the user about the whole
+    model.
     """
 
     specs: tuple[ParamSpec, ...]
     scaled_ops: tuple[ScaledOp, ...]
     sites: tuple[OpSite, ...]
     scale_buffers: frozenset[str]
+    unseen_ties: tuple[ScaledOp, ...] = ()
     cautions: tuple[str, ...] = ()
 
 
@@ -153,6 +156,11 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
             scaled_ops=tuple(scaled_ops(model)),
             sites=tuple(sites),
             scale_buffers=frozenset(name for name, _ in model.named_buffers()),
+            unseen_ties=tuple(
+                ScaledOp(name=name, kind="tied_readout", geometry=geometry)
+                for name, geometry in tied.items()
+                if name not in {site.parameter for site in sites}
+            ),
             cautions=tuple(compared.cautions),
         )
 

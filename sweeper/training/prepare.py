@@ -157,7 +157,7 @@ class PreparedSpec:
             if op.kind == "residual" and not self._has(f"{op.name}.skip"):
                 # A pre-norm branch does not see the stream's scale: what the stream would be
                 # multiplied by here, and at all branches before, this branch is divided by.
-                skipped *= values["skip"]
+                skipped *= values.get("skip", 1.0)
                 values = {"branch": values["branch"] / skipped}
             factors |= {f"{op.name}.{buffer}": value for buffer, value in values.items()}
         return factors
@@ -254,7 +254,22 @@ def prepare(spec: TrialSpec) -> PreparedSpec:
     optimizer: Optimizer = build_named("optimizer", spec.optimizer)
     prepared = PreparedSpec(spec, scheme, optimizer, architecture(spec, scheme.unit_scaled))
     _check_update(scheme, optimizer, prepared.trained_specs)
+    _check_ties(prepared)
     return prepared
+
+
+def _check_ties(prepared: PreparedSpec) -> None:
+    """ConfigError for a factor on the logits of a tied head that nothing in the model can take."""
+    ones = prepared.complete(PlainHps({}))
+    for op in prepared.architecture.unseen_ties:
+        factor = prepared.scheme.scale_op(op, ones)["output"]
+        if not isclose(factor, 1.0):
+            name = prepared.spec.model.name
+            allowed = (
+                f"a model whose logits can be multiplied by {factor:.4g}, as the scheme asks of a "
+                f"head tied to {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
+            )
+            raise ConfigError("model._target_", name, allowed)
 
 
 def _check_update(

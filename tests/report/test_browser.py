@@ -59,8 +59,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     search = samples.search()
-    search["lines"][0] |= {"stopped": [-1.0]}
-    search["lines"][0]["points"][0] = [-1.0, float("inf")]
+    search["lines"][0] |= {"stopped_log2": [-1.0]}
+    search["lines"][0]["points_log2"][0] = [-1.0, float("inf")]
     folder = samples.study(
         tmp_path_factory.mktemp("runs") / "demo",
         search,

@@ -77,6 +77,43 @@ def test_learning_rates_equal_the_oracle_s(shape: tuple[int, int, int], update: 
             assert 0.1 * scale.weight_decay == pytest.approx(share, rel=1e-12), name
 
 
+class Uneven(nn.Module):
+    """Hidden matrices whose two sides grow by unequal factors."""
+
+    def __init__(self, width: int, more: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, width)
+        self.up = nn.Linear(width, width + more)
+        self.down = nn.Linear(width + more, width)
+        self.readout = MuReadout(width, 10)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.readout(self.down(self.up(self.embedding(tokens))))  # type: ignore[no-any-return]
+
+
+@given(st.integers(4, 24), st.integers(2, 9), st.integers(1, 40), st.sampled_from([*OPTIMIZERS]))
+@settings(max_examples=40, deadline=None)
+def test_rates_of_matrices_that_grow_unevenly_equal_the_oracles(
+    base: int, m: int, more: int, update: Update
+) -> None:
+    model = Uneven(m * base, more)
+    set_base_shapes(model, Uneven(base, more), delta=Uneven(2 * base, more))
+    names = {id(p): name for name, p in model.named_parameters()}
+
+    def build(width: int, depth: int) -> nn.Module:
+        plain: Any = Uneven(width, more)
+        plain.readout = nn.Linear(width, 10)
+        return plain  # type: ignore[no-any-return]
+
+    sizes = {"base": (base, 1), "target": (m * base, 1)}
+    mine = {s.name: s for s in specs_between(build, **sizes, inputs=torch.zeros(2, 3).long())}
+    for group in OPTIMIZERS[update](model.parameters(), lr=1.0).param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            ours = MuP().scale(mine[name], DEFAULTS, update).lr
+            assert ours == pytest.approx(group["lr"], rel=1e-12), name
+
+
 @pytest.mark.parametrize(
     ("update", "rows"),
     [

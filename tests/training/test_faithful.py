@@ -39,7 +39,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
     """Tokens, and arrays for the models that take them."""
     folder = tmp_path_factory.mktemp("data")
     digits = Digits().prepare(folder)
-    return {"llama": corpus(folder), "vit": digits, "mlp": digits}
+    return {"llama": corpus(folder), "hf": corpus(folder), "vit": digits, "mlp": digits}
 
 
 def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial]:

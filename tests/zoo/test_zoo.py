@@ -162,11 +162,6 @@ def mup_rates(name: str, optimizer: Any) -> dict[str, float]:
     return {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
 
 
-def evenly(spec: ParamSpec) -> bool:
-    """Whether fan-in and fan-out grow alike, as MuP's rate of hidden weights under SGD has it."""
-    return spec.fan_in * spec.base_fan_out == spec.fan_out * spec.base_fan_in
-
-
 def compared(what: str, found: dict[str, Any], expected: dict[str, Any]) -> tuple[str, list[str]]:
     """How many agree of how many, and the differences in words."""
     left_out = [pattern for pattern, reason in KNOWN.items() if reason.startswith(what)]
@@ -192,12 +187,7 @@ def test_roles_and_rates(name: str) -> None:
     results = [compared("roles", {n: str(s.role) for n, s in specs.items()}, roles)]
     ones = dict.fromkeys(MuP.hyperparameters, 1.0)
     for what, update, optimizer in (("Adam", Update.SIGN, MuAdam), ("SGD", Update.GRADIENT, MuSGD)):
-        told = {
-            n: s
-            for n, s in specs.items()
-            if update is Update.SIGN or evenly(s) or s.role != "hidden"
-        }
-        rates = {n: MuP().scale(s, ones, update).lr for n, s in told.items()}
+        rates = {n: MuP().scale(s, ones, update).lr for n, s in specs.items()}
         results.append(compared(what, rates, mup_rates(name, optimizer)))
     cells, wrong = [cell for cell, _ in results], [line for _, lines in results for line in lines]
     ROWS.append((name, str(len(specs)), cells[0], cells[1], cells[2]))
