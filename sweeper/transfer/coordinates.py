@@ -179,15 +179,16 @@ def check_coordinates(
     - An output with as many entries at any width (logits) may begin as small as it likes, so
       there only growth of the output and of its change is a fault.
     - `intended` are exponents by which changes of a role's modules shrink on purpose; what runs
-      before any hidden weight shrinks with its embeddings. What comes after gets less and less
-      from them, so with any intended exponent only growth is a fault of whole changes.
+      before any other weight, a norm's gain among them, shrinks with its embeddings. What comes
+      after gets less and less from them, so with any intended exponent only growth is a fault of
+      whole changes.
 
     Over the depth only the modules outside of layers are judged: a layer's contribution must
     fall as there are more of them, and only their sum is of order 1.
     """
     sizes = sorted(runs)
     first_run = runs[sizes[0]][0]
-    early = _before_hidden(first_run)
+    early = _of_embeddings(first_run)
     wanted = intended if intended and axis == "width" else {}
     log_sizes = [math.log2(getattr(size, axis)) for size in sizes]
     modules = []
@@ -218,11 +219,11 @@ def check_coordinates(
     )
 
 
-def _before_hidden(run: Sequence[ModuleMeasurement]) -> set[str]:
-    """Modules that last return before any hidden weight has taken part."""
+def _of_embeddings(run: Sequence[ModuleMeasurement]) -> set[str]:
+    """Modules that last return before any trained weight but embeddings has taken part."""
     names: set[str] = set()
     for measured in run:
-        if measured.role is Role.HIDDEN:
+        if measured.role not in (Role.EMBEDDING, None):
             break
         names.add(measured.name)
     return names

@@ -77,3 +77,23 @@ class ScaledDecoder(Decoder):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Any:
         return self.cross_entropy(logits, targets)
+
+
+class TiedDecoder(PlainDecoder):
+    """Its head is the embedding's matrix."""
+
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+        self.head.weight = self.rows.weight
+
+
+class TransposedDecoder(TiedDecoder):
+    """Tied by a product that is no call of a linear layer."""
+
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+        del self.head
+        self.head = self.product
+
+    def product(self, x: Tensor) -> Tensor:
+        return x @ self.rows.weight.T

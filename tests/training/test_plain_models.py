@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from sweeper.errors import ConfigError
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.training.program import loss_of
@@ -64,6 +66,29 @@ def test_hyperparameters_without_an_effect_are_told() -> None:
     assert prepare(trials_of("PlainDecoder", "mup")[0].spec).dead_hyperparameters() == []
     dead = prepare(trials_of("PlainDecoder", "umup")[0].spec).dead_hyperparameters()
     assert dead == ["alpha_ffn_act", "alpha_residual", "alpha_residual_attn_ratio"]
+
+
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_a_tied_head_begins_near_the_uniform_guess(width: int, tmp_path: Path) -> None:
+    spec = trials_of("TiedDecoder", "mup", batch_size=16)[0].spec
+    hps = trials_of("TiedDecoder", "mup")[0].log2_hps
+    trial = Trial(spec=replace(spec, width=width), log2_hps=hps, seed=0)
+    run = PackRun(Pack(trials=(trial,), corpus=corpus(tmp_path)))
+    assert float(run.step()[0]) == pytest.approx(math.log(32), rel=0.1)
+
+
+def test_a_tied_head_is_divided_by_the_growth_in_width() -> None:
+    one, two = trials_of("TiedDecoder", "mup")
+    prepared = prepare(one.spec)
+    name = "head.scaled_tied_readout.output"
+    assert prepared.buffers(one.hps)[name] == 0.5, "1/m"
+    assert prepared.buffers(two.hps)[name] == 0.5 * 0.5 / 2, "alpha_output / (m alpha_emb)"
+
+
+def test_a_tied_head_that_no_factor_reaches_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tied to rows\.weight: compute them by F\.linear"):
+        prepare(trials_of("TransposedDecoder", "mup")[0].spec)
+    prepare(trials_of("TransposedDecoder", "standard")[0].spec)
 
 
 def test_what_a_plain_module_lacks_is_told() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -36,7 +37,12 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
 
 
 def measured(
-    tokens: TokenCorpus, scheme: str, sizes: list[Size], planted: str | None = None, **keys: Any
+    tokens: TokenCorpus,
+    scheme: str,
+    sizes: list[Size],
+    planted: str | None = None,
+    model: Mapping[str, Any] | None = None,
+    **keys: Any,
 ) -> Runs:
     """Runs of a decoder under `scheme`, or under the class `planted` in its place."""
     runs = {}
@@ -50,7 +56,7 @@ def measured(
             final_lr=1.0,
             precision="float32",
         )
-        made["model"] |= {"width": size.width, "depth": size.depth}
+        made["model"] |= {"width": size.width, "depth": size.depth, **(model or {})}
         made["base"] = {"width": 32, "depth": sizes[0].depth}
         if planted:
             made["parameterization"]["_target_"] = f"tests.transfer.wrong_schemes.{planted}"
@@ -66,10 +72,12 @@ def over_width(
     scheme: str,
     planted: str | None = None,
     widths: tuple[int, ...] = (32, 64, 128),
+    **model: Any,
 ) -> CoordinateCheck:
     sizes = [Size(width=width, depth=2) for width in widths]
     intended = {Role.EMBEDDING: -0.5} if scheme == "umup" else {}
-    return check_coordinates("width", measured(tokens, scheme, sizes, planted), RULE, intended)
+    runs = measured(tokens, scheme, sizes, planted, model=model)
+    return check_coordinates("width", runs, RULE, intended)
 
 
 def reasons(found: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
@@ -90,6 +98,14 @@ def test_the_right_rules_pass(tokens: TokenCorpus, scheme: str) -> None:
     head = next(module for module in found.modules if module.name == "head")
     assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)
     assert {slope.quantity for slope in head.slopes if slope.one_sided} == {"output", "change"}
+
+
+def test_a_gain_does_not_shrink_with_the_embedding_before_it(tokens: TokenCorpus) -> None:
+    """u-muP's embedding moves less the wider it is, its norms' gains as much at any width."""
+    found = over_width(tokens, "umup", norm_gain=True)
+    assert found.answer != "fail", reasons(found, "direct")
+    expected = {module.name: module.slopes[-1].expected for module in found.modules}
+    assert expected["embedding"] == -0.5 and expected["layers.0.attention_norm"] == 0.0
 
 
 def test_umup_s_embedding_would_fail_if_it_were_not_known_to_shrink(tokens: TokenCorpus) -> None:
