@@ -148,7 +148,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         )
 
     def look(model: nn.Module, run: Callable[[], object]) -> tuple[set[str], Architecture]:
-        _matching("branches", rules.branches, (name for name, _ in model.named_modules()))
+        _matching("branches", rules.branches, (n for n, _ in model.named_modules() if n))
         sites = observe(model, run, tied, rules.branches, base_branches)
         apply_scales(model, sites)
         return _frozen(model, rules.frozen), Architecture(

@@ -120,6 +120,8 @@ class Tracer:
                 with place.entered(), _eager():
                     args, kwargs = self._arguments(model, sizes, place)
                     return watcher(model, lambda m=model, a=args, k=kwargs: m(*a, **k))  # type: ignore[misc]
+            except BadInput:
+                raise
             except Exception as error:
                 failure = error
         raise BadInput(f"the forward pass does not run: {failure}") from failure
