@@ -228,5 +228,5 @@ def test_an_odd_model_is_one_message(
         *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
     )
     assert answer.code == code and "Traceback" not in answer.err, answer
-    first, _, rest = answer.err.rpartition("Error: ")
-    assert "Error" not in first and said in rest
+    errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1 and said in answer.err

@@ -126,9 +126,9 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
     sweep = TrialSweep(
         trials=trials, corpus=deadly(tmp_path, "hang", seed=1, at=3), folder=tmp_path
     )
-    results = sweep.run(Local(workers=2, retries=0, hang=8.0), pack=1)
+    results = sweep.run(Local(workers=2, retries=0, hang=20.0), pack=1)
     assert [results[t.key].status for t in trials] == ["complete", "failed"]
-    assert "no step for 8 s" in results[trials[1].key].error
+    assert "no step for 20 s" in results[trials[1].key].error
 
 
 def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
