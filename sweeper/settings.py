@@ -18,7 +18,7 @@ from sweeper.models.model_rules import RULE_KEYS
 from sweeper.plugin import build_plugin, call_checked, user_code
 from sweeper.report.log import Logger
 from sweeper.runner.runner import RunnerSettings
-from sweeper.scaling.spec import Parameterization
+from sweeper.scaling.spec import Parameterization, with_layer
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study import check_study_name
 from sweeper.train_settings import TrainSettings
@@ -33,7 +33,16 @@ from sweeper.transfer.ladder import (
     Size,
     label_size,
 )
-from sweeper.trial import Axis, Log2Hps, PluginSpec, Space, Trial, TrialSpec
+from sweeper.trial import (
+    Axis,
+    Log2Hps,
+    PluginSpec,
+    Space,
+    Trial,
+    TrialSpec,
+    defaults,
+    plain,
+)
 
 MAX_SIZE = Size(width=2**20, depth=2**12)
 """A larger size is a slip of the pen, and building its model would take forever."""
@@ -273,9 +282,9 @@ def _fitted_to_model(settings: Settings) -> Settings:
     prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
     dead = [name for name in prepared.dead_hyperparameters() if name in settings.space]
     pairs = getattr(settings.search, "pairs", None) or ()
-    named = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
+    asked = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
     for name in dead:
-        if name in named or name == settings.transfer.along:
+        if name in asked or name == settings.transfer.along:
             key = "transfer.along" if name == settings.transfer.along else "search"
             allowed = "it changes nothing in this model: a hyperparameter that does"
             raise ConfigError(key, name, allowed)
@@ -283,6 +292,9 @@ def _fitted_to_model(settings: Settings) -> Settings:
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
     space = {name: axis for name, axis in settings.space.items() if name not in dead}
+    lacking = prepared.not_applied(plain(defaults(space)))
+    if named := dict.fromkeys(with_layer(name, "*") for name in lacking):
+        notes.append(f"the model has no place for {', '.join(named)} of the scheme: not applied")
     notes += prepared.architecture.cautions
     return replace(settings, space=space, notes=tuple(notes))
 

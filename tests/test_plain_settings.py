@@ -25,11 +25,13 @@ def arguments(*words: str) -> Any:
 
 
 def test_hyperparameters_that_change_nothing_are_dropped_with_a_note() -> None:
-    umup = settings("parameterization=umup", "search=independent")
+    # At width 16 u-muP's backward multiplier of a head of 256 classes is the forward one.
+    umup = settings("parameterization=umup", "search=independent", "model.width=32")
     assert list(umup.space) == ["eta", "alpha_attn", "alpha_loss_softmax"]
-    dropped, *unseen = umup.notes
+    dropped, *unseen, lacking = umup.notes
     assert dropped.startswith("alpha_ffn_act, alpha_residual, alpha_residual_attn_ratio: changes")
     assert ["no residual" in note or "no gated" in note for note in unseen] == [True, True]
+    assert "no place for head.backward_multiplier of the scheme" in lacking
 
 
 def test_own_models_lose_nothing_and_are_told_nothing() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.catalog import TARGET, plugin_target, with_targets
-from sweeper.errors import ConfigError, key_prefix, suggest
+from sweeper.errors import ConfigError, key_prefix
 from sweeper.models.classifier import Comparison, Tracer, compare, scaled_ops
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
 from sweeper.plugin import arguments, build_plugin, call_checked, import_target
+from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 from sweeper.train_settings import TrainSettings
 from sweeper.trial import PluginSpec, TrialSpec
@@ -148,7 +148,8 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         )
 
     def look(model: nn.Module, run: Callable[[], object]) -> tuple[set[str], Architecture]:
-        _matching("branches", rules.branches, (n for n, _ in model.named_modules() if n))
+        modules = (name for name, _ in model.named_modules() if name)
+        matching("model.branches", rules.branches, modules, "module")
         sites = observe(model, run, tied, rules.branches, base_branches)
         apply_scales(model, sites)
         return _frozen(model, rules.frozen), Architecture(
@@ -165,10 +166,29 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         )
 
     frozen, seen = tracer.watch(sizes, look)
-    specs = [replace(s, frozen=s.name in frozen) for s in compared.specs]
-    kept = _kept(spec, unit, specs, rules.keep_init)
-    specs = tied_inits([replace(s, init="kept") if s.name in kept else s for s in specs])
-    return replace(seen, specs=tuple(specs))
+    kept = matching("model.keep_init", rules.keep_init, (s.name for s in compared.specs))
+    inits = tuple((s.name, s.init) for s in compared.specs)
+    kept |= _special(replace(spec, width=spec.base_width), unit, inits)
+    return replace(seen, specs=tuple(overridden(compared.specs, kept, frozen)))
+
+
+@lru_cache(maxsize=64)
+def _special(spec: TrialSpec, unit: bool, inits: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """Parameters whose own values mean something, of a model at its base width: once a ladder."""
+    build = partial(build_model, spec, unit, spec.width, spec.depth)
+    return frozenset(special_parameters(build, dict(inits)))
+
+
+def overridden(
+    specs: Iterable[ParamSpec], kept: Collection[str], frozen: Collection[str]
+) -> list[ParamSpec]:
+    """The specs with what the user and the model say: frozen parameters keep their values too."""
+
+    def one(spec: ParamSpec) -> ParamSpec:
+        still = spec.frozen or spec.name in frozen
+        return replace(spec, init="kept" if still or spec.name in kept else spec.init, frozen=still)
+
+    return _tied_inits([one(spec) for spec in specs])
 
 
 def _tied_geometries(compared: Comparison) -> dict[str, Mapping[str, Any]]:
@@ -198,37 +218,14 @@ def example_inputs(spec: TrialSpec) -> tuple[Tensor, ...]:
     return x, torch.empty(targets, dtype=torch.long, device="meta")
 
 
-def _matching(key: str, patterns: Sequence[str], names: Iterable[str]) -> set[str]:
-    """The names that any pattern matches; ConfigError for a pattern that matches none."""
-    names = list(names)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            allowed = f"no name matches; {suggest(pattern, names)}"
-            raise ConfigError(f"model.{key}", pattern, allowed)
-    return {name for name in names if any(fnmatchcase(name, p) for p in patterns)}
-
-
 def _frozen(model: nn.Module, patterns: Sequence[str]) -> set[str]:
     """Parameters that the user freezes, or the model itself."""
     parameters = dict(model.named_parameters())
     own = {name for name, value in parameters.items() if not value.requires_grad}
-    frozen = own | _matching("frozen", patterns, parameters)
+    frozen = own | matching("model.frozen", patterns, parameters)
     if frozen == parameters.keys():
         raise ConfigError("model.frozen", sorted(frozen)[:3], "a model that trains some parameters")
     return frozen
-
-
-def _kept(
-    spec: TrialSpec, unit: bool, specs: Sequence[ParamSpec], patterns: Sequence[str]
-) -> set[str]:
-    """Parameters that start as the model's own code sets them; all that are frozen do.
-
-    Special values are looked for in the model of the base width, at the depth asked for.
-    """
-    kept = _matching("keep_init", patterns, (s.name for s in specs))
-    build = partial(build_model, spec, unit, spec.base_width, spec.depth)
-    special = special_parameters(build, {s.name: s.init for s in specs})
-    return kept | special | {s.name for s in specs if s.frozen}
 
 
 def initial_values(spec: TrialSpec, unit: bool, seed: int) -> dict[str, Tensor]:
@@ -236,7 +233,7 @@ def initial_values(spec: TrialSpec, unit: bool, seed: int) -> dict[str, Tensor]:
     return own_values(partial(build_model, spec, unit, spec.width, spec.depth), seed)
 
 
-def tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
+def _tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
     """Embeddings beside a tied one start at its scale: their sum goes into one stream."""
     heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in]
     if not heads:

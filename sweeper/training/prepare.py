@@ -12,19 +12,17 @@ from torch import nn
 from sweeper.errors import ConfigError
 from sweeper.models.operations import apply_scales
 from sweeper.scaling.prescription import (
+    SETTING_FACTORS,
     AbsorbedParam,
     Prescription,
     absorb_multiplier,
-    prescribe,
+    prescription_of,
 )
-from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, ScaledOp
+from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp
 from sweeper.train_settings import SCHEDULE_HPS, TrainSettings
 from sweeper.training.architecture import Architecture, architecture, build_model, build_named
 from sweeper.training.optimizer import Optimizer
 from sweeper.trial import PlainHps, TrialSpec
-
-OPTIMIZER_FACTORS = ("weight_decay", "eps")
-"""Hyperparameters that any space may hold: factors on the optimizer's settings."""
 
 PROBES = (
     ScaledOp(
@@ -42,7 +40,7 @@ USUAL_LOGIT = 16**-0.5
 
 def optional_hyperparameters(optimizer: Optimizer) -> tuple[str, ...]:
     """Hyperparameters that a space may hold beside its scheme's own: factors on settings."""
-    return (*OPTIMIZER_FACTORS, *SCHEDULE_HPS, *optimizer.hyperparameters)
+    return (*SETTING_FACTORS, *SCHEDULE_HPS, *optimizer.hyperparameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +89,7 @@ class PreparedSpec:
 
     def prescription(self, spec: ParamSpec, hps: PlainHps) -> Prescription:
         """What `spec` is trained with: the scheme's factors times eta and the optimizer's."""
-        return prescribe(
-            self._scale(spec, hps),
-            eta=hps["eta"],
-            eps=self.optimizer.eps,
-            weight_decay=self.optimizer.weight_decay,
-        )
+        return prescription_of(spec, self.scheme, self.optimizer, self.complete(hps))
 
     def trained_with(self, hps: PlainHps) -> dict[str, AbsorbedParam]:
         """What the engine trains every parameter with, by name; frozen ones are left out.
@@ -121,14 +114,6 @@ class PreparedSpec:
     def _has(self, buffer: str) -> bool:
         return buffer in self.architecture.scale_buffers
 
-    def _scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """The scheme's factors for `spec`, with the `OPTIMIZER_FACTORS` that `hps` hold."""
-        scale = self.scheme.scale(spec, self.complete(hps), self.optimizer.kind(spec))
-        factors = {
-            name: getattr(scale, name) * hps[name] for name in OPTIMIZER_FACTORS if name in hps
-        }
-        return replace(scale, **factors)
-
     def buffers(self, hps: PlainHps) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""
         values = {**self._parameter_factors(hps), **self._op_factors(hps)}
@@ -137,8 +122,10 @@ class PreparedSpec:
     def _parameter_factors(self, hps: PlainHps) -> dict[str, float]:
         """Multipliers by the names of the buffers that modules with scales have for them."""
         factors: dict[str, float] = {}
+        complete = self.complete(hps)
         for spec in self.trained_specs:
-            scale, name = self._scale(spec, hps), _multiplier(spec)
+            scale = self.scheme.scale(spec, complete, self.optimizer.kind(spec))
+            name = _multiplier(spec)
             if scale.multiplier != 1.0:
                 factors[name] = scale.multiplier
             # Also where it equals the multiplier: the module has another buffer for the backward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from sweeper.models.classifier import Build, compare, scaled_ops
 from sweeper.models.initial_values import special_parameters
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
-from sweeper.training.architecture import tied_inits
+from sweeper.training.architecture import overridden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def read_model(
     )
     untrained |= matching("frozen", frozen, names)
     return ModelReading(
-        specs=tuple(tied_inits([_overridden(spec, kept, untrained) for spec in specs])),
+        specs=tuple(overridden(specs, kept, untrained)),
         scaled_ops=(*scaled_ops(model), *compared.tied),
         cautions=tuple(compared.cautions),
         attentions=frozenset(watch.seen),
@@ -81,8 +81,3 @@ def _built(build: Build, target: tuple[int, int]) -> nn.Module:
             return build(*target)
     except Exception:
         return build(*target)
-
-
-def _overridden(spec: ParamSpec, kept: set[str], untrained: set[str]) -> ParamSpec:
-    frozen = spec.frozen or spec.name in untrained
-    return replace(spec, init="kept" if frozen or spec.name in kept else spec.init, frozen=frozen)

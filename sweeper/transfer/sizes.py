@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError
+from sweeper.scaling.patterns import DEPTH_NAME
 from sweeper.transfer.ladder import Size
 
 Sizes = Mapping[str, Any]
 """Keyword arguments of a function that builds a model, such as {"n_embd": 64, "n_layer": 4}."""
 
-# As `classify` tells the two kinds of size apart.
-_DEPTH = re.compile(r"depth|layers?($|_)")
 _USUAL_WIDTH = re.compile(r"width|emb|hidden|model|dim|channels")
 
 
@@ -66,12 +65,12 @@ class SizePair:
         """
         made = dict(self.base)
         for name, value in self.base.items():
-            asked, main = (depth, self.depth) if _DEPTH.search(name) else (width, self.width)
+            asked, main = (depth, self.depth) if DEPTH_NAME.search(name) else (width, self.width)
             if main is None or asked == self.base[main]:
                 continue
             if asked == self.target[main]:
                 made[name] = self.target[name]
-            elif _DEPTH.search(name):
+            elif DEPTH_NAME.search(name):
                 made[name] = _each(name, value, lambda size: size + 1)
             elif name in (self._changed() or (self.width,)):
                 made[name] = _each(name, value, lambda size: 2 * size)
@@ -79,7 +78,7 @@ class SizePair:
 
     def _changed(self) -> list[str]:
         """The widths that differ."""
-        names = (name for name in self.base if not _DEPTH.search(name))
+        names = (name for name in self.base if not DEPTH_NAME.search(name))
         return [name for name in names if self.base[name] != self.target[name]]
 
 
@@ -88,7 +87,7 @@ def _chosen(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> str | None
 
     Those that differ come first, and of widths those with a usual name (not the heads' number).
     """
-    kind = [n for n, v in base.items() if bool(_DEPTH.search(n)) == deep and _is_whole(v)]
+    kind = [n for n, v in base.items() if bool(DEPTH_NAME.search(n)) == deep and _is_whole(v)]
 
     def rank(name: str) -> tuple[bool, ...]:
         return name != plain, base[name] == target[name], not _USUAL_WIDTH.search(name)

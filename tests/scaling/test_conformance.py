@@ -18,10 +18,10 @@ from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.plugin import build_plugin
+from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.scheme import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.settings import read_space
-from sweeper.training.prepare import OPTIMIZER_FACTORS
 from sweeper.trial import defaults
 
 CONF = Path(__file__).parents[2] / "conf" / "parameterization"
@@ -41,7 +41,7 @@ def scheme(name: str, **fields: Any) -> Any:
 def values(name: str) -> dict[str, float]:
     return {
         key: 2.0**value
-        for key, value in defaults(read_space(config(name), OPTIMIZER_FACTORS)).items()
+        for key, value in defaults(read_space(config(name), SETTING_FACTORS)).items()
     }
 
 
@@ -75,7 +75,7 @@ def sizes(growth: int) -> tuple[ParamSpec, ...]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
-    space = read_space(config(name), OPTIMIZER_FACTORS)
+    space = read_space(config(name), SETTING_FACTORS)
     assert next(iter(space)) == "eta"
     for key, axis in space.items():
         assert axis.low <= axis.default <= axis.high, key
@@ -89,10 +89,10 @@ def test_any_space_may_hold_weight_decay_and_nothing_unknown(name: str) -> None:
     axis = {"low": -1, "high": 1, "default": 0}
     made = config(name)
     assert "weight_decay" in read_space(
-        made | {"space": made["space"] | {"weight_decay": axis}}, OPTIMIZER_FACTORS
+        made | {"space": made["space"] | {"weight_decay": axis}}, SETTING_FACTORS
     )
     with pytest.raises(ConfigError, match=r"space\.gama"):
-        read_space(made | {"space": made["space"] | {"gama": axis}}, OPTIMIZER_FACTORS)
+        read_space(made | {"space": made["space"] | {"gama": axis}}, SETTING_FACTORS)
 
 
 @pytest.mark.parametrize("name", NAMES)

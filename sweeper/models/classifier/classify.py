@@ -18,6 +18,7 @@ from sweeper.models.classifier.model_trace import Inputs, ModelTrace, Sizes, Tra
 from sweeper.models.classifier.numbers import width_dependent
 from sweeper.models.classifier.roles import UNUSED
 from sweeper.models.scaled import ScaledModule
+from sweeper.scaling.patterns import DEPTH_NAME
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 Build = Callable[[int, int], nn.Module]
@@ -25,7 +26,6 @@ Build = Callable[[int, int], nn.Module]
 
 MAX_DEPTHS = 16
 """Depths that are tried, one by one, for a base that has layers of all kinds."""
-_DEPTH = re.compile(r"depth|layers?($|_)")
 _WIDTH = re.compile(r"width|hidden|embd|d_model|dim($|_)")
 
 
@@ -62,7 +62,7 @@ def compare(
     """
     if base.keys() != target.keys():
         raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
-    depth = next((name for name in base if _DEPTH.search(name)), None)
+    depth = next((name for name in base if DEPTH_NAME.search(name)), None)
     if wider is None:
         wider = {**base, **{name: 2 * base[name] for name in _widths(base, target, depth)}}
     return _compare(
@@ -121,7 +121,7 @@ def classify(
     """
     if base.keys() != other.keys():
         raise BadInput(f"base and other must name the same sizes: {[*base]} and {[*other]}")
-    deep = [name for name in base if _DEPTH.search(name) and base[name] != other[name]]
+    deep = [name for name in base if DEPTH_NAME.search(name) and base[name] != other[name]]
     wide = [name for name in base if name not in deep and base[name] != other[name]]
     if not wide:
         raise BadInput("base and other must differ in a width: roles are read off its growth")
