@@ -38,7 +38,7 @@ coverage: setup ## Run the tests and report coverage; slower.
 test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
 	$(BIN)/pytest -rs -m faults
 
-test-zoo: setup ## Classify every family of transformers, some minutes; prints their table.
+test-zoo: setup ## Classify every family of transformers, coordinate checks; prints their tables.
 	$(BIN)/pytest -m zoo tests/zoo
 
 check: setup ## Format, lint and types: exactly what CI checks.

@@ -1,20 +1,26 @@
-"""The table of the zoo: one row a model, printed when all have run."""
+"""The tables of the zoo: one row a model, printed when all have run."""
 
 from __future__ import annotations
 
 import pytest
 
-ROWS: list[tuple[str, str, str, str, str]] = []
+ROWS: list[tuple[str, ...]] = []
 """Model, parameters, roles, Adam and SGD: how many agree of how many."""
-HEADER = ("model", "parameters", "roles", "Adam", "SGD")
+COORDINATES: list[tuple[str, ...]] = []
+"""Model, modules and steps, and the slopes inside and of the logits."""
+TABLES = {
+    ("model", "parameters", "roles", "Adam", "SGD"): ROWS,
+    ("model", "outputs x steps", "slopes inside", "logits"): COORDINATES,
+}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not ROWS:
-        return
-    table = [HEADER, *sorted(set(ROWS))]
-    widths = [max(len(row[i]) for row in table) for i in range(len(HEADER))]
-    terminalreporter.section("zoo")
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        terminalreporter.line("  ".join(cells).rstrip())
+    for header, rows in TABLES.items():
+        if not rows:
+            continue
+        table = [header, *sorted(set(rows))]
+        widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+        terminalreporter.section("zoo")
+        for row in table:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            terminalreporter.line("  ".join(cells).rstrip())

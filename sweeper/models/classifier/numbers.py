@@ -31,6 +31,8 @@ _LOOKING = (Tensor.item, Tensor.tolist, Tensor.__float__, Tensor.__int__, Tensor
 """Functions that look at values: rates of stochastic depth are often read off a linspace."""
 MAX_KNOWN = 4096
 """Entries of the largest tensor whose values are kept."""
+_FILLING = ("fill_", "constant_")
+"""Names of functions that write one number into a tensor; transformers has a `constant_` too."""
 _COPYING = (Tensor.to, Tensor.clone, Tensor.detach, Tensor.float, Tensor.half, Tensor.bfloat16)
 
 
@@ -58,7 +60,8 @@ class Numbers:
         # With the tensor, whose address would soon belong to another one if it were freed, and
         # its version: what is written into later is not known any more.
         address = tensor.untyped_storage()._cdata
-        self._values[address] = (tensor, tensor._version, values.detach().flatten())
+        with _disable_current_modes():  # a mode of fake tensors would make fake ones of the values
+            self._values[address] = (tensor, tensor._version, values.detach().flatten())
 
     def values(self, tensor: Tensor) -> Tensor | None:
         """The values of a tensor, or a view of one, that are known."""
@@ -93,9 +96,12 @@ def plain(value: object) -> float | None:
 
 
 def _place() -> str:
-    """File and line of the innermost frame outside of torch and of the modules here."""
+    """File and line of the innermost frame outside of torch, the modules here, and modes."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_SKIPPED):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_SKIPPED)
+        or frame.f_code.co_name == "__torch_function__"
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
 
@@ -125,6 +131,11 @@ class NumberMode(TorchFunctionMode):
         out = func(*args, **named)
         if func in _MADE_OF_NUMBERS and isinstance(out, Tensor) and out.numel() <= MAX_KNOWN:
             self._note_made(out, func, args, named)
+        elif (
+            getattr(func, "__name__", "") in _FILLING
+            and (known := self._filled(*args, **named)) is not None
+        ):
+            self.numbers.note(args[0] if args else named["tensor"], known)
         elif func in _COPYING and isinstance(out, Tensor) and out is not args[0]:
             known = self.numbers.values(args[0])
             if known is not None and out.is_contiguous():
@@ -139,6 +150,16 @@ class NumberMode(TorchFunctionMode):
             return
         with _disable_current_modes():
             self.numbers.note(out, func(*args, **{**kwargs, "device": "cpu"}))
+
+    def _filled(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+        """The values of a small tensor, all of its storage, that a number was written into."""
+        number = plain([*args, *kwargs.values()][0])
+        if number is None or not tensor.is_contiguous() or tensor.numel() > MAX_KNOWN:
+            return None
+        if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
+            return None
+        with _disable_current_modes():
+            return torch.full(tensor.shape, number)
 
     def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the scale once, and not the parts that torch splits it into."""

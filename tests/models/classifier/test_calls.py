@@ -203,6 +203,9 @@ def test_a_call_that_the_model_refuses_is_told_with_its_line() -> None:
 
 def test_factors_that_depend_on_the_width_are_told() -> None:
     (gemma,) = classified(TEXT["gemma"]).cautions
+    # With fake tensors the scale is written into its buffer when the weights are drawn.
+    call = {"input_ids": TOKENS, "use_cache": False}
+    assert classified(TEXT["gemma"], call).cautions == [gemma]
     assert "model.embed_tokens multiplies by 5.657 at width=32 and 8 at width=64" in gemma
     assert "(width^0.5)" in gemma and "modeling_gemma.py:" in gemma
     t5 = classified(TEXT["t5"])
