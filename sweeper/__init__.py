@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import BadInput, ConfigError, SweeperError
 
 if TYPE_CHECKING:
+    from sweeper.in_script import CurrentTrial, current_trial
+    from sweeper.measure.watch import watch
     from sweeper.models.classifier import classify
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
     from sweeper.study import Study
@@ -23,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BadInput",
     "ConfigError",
+    "CurrentTrial",
     "ParamScale",
     "ParamSpec",
     "Role",
@@ -32,13 +35,18 @@ __all__ = [
     "Update",
     "__version__",
     "classify",
+    "current_trial",
     "open_study",
     "plan_for",
+    "watch",
 ]
 _MODULES = {
+    "CurrentTrial": "sweeper.in_script",
     "TransferPlan": "sweeper.transfer.plan",
     "classify": "sweeper.models.classifier",
+    "current_trial": "sweeper.in_script",
     "plan_for": "sweeper.transfer.planning",
+    "watch": "sweeper.measure.watch",
     **dict.fromkeys(
         ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"), "sweeper.scaling.spec"
     ),

@@ -18,6 +18,7 @@ import typer
 from sweeper.catalog import groups
 from sweeper.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
+from sweeper.own_command import with_command
 
 if TYPE_CHECKING:
     from sweeper.commands.output import Output
@@ -173,7 +174,10 @@ def search(
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Search the best hyperparameters at the base size, model.width and model.depth.
+    r"""Search the best hyperparameters at the base size, model.width and model.depth.
+
+    With a training command of your own after --, every trial is a run of it:
+    sweeper search model.width=256 'metric=loss (?P<loss>\S+)' -- python train.py --lr={eta}
 
     Run the same command again to go on where it stopped; what is finished is not trained again.
     """
@@ -379,7 +383,7 @@ def main() -> None:
     # torch's threads spin for long before they sleep, which on a busy machine costs tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
-        app()
+        app(with_command(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(_say(STOPPED, 130))
 

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sweeper.catalog import OVERLAYS, conf_folder, groups, with_names, with_targets
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.models.model_rules import RULE_KEYS
+from sweeper.own_command import literal_metric
 from sweeper.plugin import arguments, import_target
 from sweeper.trial import FORMAT
 
@@ -86,10 +87,10 @@ def _parse(word: str) -> Override:
 def _rewritten(word: str) -> str:
     """The word as Hydra takes it.
 
-    `study=NAME` is short for `study.name=NAME`. What may be said of any model need not be in its
-    config.
+    `study=NAME` is short for `study.name=NAME`, `metric=PATTERN` for `runner.metric`. What may be
+    said of any model need not be in its config.
     """
-    word = re.sub(r"^study=(?!\{)", "study.name=", word)
+    word = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", word))
     return re.sub(rf"^(?=model\.({'|'.join(RULE_KEYS)})=)", "++", word)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sweeper.catalog import TARGET, plugin_name, with_names
 from sweeper.data.corpus import Corpus, Source
+from sweeper.data.own import OwnData
 from sweeper.errors import ConfigError, key_prefix, suggest
 from sweeper.launch.executor import Launcher
 from sweeper.mirror import redact
@@ -102,6 +103,11 @@ class Settings:
     notes: tuple[str, ...] = ()
 
     @property
+    def own(self) -> bool:
+        """Whether a command scales by itself: no scheme of sweeper's says anything."""
+        return is_own(self.raw)
+
+    @property
     def folder(self) -> Path:
         """The study's folder."""
         return self.root / self.name
@@ -192,6 +198,8 @@ def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
     config = {key: value for key, value in parameterization.items() if key != "space"}
     required = _checked_plugin(config, Parameterization).hyperparameters
+    if not required:  # a command's own
+        required = _own_names(space)
     choices = (*required, *optional_names)
     for name in space:
         if name not in choices:
@@ -199,6 +207,21 @@ def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str
             raise ConfigError(f"space.{name}", space[name], allowed)
     names = (*required, *(name for name in optional_names if name in space))
     return {name: _axis(f"space.{name}", space.get(name)) for name in names}
+
+
+def _own_names(space: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a command's own hyperparameters, the learning rate first."""
+    for name in space:
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ConfigError("space", name, "names of letters, digits and underscores")
+    if "eta" not in space:
+        raise ConfigError("space", sorted(space), "eta among them: here that is the learning rate")
+    return ("eta", *(name for name in space if name != "eta"))
+
+
+def is_own(raw: Mapping[str, Any]) -> bool:
+    """Whether a configuration's parameterization is `own`."""
+    return plugin_name("parameterization", str(raw["parameterization"].get(TARGET))) == "own"
 
 
 def _axis(key: str, value: Any) -> Axis:
@@ -256,11 +279,35 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     )
     with key_prefix("runner"):
         settings.runner.precision(settings.launcher)
+    _check_runner(settings)
     check_model_size(settings, settings.base)
     settings = _fitted_to_model(settings)
     _check_counts(settings)
     _check_ladders(settings)
     return settings
+
+
+def _check_runner(settings: Settings) -> None:
+    """Refuse what the runner's trials cannot be given, or would not look at."""
+    runner = settings.runner
+    try:
+        runner.check_use(tuple(settings.space), own=settings.own)
+    except ConfigError as error:
+        whole = error.key.partition(".")[0] in SECTIONS
+        raise error if whole else error.below("runner") from error
+    if not runner.takes("data") and not isinstance(settings.source, OwnData):
+        name = settings.plugin_spec("data").name
+        raise ConfigError("data", name, "data=own: the command reads its own")
+    if getattr(settings.search, "seeds", 1) > 1:
+        check_seeds(settings, "search.seeds", settings.search.seeds)  # type: ignore[attr-defined]
+
+
+def check_seeds(settings: Settings, key: str, seeds: int) -> None:
+    """ConfigError for several seeds where they would all be the same run."""
+    if seeds > 1 and not settings.runner.takes("seed"):
+        raise ConfigError(
+            key, seeds, "1: the command takes no {seed}, so that its runs would all be the same"
+        )
 
 
 UNSEEN = {
@@ -279,6 +326,8 @@ def _fitted_to_model(settings: Settings) -> Settings:
 
     ConfigError for one of them that is asked for by name.
     """
+    if settings.own:
+        return settings
     prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
     dead = [name for name in prepared.dead_hyperparameters() if name in settings.space]
     pairs = getattr(settings.search, "pairs", None) or ()
@@ -364,6 +413,8 @@ def check_model_size(settings: Settings, size: Size) -> None:
     for key in ("width", "depth"):
         if getattr(size, key) > (limit := getattr(MAX_SIZE, key)):
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {limit}")
+    if settings.own:
+        return
     target = settings.raw["model"].get("_target_")
     with user_code("model._target_", target, "a model that can be built"):
         prepare(settings.spec(placeholder_data(settings), "float32", size))
@@ -372,6 +423,8 @@ def check_model_size(settings: Settings, size: Size) -> None:
 def placeholder_data(settings: Settings) -> dict[str, Any]:
     """An identity of the data as far as the configuration tells it, before the data are read."""
     classes = getattr(settings.source, "vocab_size", None) or 256
+    if isinstance(settings.source, OwnData):
+        classes = settings.source.classes
     data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
     if (shape := getattr(settings.source, "input_shape", None)) is not None:
         data |= {"input_shape": list(shape), "classes": 10}

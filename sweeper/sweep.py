@@ -141,6 +141,7 @@ class Sweep:
         self._retry = {r.key for r in study.results() if r.status == "failed"}
         self._prune: PrunerKind = "none"
         self._pending: Missing = []
+        self._failing: list[str] = []
 
     def lookup(self, key: str) -> Result | None:
         """A result of the study, unless it is a failure from an earlier sweep."""
@@ -217,6 +218,19 @@ class Sweep:
     def _is_finished(self, key: str) -> bool:
         return self.lookup(key) is not None
 
+    def _stop_at_equal_failures(self, results: Sequence[Result]) -> None:
+        """SweeperError when trial after trial fails of the same: more of them would too."""
+        for result in results:
+            reason = result.error.partition(":\n")[0] if result.status == "failed" else ""
+            same = bool(reason) and self._failing[:1] == [reason]
+            self._failing = [*self._failing, reason] if same else [reason]
+            most = self.experiment.settings.runner.failures
+            if reason and len(self._failing) >= most:
+                raise SweeperError(
+                    f"{most} trials in a row failed of the same, and the rest is not tried: "
+                    f"{result.error}"
+                )
+
     def _record(self, results: Sequence[Result]) -> None:
         bounds: Mapping[str, tuple[float, float]] = {
             name: (axis.low, axis.high) for name, axis in self.experiment.settings.space.items()
@@ -226,6 +240,7 @@ class Sweep:
         for result in results:
             self._log(result)
             self.listener.finished(result)
+        self._stop_at_equal_failures(results)
 
     def _pruner(self, trial: Trial) -> Pruner | None:
         """What decides which trials of a job like this are stopped early."""

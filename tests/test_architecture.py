@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
-    "errors control",
+    "errors control own_command",
     "plugin",
     "catalog train_settings",
     "trial",
@@ -25,6 +25,7 @@ LAYERS = [
     "measure",
     "runner",
     "transfer",
+    "trainer",
     "diagnosis",
     "report",
     "settings config",
@@ -41,7 +42,7 @@ ONLY = {
     "hydra": {"config"},
     "omegaconf": {"config"},
     "submitit": {"launch.slurm.launcher"},
-    "wandb": {"report.wandb"},
+    "wandb": {"report.wandb", "trainer.wandb_file"},
     "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
     "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
     "jinja2": {"report.page"},

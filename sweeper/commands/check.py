@@ -12,12 +12,13 @@ from sweeper.commands.experiment import check_model, open_experiment, short_run
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
 from sweeper.commands.transfer import load_study, optimum
 from sweeper.config import compose_tree
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.measure.scales import OperandScale
 from sweeper.report import coordinates as show
 from sweeper.report.page import write_report
 from sweeper.report.plots import save
+from sweeper.runner.engine import Engine
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.transfer.coordinates import CoordinateCheck
@@ -55,6 +56,7 @@ def check(
         settings = load_study(study, words, config_dir)
     else:
         settings = resolve(compose_tree(words, config_dir))
+    _check_measurable(settings, wanted)
     document: dict[str, Any] = {}
     checks: list[CoordinateCheck] = []
     ladders = _ladders(settings) if wanted.coordinates else {}
@@ -77,6 +79,21 @@ def check(
     output.document(document)
     passed = all(one.answer == "pass" for one in checks)
     return NOT_PROVEN if wanted.strict and not passed else DONE
+
+
+def _check_measurable(settings: Settings, wanted: Wanted) -> None:
+    """Refuse what a command cannot measure."""
+    if isinstance(settings.runner, Engine):
+        return
+    if not wanted.coordinates:
+        raise BadInput("--scales and --rules measure in sweeper's own engine: runner=engine")
+    if not settings.runner.measures:
+        raise ConfigError(
+            "runner.uses",
+            list(settings.raw["runner"].get("uses", ())),
+            "[watch]: call sweeper.watch(model) in the script, once the model has its initial "
+            "weights, and add runner.uses=[watch]",
+        )
 
 
 def _made(settings: Settings, wanted: Wanted) -> Path:

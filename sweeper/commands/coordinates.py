@@ -71,7 +71,8 @@ def run_check(
             "no module's output was seen: the check reads what the modules within the model "
             "return, so put its parameters into modules of their own"
         )
-    scheme = prepare(trials[sizes[0]][0].spec).scheme
+    own = experiment.settings.own
+    scheme = None if own else prepare(trials[sizes[0]][0].spec).scheme
     return [
         check_coordinates(
             axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {})

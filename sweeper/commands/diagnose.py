@@ -34,6 +34,7 @@ from sweeper.lock import StudyLock
 from sweeper.report import console as show
 from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
+from sweeper.runner.engine import Engine
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep, measure_trials
@@ -112,9 +113,16 @@ class AblationTrainer:
             return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
         results = []
         eps: tuple[float, ...] = (math.nan, math.nan)
-        if has_eps(self.experiment.settings.raw) and (not only or "epsilon" in only):
+        settings = self.experiment.settings
+        measures = isinstance(settings.runner, Engine) and has_eps(settings.raw)
+        if measures and (not only or "epsilon" in only):
             eps = self._below_eps([base, self.large], output)
         for ablation in applicable_ablations(self._situation(curves, eps), only):
+            if untaken := self._untaken(ablation):
+                output.tell(
+                    f"Not applicable: {ablation.name}, since the command takes no {untaken}."
+                )
+                continue
             output.tell(f"Trying {ablation.name}: {ablation.change}.")
             results.append(self._try(ablation, curves[0], self._large(verdict)))
         return Diagnosis(axis=self.axis, answer="fails", results=rank(results))
@@ -141,6 +149,18 @@ class AblationTrainer:
             return judge_ablation(ablation, before, str(error), rule)
         return judge_ablation(ablation, before, self._large(self._judge([base, large])), rule)
 
+    def _untaken(self, ablation: Ablation) -> str:
+        """What an ablation would change and a command does not take; empty where it takes all."""
+        settings = self.experiment.settings
+        if isinstance(settings.runner, Engine):
+            return ""
+        by_plan = () if settings.own else ("parameterization", "optimizer")
+        for key in ablation.overrides:
+            group, _, name = key.partition(".")
+            if group not in by_plan and not (group == "train" and settings.runner.takes(name)):
+                return key
+        return ""
+
     def _changed(self, ablation: Ablation) -> Experiment:
         """The experiment with the ablation's change, trained where the study's own is."""
         settings = self.experiment.settings
@@ -154,6 +174,8 @@ class AblationTrainer:
         Only a change of the scheme can be seen through: it is the same if it prescribes the same,
         at two rates, since decay may follow eta.
         """
+        if self.experiment.settings.own:
+            return False
         base = self.experiment.settings.base
         prepared_specs = [experiment.prepared(base) for experiment in (self.experiment, changed)]
         unlike = PluginSpec(name="")
@@ -183,6 +205,8 @@ class AblationTrainer:
         """What is known before any ablation; `eps` are the shares of `below_eps`."""
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps = plain(self.best_log2)
+        if settings.own:
+            return self._own_situation(curves)
         prepared = self.experiment.prepared(large)
         plan = make_plan(prepared, base, large, hps, {})
         rows = []
@@ -203,6 +227,23 @@ class AblationTrainer:
                 distance_to_divergence(curves[1]),
             ),
             below_eps=(eps[0], eps[1]),
+        )
+
+    def _own_situation(self, curves: Sequence[SizeCurve]) -> FailedTransfer:
+        """Likewise, of a command that scales by itself."""
+        return FailedTransfer(
+            tree=self.experiment.settings.raw,
+            best_log2=self.best_log2,
+            base=self.experiment.settings.base,
+            large=self.large,
+            parameters=(),
+            rows=[],
+            attention=None,
+            distances_to_divergence=(
+                distance_to_divergence(curves[0]),
+                distance_to_divergence(curves[1]),
+            ),
+            below_eps=(math.nan, math.nan),
         )
 
 

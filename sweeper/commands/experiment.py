@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,19 @@ def check_target(settings: Settings, size: Size) -> None:
     except ConfigError as error:
         flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
         raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
+
+
+def check_taken(settings: Settings, sizes: Mapping[str, int]) -> None:
+    """ConfigError for a size that differs from the base's and that the command does not take."""
+    base = settings.ladder_base
+    for name, size in sizes.items():
+        if size != getattr(base, name) and not settings.runner.takes(name):
+            raise ConfigError(
+                "runner.command",
+                " ".join(settings.raw["runner"]["command"]),
+                f"a command that takes {{{name}}}: it is to differ from the base's, "
+                f"{getattr(base, name)}",
+            )
 
 
 def short_run(

@@ -8,6 +8,7 @@ from pathlib import Path
 from sweeper.commands.experiment import check_target
 from sweeper.commands.output import DONE, Output
 from sweeper.config import compose_tree
+from sweeper.errors import ConfigError
 from sweeper.report import console as show
 from sweeper.settings import Settings, placeholder_data, resolve
 from sweeper.training.prepare import PreparedSpec, prepare
@@ -23,6 +24,8 @@ def explain(
 ) -> int:
     """The table for the configured model, its hyperparameters at their defaults."""
     settings = resolve(compose_tree(words, config_dir))
+    if settings.own:
+        raise ConfigError("parameterization", "own", "a scheme that says something of parameters")
     base = settings.base
     target = Size(width=width, depth=depth or base.depth)
     check_target(settings, target)

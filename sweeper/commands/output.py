@@ -48,7 +48,9 @@ class Output:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
         from sweeper.training.speed import speeds
 
-        for speed in speeds(result for result in results if result.finished_at >= since):
+        # How much a command computes is not known.
+        recent = (r for r in results if r.finished_at >= since)
+        for speed in speeds(r for r in recent if r.trial.spec.runner.get("name") == "engine"):
             self.tell(f"Speed at {speed}")
 
     def notes(self, notices: Sequence[str]) -> None:

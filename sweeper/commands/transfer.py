@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.catalog import OVERLAYS
-from sweeper.commands.experiment import check_target, open_experiment
+from sweeper.commands.experiment import check_taken, check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.quick_check import quick_check, summary
 from sweeper.commands.validate import (
@@ -30,7 +30,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, read_root, resolve
 from sweeper.study import Study, check_config_format
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size
-from sweeper.transfer.plan import TransferPlan, make_plan
+from sweeper.transfer.plan import TransferPlan, make_plan, own_plan
 from sweeper.transfer.trend import MIN_TREND_WIDTHS, Trend
 from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Log2Hps, plain
@@ -95,6 +95,7 @@ def transfer(
     settings = load_study(study_name, words, config_dir)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
+    check_taken(settings, {"width": size.width, "depth": size.depth})
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
@@ -118,6 +119,8 @@ def transfer(
     plan = _plan(experiment, size, conclusion, trend)
     write_json(folder / "plan.json", plan.to_json())
     show.plan(output.people, plan)
+    if command := plan.source.get("command"):
+        output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
     show.trend(output.people, trend, applied=plan.source["correction"] is not None)
     if settings.transfer.correct and trend is None:
         output.say("No correction: the optima of fewer than two widths are known.")
@@ -130,7 +133,8 @@ def transfer(
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
     check = None
-    if settings.transfer.check and size.width != settings.base.width:
+    measures = settings.transfer.check and settings.runner.measures
+    if measures and size.width != settings.base.width:
         check = quick_check(experiment, conclusion.best_log2, words, output)
     _suggest_next(settings, request, verdicts, words, output)
     document = {
@@ -224,7 +228,7 @@ def _plan(
     experiment: Experiment, size: Size, conclusion: Conclusion, trend: Trend | None
 ) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
-    settings, prepared = experiment.settings, experiment.prepared(size)
+    settings = experiment.settings
     best_log2 = conclusion.best_log2
     origin = "the study" if settings.transfer.eta is None else "transfer.eta"
     correction = None
@@ -243,4 +247,10 @@ def _plan(
         "data": experiment.corpus.identity(),
         **provenance(),
     }
-    return make_plan(prepared, settings.base, size, plain(best_log2), source)
+    trial = experiment.trial(size, best_log2, 0, "target")
+    folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
+    if command := settings.runner.words(trial, folder.absolute()):
+        source["command"] = command
+    if settings.own:
+        return own_plan(settings.base, size, plain(best_log2), source)
+    return make_plan(experiment.prepared(size), settings.base, size, plain(best_log2), source)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.experiment import progress
+from sweeper.commands.experiment import check_taken, progress
 from sweeper.commands.output import Output, failures
 from sweeper.errors import BadInput
 from sweeper.files import try_json, write_json
@@ -17,7 +17,7 @@ from sweeper.replay import replay_ladder
 from sweeper.report import console as show
 from sweeper.report.plots import learning_rate_figure, save
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Experiment
+from sweeper.settings import Experiment, check_seeds
 from sweeper.study import Study
 from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve
@@ -35,6 +35,9 @@ def check_ladders(experiment: Experiment) -> None:
             "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
             "or sizes at least one value that is not the base's"
         )
+    check_seeds(settings, "transfer.seeds", settings.transfer.seeds)
+    for size in (size for ladder in ladders.values() for size in ladder):
+        check_taken(settings, asdict(size))
     for axis, key in (("batch_size", "batches"), (JOINT_AXIS, "sizes")):
         for size in ladders.get(axis, ()):
             try:

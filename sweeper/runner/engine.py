@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -57,12 +57,28 @@ class Engine:
     compile: Compile = "auto"
     save_every: float = 300.0
 
+    failures: ClassVar[int] = 10
+    measures: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         """Refuse an impossible pack size or time."""
         if self.pack != "auto" and self.pack < 1:
             raise ConfigError("pack", self.pack, "auto, or at least 1")
         if not self.save_every > 0:
             raise ConfigError("save_every", self.save_every, "a positive number of seconds")
+
+    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+        """ConfigError without a scheme: the engine has to know what to do with each of them."""
+        if own:
+            raise ConfigError("parameterization", "own", "a scheme: own is for runner=command")
+
+    def takes(self, name: str) -> bool:
+        """All of them."""
+        return True
+
+    def words(self, trial: Trial, folder: Path) -> None:
+        """It runs no command."""
+        return
 
     def identity(self) -> dict[str, Any]:
         """The engine, and how it computes."""

@@ -51,7 +51,36 @@ class Runner(Protocol):
 
 
 class RunnerSettings(Protocol):
-    """The settings of a runner; a plugin."""
+    """The settings of a runner; a plugin.
+
+    After `failures` equal failures of trials in a row a sweep stops. Where it `measures`, trials
+    may measure more than their loss.
+    """
+
+    @property
+    def failures(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def measures(self) -> bool:
+        """See above."""
+        ...
+
+    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+        """ConfigError where trials cannot be given these hyperparameters.
+
+        `own`: no scheme of sweeper's says what they do to each parameter.
+        """
+        ...
+
+    def takes(self, name: str) -> bool:
+        """Whether trials take `data`, the seed, or a size (width, depth, batch_size, steps)."""
+        ...
+
+    def words(self, trial: Trial, folder: Path) -> list[str] | None:
+        """The words that a trial runs, its files in `folder`; None where it runs no command."""
+        ...
 
     def identity(self) -> dict[str, Any]:
         """What determines results beside a trial's own settings: its part of a trial's key."""

@@ -6,7 +6,6 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -15,14 +14,11 @@ from sweeper.control import UNCONTROLLED, Control, Leave
 from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.checkpoint import PackProgress
+from sweeper.training.outcome import curve, judged
 from sweeper.training.pack import PADDING, Compile, Pack, PackRun
 from sweeper.training.precision import quiet_attention
-from sweeper.trial import Result, Status
+from sweeper.trial import Result
 
-CURVE_POINTS = 100
-"""A result keeps its loss curve as at most this many averages."""
-DIVERGENCE_RATIO = 2.0
-"""A run that ends above this multiple of its first loss has diverged, finite or not."""
 SYNC_POINTS = 50
 """The host reads the losses so often in a run; between sync points no step waits for it."""
 TIMED_STEPS = (4, 12)
@@ -58,7 +54,7 @@ def train(
     """Train all trials of `pack` together; one result each, in their order.
 
     A trial has diverged, and its objective is +inf, when its loss was ever not finite or ends at
-    more than DIVERGENCE_RATIO times what it was before the first step. A trial that diverges or
+    more than twice what it was before the first step. A trial that diverges or
     is pruned leaves the pack at the next sync point. A pack that has a checkpoint goes on from
     there. `Leave` is raised when the control says so.
     """
@@ -241,20 +237,11 @@ class Training:
 
     def _result(self, index: int, heldout: float, seconds: float) -> Result:
         losses = self.progress.losses[: self.progress.steps[index], index]
-        objective = float(losses[-self.train.window() :].mean())
-        finite = bool(np.isfinite(losses).all())
-        status = self.progress.stopped.get(index, "complete")
-        too_high = objective > DIVERGENCE_RATIO * float(losses[0])
-        if not finite or (status == "complete" and too_high):
-            status, objective, heldout = "diverged", math.inf, math.inf
-        if status == "complete" and not math.isfinite(heldout):
-            heldout = math.inf
-        if status == "complete" and self.train.objective == "heldout":
-            objective = heldout
-            status = "complete" if math.isfinite(heldout) else "diverged"
+        stopped = self.progress.stopped.get(index, "complete")
+        status, objective, heldout = judged(losses, heldout, stopped, self.train)
         return Result(
             trial=self.trials[index],
-            status=cast(Status, status),
+            status=status,
             objective=objective,
             heldout=heldout,
             curve=tuple(curve(losses)),
@@ -268,10 +255,3 @@ class Training:
 def device_name(device: torch.device) -> str:
     """A GPU's product name, or the device's kind."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def curve(losses: np.ndarray) -> list[float]:
-    """`losses` averaged over at most CURVE_POINTS equal stretches; not finite becomes +inf."""
-    pieces = np.array_split(losses, min(CURVE_POINTS, len(losses)))
-    means = (float(piece.mean()) for piece in pieces)
-    return [round(mean, 5) if math.isfinite(mean) else math.inf for mean in means]

@@ -226,6 +226,23 @@ def make_plan(
     return replace(plan, hps=hps)
 
 
+OWN_NEED = "everything: the command scales by itself, and is given the hyperparameters as they are"
+
+
+def own_plan(base: Size, target: Size, hps: PlainHps, source: Mapping[str, Any]) -> TransferPlan:
+    """The plan of a model that only its own command knows: hyperparameters, and no parameter."""
+    return TransferPlan(
+        base=base,
+        target=target,
+        parameterization="own",
+        hps=hps,
+        parameters=(),
+        operations={},
+        source=dict(source),
+        needs=(OWN_NEED,),
+    )
+
+
 def plan_of(
     specs: Sequence[ParamSpec],
     scaled_ops: Sequence[ScaledOp],

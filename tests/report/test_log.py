@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sweeper.report.ledger import Ledger, loss_curve, plan_line
 from sweeper.report.log import JsonLines, NoLog, notice_of
-from sweeper.training.train import curve
+from sweeper.training.outcome import curve
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
 

@@ -1,0 +1,45 @@
+"""A command line of the user's own after `--`, as overrides of the configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+OF_COMMANDS = {"runner": "command", "parameterization": "own", "model": "own", "data": "own"}
+"""What a search of a command is made of, unless the command line says otherwise."""
+_LITERAL = re.compile(r"^(?:runner\.)?(metric|heldout)=(.*)$", re.DOTALL)
+
+
+def with_command(words: Sequence[str]) -> list[str]:
+    """Arguments of `sweeper` with the words after `--` as settings of the runner.
+
+    Verbs of studies that exist already have no use for a command, and keep the `--`.
+    """
+    if "--" not in words or "search" not in words[: (at := list(words).index("--"))]:
+        return list(words)
+    given, command = list(words[:at]), words[at + 1 :]
+    chosen = {word.partition("=")[0] for word in given}
+    groups = [f"{group}={name}" for group, name in OF_COMMANDS.items() if group not in chosen]
+    place = [] if "runner.cwd" in chosen else [f"runner.cwd={quoted(os.getcwd())}"]
+    listed = f"runner.command=[{','.join(map(quoted, command))}]"
+    return [*given, *groups, listed, *place]
+
+
+def literal_metric(word: str) -> str:
+    """`metric=PATTERN`, short for runner.metric, its text taken as it is; other words unchanged."""
+    match = _LITERAL.match(word)
+    if match is None:
+        return word
+    text = match[2]
+    if text == "null" or (len(text) > 1 and text[0] == text[-1] and text[0] in "'\""):
+        return f"runner.{match[1]}={text}"
+    return f"runner.{match[1]}={quoted(text)}"
+
+
+def quoted(text: str) -> str:
+    """A text as Hydra reads it back, whatever is in it."""
+    # Backslashes are themselves there, but for those before a quote or at the end; and a dollar
+    # with a brace would be an interpolation.
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
+    return "'" + escaped.replace("${", "\\${") + "'"

@@ -1,0 +1,142 @@
+"""A command with its placeholders: what it takes, and the words that a trial runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from sweeper.errors import ConfigError
+from sweeper.trainer.styles import Style, float_text, words
+from sweeper.trainer.template import Template, Values
+from sweeper.trial import Trial
+
+SIZES = ("width", "depth", "batch_size", "seq_len", "steps")
+"""Sizes; width and depth are also those of the base: `{base.width}`."""
+OTHERS = ("seed", "dir", "trial", "plan", "resume", "nodes", "gpus", "tasks", "port")
+"""What else a command may ask for."""
+RESERVED = frozenset({*SIZES, *OTHERS, "base"})
+"""Names that no hyperparameter can have."""
+Launch = Literal["plain", "torchrun"]
+_PYTHON = re.compile(r"python[\d.]*")
+PORTS = range(20_000, 40_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """The words of a command, and arguments that are added to them in a style."""
+
+    command: tuple[str, ...] = ()
+    style: Style = "equals"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    resume: tuple[str, ...] = ()
+    launch: Launch = "plain"
+
+    @cached_property
+    def _templates(self) -> tuple[list[Template], dict[str, Any], list[Template]]:
+        """Of the words, the arguments (values that are no texts as they are), and `resume`."""
+        arguments = {
+            key: Template.parse(value, f"arguments.{key}") if isinstance(value, str) else value
+            for key, value in self.arguments.items()
+        }
+        resume = [Template.parse(word, "resume") for word in self.resume]
+        return [Template.parse(word) for word in self.command], arguments, resume
+
+    @property
+    def names(self) -> set[str]:
+        """Every placeholder that is used."""
+        command, arguments, resume = self._templates
+        given = [t for t in arguments.values() if isinstance(t, Template)]
+        return {name for template in (*command, *given, *resume) for name in template.names}
+
+    def check(self, hyperparameters: Sequence[str]) -> None:
+        """ConfigError for an unknown placeholder, by the key where it stands."""
+        known = {*hyperparameters, *SIZES, *OTHERS, "base.width", "base.depth"}
+        command, arguments, resume = self._templates
+        for template in command:
+            template.check(known)
+        for key, template in arguments.items():
+            if isinstance(template, Template):
+                template.check(known, f"arguments.{key}")
+        for template in resume:
+            template.check(known, "resume")
+
+    def argv(self, values: Values, *, resumed: bool, write: bool = True) -> list[str]:
+        """The words to run; files of arguments go to `values["dir"]` if asked to `write`."""
+        command, arguments, resume = self._templates
+        number = float_text(self.style)
+        given = {k: t.value(values) if isinstance(t, Template) else t for k, t in arguments.items()}
+        folder = Path(values["dir"])
+        argv = [template.text(values, number) for template in command]
+        argv += words(self.style, given, folder, write=write)
+        argv += [template.text(values, number) for template in resume] if resumed else []
+        return launched(argv, values) if self.launch == "torchrun" else argv
+
+
+def values_of(trial: Trial, folder: Path, resources: Mapping[str, int]) -> Values:
+    """What the placeholders stand for in one trial."""
+    train = trial.spec.train
+    return {
+        **trial.hps,
+        "width": trial.width,
+        "depth": trial.depth,
+        "batch_size": train.batch_size,
+        "seq_len": train.seq_len,
+        # A measurement is made of a step when the next one begins.
+        "steps": train.steps + bool(trial.measurement),
+        "seed": trial.seed,
+        "dir": str(folder),
+        "trial": str(folder / "trial.json"),
+        "plan": str(folder / "plan.json"),
+        "port": port_of(trial.key),
+        "base": {"width": trial.spec.base_width, "depth": trial.spec.base_depth},
+        **resources,
+    }
+
+
+def port_of(key: str) -> int:
+    """A port that follows from a trial's key: two trials on a host do not collide."""
+    return PORTS.start + int(key[:8], 16) % len(PORTS)
+
+
+def launched(argv: Sequence[str], values: Values) -> list[str]:
+    """The words under torchrun: on one node by itself, on several by srun, once a node."""
+    script = argv[1:] if _PYTHON.fullmatch(Path(argv[0]).name) else ["--no-python", *argv]
+    processes = f"--nproc-per-node={values['tasks']}"
+    run = [sys.executable, "-m", "torch.distributed.run"]
+    if values["nodes"] == 1:
+        return [*run, "--standalone", processes, *script]
+    nodes = str(values["nodes"])
+    return [
+        *("srun", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+        *run,
+        f"--nnodes={nodes}",
+        processes,
+        f"--rdzv-id={os.environ.get('SLURM_JOB_ID', '0')}-{values['port']}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={_first_host()}:{values['port']}",
+        *script,
+    ]
+
+
+def _first_host() -> str:
+    """The first node of this allocation; this one where there is none."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        return socket.gethostname()
+    try:
+        found = subprocess.run(
+            ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ConfigError(
+            "nodes", nodes, f"an allocation whose hosts are known ({error})"
+        ) from error
+    return found.stdout.split()[0]

@@ -1,0 +1,260 @@
+"""Losses of a running command: from its report file, its log, a table, or a tracker's files.
+
+A source is read again and again while the command runs, each time from where it was left.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from sweeper.errors import ConfigError
+
+Reading = tuple[int | None, float]
+"""A step, None where the source tells none, and the loss there."""
+
+CHUNK = 1 << 22
+"""Bytes of a file that one look takes in: a flood of output must not stop all else."""
+LONGEST_LINE = 1 << 16
+"""Bytes of a line; the rest of a longer one is passed over."""
+STEP_NAMES = ("step", "_step", "iteration", "iter", "global_step")
+FORMS = (
+    "a regular expression with a group (?P<loss>...) and, if it can, (?P<step>...), or "
+    "jsonl:FILE:KEY, csv:FILE:COLUMN, tensorboard:TAG, wandb:KEY"
+)
+
+
+class Source(Protocol):
+    """Where losses come from."""
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """What is new since the last look; once more, for all that is left, when it `ended`."""
+        ...
+
+
+class Lines:
+    """New lines of a growing file; half a line waits for its other half."""
+
+    def __init__(self, path: Path) -> None:
+        """The file need not be there yet."""
+        self.path, self._at, self._rest = path, 0, b""
+
+    def read(self, *, ended: bool = False) -> list[str]:
+        """Whole lines, carriage returns ending them too; when it `ended`, all that is left."""
+        lines: list[str] = []
+        while data := self._chunk():
+            lines += self._split(data)
+            if not ended:
+                break
+        if ended and self._rest:
+            lines.append(self._rest.decode(errors="replace"))
+            self._rest = b""
+        return lines
+
+    def _chunk(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                if file.seek(0, 2) < self._at:  # it was begun anew
+                    self._at, self._rest = 0, b""
+                file.seek(self._at)
+                data = file.read(CHUNK)
+        except OSError:
+            return b""
+        self._at += len(data)
+        return data
+
+    def _split(self, data: bytes) -> list[str]:
+        *whole, rest = re.split(rb"[\r\n]+", self._rest + data)
+        self._rest = rest[:LONGEST_LINE]
+        return [line[:LONGEST_LINE].decode(errors="replace") for line in whole if line]
+
+
+def number(value: object) -> float | None:
+    """`value` as a loss: a number, or a text that reads as one (nan and inf too); else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value.strip(" \t,;'\"()[]{}") if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def whole(value: object) -> int | None:
+    """`value` as a step; None for what is none."""
+    step = number(value)
+    return int(step) if step is not None and math.isfinite(step) and step >= 0 else None
+
+
+@dataclass
+class Log:
+    """Matches of a pattern in the command's own output."""
+
+    lines: Lines
+    pattern: re.Pattern[str]
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """One reading a line."""
+        return [r for line in self.lines.read(ended=ended) if (r := self._reading(line))]
+
+    def _reading(self, line: str) -> Reading | None:
+        if (match := self.pattern.search(line)) is None:
+            return None
+        groups = match.groupdict()
+        loss = number(groups["loss"])
+        return None if loss is None else (whole(groups.get("step")), loss)
+
+
+@dataclass
+class Rows:
+    """Rows of a file of JSON objects, one a line: those that have the key."""
+
+    lines: Lines
+    key: str
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """Lines that are no JSON objects are passed over."""
+        records = map(_object, self.lines.read(ended=ended))
+        return [_of_record(r, self.key) for r in records if number(r.get(self.key)) is not None]
+
+
+@dataclass
+class Table:
+    """A column of a CSV file whose first row names the columns."""
+
+    lines: Lines
+    column: str
+    _header: list[str] = field(default_factory=list)
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """Rows without a number in the column are passed over."""
+        readings = []
+        for row in csv.reader(self.lines.read(ended=ended)):
+            if not self._header:
+                self._header = [name.strip() for name in row]
+                continue
+            record = dict(zip(self._header, row, strict=False))
+            if number(record.get(self.column)) is not None:
+                readings.append(_of_record(record, self.column))
+        return readings
+
+
+@dataclass
+class Files:
+    """A tracker's files: those that a pattern finds, each opened by `scan` where it was left."""
+
+    folder: Path
+    glob: str
+    scan: Callable[[Path], Callable[[], Iterator[Reading]]]
+    _open: dict[Path, Callable[[], Iterator[Reading]]] = field(default_factory=dict)
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """Those of all files, the older file first."""
+        readings: list[Reading] = []
+        for path in sorted(self.folder.glob(self.glob), key=lambda p: (p.stat().st_mtime_ns, p)):
+            if path not in self._open:
+                self._open[path] = self.scan(path)
+            readings += self._open[path]()
+        return readings
+
+
+def tensorboard(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
+    """Scalars of a tag in TensorBoard's event files."""
+
+    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+        loader = EventFileLoader(str(path))
+
+        def readings() -> Iterator[Reading]:
+            for event in loader.Load():
+                for value in event.summary.value:
+                    if value.tag == tag and value.HasField("tensor") and value.tensor.float_val:
+                        yield event.step, float(value.tensor.float_val[0])
+
+        return readings
+
+    return scan
+
+
+def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
+    """Values of a key in the history of an offline run of W&B."""
+
+    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
+        from sweeper.trainer.wandb_file import history
+
+        seen = 0
+
+        def readings() -> Iterator[Reading]:
+            nonlocal seen
+            rows = [row for row in history(path) if number(row.get(key)) is not None]
+            new, seen = rows[seen:], len(rows)
+            yield from (_of_record(row, key) for row in new)
+
+        return readings
+
+    return scan
+
+
+def make_source(spec: str, folder: Path, log: Path) -> Source:
+    """The source that a checked `spec` names, its files in the trial's `folder`."""
+    kind, _, rest = spec.partition(":")
+    match kind:
+        case "jsonl" | "csv":
+            file, _, name = rest.rpartition(":")
+            lines = Lines(folder / file)
+            return Rows(lines, name) if kind == "jsonl" else Table(lines, name)
+        case "tensorboard":
+            return Files(folder, "**/*tfevents*", tensorboard(rest))
+        case "wandb":
+            return Files(folder, "**/*.wandb", wandb(rest))
+    return Log(Lines(log), re.compile(spec))
+
+
+def check_source(key: str, spec: str) -> None:
+    """ConfigError for a source that cannot be read."""
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in ("jsonl", "csv"):
+        if not all(rest.rpartition(":")):
+            raise ConfigError(key, spec, f"{kind}:FILE:NAME, the file in the trial's folder")
+    elif colon and kind in ("tensorboard", "wandb"):
+        if not rest:
+            raise ConfigError(key, spec, f"{kind}:NAME")
+        _check_library(key, spec, kind)
+    else:
+        try:
+            groups = re.compile(spec).groupindex
+        except re.error as error:
+            raise ConfigError(key, spec, f"{FORMS} ({error})") from error
+        if "loss" not in groups:
+            raise ConfigError(key, spec, FORMS)
+
+
+def _check_library(key: str, spec: str, name: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(name) is None:
+        raise ConfigError(key, spec, f"a source that can be read: pip install 'sweeper[{name}]'")
+
+
+def _object(line: str) -> dict[str, Any]:
+    value = _json(line)
+    return value if isinstance(value, dict) else {}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _of_record(record: Mapping[str, Any], key: str) -> Reading:
+    step = next((record[name] for name in STEP_NAMES if name in record), None)
+    loss = number(record[key])
+    return whole(step), math.nan if loss is None else loss

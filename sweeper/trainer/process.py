@@ -1,0 +1,151 @@
+"""Processes of a command: started in a group of their own, and ended to the last one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+MARK = "SWEEPER_DIR"
+"""A variable in the environment of every process of a trial: its folder."""
+PASSED_ON = (
+    *(
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LC_*",
+        "TZ",
+        "TERM",
+        "TMPDIR",
+        "HOSTNAME",
+    ),
+    *("PYTHON*", "VIRTUAL_ENV", "CONDA_*", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_*", "SSL_CERT_*"),
+    *("CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "NCCL_*", "GLOO_*", "FI_*", "UCX_*", "TORCH*"),
+    *("OMP_*", "MKL_*", "GOMP_*", "KMP_*", "TRITON_*", "PYTORCH_*", "XLA_*"),
+    *(
+        "SLURM_*",
+        "SRUN_*",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "HF_HOME",
+        "HF_DATASETS_*",
+        "HF_HUB_OFFLINE",
+    ),
+    *("TRANSFORMERS_*", "TOKENIZERS_*", "WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"),
+)
+"""Variables that a command sees without being asked for, by pattern: no secret is among them."""
+_PR_SET_PDEATHSIG = 1
+
+
+def environment(patterns: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+    """What the command sees: the usual variables, those that match `patterns`, and its `own`.
+
+    A pattern `NAME=value` sets a variable.
+    """
+    given = [pattern for pattern in patterns if "=" not in pattern]
+    names = [n for n in os.environ if any(fnmatchcase(n, p) for p in (*PASSED_ON, *given))]
+    fixed = dict(pattern.split("=", 1) for pattern in patterns if "=" in pattern)
+    return {**{name: os.environ[name] for name in names}, **fixed, **own}
+
+
+def _death_of_parent() -> Callable[[], None] | None:
+    """What a new process calls to get SIGTERM when its parent dies; None where it can't be."""
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):
+        return None
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+_TELL_OF_DEATH = _death_of_parent()
+
+
+class Group:
+    """A command and all that it starts, as far as it stays in the group or keeps `MARK`."""
+
+    def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
+        """Start it, its output going to the end of `log`; OSError when it cannot be started."""
+        self.mark = env[MARK]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                list(argv),
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_TELL_OF_DEATH,
+            )
+        self._fd = _pidfd(self.process.pid)
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code as soon as it has ended, negative for a signal; None after `seconds`."""
+        if self._fd is None:
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(seconds)
+            return None
+        select.select([self._fd], [], [], seconds)
+        return self.process.poll()
+
+    def end(self, grace: float) -> int:
+        """SIGTERM to all, SIGKILL to what is left after `grace` seconds; its exit code."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and (self.wait(0.05) is None or self._others()):
+            pass
+        self.clean()
+        return self.process.wait()
+
+    def clean(self) -> None:
+        """End at once whatever is left of the group, and close what watches it."""
+        self._signal(signal.SIGKILL)
+        end_marked(self.mark)
+        self.process.wait()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _others(self) -> bool:
+        """Whether any process of the group is left."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+def _pidfd(pid: int) -> int | None:
+    with suppress(OSError, AttributeError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def end_marked(mark: str) -> int:
+    """Kill every process of this machine whose environment has `MARK=mark`; how many there were.
+
+    What an earlier supervisor, killed itself, could not end is found so, and what left its group.
+    """
+    wanted = f"{MARK}={mark}".encode()
+    count = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            own = int(folder.name) == os.getpid()
+            if not own and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+                count += 1
+    return count

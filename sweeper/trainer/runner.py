@@ -1,0 +1,296 @@
+"""The runner for commands: one trial is one run of the user's own training command."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sweeper.data.corpus import Corpus
+from sweeper.errors import ConfigError
+from sweeper.files import private_folder, write_json
+from sweeper.launch.executor import Executor, Launcher, Machine
+from sweeper.launch.job import Job, Resources
+from sweeper.runner.runner import Batch
+from sweeper.search.prune import Pruner
+from sweeper.trainer.code import code_files, digests
+from sweeper.trainer.command_line import RESERVED, CommandLine, Launch, values_of
+from sweeper.trainer.metrics import check_source
+from sweeper.trainer.styles import Style
+from sweeper.trainer.supervise import Running
+from sweeper.trainer.task import RunCommand
+from sweeper.trial import Trial, TrialSpec, encode
+
+NUMERICS = 1
+"""Part of every trial's key: raised when results would be computed otherwise."""
+WITHOUT_METRIC = "report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Runs a command for every trial.
+
+    `command` are its words, with placeholders; `arguments` are added in a `style`. `metric` and
+    `heldout` say where losses come from: null for the report file. `uses` names what the script
+    takes from trial.json by itself. A run is resumed with the words `resume` where its folder has
+    a file that matches `resume_if`. `code` are patterns of the files that count as the code (null:
+    the script); `env` patterns of variables that it sees beside the usual ones. `launch` is plain
+    or torchrun, on `nodes` with `tasks` processes each (null: `gpus`, or one).
+
+    A run that says nothing for `hang` seconds is ended, with SIGTERM and after `grace` seconds
+    SIGKILL. After so many equal `failures` in a row the search stops.
+    """
+
+    command: tuple[str, ...] = ()
+    style: Style = "equals"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    metric: str | None = None
+    heldout: str | None = None
+    uses: tuple[str, ...] = ()
+    resume_if: str | None = None
+    resume: tuple[str, ...] = ()
+    code: tuple[str, ...] | None = None
+    cwd: str | None = None
+    env: tuple[str, ...] = ()
+    launch: Launch = "plain"
+    nodes: int = 1
+    tasks: int | None = None
+    gpus: int | None = None
+    cpus: int | None = None
+    memory: str | None = None
+    time: int | None = None
+    hang: float | None = 1800.0
+    grace: float = 10.0
+    failures: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what could never run."""
+        if not self.command:
+            raise ConfigError("command", [], "the words of a command: end the line with -- WORDS")
+        for key in ("nodes", "tasks", "cpus", "time", "failures"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(key, value, "a whole number, at least 1")
+        if self.gpus is not None and self.gpus < 0:
+            raise ConfigError("gpus", self.gpus, "a whole number, at least 0")
+        if self.hang is not None and not self.hang > 0:
+            raise ConfigError("hang", self.hang, "null, or a positive number of seconds")
+        if not self.grace >= 0:
+            raise ConfigError("grace", self.grace, "at least 0 seconds")
+        for key in ("metric", "heldout"):
+            if (spec := getattr(self, key)) is not None:
+                check_source(key, spec)
+        _ = self.line.names
+
+    @cached_property
+    def line(self) -> CommandLine:
+        """The command's words."""
+        return CommandLine(
+            command=self.command,
+            style=self.style,
+            arguments=self.arguments,
+            resume=self.resume,
+            launch=self.launch,
+        )
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the command runs."""
+        return Path(self.cwd or os.getcwd()).expanduser().absolute()
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """The code, by file; ConfigError for patterns without one."""
+        return digests(code_files(self.command, self.code, self.folder), self.folder)
+
+    def identity(self) -> dict[str, Any]:
+        """The command, what is read of it, and its code; where it lies is no part of it."""
+        return {
+            "name": "command",
+            "numerics": NUMERICS,
+            "command": list(self.command),
+            "style": self.style,
+            "arguments": dict(self.arguments),
+            "launch": self.launch,
+            "metric": self.metric or WITHOUT_METRIC,
+            "heldout": self.heldout or WITHOUT_METRIC,
+            "code": self.digests,
+        }
+
+    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+        """ConfigError for a placeholder that nothing fills, or a value that nothing takes.
+
+        With a scheme of sweeper's (not `own`) hyperparameters reach the script by the plan.
+        """
+        if clash := sorted(RESERVED & set(hyperparameters)):
+            raise ConfigError("space", clash[0], "another name: it is that of a placeholder")
+        self.line.check(hyperparameters)
+        takes = self.line.names | set(self.uses)
+        if not own and "plan" not in takes:
+            raise ConfigError(
+                "command",
+                " ".join(self.command),
+                "a command that takes the plan, such as --plan={plan}; or runner.uses=[plan], "
+                "where the script reads SWEEPER_PLAN",
+            )
+        lacking = [n for n in hyperparameters if own and not {n, "trial", "*"} & takes]
+        if lacking:
+            name = lacking[0]
+            raise ConfigError(
+                "command",
+                " ".join(self.command),
+                f"a command that takes {name}, such as --{name}={{{name}}}; or "
+                f"runner.uses=[{name}], where the script reads it from trial.json",
+            )
+
+    @property
+    def measures(self) -> bool:
+        """Whether the script calls `sweeper.watch`."""
+        return "watch" in self.uses
+
+    def takes(self, name: str) -> bool:
+        """Whether the command takes a size or the seed; it reads data of its own."""
+        return name != "data" and bool(
+            {name, "trial", "plan", "*"} & (self.line.names | set(self.uses))
+        )
+
+    def precision(self, launcher: Launcher) -> str:
+        """The command's own affair."""
+        return "float32"
+
+    def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
+        """ConfigError for a command that cannot be found, or words that have no value."""
+        if not self.folder.is_dir():
+            raise ConfigError("cwd", str(self.folder), "a folder that is there")
+        argv = self.words(trial, Path("DIR"))
+        path = self.folder / argv[0]
+        if shutil.which(argv[0]) is None and not os.access(path, os.X_OK):
+            raise ConfigError("command", argv[0], "a program that can be found and executed")
+        _ = self.digests
+
+    def words(self, trial: Trial, folder: Path) -> list[str]:
+        """The words of a trial in a folder; nothing is written."""
+        values = values_of(trial, folder, self.counts())
+        return self.line.argv({**values, "resume": "false"}, resumed=False, write=False)
+
+    def counts(self) -> dict[str, int]:
+        """Nodes, GPUs and processes on a node."""
+        gpus = self.gpus or 0
+        return {"nodes": self.nodes, "gpus": gpus, "tasks": self.tasks or max(1, gpus)}
+
+    def parameters(self, spec: TrialSpec) -> None:
+        """Not known."""
+        return
+
+    def flops(self, spec: TrialSpec) -> float:
+        """In proportion to width^2 x depth x tokens, as of most models."""
+        train = spec.train
+        tokens = train.steps * train.batch_size * train.seq_len
+        return float(spec.width**2 * spec.depth * tokens)
+
+    def estimate(
+        self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
+    ) -> tuple[int, float]:
+        """One trial a job; how long it takes is not known."""
+        return 1, math.nan
+
+    def open(
+        self, corpus: Corpus, launcher: Launcher, folder: Path, notify: Callable[[str], None]
+    ) -> CommandRunner:
+        """The runner of one sweep, whose trials have folders below `folder`."""
+        return CommandRunner(self, folder)
+
+
+class CommandRunner:
+    """Commands as jobs; see `Runner`."""
+
+    def __init__(self, settings: Command, folder: Path) -> None:
+        """Nothing is written yet."""
+        self.settings, self.folder = settings, folder.absolute() / "trials"
+
+    def machine(self) -> Machine:
+        """GPUs in groups of as many as a trial wants, and the threads of a process."""
+        wanted = self.settings.gpus or 0
+        visible = _visible_gpus() if wanted else []
+        groups = [
+            visible[i : i + wanted] for i in range(0, len(visible) - wanted + 1, max(1, wanted))
+        ]
+        return Machine(
+            gpus=tuple(",".join(group) for group in groups), threads=len(os.sched_getaffinity(0))
+        )
+
+    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+        """One trial a job."""
+        return [(trial,) for trial in trials]
+
+    def job(self, batch: Batch, pruner: Pruner | None) -> Job:
+        """The job of a trial; what its script may read is written first."""
+        (trial,), settings = batch, self.settings
+        folder = self.folder / trial.key
+        private_folder(self.folder)
+        private_folder(folder)
+        self._describe(trial, folder)
+        running = Running(
+            line=settings.line,
+            metric=settings.metric,
+            heldout=settings.heldout,
+            env=settings.env,
+            cwd=str(settings.folder),
+            folder=str(folder),
+            resume_if=settings.resume_if,
+            hang=settings.hang,
+            grace=settings.grace,
+            resources=settings.counts(),
+        )
+        task = RunCommand(trial=trial, running=running, code=settings.digests, pruner=pruner)
+        return Job(task=task, resources=self._resources())
+
+    def _describe(self, trial: Trial, folder: Path) -> None:
+        """Write `trial.json`, and `plan.json` where the scheme is sweeper's."""
+        train = trial.spec.train
+        record = {
+            "trial": trial.key,
+            "hyperparameters": encode(trial.hps),
+            "width": trial.width,
+            "depth": trial.depth,
+            "base_width": trial.spec.base_width,
+            "base_depth": trial.spec.base_depth,
+            "steps": train.steps,
+            "batch_size": train.batch_size,
+            "seq_len": train.seq_len,
+            "seed": trial.seed,
+            "dir": str(folder),
+        }
+        write_json(folder / "trial.json", record)
+        if trial.spec.parameterization.name != "own":
+            from sweeper.trainer.plans import plan_of_trial
+
+            write_json(folder / "plan.json", plan_of_trial(trial).to_json())
+
+    def _resources(self) -> Resources:
+        settings = self.settings
+        return Resources(
+            nodes=settings.nodes,
+            gpus=settings.gpus,
+            cpus=settings.cpus,
+            memory=settings.memory,
+            time=settings.time,
+        )
+
+    def forget(self, batch: Batch) -> None:
+        """A trial's folder is the user's: it stays."""
+
+    def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+        """Likewise."""
+
+
+def _visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls this machine's GPUs."""
+    from sweeper.runner.engine import visible_gpus
+
+    return list(visible_gpus("cuda"))

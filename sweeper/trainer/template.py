@@ -1,0 +1,175 @@
+"""Placeholders in the words of a command: `{eta}`, `{width//64}`, `{width/base.width}`.
+
+An expression is parsed into Python's syntax tree and computed here, node by node: nothing is ever
+handed to Python's own evaluation.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.errors import ConfigError, suggest
+
+Value = int | float | str
+Values = Mapping[str, Any]
+"""What placeholders stand for: values by name, and `base`, the base's sizes by name."""
+
+_TOKENS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
+_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "int": int,
+    "float": float,
+    "round": round,
+    "min": min,
+    "max": max,
+}
+MAX_POWER = 64
+"""Larger exponents are a slip of the pen, and could fill the memory."""
+ALLOWED = (
+    "a name, numbers, + - * / // % **, parentheses, and int, float, round, min, max; "
+    "literal braces are written {{ and }}"
+)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """The inside of one pair of braces."""
+
+    text: str
+    tree: ast.expr
+
+    @property
+    def names(self) -> set[str]:
+        """The names that it uses, those of the base's sizes as `base.width`."""
+        found = set()
+        called = {id(n.func) for n in ast.walk(self.tree) if isinstance(n, ast.Call)}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute):
+                found.add(ast.unparse(node))
+            elif isinstance(node, ast.Name) and node.id != "base" and id(node) not in called:
+                found.add(node.id)
+        return found
+
+    def value(self, values: Values) -> Value:
+        """What it comes to; ConfigError where that is no number."""
+        try:
+            result: Value = _computed(self.tree, values)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            allowed = f"an expression that has a value ({error})"
+            raise ConfigError("command", f"{{{self.text}}}", allowed) from error
+        return result
+
+
+@dataclass(frozen=True)
+class Template:
+    """A word with placeholders."""
+
+    parts: tuple[str | Expression, ...]
+
+    @classmethod
+    def parse(cls, word: str, key: str = "command") -> Template:
+        """Read a word; ConfigError, under `key`, for braces or an expression that cannot be."""
+        parts: list[str | Expression] = []
+        for match in _TOKENS.finditer(word):
+            token = match[0]
+            if token in ("{{", "}}"):
+                parts.append(token[0])
+            elif token in ("{", "}"):
+                raise ConfigError(key, word, f"braces in pairs: {ALLOWED}")
+            elif match[1] is not None:
+                parts.append(Expression(match[1], _parsed(match[1], word, key)))
+            else:
+                parts.append(token)
+        return cls(tuple(parts))
+
+    @property
+    def names(self) -> set[str]:
+        """The names in all its placeholders."""
+        return {n for part in self.parts if isinstance(part, Expression) for n in part.names}
+
+    def check(self, known: set[str], key: str = "command") -> None:
+        """ConfigError for a name that is none of the `known` ones."""
+        for name in sorted(self.names - known):
+            raise ConfigError(key, f"{{{name}}}", f"no such placeholder; {suggest(name, known)}")
+
+    def value(self, values: Values) -> Value:
+        """The value: that of the placeholder, as it is, where the word is nothing else."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
+            return self.parts[0].value(values)
+        return self.text(values)
+
+    def text(self, values: Values, number: Callable[[float], str] = repr) -> str:
+        """The word with values in the place of placeholders; `number` writes floats."""
+        return "".join(
+            part if isinstance(part, str) else written(part.value(values), number)
+            for part in self.parts
+        )
+
+
+def written(value: object, number: Callable[[float], str] = repr) -> str:
+    """A value as a command takes it: a float always looks like one (`1.0`)."""
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _parsed(text: str, word: str, key: str) -> ast.expr:
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(key, word, f"in braces: {ALLOWED}") from error
+    for node in ast.walk(tree):
+        if not _is_allowed(node):
+            raise ConfigError(key, word, f"in braces: {ALLOWED}")
+    return tree
+
+
+def _is_allowed(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant():
+            return type(node.value) in (int, float)
+        case ast.BinOp():
+            return type(node.op) in _OPERATIONS
+        case ast.Call():
+            named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+            return named and bool(node.args) and not node.keywords
+        case ast.Attribute():
+            return isinstance(node.value, ast.Name) and node.value.id == "base"
+        case _:
+            kinds = (ast.Name, ast.UnaryOp, ast.USub, ast.UAdd, ast.operator, ast.expr_context)
+            return isinstance(node, kinds)
+
+
+def _computed(node: ast.AST, values: Values) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return values[node.id]
+        case ast.Attribute():
+            return values["base"][node.attr]
+        case ast.UnaryOp():
+            operand = _computed(node.operand, values)
+            return -operand if isinstance(node.op, ast.USub) else +operand
+        case ast.Call():
+            arguments = [_computed(argument, values) for argument in node.args]
+            return _FUNCTIONS[node.func.id](*arguments)  # type: ignore[attr-defined]
+        case ast.BinOp():
+            left, right = _computed(node.left, values), _computed(node.right, values)
+            if isinstance(node.op, ast.Pow) and abs(right) > MAX_POWER:
+                raise ValueError(f"an exponent beyond {MAX_POWER}")
+            if isinstance(left, str) or isinstance(right, str):
+                raise TypeError("a text is no number")
+            return _OPERATIONS[type(node.op)](left, right)
+    raise TypeError(ast.unparse(node))
