@@ -186,11 +186,10 @@ def _dry_run(settings: Settings, output: Output) -> int:
     parameters = settings.runner.parameters(spec)
     time = seconds * spec.train.steps if measured else None
     facts = (
-        f"{'unknown' if parameters is None else f'{parameters:,}'} parameters a trial, "
-        f"{spec.train.steps} steps. Points "
-        f"that phases share are trained once; a line that ends at its optimum is extended. Time: "
-        f"{'measured' if measured else 'not known'} here, "
-        f"{pack} {'trial' if pack == 1 else 'trials'} a pack."
+        f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
+        f"{spec.train.steps} steps. Points that phases share are trained once; a line that ends at "
+        f"its optimum is extended. Time: {'measured' if measured else 'not known'} here, "
+        f"{pack} {'trial' if pack == 1 else 'trials'} a job."
     )
     if finished:
         facts += f" Of these trials, {finished} are finished already."
@@ -205,6 +204,10 @@ def _dry_run(settings: Settings, output: Output) -> int:
         for phase in phases
     ]
     record = {"study": settings.name, "phases": rows, "finished": finished, "pack": pack}
+    command = settings.runner.words(trials[0], settings.folder.absolute() / "trials" / "KEY")
+    if command is not None:
+        record["command"] = command
+        output.say(f"\nThe command of a trial, at the defaults:\n{shlex.join(command)}")
     if isinstance(settings.launcher, Scheduled):
         jobs = -(-phases[0].trials // pack)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)

@@ -9,6 +9,7 @@ import csv
 import json
 import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ Reading = tuple[int | None, float]
 
 CHUNK = 1 << 22
 """Bytes of a file that one look takes in: a flood of output must not stop all else."""
+SETTLE_SECONDS = 10.0
+"""How long a tracker may go on writing after the command has ended."""
 LONGEST_LINE = 1 << 16
 """Bytes of a line; the rest of a longer one is passed over."""
 STEP_NAMES = ("step", "_step", "iteration", "iter", "global_step")
@@ -146,17 +149,24 @@ class Table:
 
 @dataclass
 class Files:
-    """A tracker's files: those that a pattern finds, each opened by `scan` where it was left."""
+    """A tracker's files: those that a pattern finds, each opened by `scan` where it was left.
+
+    A tracker may write a file in a process of its own, until it `is_whole`.
+    """
 
     folder: Path
     glob: str
     scan: Callable[[Path], Callable[[], Iterator[Reading]]]
+    is_whole: Callable[[Path], bool] = lambda path: True
     _open: dict[Path, Callable[[], Iterator[Reading]]] = field(default_factory=dict)
 
     def read(self, *, ended: bool = False) -> list[Reading]:
         """Those of all files, the older file first."""
         readings: list[Reading] = []
         for path in sorted(self.folder.glob(self.glob), key=lambda p: (p.stat().st_mtime_ns, p)):
+            deadline = time.monotonic() + (SETTLE_SECONDS if ended else 0.0)
+            while time.monotonic() < deadline and not self.is_whole(path):
+                time.sleep(0.05)
             if path not in self._open:
                 self._open[path] = self.scan(path)
             readings += self._open[path]()
@@ -201,6 +211,13 @@ def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
     return scan
 
 
+def wandb_is_whole(path: Path) -> bool:
+    """Whether the run has ended in its file: W&B's own process writes it a moment later."""
+    from sweeper.trainer.wandb_file import kinds
+
+    return "exit" in kinds(path)
+
+
 def make_source(spec: str, folder: Path, log: Path) -> Source:
     """The source that a checked `spec` names, its files in the trial's `folder`."""
     kind, _, rest = spec.partition(":")
@@ -212,7 +229,7 @@ def make_source(spec: str, folder: Path, log: Path) -> Source:
         case "tensorboard":
             return Files(folder, "**/*tfevents*", tensorboard(rest))
         case "wandb":
-            return Files(folder, "**/*.wandb", wandb(rest))
+            return Files(folder, "**/*.wandb", wandb(rest), wandb_is_whole)
     return Log(Lines(log), re.compile(spec))
 
 

@@ -58,8 +58,7 @@ class Series:
 
     def reaches(self, steps: int, window: int) -> bool:
         """Whether the run came to its end: within the last stretch, or one interval of telling."""
-        if self.counted:
+        if self.counted or not self.steps:
             return bool(self.steps)
-        gaps = np.diff([0, *self.steps])
-        interval = int(gaps.max()) if len(gaps) else steps
+        interval = int(np.diff([0, *self.steps]).max())
         return self.last_step() >= steps - 1 - max(window, interval)

@@ -18,14 +18,22 @@ WHOLE, FIRST, LAST = 1, 2, 4
 
 def history(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of the run's history so far, values by key; its step as `_step`."""
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
-
-    for data in _records(path.read_bytes()):
-        record = Record.FromString(data)
+    for record in _parsed(path):
         if record.WhichOneof("record_type") == "history":
             items = record.history.item
             row = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
             yield {"_step": record.history.step.num, **row}
+
+
+def kinds(path: Path) -> set[str]:
+    """The kinds of records so far; "exit" is the last."""
+    return {record.WhichOneof("record_type") for record in _parsed(path)}
+
+
+def _parsed(path: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    return map(Record.FromString, _records(path.read_bytes()))
 
 
 def _records(data: bytes) -> Iterator[bytes]:

@@ -1,0 +1,172 @@
+"""The verbs on a training command of the user's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.own_command import with_command
+from tests.commands.driver import Run, assert_refused, results, spawn, tree
+from tests.trainer.commands import METRIC, SCRIPT
+
+WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
+ETA = "parameterization.space.eta={low: -10, high: -4, default: -7}"
+SMALL = (
+    "study=a",
+    "search=lr",
+    "model.width=16",
+    "train.steps=20",
+    ETA,
+    "search.line={points: 7, extend: 0}",
+)
+MINE = (*SMALL, f"metric={METRIC}")
+
+
+def searched(*words: str, command: tuple[str, ...] = WORDS) -> list[str]:
+    """The words of a search of the script in the current folder, as `main` hands them on."""
+    return with_command(["search", *MINE, *words, "--", sys.executable, "train.py", *command])
+
+
+@pytest.fixture
+def script(workplace: Path) -> Path:
+    """The script in the folder worked in."""
+    return Path(shutil.copy(SCRIPT, workplace / "train.py"))
+
+
+def starts(workplace: Path) -> int:
+    files = workplace.glob("runs/a/trials/*/starts")
+    return sum(len(path.read_text().splitlines()) for path in files)
+
+
+def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path) -> None:
+    answer = sweeper(*searched())
+    assert answer.code == 0 and "2^-7" in answer.out
+    assert len(results(workplace / "runs/a")) == starts(workplace) == 7
+    again = sweeper(*searched())
+    assert again.code == 0 and starts(workplace) == 7
+
+    ladder = ("transfer.widths=[16,32]", "transfer.step=1", "transfer.seeds=2")
+    judged = sweeper("transfer", "--to-width=512", "--validate", "--json", *ladder)
+    document: dict[str, Any] = judged.document
+    (verdict,) = document["verdicts"]
+    assert verdict["answer"] == "holds"
+    command = document["plan"]["source"]["command"]
+    folder = workplace / "runs/a/transfer/w512-d1"
+    assert command[1:] == [
+        *("train.py", "--lr=0.0078125", "--width=512", "--steps=20", "--seed=0", f"--dir={folder}")
+    ]
+    assert json.loads((folder / "plan.json").read_text())["parameterization"] == "own"
+    assert (workplace / "runs/a/report.html").is_file()
+
+    status = sweeper("status", "a")
+    assert status.code == 0 and "a" in status.out
+
+
+def test_a_dry_run_shows_the_command_and_writes_nothing(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    before = tree(workplace)
+    answer = sweeper(*searched(), "--dry-run")
+    assert answer.code == 0
+    assert "train.py --lr=0.0078125 --width=16 --steps=20 --seed=0 --dir=" in answer.out
+    assert "7" in answer.out and tree(workplace) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "said"),
+    [
+        ((), ("--lr={eta}", "--x={wdith}"), ("runner.command", "{wdith}", "did you mean width")),
+        ((), ("--x={width}",), ("takes eta", "--eta={eta}", "runner.uses=[eta]")),
+        ((), ("--lr={eta", "--x"), ("runner.command", "braces in pairs")),
+        ((), ("--lr={eta.__class__}",), ("runner.command", "in braces")),
+        (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS, ("takes wd",)),
+        (("parameterization.space={lr: {low: -3, high: 0, default: -1}}",), WORDS, ("eta",)),
+        (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS, ("width",)),
+        (("metric=loss",), WORDS, ("runner.metric", "(?P<loss>...)")),
+        (("runner.code=[nothing*.py]",), WORDS, ("runner.code", "none matches")),
+        (("data=stdlib",), WORDS, ("data", "data=own")),
+        (("runner=engine",), WORDS, ("runner.",)),
+        (("parameterization=mup",), WORDS, ("takes the plan", "--plan={plan}")),
+        (("runner.hang=0",), WORDS, ("runner.hang",)),
+        (("runner.cwd=/nowhere",), WORDS, ("runner.cwd",)),
+        (("search.seeds=2",), WORDS[:3], ("search.seeds", "{seed}")),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(
+    sweeper: Run,
+    workplace: Path,
+    script: Path,
+    words: tuple[str, ...],
+    command: tuple[str, ...],
+    said: tuple[str, ...],
+) -> None:
+    before = tree(workplace)
+    assert_refused(sweeper(*searched(*words, command=command)), *said)
+    assert tree(workplace) == before
+
+
+def test_a_ladder_needs_what_it_changes(sweeper: Run, workplace: Path, script: Path) -> None:
+    sweeper(*searched(command=("--lr={eta}", "--width={width}", "--dir={dir}")))
+    seeds = "transfer.seeds=1"
+    assert_refused(sweeper("transfer", "--to-width=64", "--validate"), "transfer.seeds", "{seed}")
+    deep = ("transfer.depths=[1,2]", seeds)
+    assert_refused(sweeper("transfer", "--to-width=64", "--validate", *deep), "takes {depth}")
+    assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), "takes {depth}")
+    assert_refused(sweeper("check", "--study=a"), "runner.uses", "sweeper.watch(model)")
+    assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), "own")
+
+
+def test_equal_failures_stop_the_search_with_one_reason(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    answer = sweeper(*searched("runner.failures=2", command=(*WORDS, "--how=raise")))
+    assert answer.code == 1 and starts(workplace) == 2
+    assert "2 trials in a row failed of the same" in answer.err
+    assert answer.err.count("RuntimeError: out of luck") == 1
+    fixed = sweeper(*searched())
+    assert fixed.code == 0
+
+
+def test_an_edited_script_is_another_trial(sweeper: Run, workplace: Path, script: Path) -> None:
+    sweeper(*searched())
+    script.write_text(script.read_text() + "\n# the same, edited\n")
+    sweeper(*searched())
+    assert starts(workplace) == 14
+
+
+def test_diagnosis_tries_what_the_command_takes(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    text = script.read_text().replace(
+        "math.log2(args.lr) + 7", "math.log2(args.lr * args.width) + 3"
+    )
+    script.write_text(text)
+    sweeper(*searched())
+    words = ("transfer.widths=[16,64]", "transfer.step=1", "transfer.seeds=2")
+    answer = sweeper("diagnose", "--study=a", *words)
+    assert answer.code == 0 and "horizon" in answer.out
+    assert "Not applicable: batch, since the command takes no train.batch_size" in answer.err
+
+
+def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
+    workplace: Path, script: Path
+) -> None:
+    words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5"]
+    for wait in (5.0, 6.0):
+        driver = spawn(*words)
+        time.sleep(wait)
+        driver.send_signal(signal.SIGKILL)
+        driver.communicate()
+    last = spawn(*words)
+    _, err = last.communicate(timeout=120)
+    assert last.returncode == 0, err
+    assert len(results(workplace / "runs/a")) == 7
+    lines = "".join(p.read_text() for p in workplace.glob("runs/a/results/*.jsonl")).splitlines()
+    assert len(lines) == 7

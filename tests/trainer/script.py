@@ -1,0 +1,80 @@
+"""A training script as users have them: no import of sweeper, and every way to end badly."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=2**-7)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dir", type=Path, default=Path())
+    parser.add_argument("--how", default="")
+    parser.add_argument("--resume", action="store_true")
+    args = parser.parse_args()
+    state = args.dir / "state"
+    first = int(state.read_text()) if args.resume else 0
+    with (args.dir / "starts").open("a") as file:
+        file.write(f"{first} {os.getpid()}\n")
+    for step in range(first, args.steps):
+        distance = math.log2(args.lr) + 7
+        loss = 1 + 3 * math.exp(-3 * step / args.steps) + 0.05 * distance**2 * step / args.steps
+        loss += 0.001 * args.seed - 0.01 * math.log2(args.width)
+        behave(args, step)
+        print(f"step {step}: loss {'nan' if distance > 2.5 and step > 4 else loss}", flush=True)
+        state.write_text(str(step + 1))
+        time.sleep(0.1 if args.how == "slow" else 0)
+
+
+def behave(args: argparse.Namespace, step: int) -> None:
+    """What `--how` asks for, in the middle of the run; what is to happen once, once."""
+    once = args.dir / "once"
+    if step != args.steps // 2 or not args.how:
+        return
+    match args.how:
+        case "raise":
+            raise RuntimeError("out of luck")
+        case "exit0":
+            sys.exit(0)
+        case "preempt" | "preempt_always":
+            if args.how == "preempt_always" or not once.exists():
+                once.touch()
+                sys.exit(75)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            time.sleep(600)
+        case "children":
+            with (args.dir / "children").open("w") as file:
+                for session in (False, True):
+                    child = subprocess.Popen(SLEEPER, start_new_session=session)
+                    file.write(f"{child.pid}\n")
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            (args.dir / "deaf").touch()
+            time.sleep(600)
+        case "half":
+            print("step 19: lo", end="", flush=True)
+            time.sleep(0.3)
+            print("ss 1.5")
+            sys.exit(0)
+        case "flood":
+            sys.stdout.write("x" * 6_000_000 + "\n" + "noise\n" * 200_000)
+        case "secret":
+            print("secret:", os.environ.get("MY_TOKEN"), os.environ.get("SWEEPER_DIR"))
+
+
+if __name__ == "__main__":
+    main()
