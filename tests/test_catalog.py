@@ -49,11 +49,11 @@ def test_says_where_configs_are_missing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 NAMES = {
-    "data": ["digits", "idx", "stdlib", "text", "tokens"],
+    "data": ["digits", "idx", "own", "stdlib", "text", "tokens"],
     "fp8": ["fp8"],
     "launcher": ["inline", "local", "slurm"],
     "logger": ["jsonl", "none", "tensorboard", "wandb"],
-    "model": ["hf", "llama", "mlp", "vit"],
+    "model": ["hf", "llama", "mlp", "own", "vit"],
     "optimizer": ["adafactor", "adamw", "lion", "muon", "sgd"],
     "parameterization": [
         "adjusted",
@@ -61,11 +61,12 @@ NAMES = {
         "mean_field",
         "mup",
         "ntk",
+        "own",
         "spectral",
         "standard",
         "umup",
     ],
-    "runner": ["engine"],
+    "runner": ["command", "engine"],
     "search": ["grid2d", "independent", "lr", "pairs", "random", "tpe"],
 }
 

@@ -320,7 +320,7 @@ def test_streams_take_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_terminate_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "_open_streams", lambda: None)
     old = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(cli, "app", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(cli, "app", lambda words: os.kill(os.getpid(), signal.SIGTERM))
     try:
         with pytest.raises(SystemExit) as ended:
             cli.main()

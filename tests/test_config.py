@@ -44,6 +44,7 @@ class TestCompose:
     )
     def test_every_option_composes(self, group: str, option: str) -> None:
         path = ["data.path=x"] * (option in ("text", "tokens", "idx"))
+        path += ["model.width=64"] * ((group, option) == ("model", "own"))
         tree = compose_tree([f"{group}={option}", *path])
         assert group in OVERLAYS or tree[group]["_target_"].startswith("sweeper.")
 
@@ -84,7 +85,7 @@ class TestCompose:
         [
             (
                 ["parameterization=foo"],
-                "parameterization='foo' .* one of .*mup, ntk, spectral, standard, umup",
+                "parameterization='foo' .* one of .*mup, ntk, own, spectral, standard, umup",
             ),
             (["model=null"], "model=None is refused: one of hf, llama"),
             (["model=[llama]"], r"model=\['llama'\] is refused"),

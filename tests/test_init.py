@@ -14,6 +14,7 @@ from sweeper.study import Study
 NAMES = {
     "BadInput",
     "ConfigError",
+    "CurrentTrial",
     "ParamScale",
     "ParamSpec",
     "Role",
@@ -23,8 +24,10 @@ NAMES = {
     "Update",
     "__version__",
     "classify",
+    "current_trial",
     "open_study",
     "plan_for",
+    "watch",
 }
 
 

@@ -85,6 +85,7 @@ class Trainer:
     """
 
     retries, pins_gpus, device = 0, False, None
+    failures = 1000
     layouts = range(1, 2)
 
     def __init__(

@@ -42,6 +42,7 @@ def check_target(settings: Settings, size: Size) -> None:
     """Refuse a target that the model cannot have, by the name of the option that gave it."""
     try:
         check_model_size(settings, size)
+        check_taken(settings, {"width": size.width, "depth": size.depth})
     except ConfigError as error:
         flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
         raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error

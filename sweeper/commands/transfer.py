@@ -95,7 +95,6 @@ def transfer(
     settings = load_study(study_name, words, config_dir)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
-    check_taken(settings, {"width": size.width, "depth": size.depth})
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
@@ -118,9 +117,7 @@ def transfer(
     output.notes(remove_stale_verdicts(folder, conclusion.best_log2))
     plan = _plan(experiment, size, conclusion, trend)
     write_json(folder / "plan.json", plan.to_json())
-    show.plan(output.people, plan)
-    if command := plan.source.get("command"):
-        output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
+    _show_plan(plan, output)
     show.trend(output.people, trend, applied=plan.source["correction"] is not None)
     if settings.transfer.correct and trend is None:
         output.say("No correction: the optima of fewer than two widths are known.")
@@ -133,8 +130,7 @@ def transfer(
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
     check = None
-    measures = settings.transfer.check and settings.runner.measures
-    if measures and size.width != settings.base.width:
+    if _checks(settings) and size.width != settings.base.width:
         check = quick_check(experiment, conclusion.best_log2, words, output)
     _suggest_next(settings, request, verdicts, words, output)
     document = {
@@ -148,6 +144,17 @@ def transfer(
     holds = all(verdict.answer == "holds" for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
+
+
+def _checks(settings: Settings) -> bool:
+    """Whether a plan comes with a coordinate check."""
+    return settings.transfer.check and settings.runner.measures
+
+
+def _show_plan(plan: TransferPlan, output: Output) -> None:
+    show.plan(output.people, plan)
+    if command := plan.source.get("command"):
+        output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
 
 
 def _suggest_next(

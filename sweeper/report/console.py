@@ -134,6 +134,9 @@ def _line_row(line: LineResult) -> list[str]:
 
 def plan(console: Console, plan: TransferPlan) -> None:
     """Every parameter of the target; layers that are alike share a row."""
+    if not plan.parameters:
+        _own_plan(console, plan)
+        return
     columns = ["parameter", "role", "shape", "init std", "multiplier", "lr", "eps", "decay"]
     filled = table(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2)
     for names, parameter in grouped(plan.parameters):
@@ -153,6 +156,17 @@ def plan(console: Console, plan: TransferPlan) -> None:
         console.print("In your own training code, TransferPlan.load leaves to the model:")
     for need in plan.needs:
         console.print(f"- {need}", highlight=False, markup=False)
+
+
+def _own_plan(console: Console, plan: TransferPlan) -> None:
+    """The hyperparameters of a command that scales by itself."""
+    title = (
+        f"Hyperparameters for {plan.target} (tuned at {plan.base}), as the command is given them"
+    )
+    filled = table(title, ["hyperparameter", "value"])
+    for name, value in plan.hps.items():
+        filled.add_row(name, f"{value:.4g}")
+    console.print(filled)
 
 
 def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,6 +15,7 @@ from sweeper.data.corpus import Corpus
 from sweeper.errors import ConfigError
 from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job
+from sweeper.runner.gpus import visible_gpus
 from sweeper.runner.packing import PackSize, PackSizes, measure_here
 from sweeper.runner.runner import Batch
 from sweeper.runner.tasks import TrainPack, try_step
@@ -190,14 +190,3 @@ class EngineRunner:
     def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
         """Remove checkpoints of trials that are all finished, or that none can read."""
         checkpoint.tidy(self.checkpoints, is_finished, idle=idle)
-
-
-def visible_gpus(device: str) -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES should be for each GPU that `device` ("cuda" or "cuda:i") names."""
-    if not device.startswith("cuda"):
-        return ()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    names = visible.split(",")[:count] if visible else [str(index) for index in range(count)]
-    _, _, index = device.partition(":")
-    return tuple(name.strip() for name in ([names[int(index)]] if index else names))

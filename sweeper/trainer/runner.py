@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.data.corpus import Corpus
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, key_prefix
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job, Resources
+from sweeper.runner.gpus import visible_gpus
 from sweeper.runner.runner import Batch
 from sweeper.search.prune import Pruner
 from sweeper.trainer.code import code_files, digests
@@ -106,7 +107,8 @@ class Command:
     @cached_property
     def digests(self) -> dict[str, str]:
         """The code, by file; ConfigError for patterns without one."""
-        return digests(code_files(self.command, self.code, self.folder), self.folder)
+        with key_prefix("runner"):
+            return digests(code_files(self.command, self.code, self.folder), self.folder)
 
     def identity(self) -> dict[str, Any]:
         """The command, what is read of it, and its code; where it lies is no part of it."""
@@ -165,13 +167,17 @@ class Command:
 
     def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
         """ConfigError for a command that cannot be found, or words that have no value."""
+        with key_prefix("runner"):
+            self._check_program(trial)
+        _ = self.digests
+
+    def _check_program(self, trial: Trial) -> None:
         if not self.folder.is_dir():
             raise ConfigError("cwd", str(self.folder), "a folder that is there")
         argv = self.words(trial, Path("DIR"))
         path = self.folder / argv[0]
         if shutil.which(argv[0]) is None and not os.access(path, os.X_OK):
             raise ConfigError("command", argv[0], "a program that can be found and executed")
-        _ = self.digests
 
     def words(self, trial: Trial, folder: Path) -> list[str]:
         """The words of a trial in a folder; nothing is written."""
@@ -216,7 +222,7 @@ class CommandRunner:
     def machine(self) -> Machine:
         """GPUs in groups of as many as a trial wants, and the threads of a process."""
         wanted = self.settings.gpus or 0
-        visible = _visible_gpus() if wanted else []
+        visible = list(visible_gpus("cuda")) if wanted else []
         groups = [
             visible[i : i + wanted] for i in range(0, len(visible) - wanted + 1, max(1, wanted))
         ]
@@ -287,10 +293,3 @@ class CommandRunner:
 
     def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
         """Likewise."""
-
-
-def _visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls this machine's GPUs."""
-    from sweeper.runner.engine import visible_gpus
-
-    return list(visible_gpus("cuda"))

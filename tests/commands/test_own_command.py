@@ -87,7 +87,6 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
         ((), ("--lr={eta", "--x"), ("runner.command", "braces in pairs")),
         ((), ("--lr={eta.__class__}",), ("runner.command", "in braces")),
         (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS, ("takes wd",)),
-        (("parameterization.space={lr: {low: -3, high: 0, default: -1}}",), WORDS, ("eta",)),
         (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS, ("width",)),
         (("metric=loss",), WORDS, ("runner.metric", "(?P<loss>...)")),
         (("runner.code=[nothing*.py]",), WORDS, ("runner.code", "none matches")),

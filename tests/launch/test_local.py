@@ -25,7 +25,8 @@ from sweeper.launch.local.executor import Local
 from sweeper.launch.local.machine import WorkerSlot, worker_slots
 from sweeper.launch.local.pool import Pool, fate_of
 from sweeper.runner import packing
-from sweeper.runner.engine import Engine, visible_gpus
+from sweeper.runner.engine import Engine
+from sweeper.runner.gpus import visible_gpus
 from sweeper.runner.tasks import TrainPack
 from sweeper.training import checkpoint
 from sweeper.training.pack import Pack

@@ -21,11 +21,11 @@ from sweeper.plugin import build_plugin
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.scheme import standard_std
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
-from sweeper.settings import read_space
+from sweeper.space import read_space
 from sweeper.trial import defaults
 
 CONF = Path(__file__).parents[2] / "conf" / "parameterization"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+NAMES = sorted({path.stem for path in CONF.glob("*.yaml")} - {"own"})
 ALIGNED = ("standard", "ntk", "mup", "mean_field")
 
 

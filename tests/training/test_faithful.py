@@ -13,7 +13,7 @@ import yaml
 from sweeper.data.corpus import Corpus
 from sweeper.data.digits import Digits
 from sweeper.errors import ConfigError
-from sweeper.settings import read_space
+from sweeper.space import read_space
 from sweeper.training.pack import Pack
 from sweeper.training.prepare import optional_hyperparameters, prepare
 from sweeper.training.train import train
