@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.catalog import OVERLAYS
-from sweeper.commands.experiment import check_taken, check_target, open_experiment
+from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.quick_check import quick_check, summary
 from sweeper.commands.validate import (
