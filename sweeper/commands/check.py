@@ -18,9 +18,9 @@ from sweeper.measure.scales import OperandScale
 from sweeper.report import coordinates as show
 from sweeper.report.page import write_report
 from sweeper.report.plots import save
-from sweeper.runner.engine import Engine
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
+from sweeper.trainer.runner import Command
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
@@ -83,7 +83,7 @@ def check(
 
 def _check_measurable(settings: Settings, wanted: Wanted) -> None:
     """Refuse what a command cannot measure."""
-    if isinstance(settings.runner, Engine):
+    if not isinstance(settings.runner, Command):
         return
     if not wanted.coordinates:
         raise BadInput("--scales and --rules measure in sweeper's own engine: runner=engine")

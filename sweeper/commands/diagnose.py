@@ -34,13 +34,13 @@ from sweeper.lock import StudyLock
 from sweeper.report import console as show
 from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
-from sweeper.runner.engine import Engine
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep, measure_trials
+from sweeper.trainer.runner import Command
 from sweeper.training.prepare import PreparedSpec
 from sweeper.transfer.explain import explain
-from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.transfer.ladder import LadderSize, Size, SizeCurve
 from sweeper.transfer.plan import make_plan
 from sweeper.transfer.verdict import SizeVerdict, Verdict, judge_ladder
 from sweeper.trial import Log2Hps, PlainHps, PluginSpec, plain
@@ -114,7 +114,7 @@ class AblationTrainer:
         results = []
         eps: tuple[float, ...] = (math.nan, math.nan)
         settings = self.experiment.settings
-        measures = isinstance(settings.runner, Engine) and has_eps(settings.raw)
+        measures = not isinstance(settings.runner, Command) and has_eps(settings.raw)
         if measures and (not only or "epsilon" in only):
             eps = self._below_eps([base, self.large], output)
         for ablation in applicable_ablations(self._situation(curves, eps), only):
@@ -133,10 +133,19 @@ class AblationTrainer:
     def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
         settings = self.experiment.settings
         rule = settings.transfer
-        return judge_ladder(self.axis, curves, self.best_log2["eta"], settings.base, rule)
+        # As `transfer` judges them: the draws behind the intervals follow from the whole size.
+        known = [replace(curve, size=self._on_ladder(curve.size)) for curve in curves]
+        base = settings.ladder_base
+        return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule)
+
+    def _on_ladder(self, size: Size) -> LadderSize:
+        """The size as the ladder of the study has it, also where an ablation trains another."""
+        base = self.experiment.settings.ladder_base
+        return replace(base, width=size.width, depth=size.depth)
 
     def _large(self, verdict: Verdict) -> SizeVerdict:
-        return next(size for size in verdict.sizes if size.size == self.large)
+        large = self._on_ladder(self.large)
+        return next(size for size in verdict.sizes if size.size == large)
 
     def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> AblationResult:
         rule = self.experiment.settings.transfer
@@ -152,7 +161,7 @@ class AblationTrainer:
     def _untaken(self, ablation: Ablation) -> str:
         """What an ablation would change and a command does not take; empty where it takes all."""
         settings = self.experiment.settings
-        if isinstance(settings.runner, Engine):
+        if not isinstance(settings.runner, Command):
             return ""
         by_plan = () if settings.own else ("parameterization", "optimizer")
         for key in ablation.overrides:

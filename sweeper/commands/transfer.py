@@ -171,8 +171,12 @@ def _suggest_next(
     options = [f"--study={settings.name}", f"--to-width={request.width}"]
     depth = request.depth or settings.base.depth
     options += [f"--to-depth={depth}"] * (depth != settings.base.depth)
-    kept = [word for word in words if not (seeds and word.startswith("transfer.seeds="))]
-    kept += [f"transfer.seeds={seeds}"] * bool(seeds)
+    settled = [
+        LADDER_AXES[v.axis] for v in verdicts if v.seed_advice is None and v.axis in LADDER_AXES
+    ]
+    given = [f"transfer.seeds={seeds}", *(f"transfer.{key}=[]" for key in settled)] if seeds else []
+    replaced = tuple(f"{word.partition('=')[0]}=" for word in given)
+    kept = [*(word for word in words if not word.startswith(replaced)), *given]
     output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *kept])}")
 
 

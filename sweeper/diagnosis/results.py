@@ -71,7 +71,10 @@ class Diagnosis:
     def sentence(self) -> str:
         """The conclusion."""
         if self.answer == "holds":
-            return f"Nothing to diagnose: the transfer over {self.axis} holds."
+            return (
+                f"Nothing to diagnose: the transfer over {self.axis} holds from the base to the "
+                "largest size, which are all that a diagnosis looks at."
+            )
         if self.answer != "fails":
             todo = f" To settle it, {self.todo}." if self.todo else ""
             return f"Nothing to diagnose yet: the verdict on the transfer is still open.{todo}"

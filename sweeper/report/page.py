@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -261,6 +262,8 @@ def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
             name: ", ".join(f"{key} {number(value):.4g}" for key, value in factors.items())
             for name, factors in (target.plan.get("operations") or {}).items()
         },
+        "needs": [str(need) for need in target.plan.get("needs") or ()],
+        "command": shlex.join(map(str, (target.plan.get("source") or {}).get("command") or ())),
         "source": _facts(target.plan.get("source")),
     }
 
@@ -333,7 +336,8 @@ def _parameter(parameter: Document) -> dict[str, str]:
     row["shape"] = _change(*shapes)
     for key in ("init_std", "multiplier", "lr", "eps", "weight_decay"):
         row[key] = _change(*(f"{number(side.get(key)):.3g}" for side in (base, target)))
-    return row
+    init = str(parameter.get("init", "normal"))
+    return row if init == "normal" else row | {"init_std": init}
 
 
 def _change(base: str, target: str) -> str:

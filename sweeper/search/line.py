@@ -17,6 +17,8 @@ MIN_SPACING = 2.0**-6
 """Refinement stops at this spacing in log2: finer differences are noise."""
 
 
+FLAT = 0.001
+"""Losses that differ by less than this fraction, over a factor of 4 in eta, tell no optimum."""
 MAX_LINE_POINTS = 10**4
 """More points than this on one line is a slip of the pen."""
 
@@ -143,7 +145,7 @@ def line_result(name: str, state: LineState, history: History, base: Log2Hps) ->
 
 
 def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
-    """Sentences about ends of lines: extended grids, and optima still at an end."""
+    """Sentences about lines: extended grids, optima still at an end, and lines that are flat."""
     for line in lines:
         values = [value for value, _ in line.points_log2]
         if line.extended:
@@ -155,3 +157,10 @@ def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
         if at_end and math.isfinite(line.objective):
             optimum = f"2^{line.optimum_log2:g}"
             yield f"{line.name}: the optimum {optimum} is still at the end of the grid"
+        near = [loss for value, loss in line.points_log2 if abs(value - line.optimum_log2) <= 1]
+        spread = max(near) - min(near)
+        if line.name == "eta" and len(near) > 2 and spread < FLAT * abs(line.objective):
+            yield (
+                f"eta: all losses within a factor of 2 of the optimum differ by {spread:.4f} nats "
+                "at most: hardly anything was learned, or train longer to tell them apart"
+            )

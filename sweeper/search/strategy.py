@@ -146,7 +146,9 @@ class Combination:
         size = f"{self.difference:+.4f} nats, standard error {self.error:.4f}"
         if abs(self.difference) <= 2 * self.error:
             return f"combining made no clear difference ({size})"
-        return f"combining {'helped' if self.difference < 0 else 'hurt'} ({size})"
+        if self.difference < 0:
+            return f"combining helped ({size}): the optima of all lines are kept"
+        return f"combining hurt ({size}): the best single configuration is kept"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from math import isclose
 from sweeper.scaling.spec import ParamSpec, ScaledOp, with_layer
 
 DECAY_NEED = (
-    "weight decay: the plan's is independent of the learning rate; param_groups hold decay / lr "
-    "for decoupled decay (torch.optim.AdamW, SGD without momentum); the L2 decay of "
+    "weight decay: the plan's is the share of a weight that a step removes; param_groups hold it "
+    "over lr for decoupled decay (torch.optim.AdamW, SGD without momentum); the L2 decay of "
     "torch.optim.Adam is something else"
 )
 EPS_NEED = (
@@ -71,6 +71,8 @@ def author_name(op: ScaledOp) -> str:
 
 FACTOR_NEEDS = {
     ("attention", "logit"): "multiply q k^T by {} where head size^-1/2 is usual",
+    ("attention", "output"): "multiply what attention makes of the values, before its output "
+    "projection, by {}",
     ("gated_silu", "alpha"): "multiply the sigmoid's argument by {}",
     ("residual", "branch"): "multiply the branch's output by {}",
     ("residual", "skip"): "multiply the skipped stream by {}",

@@ -15,7 +15,7 @@ from sweeper.trial import encode
 Answer = Literal["holds", "fails", "cannot say yet"]
 
 MAX_SEED_FACTOR = 16.0
-"""The advice never asks for more than this many times the seeds: beyond, the estimate is rough."""
+"""No advice asks for this many times the seeds: beyond, seeds are the wrong means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +252,14 @@ def advise(
         ), None
     needed = {describe_size(size.size, axis): _seeds_needed(size, rule) for size in sizes}
     seeds = max(needed.values())
+    if hopeless := [
+        name for name, count in needed.items() if count >= MAX_SEED_FACTOR * rule.seeds
+    ]:
+        return (
+            f"do not count on seeds: {' and '.join(hopeless)} would take more than "
+            f"{seeds - rule.seeds} more a point. Runs with less noise help: raise train.steps, "
+            "train.batch_size or train.objective_window, or lower transfer.step"
+        ), None
     advice = SeedAdvice(seeds=seeds, sizes=needed, runs=(seeds - rule.seeds) * points)
     each = ", ".join(f"{count - rule.seeds} at {name}" for name, count in needed.items())
     words = f"train about {seeds - rule.seeds} more seeds a point ({each}), {advice.runs} more runs"

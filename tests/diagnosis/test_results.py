@@ -190,7 +190,10 @@ def test_a_transfer_that_holds_needs_no_experiment() -> None:
     trainer, world = simulate("parameterization=mup")
     found = trainer.diagnose([], SILENT)
     assert found.answer == "holds" and found.results == ()
-    assert found.sentence == "Nothing to diagnose: the transfer over width holds."
+    assert found.sentence == (
+        "Nothing to diagnose: the transfer over width holds from the base to the largest size, "
+        "which are all that a diagnosis looks at."
+    )
     known = trainer.study.known.values()  # type: ignore[attr-defined]
     assert len(world.trained) == len(known) and {r.trial.width for r in known} == {16, 64}
 

@@ -216,9 +216,9 @@ def test_the_branch_factor_is_one_on_the_last_matrices() -> None:
 def test_operations_are_declared_with_their_geometry() -> None:
     ops = scaled_ops(made("LlamaForCausalLM", base_depth=1))
     assert [op.name for op in ops[:3]] == [
-        "model.layers.0.self_attn.core",
-        "model.layers.0.self_attn.residual",
-        "model.layers.0.mlp.residual",
+        "model.layers.0.self_attn.scaled_attention",
+        "model.layers.0.self_attn.scaled_residual",
+        "model.layers.0.mlp.scaled_residual",
     ]
     assert ops[0].geometry == {"head_size": 8, "seq_len": SEQ, "causal": True}
     assert ops[2].geometry == {"branch": 2, "branches": 4, "base_branches": 2}
@@ -239,7 +239,7 @@ def test_a_family_without_a_place_declares_nothing() -> None:
     ]
     bart = scaled_ops(made("BartForCausalLM"))
     assert [op.kind for op in bart] == ["attention", "attention", "loss"]
-    assert all(op.name.endswith("self_attn.core") for op in bart[:2])
+    assert all(op.name.endswith("self_attn.scaled_attention") for op in bart[:2])
 
 
 GPT_NEO = {"attention_types": [[["global"], 2]]}

@@ -99,7 +99,7 @@ def test_needs_of_umup() -> None:
     needs = plan("umup", alpha_ffn_act=1.0).needs
     text = "\n".join(needs)
     assert "layers.*.ffn.act: multiply the sigmoid's argument by 2\n" in text
-    assert "layers.*.attention.core: multiply its output by" in text
+    assert "layers.*.attention.core: multiply what attention makes of the values" in text
     assert "layers.*.ffn_residual: multiply the branch's output by 0.4082 to 0.5 (by layer" in text
     assert "head.weight: multiply the gradient to its input by 5.65685\n" in text
     assert "unit-scaled gradients" in text

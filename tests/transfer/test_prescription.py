@@ -10,6 +10,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from sweeper.catalog import plugins
 from sweeper.errors import ConfigError
 from sweeper.training.draw import normal
 from sweeper.training.pack import Pack, PackRun
@@ -33,7 +34,7 @@ WITHOUT_A_RULE = {
 
 
 def names(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted(set(plugins()[group]) - {"own", "adjusted"})
 
 
 def config(group: str, name: str) -> dict[str, Any]:

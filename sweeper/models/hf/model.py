@@ -37,7 +37,7 @@ class HfModel(nn.Module):
 
     Parameters have the names that they have in the transformers model, so that a plan for
     this one is a plan for that one. Beside them there are the factors of a scheme, without
-    parameters: `core` in attentions, `residual` at the ends of branches, and `loss`.
+    parameters: `scaled_attention` in attentions, `scaled_residual` at the ends of branches, `loss`.
 
     A causal model takes tokens and, as targets, the tokens that follow; nothing is shifted. A
     masked one takes tokens, hides 15 % of each sequence behind a token of its own (one more than

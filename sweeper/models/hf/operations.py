@@ -23,6 +23,8 @@ from sweeper.scaling.spec import ScaledOp
 
 INTERFACE, EAGER = "sweeper", "sweeper_eager"
 """Names of the attention function in transformers: fused, and written out by each family."""
+ATTENTION, BRANCH = "scaled_attention", "scaled_residual"
+"""Names of what is put into a model; plans leave them out, since the author's has none."""
 _CROSS = r"encoder_attn|cross_?attention"
 """Attention to another model's output, which there is none of here."""
 
@@ -92,7 +94,7 @@ def scaled_attention(
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     function = _eager(module) if eager else _fused()
-    scale = module._modules.get("core")
+    scale = module._modules.get(ATTENTION)
     if not isinstance(scale, AttentionScale):
         out, weights = function(
             module, query, key, value, attention_mask, scaling=scaling, **options
@@ -158,7 +160,7 @@ def attention_name(model: Any, config: Any) -> str | None:
 
 
 def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
-    """Give every attention that asks transformers for its function a module `core`."""
+    """Give every attention that asks transformers for its function a module `ATTENTION`."""
     ours = net.config._attn_implementation in (INTERFACE, EAGER)
     for path, module in list(net.named_modules()) if ours else ():
         if re.search(_CROSS, path):
@@ -168,17 +170,17 @@ def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
             names = ("qk_head_dim", "head_dim", "head_size", "attention_head_size")
             size = next((getattr(module, n) for n in names if hasattr(module, n)), head_size)
             causal = bool(getattr(module, "is_causal", True))
-            module.add_module("core", AttentionScale(size, seq_len, causal=causal))
+            module.add_module(ATTENTION, AttentionScale(size, seq_len, causal=causal))
 
 
 def scale_branches(net: nn.Module, family: str, depth: int, base_depth: int) -> None:
-    """Give the end of every residual branch a module `residual`, where the family is known."""
+    """Give the end of every residual branch a module `BRANCH`, where the family is known."""
     for layers in net.modules() if family in BRANCHES else ():
         if isinstance(layers, nn.ModuleList) and len(layers) == depth and _has_branches(layers[0]):
             paths = [(layer, path) for layer in layers for path in BRANCHES[family]]
             for index, (layer, path) in enumerate(paths, start=1):
                 end = layer.get_submodule(path)
-                end.add_module("residual", BranchScale(index, len(paths), 2 * base_depth))
+                end.add_module(BRANCH, BranchScale(index, len(paths), 2 * base_depth))
                 end.register_forward_hook(_scale_output)
 
 
@@ -188,7 +190,7 @@ def _has_branches(layer: nn.Module) -> bool:
 
 def _scale_output(module: nn.Module, args: Any, output: Any) -> Any:
     """A branch's output times its factor; of several outputs the first is the branch's."""
-    factor = module.get_buffer("residual.branch")
+    factor = module.get_buffer(f"{BRANCH}.branch")
     if isinstance(output, tuple):
         return (output[0] * factor, *output[1:])
     return output * factor
