@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.launch.executor import Machine
+from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Outcome, failed, run_job, write_job
 from sweeper.launch.local import machine, pool
 from sweeper.launch.local.executor import Local
@@ -29,7 +29,7 @@ from sweeper.launch.local.machine import WorkerSlot, worker_slots
 from sweeper.launch.local.pool import Pool, fate_of
 from sweeper.runner.engine import visible_gpus
 from sweeper.trial import Trial
-from tests.launch.counting import Count, CountSweep, counted, expected
+from tests.launch.counting import Ask, Count, CountSweep, counted, expected
 from tests.launch.local_driver import STEPS
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import calls, trouble
@@ -244,6 +244,42 @@ def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:
     assert without_times(results) == expected(trials, tmp_path)
     assert any("begin anew" in sentence for sentence in sweep.notices)
     assert not task.path.exists()
+
+
+def question(folder: Path, how: str = "", at: int = -1) -> Ask:
+    return Ask(trials=(counted(),), trouble=trouble(folder, how, at=at), saves=folder)
+
+
+def test_layouts_are_asked_each_in_workers_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.launch.local.executor.cores", lambda: 2)
+    executor = Local().executor(Context(folder=tmp_path))
+    assert executor.layouts == range(1, 3)
+    try:
+        asked = [executor.call([question(tmp_path)] * layout, layout) for layout in (1, 2)]
+        assert [len(answers) for answers in asked] == [1, 2]
+        workers = [answer["process"] for answers in asked for answer in answers]
+        assert sorted(workers) == sorted(children(os.getpid())) and len({*workers}) == 3
+        executor.use(2)
+        assert sorted(workers[1:]) == sorted(children(os.getpid()))
+    finally:
+        executor.close()
+
+
+def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_path: Path) -> None:
+    """Its worker has no answer, alone or among others, and the next job finds another."""
+    executor = Local(workers=2).executor(Context(folder=tmp_path))
+    dies, lives = question(tmp_path, "exit", at=1), question(tmp_path)
+    try:
+        assert executor.call([dies], 2) == [None]
+        nothing, answer = executor.call([dies, lives], 2)
+        assert nothing is None and answer["process"] in children(os.getpid())
+    finally:
+        executor.close()
+    sweep = CountSweep(trials=[counted()], folder=tmp_path)
+    [result] = sweep.run(Local(workers=2)).values()
+    assert result.status == "complete"
 
 
 def test_every_worker_is_pinned_to_a_gpu_of_its_own(

@@ -80,34 +80,6 @@ def test_a_pack_size_is_measured_once_a_specification(
     assert len(asked) == 1 and len(packing._MEASURED) == 1
 
 
-def test_one_process_is_weighed_against_one_a_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packing, "_MEASURED", {})
-    monkeypatch.setattr(packing, "MEASURING_PAYS", 0.0)
-    monkeypatch.setattr("sweeper.launch.local.executor.cores", lambda: 2)
-    trials = [trial(seed=i) for i in range(4)]
-    sweep = TrialSweep(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
-    assert len(sweep.run(Local())) == 4
-    [sentence] = sweep.notices
-    assert sentence.startswith("2 worker processes do ") and " used" in sentence
-    gain, used = float(sentence.split(" do ")[1].split()[0]), int(sentence.split()[-2])
-    assert used == (2 if gain > packing.MIN_GAIN else 1)
-    assert len(packing._MEASURED) >= 2
-
-
-def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_path: Path) -> None:
-    """It costs that worker alone: the trials are trained in another, one by one."""
-    trials = [trial(seed=i) for i in range(2)]
-    dies = deadly(tmp_path, "exit", seed=0, at=1, once=True)
-    sweep = TrialSweep(trials=trials, corpus=dies, folder=tmp_path)
-    results = sweep.run(Local(workers=1, retries=0))
-    assert [results[t.key].status for t in trials] == ["complete"] * 2
-    first = calls(tmp_path)[0][2]
-    trained = [seed for seed, _, process, _ in calls(tmp_path) if process != first]
-    assert trained == [0] * 8 + [1] * 8
-
-
 def test_a_gpu_more_takes_its_share_of_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
