@@ -53,7 +53,13 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
         "base": {"width": 8, "depth": 1},
         "optimizer": configs("optimizer")[optimizer],
         "data": where.identity(),
-        "train": {"steps": STEPS, "batch_size": 2, "seq_len": 8, "precision": "float64"},
+        "train": {
+            "steps": STEPS,
+            "batch_size": 2,
+            "seq_len": 8,
+            "precision": "float64",
+            "heldout_batches": 2,
+        },
     }
     prepared = prepare(spec_of(tree))
     space = read_space(given, optional_hyperparameters(prepared.optimizer))
