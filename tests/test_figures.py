@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from sweeper.catalog import groups
 from sweeper.config import compose_tree
-from sweeper.settings import resolve
+from sweeper.settings import Settings, placeholder_data, resolve
+from sweeper.training.architecture import build_model, build_named
 from sweeper.transfer.curve import Estimate
+from sweeper.transfer.ladder import Size
 from tests.scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
@@ -31,8 +34,19 @@ def number(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
 
 
+def check_that_it_can_be_built(settings: Settings, size: Size) -> None:
+    """A ladder's model is built, and not traced as `resolve` does: the base's is."""
+    spec = settings.spec(placeholder_data(settings), "float32", size)
+    unit = build_named("parameterization", spec.parameterization).unit_scaled
+    with torch.device("meta"):
+        build_model(spec, unit, size.width, size.depth)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_figure_is_a_script_and_an_experiment_at_every_size(name: str) -> None:
+def test_a_figure_is_a_script_and_an_experiment_at_every_size(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.settings.check_model_size", check_that_it_can_be_built)
     assert callable(load_script(f"figures/{name}.py").main) and name in claims.ORDER
     for size in (None, *groups()["size"]):
         words = [f"experiment={name}", *([f"size={size}"] if size else [])]

@@ -82,9 +82,10 @@ trials = st.builds(
     phase=st.text(),
     measurement=st.text(),
 )
+trials_of_one_spec = st.builds(Trial, spec=st.just(SPEC), log2_hps=log2_hps, seed=st.integers(0, 9))
 results = st.builds(
     Result,
-    trial=trials,
+    trial=trials_of_one_spec,
     status=st.sampled_from(["complete", "diverged", "failed"]),
     objective=st.floats(),
     heldout=st.floats(),

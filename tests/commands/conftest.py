@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from tests.commands.driver import TINY, Run, call, make_workplace, run_in
-from tests.layout import without_layout
+from tests.layout import DRAW, without_drawing
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -20,10 +21,16 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def no_layout() -> Iterator[None]:
-    """Tests of `tests/report/` lay the figures out; here it would take half of a command's time."""
-    with without_layout():
+def no_drawing() -> Iterator[None]:
+    """Tests of `tests/report/` draw the figures; here it would take half of a command's time."""
+    with without_drawing():
         yield
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the commands of this test find out is drawn, though not laid out."""
+    monkeypatch.setattr(Figure, "draw", DRAW)
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ REAL = [
     "train.steps=40",
     "train.seq_len=16",
     "train.batch_size=4",
-    "runner.pack=auto",
+    "runner.pack=9",
     "search.line={points: 9, extend: 4}",
 ]
 LADDER = ["transfer.widths=[16,96]", "transfer.step=1.0", "transfer.extend=6"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace) -> None:
     """One learning rate for all widths: muP's rule for the hidden layers mends it."""
     text = " ".join(f"{n} squared is {n * n}." for n in range(3000))

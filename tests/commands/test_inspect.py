@@ -12,8 +12,8 @@ from sweeper.files import write_json
 from sweeper.lock import StudyLock
 from sweeper.study import Study
 from sweeper.trial import FORMAT
-from tests.commands.driver import TINY, Run, assert_refused, rewrite_results, spawn, tree
-from tests.faults.harness import until
+from tests.commands.driver import TINY, Run, assert_refused, rewrite_results, tree
+from tests.faults.harness import CommandProcess, until
 
 
 def progress(folder: Path, **values: object) -> None:
@@ -23,7 +23,8 @@ def progress(folder: Path, **values: object) -> None:
 
 
 def jobs_of(sweeper: Run) -> list[dict[str, object]]:
-    """What `sweeper status` says of the study's jobs."""
+    """What `sweeper status` says of the study's jobs; asked in a loop, it costs little."""
+    time.sleep(0.2)
     if not (Path("runs/a/progress.json")).exists():
         return []
     jobs: list[dict[str, object]] = sweeper("status", "a", "--json").document["jobs"]
@@ -39,13 +40,13 @@ class TestCancel:
     ) -> None:
         """At once. A worker's next job is written while it has another, and ends with it."""
         words = ["search", *TINY, "study=a", *launcher, "train.steps=4000"]
-        driver = spawn(*words)
+        driver = CommandProcess(*words, tag="")
         until(lambda: [job for job in jobs_of(sweeper) if job["state"] == "running"], 60)
         answer = sweeper("cancel", "a", "--json")
         assert answer.document == {"study": "a", "cancelled": jobs}
-        _, err = driver.communicate(timeout=60)
-        assert driver.returncode == 1 and "Traceback" not in err
-        assert err.splitlines()[-1].startswith("Error: the study was cancelled; run the same")
+        ended = driver.wait(60)
+        assert ended.code == 1 and "Traceback" not in ended.err
+        assert ended.err.splitlines()[-1].startswith("Error: the study was cancelled; run the same")
         assert len(list((workplace / "runs/a/checkpoints").iterdir())) == 1
         short = ["search", *TINY, "study=a", *launcher]
         assert sweeper(*short).code == 0

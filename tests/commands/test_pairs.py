@@ -1,11 +1,14 @@
 import json
 
+import pytest
+
 from tests.commands.driver import SIZES, Run
 
 WORDS = ["search", "data=text", "data.path=text.txt", *SIZES, "study=a", "search=pairs"]
 FEW = ["search.pairs=[[eta,alpha_attn]]", "search.points=2", "search.eta=null"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_search_over_a_pair_leaves_its_table_and_its_figure(sweeper: Run, workplace) -> None:
     answer = sweeper(*WORDS, *FEW)
     assert answer.code == 0, answer.err

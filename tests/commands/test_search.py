@@ -75,6 +75,7 @@ class TestSearch:
         assert told[0] == "search: eta: 0/3 trials" and len(told) == 2
         assert re.fullmatch(r"Speed at width 16, depth 1: [\d,]+ tokens/s on cpu", told[1])
 
+    @pytest.mark.usefixtures("drawn")
     def test_everything_lies_in_the_studys_folder(self, sweeper: Run, workplace: Path) -> None:
         sweeper("search", *TINY, "study=a", "root=deep/er", "logger=jsonl")
         folder = workplace / "deep/er/a"

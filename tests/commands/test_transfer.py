@@ -156,6 +156,7 @@ def test_a_damaged_config_of_the_study(sweeper: Run, study: Path, text: str) -> 
 
 
 class TestValidate:
+    @pytest.mark.usefixtures("drawn")
     def test_trains_the_ladder_once(self, sweeper: Run, study: Path) -> None:
         words = ["transfer", "--to-width", "32", "--validate", *QUICK]
         first = sweeper(*words)
@@ -291,6 +292,7 @@ class TestValidate:
         page = (study / "report.html").read_text()
         assert "Validation over size" in page and "w32 d1 b2 s9" in page
 
+    @pytest.mark.usefixtures("drawn")
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
         words = ["transfer", "--to-width", "32", "--validate", *QUICK, "transfer.along=alpha_attn"]
         answer = sweeper(*words)

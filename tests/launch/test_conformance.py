@@ -15,20 +15,19 @@ import yaml
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.executor import Launcher
 from sweeper.launch.folder import request_cancel
-from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import arrays
 from sweeper.plugin import arguments, build_plugin, import_target
 from sweeper.runner.engine import Engine
 from sweeper.trial import Trial
-from tests.launch.faulty_corpus import deadly
-from tests.launch.trial_sweep import TrialSweep, without_times
+from tests.launch.counting import CountSweep, counted, expected
+from tests.launch.trial_sweep import without_times
+from tests.launch.trouble import trouble
 from tests.training.tiny_trials import corpus, trial
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
 QUICK: dict[str, Any] = {"workers": 1}
 QUICK |= {"time": 10, "cpus": 1, "gpus": 0, "poll": 0.3, "warn": 30, "retries": 1}
 """What keeps these tests short, for launchers that have such a setting."""
-pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 
 @pytest.fixture(params=sorted(path.stem for path in CONF.glob("*.yaml")))
@@ -47,19 +46,15 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
 
 def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher: Launcher) -> None:
     """Equal to the inline launcher's results; what was begun or left behind is no trial's harm."""
-    first = [trial(seed=i) for i in range(3)]
-    second = [trial("mup", seed=0)]
+    first = [counted(seed=i) for i in range(3)]
+    second = [counted(eta=1.0)]
 
     def more(known: int) -> list[Trial]:
         return second if known >= 3 else []
 
-    sweep = TrialSweep(trials=first, corpus=corpus(tmp_path), folder=tmp_path, more=more)
+    sweep = CountSweep(trials=first, folder=tmp_path, more=more)
     results = sweep.run(launcher, pack=2)
-    inline = tmp_path / "inline"
-    inline.mkdir()
-    reference = TrialSweep(trials=[*first, *second], corpus=corpus(inline), folder=inline)
-    expected = reference.run(Inline(), pack=2)
-    assert without_times(results) == without_times(expected)
+    assert without_times(results) == expected([*first, *second], tmp_path)
     assert sweep.work_done == pytest.approx(4)
     assert not list((tmp_path / "checkpoints").glob("*")), "no checkpoint outlives its results"
     assert not [path for path in (tmp_path / "jobs").glob("*") if path.is_dir()]
@@ -68,8 +63,8 @@ def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher
 
 
 def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) -> None:
-    trials = [trial(seed=i) for i in range(2)]
-    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path, "fail", seed=1), folder=tmp_path)
+    trials = [counted(seed=i) for i in range(2)]
+    sweep = CountSweep(trials=trials, trouble=trouble(tmp_path, "fail", seed=1), folder=tmp_path)
     good, bad = (sweep.run(launcher, pack=2)[t.key] for t in trials)
     assert good.status == "complete"
     assert bad.status == "failed" and math.isnan(bad.objective)
@@ -79,7 +74,8 @@ def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) 
 
 def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher: Launcher) -> None:
     """At once; or, where a trial runs out of sight, as the reason why it failed."""
-    sweep = TrialSweep(trials=[trial()], corpus=deadly(tmp_path, "refuse"), folder=tmp_path)
+    refuses = trouble(tmp_path, "refuse")
+    sweep = CountSweep(trials=[counted()], trouble=refuses, folder=tmp_path)
     said = []
     try:
         said += [result.error for result in sweep.run(launcher, pack=2).values()]
@@ -100,10 +96,9 @@ def test_a_sweep_that_is_cancelled_ends_and_goes_on_later(
     tmp_path: Path, launcher: Launcher
 ) -> None:
     """Whoever asks for it, from any process; what was saved is not trained again."""
-    sweep = TrialSweep(
-        trials=[trial(train={"steps": 60})], corpus=deadly(tmp_path, "slow"), folder=tmp_path
-    )
-    timer = threading.Timer(2.5, lambda: (request_cancel(tmp_path), arrays.cancel_jobs(tmp_path)))
+    slow = trouble(tmp_path, "slow")
+    sweep = CountSweep(trials=[counted(steps=40)], trouble=slow, folder=tmp_path)
+    timer = threading.Timer(1.5, lambda: (request_cancel(tmp_path), arrays.cancel_jobs(tmp_path)))
     timer.start()
     with pytest.raises(SweeperError, match="cancelled"):
         sweep.run(launcher, pack=1)

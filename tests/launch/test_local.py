@@ -1,4 +1,7 @@
-"""Worker processes: equal results, whatever happens to a worker, the driver, or their files."""
+"""Worker processes: equal results, whatever happens to a worker, the driver, or their files.
+
+Their trials only count: workers then start at once. The engine's are in test_local_engine.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +21,23 @@ import pytest
 import torch
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.launch.executor import Machine
-from sweeper.launch.inline import Inline
-from sweeper.launch.job import Job, Outcome, failed, run_job, write_job
+from sweeper.launch.executor import Context, Machine
+from sweeper.launch.job import Outcome, failed, run_job, write_job
 from sweeper.launch.local import machine, pool
 from sweeper.launch.local.executor import Local
 from sweeper.launch.local.machine import WorkerSlot, worker_slots
 from sweeper.launch.local.pool import Pool, fate_of
-from sweeper.runner import packing
-from sweeper.runner.engine import Engine
 from sweeper.runner.gpus import visible_gpus
-from sweeper.runner.tasks import TrainPack
-from sweeper.training import checkpoint
-from sweeper.training.pack import Pack
-from sweeper.training.train import Execution
-from sweeper.trial import Result, Trial
-from tests.launch.faulty_corpus import calls, deadly
+from sweeper.trial import Trial
+from tests.launch.counting import Ask, Count, CountSweep, counted, expected
 from tests.launch.local_driver import STEPS
-from tests.launch.trial_sweep import TrialSweep, without_times
-from tests.training.tiny_trials import corpus, trial
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-EVERY_STEP = 1e-9
+from tests.launch.trial_sweep import without_times
+from tests.launch.trouble import calls, trouble
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Results do not depend on threads here, and nothing is left running."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def nothing_is_left_running() -> Iterator[None]:
     yield
-    torch.set_num_threads(before)
     assert not children(os.getpid())
 
 
@@ -73,37 +63,6 @@ def until(true: Callable[[], Any], seconds: float) -> None:
         time.sleep(0.02)
 
 
-def expected(trials: list[Trial], folder: Path, pack: int) -> dict[str, Result]:
-    """What the inline launcher makes of `trials`."""
-    inline = folder / "inline"
-    inline.mkdir()
-    sweep = TrialSweep(trials=trials, corpus=corpus(inline), folder=inline)
-    return without_times(sweep.run(Inline(), pack=pack))
-
-
-def test_results_equal_those_of_inline(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
-    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
-    results = sweep.run(Local(workers=2), pack=2)
-    assert without_times(results) == expected(trials, tmp_path, 2)
-    assert sweep.work_done == pytest.approx(7)
-    assert len({process for _, _, process, _ in calls(tmp_path)}) == 2
-    assert {threads for *_, threads in calls(tmp_path)} == {1}
-    assert not list((tmp_path / "jobs").iterdir()) and not sweep.notices
-
-
-def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(2)]
-    kills = deadly(tmp_path, "kill", seed=0, at=5, once=True)
-    sweep = TrialSweep(trials=trials, corpus=kills, folder=tmp_path)
-    results = sweep.run(Local(workers=1), pack=2, save_every=EVERY_STEP)
-    assert without_times(results) == expected(trials, tmp_path, 2)
-    assert [step for seed, step, *_ in calls(tmp_path) if seed == 1] == list(range(8))
-    assert sweep.work_done == pytest.approx(2)
-    assert len(sweep.notices) == 1 and "killed by SIGKILL" in sweep.notices[0]
-    assert not list((tmp_path / "checkpoints").iterdir())
-
-
 @pytest.mark.parametrize(
     ("how", "retries", "reason"),
     [("exit", 0, "ended with exit code 7"), ("segfault", 1, "killed by SIGSEGV, 2 times:")],
@@ -111,39 +70,39 @@ def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> N
 def test_a_trial_that_always_kills_its_worker_fails_alone(
     tmp_path: Path, how: str, retries: int, reason: str
 ) -> None:
-    trials = [trial(seed=i) for i in range(2)]
-    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path, how, seed=1, at=3), folder=tmp_path)
+    trials = [counted(seed=i) for i in range(2)]
+    bad_luck = trouble(tmp_path, how, seed=1, at=3)
+    sweep = CountSweep(trials=trials, trouble=bad_luck, folder=tmp_path)
     results = sweep.run(Local(workers=2, retries=retries), pack=2)
     good, bad = (results[t.key] for t in trials)
     assert bad.status == "failed" and reason in bad.error and math.isnan(bad.objective)
-    assert without_times({good.key: good}) == expected(trials[:1], tmp_path, 1)
+    assert without_times({good.key: good}) == expected(trials[:1], tmp_path)
     if how == "segfault":  # the last lines of the log show where
-        assert "faulty_corpus.py" in bad.error
+        assert "trouble.py" in bad.error
     assert sweep.work_done == pytest.approx(2)
 
 
 def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(2)]
-    sweep = TrialSweep(
-        trials=trials, corpus=deadly(tmp_path, "hang", seed=1, at=3), folder=tmp_path
-    )
-    results = sweep.run(Local(workers=2, retries=0, hang=20.0), pack=1)
+    trials = [counted(seed=i) for i in range(2)]
+    hangs = trouble(tmp_path, "hang", seed=1, at=3)
+    sweep = CountSweep(trials=trials, trouble=hangs, folder=tmp_path)
+    results = sweep.run(Local(workers=2, retries=0, hang=5.0))
     assert [results[t.key].status for t in trials] == ["complete", "failed"]
-    assert "no step for 20 s" in results[trials[1].key].error
+    assert "no step for 5 s" in results[trials[1].key].error
 
 
 def test_a_worker_that_is_told_to_leave_is_not_blamed(tmp_path: Path) -> None:
-    trials = [trial(seed=0)]
-    leaves = deadly(tmp_path, "terminate", at=4, once=True)
-    sweep = TrialSweep(trials=trials, corpus=leaves, folder=tmp_path)
-    results = sweep.run(Local(workers=1, retries=0), pack=1)
-    assert without_times(results) == expected(trials, tmp_path, 1)
+    trials = [counted()]
+    leaves = trouble(tmp_path, "terminate", at=4, once=True)
+    sweep = CountSweep(trials=trials, trouble=leaves, folder=tmp_path)
+    results = sweep.run(Local(workers=1, retries=0))
+    assert without_times(results) == expected(trials, tmp_path)
     steps = [step for _, step, *_ in calls(tmp_path)]
     assert steps == list(range(8)) and not sweep.notices
 
 
 def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path: Path) -> None:
-    workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "sweeper.runner.tasks")
+    workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "tests.launch.counting")
     try:
         assert workers.fill()
         [worker] = workers.workers
@@ -161,42 +120,43 @@ def test_workers_import_what_the_driver_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user's own modules lie in the folder worked in, which no PYTHONPATH names."""
-    module = "from tests.launch.faulty_corpus import Deadly\n\n\nclass Own(Deadly):\n    pass\n"
-    (tmp_path / "own_corpus_of_a_user.py").write_text(module)
+    module = "from tests.launch.trouble import Trouble\n\n\nclass Own(Trouble):\n    pass\n"
+    (tmp_path / "own_module_of_a_user.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
-    own = importlib.import_module("own_corpus_of_a_user").Own(**vars(deadly(tmp_path)))
-    sweep = TrialSweep(trials=[trial()], corpus=own, folder=tmp_path)
-    [result] = sweep.run(Local(workers=1), pack=1).values()
+    own = importlib.import_module("own_module_of_a_user").Own(**asdict(trouble(tmp_path)))
+    sweep = CountSweep(trials=[counted()], trouble=own, folder=tmp_path)
+    [result] = sweep.run(Local(workers=1)).values()
     assert result.status == "complete" and len(calls(tmp_path)) == 8
 
 
 def test_what_the_configuration_is_to_blame_for_ends_the_run(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(3)]
-    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path, "refuse", seed=1), folder=tmp_path)
+    trials = [counted(seed=i) for i in range(3)]
+    refuses = trouble(tmp_path, "refuse", seed=1)
+    sweep = CountSweep(trials=trials, trouble=refuses, folder=tmp_path)
     with pytest.raises(BadInput, match="not to be read"):
-        sweep.run(Local(workers=1), pack=1)
+        sweep.run(Local(workers=1))
 
 
 def test_workers_that_cannot_start_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "BOOT", "raise SystemExit('no torch here')")
-    sweep = TrialSweep(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
+    sweep = CountSweep(trials=[counted()], folder=tmp_path)
     with pytest.raises(SweeperError, match=r"(?s)do not start.*exit code 1.*no torch here"):
-        sweep.run(Local(workers=1), pack=1)
+        sweep.run(Local(workers=1))
 
 
 def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
     """While one worker is busy, the other is given what the strategy names meanwhile."""
-    slow = trial(seed=0, train={"steps": 30})
-    quick = [trial(seed=i) for i in range(1, 5)]
-    sweep = TrialSweep(
+    slow = counted(seed=0, steps=30)
+    quick = [counted(seed=i) for i in range(1, 5)]
+    sweep = CountSweep(
         trials=[slow, quick[0]],
-        corpus=deadly(tmp_path, "slow", seed=0),
+        trouble=trouble(tmp_path, "slow", seed=0),
         folder=tmp_path,
         more=lambda known: quick[: known + 1],
     )
-    results = list(sweep.run(Local(workers=2), pack=1).values())
+    results = list(sweep.run(Local(workers=2)).values())
     assert len(results) == 5 and results[-1].trial == slow
     assert sweep.times_asked <= 2 * len(results) + 2, "a strategy is not asked in vain"
 
@@ -228,10 +188,10 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
         assert not list((tmp_path / "jobs").glob("*.log"))
     before = calls(tmp_path)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
-    trials = [trial(seed=seed, train={"steps": STEPS}) for seed in range(2)]
-    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
-    results = sweep.run(Local(workers=1), pack="auto")
-    assert without_times(results) == expected(trials, tmp_path, 1)
+    trials = [counted(seed=seed, steps=STEPS) for seed in range(2)]
+    sweep = CountSweep(trials=trials, trouble=trouble(tmp_path), folder=tmp_path)
+    results = sweep.run(Local(workers=1), pack=2)
+    assert without_times(results) == expected(trials, tmp_path)
     after = calls(tmp_path)
     assert len(before) < 2 * STEPS
     assert sorted(call[:2] for call in after) == [(s, i) for s in range(2) for i in range(STEPS)]
@@ -239,20 +199,20 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
 
 def left_job(folder: Path, trials: list[Trial], result: bool = True) -> Path:
     """A job that a driver which is gone has left, finished or not."""
-    pack = Pack(trials=tuple(trials), corpus=corpus(folder))
-    job_dir = write_job(folder / "jobs", Job(task=TrainPack(pack=pack, execution=Execution())))
+    runner = CountSweep(trials=trials, folder=folder).runner(Local())
+    job_dir = write_job(folder / "jobs", runner.job(tuple(trials), None))
     if result:
         run_job(job_dir, 0)
     return job_dir
 
 
 def test_what_a_dead_driver_s_workers_finished_counts(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(4)]
+    trials = [counted(seed=i) for i in range(4)]
     job_dir = left_job(tmp_path, trials[:2])
-    other = left_job(tmp_path, [trial("mup")])
-    sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
+    other = left_job(tmp_path, [counted(eta=1.0)])
+    sweep = CountSweep(trials=trials, trouble=trouble(tmp_path), folder=tmp_path)
     results = sweep.run(Local(workers=1), pack=2)
-    assert without_times(results) == expected(trials, tmp_path, 2)
+    assert without_times(results) == expected(trials, tmp_path)
     assert {seed for seed, *_ in calls(tmp_path)} == {2, 3}
     assert not job_dir.exists() and other.exists(), "what is not wanted now may be wanted later"
 
@@ -260,72 +220,66 @@ def test_what_a_dead_driver_s_workers_finished_counts(tmp_path: Path) -> None:
 def test_a_failure_that_was_left_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_dir = left_job(tmp_path, [trial()], result=False)
+    job_dir = left_job(tmp_path, [counted()], result=False)
     with monkeypatch.context() as patch:
-        outcome = Outcome(results=tuple(failed([trial()], "no luck")))
-        patch.setattr(TrainPack, "run", lambda *_: outcome)
+        outcome = Outcome(results=tuple(failed([counted()], "no luck")))
+        patch.setattr(Count, "run", lambda *_: outcome)
         run_job(job_dir, 0)
-    sweep = TrialSweep(trials=[trial()], corpus=corpus(tmp_path), folder=tmp_path)
-    [result] = sweep.run(Local(workers=1), pack=1).values()
+    sweep = CountSweep(trials=[counted()], folder=tmp_path)
+    [result] = sweep.run(Local(workers=1)).values()
     assert result.status == "complete"
 
 
 def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(2)]
+    trials = [counted(seed=i) for i in range(2)]
     job_dir = left_job(tmp_path, trials, result=False)
     (job_dir / "result-0.json").write_text('{"attempt": 0, "results": [')
     (job_dir / "result-3.json").write_text('{"attempt": 3, "results": [{}], "failure": null}')
-    path = checkpoint.path_of(tmp_path / "checkpoints", trials)
-    path.parent.mkdir()
-    path.write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
-    sweep = TrialSweep(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
+    sweep = CountSweep(trials=trials, folder=tmp_path)
+    task = sweep.runner(Local()).job(tuple(trials), None).task
+    assert isinstance(task, Count)
+    task.saves.mkdir()
+    task.path.write_text('{"keys": [')
     results = sweep.run(Local(workers=1), pack=2)
-    assert without_times(results) == expected(trials, tmp_path, 2)
+    assert without_times(results) == expected(trials, tmp_path)
     assert any("begin anew" in sentence for sentence in sweep.notices)
-    assert not path.exists()
+    assert not task.path.exists()
 
 
-def test_a_pack_size_is_measured_once_a_specification(
+def question(folder: Path, how: str = "", at: int = -1) -> Ask:
+    return Ask(trials=(counted(),), trouble=trouble(folder, how, at=at), saves=folder)
+
+
+def test_layouts_are_asked_each_in_workers_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_MEASURED", {})
-    asked: list[int] = []
-    ask = Pool.ask
-    monkeypatch.setattr(Pool, "ask", lambda *args: asked.append(1) or ask(*args))
-    for name in ("a", "b"):
-        folder = tmp_path / name
-        folder.mkdir()
-        trials = [trial(seed=i) for i in range(4)]
-        sweep = TrialSweep(trials=trials, corpus=corpus(folder), folder=folder)
-        results = sweep.run(Local(workers=1))
-        assert all(result.status == "complete" for result in results.values())
-        assert len(results) == 4
-    assert len(asked) == 1 and len(packing._MEASURED) == 1
-
-
-def test_one_process_is_weighed_against_one_a_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packing, "_MEASURED", {})
-    monkeypatch.setattr(packing, "MEASURING_PAYS", 0.0)
     monkeypatch.setattr("sweeper.launch.local.executor.cores", lambda: 2)
-    trials = [trial(seed=i) for i in range(4)]
-    sweep = TrialSweep(trials=trials, corpus=corpus(tmp_path), folder=tmp_path)
-    assert len(sweep.run(Local())) == 4
-    [sentence] = sweep.notices
-    assert sentence.startswith("2 worker processes do ") and " used" in sentence
-    gain, used = float(sentence.split(" do ")[1].split()[0]), int(sentence.split()[-2])
-    assert used == (2 if gain > packing.MIN_GAIN else 1)
-    assert len(packing._MEASURED) >= 2
+    executor = Local().executor(Context(folder=tmp_path))
+    assert executor.layouts == range(1, 3)
+    try:
+        asked = [executor.call([question(tmp_path)] * layout, layout) for layout in (1, 2)]
+        assert [len(answers) for answers in asked] == [1, 2]
+        workers = [answer["process"] for answers in asked for answer in answers]
+        assert sorted(workers) == sorted(children(os.getpid())) and len({*workers}) == 3
+        executor.use(2)
+        assert sorted(workers[1:]) == sorted(children(os.getpid()))
+    finally:
+        executor.close()
 
 
 def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_path: Path) -> None:
-    trials = [trial(seed=i) for i in range(2)]
-    sweep = TrialSweep(
-        trials=trials, corpus=deadly(tmp_path, "exit", seed=0, at=1), folder=tmp_path
-    )
-    results = sweep.run(Local(workers=1, retries=0))
-    assert [results[t.key].status for t in trials] == ["failed", "complete"]
+    """Its worker has no answer, alone or among others, and the next job finds another."""
+    executor = Local(workers=2).executor(Context(folder=tmp_path))
+    dies, lives = question(tmp_path, "exit", at=1), question(tmp_path)
+    try:
+        assert executor.call([dies], 2) == [None]
+        nothing, answer = executor.call([dies, lives], 2)
+        assert nothing is None and answer["process"] in children(os.getpid())
+    finally:
+        executor.close()
+    sweep = CountSweep(trials=[counted()], folder=tmp_path)
+    [result] = sweep.run(Local(workers=2)).values()
+    assert result.status == "complete"
 
 
 def test_every_worker_is_pinned_to_a_gpu_of_its_own(
@@ -384,20 +338,6 @@ def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
     (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
     assert sorted(machine._cpu_quotas(tmp_path, own)) == [1.5, 4.0]
     assert 1 <= machine.cores() <= (os.cpu_count() or 1)
-
-
-def test_a_gpu_more_takes_its_share_of_the_estimate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sweeper.runner.engine.resolve_device", lambda name: "cuda")
-    monkeypatch.setattr("sweeper.runner.engine.measure_here", lambda *_: (4, 1.0))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    engine, trials, where = Engine(), [trial()], corpus(tmp_path)
-    assert engine.estimate(trials, where, Local()) == (4, 0.25)
-    assert engine.estimate(trials, where, Local(workers=2)) == (4, 0.5)
-    assert engine.estimate(trials, where, Inline()) == (4, 1.0)
-    assert engine.precision(Local()) == "bfloat16"
 
 
 @pytest.mark.parametrize(

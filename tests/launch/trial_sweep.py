@@ -12,7 +12,7 @@ from sweeper.launch.executor import Context, Launcher
 from sweeper.launch.folder import cancel_requested, tidy
 from sweeper.lock import CANCEL_FILE
 from sweeper.loop import Loop
-from sweeper.runner.engine import Engine
+from sweeper.runner.runner import Runner
 from sweeper.trial import Result, Trial
 
 ENGINE: dict[str, Any] = {"device": "cpu", "compile": "off"}
@@ -40,12 +40,18 @@ class TrialSweep:
         wanted = {trial.key: trial for trial in (*self.trials, *self.more(len(self.results)))}
         return [trial for key, trial in wanted.items() if key not in self.results]
 
+    def runner(self, launcher: Launcher, **engine: Any) -> Runner:
+        """The engine with these settings; imported here, for sweeps that need no torch."""
+        from sweeper.runner.engine import Engine
+
+        settings = Engine(**{**ENGINE, **engine})
+        return settings.open(self.corpus, launcher, self.folder, self._notify)
+
     def loop(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> Loop:
         """As a search's loop is made; `engine` are the runner's settings."""
-        settings = Engine(**{**ENGINE, **engine})
         # As a driver does that takes the study's lock.
         (self.folder / CANCEL_FILE).unlink(missing_ok=True)
-        runner = settings.open(self.corpus, launcher, self.folder, self._notify)
+        runner = self.runner(launcher, **engine)
         context = Context(
             folder=self.folder,
             machine=runner.machine(),

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from sweeper.report.page import render, write_report
-from tests.layout import without_layout
+from tests.layout import without_drawing, without_layout
 
 from . import samples
 
@@ -72,8 +72,15 @@ def three_targets(folder):
 
 @pytest.fixture
 def no_layout():
-    """For tests of the page around the figures."""
+    """For tests of what is in the figures, wherever it is."""
     with without_layout():
+        yield
+
+
+@pytest.fixture
+def no_drawing():
+    """For tests of the page around the figures."""
+    with without_drawing():
         yield
 
 
@@ -162,7 +169,7 @@ def test_light_dark_phone_and_print_are_styled(full):
     assert "@media print" in full
 
 
-def test_the_same_documents_give_the_same_bytes(tmp_path):
+def test_the_same_documents_give_the_same_bytes(tmp_path, no_layout):
     folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
     first = write_report(folder)
     assert first == folder / "report.html"
@@ -170,7 +177,7 @@ def test_the_same_documents_give_the_same_bytes(tmp_path):
     assert write_report(folder).read_bytes() == content
 
 
-def test_a_doubt_says_what_would_settle_it(tmp_path, no_layout):
+def test_a_doubt_says_what_would_settle_it(tmp_path, no_drawing):
     validation = samples.validation("cannot say yet")
     page = Page(render(samples.study(tmp_path / "demo", samples.search(), w256=validation)))
     assert page.headings[1] == "Cannot say yet whether the transfer holds"
@@ -198,14 +205,14 @@ def test_with_nothing_at_all(tmp_path):
     assert "Not recorded yet." in Page(render(tmp_path)).text
 
 
-def test_an_unfinished_search_says_so(tmp_path, no_layout):
+def test_an_unfinished_search_says_so(tmp_path, no_drawing):
     search = samples.search(finished=False, runs=21, combination=None)
     text = Page(render(samples.study(tmp_path / "demo", search))).text
     assert "The search has not finished. This is its state after 21 runs." in text
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "\x00\xff"])
-def test_unreadable_documents_are_as_if_missing(tmp_path, no_layout, content):
+def test_unreadable_documents_are_as_if_missing(tmp_path, no_drawing, content):
     folder = samples.study(tmp_path / "demo", None, w64=None)
     (folder / "search.json").write_text(content)
     (folder / "transfer" / "w64-d2" / "validation.json").write_text(content)
@@ -225,7 +232,7 @@ def test_drawn_points_say_their_numbers(full):
     assert not any("inf" in tip or "nan" in tip for tip in tips)
 
 
-def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_path):
+def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_path, no_layout):
     folder = samples.study(tmp_path / "demo", samples.search())
     write_report(folder)
     names = {path.name for path in (folder / "figures").iterdir()}
@@ -236,7 +243,7 @@ def test_figures_lie_beside_the_report_without_what_the_page_alone_needs(tmp_pat
     assert "alpha_residual" in (folder / "figures/lines.svg").read_text()
 
 
-def test_validation_without_a_plan(tmp_path, no_layout):
+def test_validation_without_a_plan(tmp_path, no_drawing):
     folder = samples.study(tmp_path / "demo", samples.search(), w256=samples.validation())
     (folder / "transfer" / "w256-d2" / "plan.json").unlink()
     page = Page(render(folder))
@@ -281,8 +288,9 @@ def test_everything_from_files_is_escaped(tmp_path, no_layout):
     ],
 )
 def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
-    tmp_path, no_layout, name, wrong
+    tmp_path, request, name, wrong
 ):
+    request.getfixturevalue("no_drawing" if "plan" in name else "no_layout")
     validation = samples.validation(depth=True)
     folder = samples.study(tmp_path / "demo", samples.search(), w256=validation, w64=None)
     path = folder / name
@@ -296,7 +304,7 @@ def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
     assert drawn == ({"best_loss.svg", "lines.svg"} if searched else set())
 
 
-def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path, no_layout):
+def test_a_truncated_verdict_is_not_as_if_it_had_never_been_given(tmp_path, no_drawing):
     folder = three_targets(tmp_path)
     path = folder / "transfer/w1024-d2/validation.json"
     path.write_text(path.read_text()[:-40])

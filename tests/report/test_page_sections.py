@@ -17,7 +17,7 @@ from sweeper.report import sections
 from sweeper.report.page import render
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.trial import encode
-from tests.layout import without_layout
+from tests.layout import without_drawing, without_layout
 
 from . import diagnosis_samples, samples, test_coordinates
 from .diagnosis_samples import RECORDS
@@ -140,6 +140,6 @@ def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> 
     folder = study(tmp_path / "demo")
     for name in RECORDS:
         (folder / name).write_text(content)
-    with without_layout():
+    with without_drawing():
         headings = Page(render(folder)).headings
     assert not set(headings) & set(SECTIONS) and "Provenance" in headings

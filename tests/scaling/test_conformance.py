@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeper.catalog import plugins
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
@@ -25,7 +26,7 @@ from sweeper.space import read_space
 from sweeper.trial import defaults
 
 CONF = Path(__file__).parents[2] / "conf" / "parameterization"
-NAMES = sorted({path.stem for path in CONF.glob("*.yaml")} - {"own"})
+NAMES = sorted(set(plugins()["parameterization"]) - {"own", "adjusted"})
 ALIGNED = ("standard", "ntk", "mup", "mean_field")
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
@@ -13,6 +14,7 @@ from sweeper.errors import ConfigError
 from sweeper.plugin import build_plugin
 from sweeper.search.prune import (
     MIN_TRIALS_AT_RUNG,
+    NON_FINITE_LOSS,
     RUNG_FRACTIONS,
     Pruner,
     RungLosses,
@@ -88,26 +90,38 @@ def test_optuna_s_halving_asked_naively_depends_on_the_order() -> None:
     assert in_turn([1, 2, 3, 4]) == [False, True, True, True]
 
 
+some_losses = st.floats(0.1, 9) | st.just(math.inf)
+
+
 @given(
-    st.lists(st.floats(0.1, 9), min_size=1, max_size=12),
-    st.lists(st.floats(0.1, 9), max_size=6),
+    st.lists(some_losses, min_size=1, max_size=12),
+    st.lists(some_losses, max_size=6),
     st.sampled_from(KINDS),
 )
 @settings(max_examples=60, deadline=None)
 def test_optuna_agrees_with_the_rules_as_written(
     losses: list[float], others: list[float], kind: str
 ) -> None:
-    ranked = sorted([*losses, *others])
+    above = above_the_limit(kind, others, losses)
+    found = should_stop(kind, others, losses)  # type: ignore[arg-type]
+    assert all(abs(way) < 1e-9 or stop == (way > 0) for stop, way in zip(found, above, strict=True))
+
+
+def above_the_limit(kind: str, others: Sequence[float], losses: Sequence[float]) -> list[float]:
+    """How far losses are above the median, or above the worst of the better half."""
+    own = [min(loss, NON_FINITE_LOSS) for loss in losses]
+    ranked = sorted([*own, *(min(loss, NON_FINITE_LOSS) for loss in others)])
     count = len(ranked)
     if kind == "median":
         limit = (ranked[(count - 1) // 2] + ranked[count // 2]) / 2
     else:
         limit = ranked[max(1, count // 2) - 1]
-    found = should_stop(kind, others, losses)  # type: ignore[arg-type]
-    near = [abs(loss - limit) < 1e-9 for loss in losses]
-    assert all(
-        n or stop == (loss > limit) for n, stop, loss in zip(near, found, losses, strict=True)
-    )
+    return [loss - limit for loss in own]
+
+
+def stop_as_written(kind: str, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
+    """What `should_stop` asks Optuna, a hundred times as fast."""
+    return [way > 0 for way in above_the_limit(kind, others, losses)]
 
 
 def test_infinite_losses_are_worse_than_any_and_do_not_break_the_median() -> None:
@@ -352,10 +366,15 @@ def test_the_config_refuses_an_unknown_kind() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
-def test_a_replay_never_loses_the_optimum_or_its_neighbours(sweep: object, kind: str) -> None:
+def test_a_replay_never_loses_the_optimum_or_its_neighbours(
+    sweep: object, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna is asked about all as one pack, and the rule as written about smaller ones."""
     needed = BENCH.needed(sweep)
     count = len(sweep.results)  # type: ignore[attr-defined]
-    for pack in (1, 4, count):
+    for pack in (count, 4, 1):
+        if pack < count:
+            monkeypatch.setattr("sweeper.search.prune.should_stop", stop_as_written)
         saved = []
         for order in BENCH.orders(sweep, 2 if pack < count else 0):
             found = BENCH.replay(sweep, kind, pack, order)

@@ -13,7 +13,7 @@ from sweeper.training.prepare import prepare
 from sweeper.training.train import Execution, train
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
-from tests.training.tiny_trials import SCHEMES, corpus, tree, trial
+from tests.training.tiny_trials import SCHEMES, corpus, points, tree, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
@@ -27,16 +27,7 @@ def alone(one: Trial, folder: Path) -> Result:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
     """float64, 50 steps, trials that differ in everything that a pack allows."""
-    trials = [trial(scheme, train=LONG), trial(scheme, seed=1, train=LONG)]
-    for i, name in enumerate(SCHEMES[scheme][1]):
-        base = trial(scheme, seed=i % 2, train=LONG)
-        trials.append(
-            Trial(
-                spec=base.spec,
-                seed=base.seed,
-                log2_hps={**base.log2_hps, name: base.log2_hps[name] + 1.0},
-            )
-        )
+    trials = [trial(scheme, seed=i % 2, train=LONG, **hps) for i, hps in enumerate(points(scheme))]
     together = train(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
     for one, packed in zip(trials, together, strict=True):
         single = alone(one, tmp_path)

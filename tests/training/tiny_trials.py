@@ -81,3 +81,10 @@ def trial(
     """A trial at the scheme's defaults but for `changed` (log2)."""
     hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme]}
     return Trial(spec=spec_of(tree(scheme, **(train or {}))), log2_hps=hps | changed, seed=seed)
+
+
+def points(scheme: str) -> list[dict[str, float]]:
+    """The scheme's defaults (log2), every other hyperparameter moved, and the rest moved."""
+    names = SCHEMES[scheme][1]
+    hps = dict.fromkeys(names, 0.0) | {"eta": ETA[scheme]}
+    return [hps, *(hps | {name: hps[name] + 1.0 for name in names[i::2]} for i in range(2))]

@@ -1,0 +1,171 @@
+"""A runner whose trials only count: what becomes of jobs is shown without torch in any process.
+
+A trial of so many steps adds a number at each. Two trials differ in what comes of them, and one
+whose steps were lost, or done twice, from both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper.control import Control, Leave
+from sweeper.files import RECORD_ERRORS, read_json, write_json
+from sweeper.launch.executor import Executor, Machine
+from sweeper.launch.inline import Inline
+from sweeper.launch.job import Job, JobFailure, Outcome
+from sweeper.plugin import build_plugin
+from sweeper.runner.runner import Batch
+from sweeper.search.prune import Pruner
+from sweeper.trial import Result, Trial, digest
+from tests.launch.trial_sweep import TrialSweep, without_times
+from tests.launch.trouble import Trouble
+from tests.specs import spec_of
+
+
+def counted(seed: int = 0, steps: int = 8, eta: float = 0.0) -> Trial:
+    """A trial that counts its steps."""
+    return Trial(spec=spec_of({"train": {"steps": steps}}), log2_hps={"eta": eta}, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """The task: every trial takes a step, then all the next; saved in `saves` when it leaves."""
+
+    trials: tuple[Trial, ...]
+    trouble: Trouble
+    saves: Path
+
+    @property
+    def path(self) -> Path:
+        """Where it is saved."""
+        return self.saves / f"{digest([trial.key for trial in self.trials])[:32]}.json"
+
+    def run(self, control: Control) -> Outcome:
+        try:
+            sums = self._sums(control)
+        except ValueError as error:
+            reason = f"{type(error).__name__}: {error}"
+            return Outcome(failure=JobFailure(reason=reason, retry=False))
+        return Outcome(results=tuple(map(_result, self.trials, sums)))
+
+    def _sums(self, control: Control) -> list[float]:
+        first, sums = self._saved(control)
+        steps = self.trials[0].spec.train.steps
+        for step in range(first, steps):
+            for index, trial in enumerate(self.trials):
+                self.trouble.meet(trial.seed, step)
+                sums[index] += math.sin(1 + step + trial.seed + trial.log2_hps["eta"])
+            control.progress((step + 1) / steps)
+            if control.should_leave():
+                self.saves.mkdir(exist_ok=True)
+                keys = [trial.key for trial in self.trials]
+                write_json(self.path, {"keys": keys, "step": step + 1, "sums": sums})
+                raise Leave
+        return sums
+
+    def _saved(self, control: Control) -> tuple[int, list[float]]:
+        """The step to go on from, and the sums before it."""
+        try:
+            record = read_json(self.path)
+            return int(record["step"]), list(map(float, record["sums"]))
+        except FileNotFoundError:
+            pass
+        except (OSError, *RECORD_ERRORS) as error:
+            control.notify(f"{error}; its trials begin anew")
+        return 0, [0.0] * len(self.trials)
+
+    def to_json(self) -> dict[str, Any]:
+        kind = type(self.trouble)
+        target = {"_target_": f"{kind.__module__}.{kind.__qualname__}"}
+        plain = json.loads(json.dumps(asdict(self.trouble), default=str))
+        return {"trouble": target | plain, "saves": str(self.saves)}
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> Count:
+        return cls(
+            trials=trials, trouble=build_plugin(record["trouble"]), saves=Path(record["saves"])
+        )
+
+    def modules(self) -> list[str]:
+        return [type(self.trouble).__module__]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask(Count):
+    """The task that counts for an answer: the process that did."""
+
+    def run(self, control: Control) -> dict[str, int]:  # type: ignore[override]
+        self._sums(control)
+        return {"process": os.getpid()}
+
+
+def _result(trial: Trial, value: float) -> Result:
+    steps = trial.spec.train.steps
+    return Result(trial=trial, status="complete", objective=value, heldout=-value, steps=steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountRunner:
+    """Batches of `pack` trials; those that were saved first, as they were."""
+
+    trouble: Trouble
+    saves: Path
+    pack: int
+
+    def machine(self) -> Machine:
+        return Machine()
+
+    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+        if executor.layouts:
+            executor.use(executor.layouts[-1])
+        wanted = {trial.key: trial for trial in trials}
+        saved = [_keys(path) for path in sorted(self.saves.glob("*.json"))]
+        begun = [
+            tuple(map(wanted.pop, keys)) for keys in saved if keys and wanted.keys() >= {*keys}
+        ]
+        fresh = list(wanted.values())
+        return begun + [tuple(fresh[i : i + self.pack]) for i in range(0, len(fresh), self.pack)]
+
+    def job(self, batch: Batch, pruner: Pruner | None) -> Job:
+        return Job(task=Count(trials=batch, trouble=self.trouble, saves=self.saves))
+
+    def forget(self, batch: Batch) -> None:
+        Count(trials=batch, trouble=self.trouble, saves=self.saves).path.unlink(missing_ok=True)
+
+    def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+        for path in self.saves.glob("*.json"):
+            if all(map(is_finished, _keys(path))):
+                path.unlink()
+
+
+def _keys(path: Path) -> list[str]:
+    """Of the trials that are saved in `path`; none when it is damaged."""
+    try:
+        return list(map(str, read_json(path)["keys"]))
+    except (OSError, *RECORD_ERRORS):
+        return []
+
+
+@dataclass(kw_only=True)
+class CountSweep(TrialSweep):
+    """Trials that count, driven to their results."""
+
+    corpus: None = None
+    trouble: Trouble = field(default_factory=Trouble)
+
+    def runner(self, launcher: Any, **options: Any) -> CountRunner:
+        saves = self.folder.absolute() / "checkpoints"
+        return CountRunner(trouble=self.trouble, saves=saves, pack=options.get("pack", 1))
+
+
+def expected(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:
+    """What the inline launcher makes of trials that count."""
+    inline = folder / "inline"
+    inline.mkdir()
+    return without_times(CountSweep(trials=trials, folder=inline).run(Inline()))

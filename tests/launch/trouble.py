@@ -1,0 +1,78 @@
+"""What bad luck or a bad model does to a process; and a note of every step that is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.errors import BadInput
+
+WAYS: dict[str, Callable[[], object]] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "exit": lambda: os._exit(7),
+    "hang": lambda: time.sleep(1000),
+    "refuse": lambda: _raise(BadInput("this text is not to be read")),
+    "fail": lambda: _raise(ValueError("not this one")),
+    "slow": lambda: time.sleep(0.1),
+}
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """Does `how` when a trial of `seed` comes to step `at` (-1: any); `once` or always.
+
+    Every step that is come to is noted in `calls`, a line each: seed, step, process, threads.
+    """
+
+    how: str = ""
+    seed: int = -1
+    at: int = -1
+    once: Path | None = None
+    calls: Path | None = None
+
+    def meet(self, seed: int, step: int, threads: int = 0) -> None:
+        if self.how and self.seed in (-1, seed) and self.at in (-1, step) and self._again():
+            WAYS[self.how]()
+        if self.calls is not None:
+            with self.calls.open("a") as file:
+                file.write(f"{seed} {step} {os.getpid()} {threads}\n")
+
+    def _again(self) -> bool:
+        if self.once is None:
+            return True
+        try:
+            self.once.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+def trouble(
+    folder: Path, how: str = "", *, seed: int = -1, at: int = -1, once: bool = False
+) -> Trouble:
+    """One whose notes are in `folder`; `once` among all processes."""
+    return Trouble(**fields_of(folder, how, seed, at, once))
+
+
+def fields_of(folder: Path, how: str, seed: int, at: int, once: bool) -> dict[str, Any]:
+    """The fields of `Trouble`, for whatever inherits it."""
+    done = folder / "done-once" if once else None
+    return {"how": how, "seed": seed, "at": at, "once": done, "calls": folder / "calls"}
+
+
+def calls(folder: Path) -> list[tuple[int, ...]]:
+    """What trouble of `folder` has noted: (seed, step, process, threads)."""
+    path = folder / "calls"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [tuple(map(int, line.split())) for line in lines]
