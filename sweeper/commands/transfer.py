@@ -260,7 +260,7 @@ def _plan(
     }
     trial = experiment.trial(size, best_log2, 0, "target")
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
-    if command := settings.runner.words(trial, folder.absolute()):
+    if command := settings.runner.words(trial, folder.absolute(), write=True):
         source["command"] = command
     if settings.own:
         return own_plan(settings.base, size, plain(best_log2), source)

@@ -160,10 +160,9 @@ def plan(console: Console, plan: TransferPlan) -> None:
 
 def _own_plan(console: Console, plan: TransferPlan) -> None:
     """The hyperparameters of a command that scales by itself."""
-    title = (
-        f"Hyperparameters for {plan.target} (tuned at {plan.base}), as the command is given them"
-    )
-    filled = table(title, ["hyperparameter", "value"])
+    sentence = f"For {plan.target} (tuned at {plan.base}) the command gets the hyperparameters as "
+    console.print(f"{sentence}they are:", style="bold", highlight=False, soft_wrap=True)
+    filled = table("", ["hyperparameter", "value"])
     for name, value in plan.hps.items():
         filled.add_row(name, f"{value:.4g}")
     console.print(filled)

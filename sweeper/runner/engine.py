@@ -76,7 +76,7 @@ class Engine:
         """All of them."""
         return True
 
-    def words(self, trial: Trial, folder: Path) -> None:
+    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> None:
         """It runs no command."""
         return
 

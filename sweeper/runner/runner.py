@@ -78,8 +78,11 @@ class RunnerSettings(Protocol):
         """Whether trials take `data`, the seed, or a size (width, depth, batch_size, steps)."""
         ...
 
-    def words(self, trial: Trial, folder: Path) -> list[str] | None:
-        """The words that a trial runs, its files in `folder`; None where it runs no command."""
+    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str] | None:
+        """The words that a trial runs, its files in `folder`; None where it runs no command.
+
+        A file of arguments that they name is only there if asked to `write`.
+        """
         ...
 
     def identity(self) -> dict[str, Any]:

@@ -179,10 +179,10 @@ class Command:
         if shutil.which(argv[0]) is None and not os.access(path, os.X_OK):
             raise ConfigError("command", argv[0], "a program that can be found and executed")
 
-    def words(self, trial: Trial, folder: Path) -> list[str]:
-        """The words of a trial in a folder; nothing is written."""
+    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str]:
+        """The words of a trial in a folder; a file of arguments is only there if asked to `write`."""
         values = values_of(trial, folder, self.counts())
-        return self.line.argv({**values, "resume": "false"}, resumed=False, write=False)
+        return self.line.argv({**values, "resume": "false"}, resumed=False, write=write)
 
     def counts(self) -> dict[str, int]:
         """Nodes, GPUs and processes on a node."""
