@@ -180,7 +180,7 @@ class Command:
             raise ConfigError("command", argv[0], "a program that can be found and executed")
 
     def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str]:
-        """The words of a trial in a folder; a file of arguments is only there if asked to `write`."""
+        """The words of a trial; a file of arguments is only there if asked to `write`."""
         values = values_of(trial, folder, self.counts())
         return self.line.argv({**values, "resume": "false"}, resumed=False, write=write)
 

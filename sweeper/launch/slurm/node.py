@@ -31,7 +31,13 @@ class Superseded(Exception):
 
 
 def run(folder: str) -> None:
-    """Entry of every job; `folder` is that of its submission. Results are files, never returned."""
+    """Entry of every job; `folder` is that of its submission. Results are files, never returned.
+
+    On several nodes it is called once a node: one call runs the job, which starts what it needs on
+    the others by itself, and these have nothing to do here.
+    """
+    if int(os.environ.get("SLURM_PROCID") or 0) > 0:
+        return
     Run(Submission(folder=Path(folder))).run()
 
 
