@@ -26,6 +26,16 @@ def with_command(words: Sequence[str]) -> list[str]:
     return [*given, *groups, listed, *place]
 
 
+def as_typed(words: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Inverse of `with_command`: overrides, and the `command` behind `--` if it came from there."""
+    if not any(word.startswith("runner.command=[") for word in words):
+        return list(words)
+    added = {f"{group}={name}" for group, name in OF_COMMANDS.items()}
+    hidden = ("runner.command=", "runner.cwd=")
+    given = [word for word in words if word not in added and not word.startswith(hidden)]
+    return [*given, "--", *command]
+
+
 def literal_metric(word: str) -> str:
     """`metric=PATTERN`, short for runner.metric, its text taken as it is; other words unchanged."""
     match = _LITERAL.match(word)

@@ -19,6 +19,7 @@ from sweeper.files import write_atomically, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.lock import StudyLock
 from sweeper.mirror import check_storage, redact
+from sweeper.own_command import as_typed
 from sweeper.replay import replay_search
 from sweeper.report import console as show
 from sweeper.report.heatmaps import pairs_figure
@@ -89,7 +90,7 @@ def _detached(
     """Say how to go on with a search whose jobs go on without a driver."""
     output.notes(study.notices)
     output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
-    command = shlex.join(["sweeper", "search", *map(redact, words)])
+    command = shlex.join(["sweeper", "search", *_typed(settings, words)])
     output.say(f"Next: {command} collects them, and goes on.")
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)
@@ -162,14 +163,19 @@ def _next_step(
     """The command that comes after a search: the transfer, or a search that may find something."""
     if not math.isfinite(conclusion.objective):
         if all(result.status == "failed" for result in study.results()):
-            return shlex.join(["sweeper", "search", *map(redact, words)])
+            return shlex.join(["sweeper", "search", *_typed(settings, words)])
         eta, key = settings.space["eta"], "parameterization.space.eta"
         lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
-        return shlex.join(["sweeper", "search", *map(redact, words), *lower])
+        return shlex.join(["sweeper", "search", *_typed(settings, [*words, *lower])])
     width = settings.base.width * 4
     command = ["sweeper", "transfer", "--study", settings.name, "--to-width", str(width)]
     root = [] if str(settings.root) == "runs" else [f"root={settings.root}"]
     return shlex.join([*command, "--validate", *root])
+
+
+def _typed(settings: Settings, words: Sequence[str]) -> list[str]:
+    """The overrides as they are typed, a command behind `--`; without a password."""
+    return as_typed([*map(redact, words)], settings.raw["runner"].get("command", ()))
 
 
 def _dry_run(settings: Settings, output: Output) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from sweeper.errors import ConfigError
+from sweeper.errors import SweeperError
 from sweeper.trainer.styles import Style, float_text, words
 from sweeper.trainer.template import Template, Values
 from sweeper.trial import Trial
@@ -38,6 +38,7 @@ class CommandLine:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     resume: tuple[str, ...] = ()
     launch: Launch = "plain"
+    torchrun: tuple[str, ...] = ()
 
     @cached_property
     def _templates(self) -> tuple[list[Template], dict[str, Any], list[Template]]:
@@ -77,7 +78,7 @@ class CommandLine:
         argv = [template.text(values, number) for template in command]
         argv += words(self.style, given, folder, write=write)
         argv += [template.text(values, number) for template in resume] if resumed else []
-        return launched(argv, values) if self.launch == "torchrun" else argv
+        return launched(argv, values, self.torchrun) if self.launch == "torchrun" else argv
 
 
 def values_of(trial: Trial, folder: Path, resources: Mapping[str, int]) -> Values:
@@ -106,16 +107,22 @@ def port_of(key: str) -> int:
     return PORTS.start + int(key[:8], 16) % len(PORTS)
 
 
-def launched(argv: Sequence[str], values: Values) -> list[str]:
+def launched(argv: Sequence[str], values: Values, options: Sequence[str] = ()) -> list[str]:
     """The words under torchrun: on one node by itself, on several by srun, once a node."""
-    script = argv[1:] if _PYTHON.fullmatch(Path(argv[0]).name) else ["--no-python", *argv]
+    script = (
+        [*options, *argv[1:]]
+        if _PYTHON.fullmatch(Path(argv[0]).name)
+        else [*options, "--no-python", *argv]
+    )
     processes = f"--nproc-per-node={values['tasks']}"
     run = [sys.executable, "-m", "torch.distributed.run"]
     if values["nodes"] == 1:
         return [*run, "--standalone", processes, *script]
     nodes = str(values["nodes"])
     return [
-        *("srun", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+        # It shares what the allocation has with the step that runs this process.
+        *("srun", "--overlap", "--mem=0", f"--nodes={nodes}", f"--ntasks={nodes}"),
+        "--ntasks-per-node=1",
         *run,
         f"--nnodes={nodes}",
         processes,
@@ -127,16 +134,21 @@ def launched(argv: Sequence[str], values: Values) -> list[str]:
 
 
 def _first_host() -> str:
-    """The first node of this allocation; this one where there is none."""
+    """The address of this allocation's first node; this machine's name outside of one."""
     nodes = os.environ.get("SLURM_JOB_NODELIST")
     if not nodes:
         return socket.gethostname()
+    name = _scontrol("hostnames", nodes).split()[0]
+    address = re.search(r"NodeAddr=(\S+)", _scontrol("node", name))
+    return address[1] if address else name
+
+
+def _scontrol(kind: str, name: str) -> str:
+    """What `scontrol show` says."""
     try:
         found = subprocess.run(
-            ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True
+            ["scontrol", "show", kind, name], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ConfigError(
-            "nodes", nodes, f"an allocation whose hosts are known ({error})"
-        ) from error
-    return found.stdout.split()[0]
+        raise SweeperError(f"scontrol does not tell the hosts of {name}: {error}") from error
+    return found.stdout

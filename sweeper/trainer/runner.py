@@ -41,7 +41,8 @@ class Command:
     takes from trial.json by itself. A run is resumed with the words `resume` where its folder has
     a file that matches `resume_if`. `code` are patterns of the files that count as the code (null:
     the script); `env` patterns of variables that it sees beside the usual ones. `launch` is plain
-    or torchrun, on `nodes` with `tasks` processes each (null: `gpus`, or one).
+    or torchrun (`torchrun`: further options of its own), on `nodes` with `tasks` processes each
+    (null: `gpus`, or one).
 
     A run that says nothing for `hang` seconds is ended, with SIGTERM and after `grace` seconds
     SIGKILL. After so many equal `failures` in a row the search stops.
@@ -59,6 +60,7 @@ class Command:
     cwd: str | None = None
     env: tuple[str, ...] = ()
     launch: Launch = "plain"
+    torchrun: tuple[str, ...] = ()
     nodes: int = 1
     tasks: int | None = None
     gpus: int | None = None
@@ -97,6 +99,7 @@ class Command:
             arguments=self.arguments,
             resume=self.resume,
             launch=self.launch,
+            torchrun=self.torchrun,
         )
 
     @cached_property

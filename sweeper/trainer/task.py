@@ -52,7 +52,7 @@ class RunCommand:
         """Inverse of `to_json`; one of `files.RECORD_ERRORS` for anything else."""
         running, pruner, (trial,) = dict(record["running"]), record["pruner"], trials
         line = dict(running["line"])
-        for key in ("command", "resume"):
+        for key in ("command", "resume", "torchrun"):
             line[key] = tuple(line[key])
         return cls(
             trial=trial,
