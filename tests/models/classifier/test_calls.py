@@ -54,12 +54,12 @@ def width_(width: int) -> int:
 
 
 def same_sides(**more: Any) -> dict[str, Any]:
-    """Fields of an encoder with a decoder, as BART and Whisper call them."""
+    """Fields of an encoder and a decoder, a layer each, as BART and Whisper call them."""
     sides = ("encoder", "decoder")
     return {
         "d_model": width_,
         "decoder_start_token_id": 2,
-        **{f"{side}_layers": 2 for side in sides},
+        **{f"{side}_layers": 1 for side in sides},
         **{f"{side}_attention_heads": heads for side in sides},
         **{f"{side}_ffn_dim": lambda width: 2 * width for side in sides},
         **more,
