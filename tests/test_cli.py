@@ -58,7 +58,7 @@ class TestHelp:
         answer = sweeper("--help")
         assert all(verb in answer.out for verb in VERBS)
         assert "Exit codes: 0 done, 1 the work failed, 2 bad input, 3" in answer.out
-        assert "parameterization=effective_theory|" in sweeper("search", "--help").out
+        assert "parameterization=completep|" in sweeper("search", "--help").out
 
     def test_without_configs_it_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sweeper.catalog.__file__", "/nope/sweeper/catalog.py")
