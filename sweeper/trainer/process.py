@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
+import re
 import select
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from pathlib import Path
 
 MARK = "SWEEPER_DIR"
@@ -44,7 +47,6 @@ PASSED_ON = (
     *("TRANSFORMERS_*", "TOKENIZERS_*", "WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"),
 )
 """Variables that a command sees without being asked for, by pattern: no secret is among them."""
-_PR_SET_PDEATHSIG = 1
 
 
 def environment(patterns: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
@@ -52,22 +54,29 @@ def environment(patterns: Sequence[str], own: Mapping[str, str]) -> dict[str, st
 
     A pattern `NAME=value` sets a variable.
     """
-    given = [pattern for pattern in patterns if "=" not in pattern]
-    names = [n for n in os.environ if any(fnmatchcase(n, p) for p in (*PASSED_ON, *given))]
+    given = (pattern for pattern in patterns if "=" not in pattern)
+    wanted = _pattern((*PASSED_ON, *given))
+    names = [name for name in os.environ if wanted.match(name)]
     fixed = dict(pattern.split("=", 1) for pattern in patterns if "=" in pattern)
     return {**{name: os.environ[name] for name in names}, **fixed, **own}
 
 
-def _death_of_parent() -> Callable[[], None] | None:
-    """What a new process calls to get SIGTERM when its parent dies; None where it can't be."""
-    try:
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-    except (OSError, AttributeError):
-        return None
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+@cache
+def _dying_with_parent() -> tuple[str, ...]:
+    """The words before a command that have it get SIGTERM when its parent dies; none without them.
+
+    A function that runs in the child would do it too, at the price of a fork of this whole process.
+    """
+    program = shutil.which("setpriv")
+    if program is None:
+        return ()
+    told = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    return (program, "--pdeathsig", "TERM", "--") if "--pdeathsig" in told.stdout else ()
 
 
-_TELL_OF_DEATH = _death_of_parent()
+@cache
+def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)))
 
 
 class Group:
@@ -76,16 +85,17 @@ class Group:
     def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
         """Start it, its output going to the end of `log`; OSError when it cannot be started."""
         self.mark = env[MARK]
+        if not _can_run(argv[0], cwd, env.get("PATH")):
+            raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                list(argv),
+                [*_dying_with_parent(), *argv],
                 cwd=cwd,
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_TELL_OF_DEATH,
             )
         self._fd = _pidfd(self.process.pid)
 
@@ -127,6 +137,12 @@ class Group:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
+
+
+def _can_run(program: str, cwd: Path, path: str | None) -> bool:
+    if "/" in program:
+        return os.access(cwd / program, os.X_OK)
+    return shutil.which(program, path=path) is not None
 
 
 def _pidfd(pid: int) -> int | None:

@@ -80,7 +80,8 @@ class Supervisor:
         """To the end; `Leave` when told to leave, with every process ended."""
         start = time.monotonic()
         private_folder(self.folder)
-        end_marked(str(self.folder))
+        if self.log.exists():  # what a supervisor that was killed could not end
+            end_marked(str(self.folder))
         standstills = 0
         while True:
             before = self.losses.last_step()
