@@ -280,4 +280,13 @@ def _apply(config: DictConfig, key: str, override: Override) -> None:
 def to_yaml(tree: Mapping[str, Any]) -> str:
     """The tree as a study's folder keeps it: with its format, plugins by their stable name."""
     settings = {group: _rename_plugins(group, value, with_names) for group, value in tree.items()}
-    return OmegaConf.to_yaml(OmegaConf.create({"format": FORMAT, **settings}))
+    return OmegaConf.to_yaml(OmegaConf.create(_literal({"format": FORMAT, **settings})))
+
+
+def _literal(value: Any) -> Any:
+    """The value with texts that OmegaConf reads back as they are: `${` begins no interpolation."""
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", value)
+    if isinstance(value, Mapping):
+        return {key: _literal(item) for key, item in value.items()}
+    return [_literal(item) for item in value] if isinstance(value, list | tuple) else value

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 OF_COMMANDS = {"runner": "command", "parameterization": "own", "model": "own", "data": "own"}
 """What a search of a command is made of, unless the command line says otherwise."""
+_ARGUMENT = re.compile(r"^\+*runner\.arguments\.([\w.-]+)=([^\['\"].*)$", re.DOTALL)
+_MAPPING = re.compile(r"\{[^{}]*[:,]")
 _LITERAL = re.compile(r"^(?:runner\.)?(metric|heldout)=(.*)$", re.DOTALL)
 
 
@@ -37,7 +39,13 @@ def as_typed(words: Sequence[str], command: Sequence[str]) -> list[str]:
 
 
 def literal_metric(word: str) -> str:
-    """`metric=PATTERN`, short for runner.metric, its text taken as it is; other words unchanged."""
+    """`metric=PATTERN`, short for runner.metric, its text taken as it is; other words unchanged.
+
+    So is the text of an argument with placeholders, `runner.arguments.NAME={width//16}`.
+    """
+    argument = _ARGUMENT.match(word)
+    if argument and "{" in argument[2] and not _MAPPING.match(argument[2]):
+        return f"++runner.arguments.{argument[1]}={quoted(argument[2])}"
     match = _LITERAL.match(word)
     if match is None:
         return word
@@ -51,5 +59,6 @@ def quoted(text: str) -> str:
     """A text as Hydra reads it back, whatever is in it."""
     # Backslashes are themselves there, but for those before a quote or at the end; and a dollar
     # with a brace would be an interpolation.
-    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
-    return "'" + escaped.replace("${", "\\${") + "'"
+    escaped = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", text)
+    escaped = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), escaped)
+    return "'" + escaped + "'"

@@ -19,6 +19,7 @@ from sweeper.launch.slurm.scheduler import ACTIVE, WAITING
 from sweeper.lock import Holder, live_holder
 from sweeper.report.progress import duration
 from sweeper.study import Study
+from sweeper.trainer.process import end_marked
 
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
@@ -164,5 +165,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     output.say(f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled")
     if driver is not None:
         output.say(f"Its driver ({driver}) ends by itself.")
+    elif left := end_marked(f"{folder.absolute() / 'trials'}/"):
+        output.say(f"{left} processes that a killed driver's commands had left were ended.")
     output.document({"study": study, "cancelled": count})
     return DONE

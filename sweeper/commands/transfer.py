@@ -153,7 +153,7 @@ def _checks(settings: Settings) -> bool:
 
 def _show_plan(plan: TransferPlan, output: Output) -> None:
     show.plan(output.people, plan)
-    if command := plan.source.get("command"):
+    if command := plan.source.get("target_command"):
         output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
 
 
@@ -261,7 +261,7 @@ def _plan(
     trial = experiment.trial(size, best_log2, 0, "target")
     folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
     if command := settings.runner.words(trial, folder.absolute(), write=True):
-        source["command"] = command
+        source["target_command"] = command
     if settings.own:
         return own_plan(settings.base, size, plain(best_log2), source)
     return make_plan(experiment.prepared(size), settings.base, size, plain(best_log2), source)

@@ -247,6 +247,7 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
 def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
     """A target as the template shows it."""
     size, base = target.plan.get("target"), target.plan.get("base") or {}
+    source = target.plan.get("source") or {}
     label = f"width {size['width']}, depth {size['depth']}" if size else target.name
     return {
         "name": target.name,
@@ -263,7 +264,7 @@ def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
             for name, factors in (target.plan.get("operations") or {}).items()
         },
         "needs": [str(need) for need in target.plan.get("needs") or ()],
-        "command": shlex.join(map(str, (target.plan.get("source") or {}).get("command") or ())),
+        "command": shlex.join(map(str, source.get("target_command") or ())),
         "source": _facts(target.plan.get("source")),
     }
 
@@ -346,7 +347,10 @@ def _change(base: str, target: str) -> str:
 
 def _facts(record: Document | None) -> dict[str, str]:
     """A record as rows of text; nulls and the command are left out, what is nested is JSON."""
-    hidden = {key for key, value in (record or {}).items() if value is None} | {"command"}
+    hidden = {key for key, value in (record or {}).items() if value is None} | {
+        "command",
+        "target_command",
+    }
     facts = {key: value for key, value in (record or {}).items() if key not in hidden}
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 from collections.abc import Mapping, Sequence
+from glob import glob
 from pathlib import Path
 
 from sweeper.errors import ConfigError
 
+_INTERPRETER = re.compile(r"python|torchrun|accelerate|deepspeed|bash$|sh$|env$|srun$|mpirun$")
 MAX_FILES = 5_000
 """More files than this are a data folder that a pattern caught by mistake."""
 
@@ -19,26 +21,27 @@ def code_files(command: Sequence[str], patterns: Sequence[str] | None, cwd: Path
         return _script(command, cwd)
     found: list[str] = []
     for pattern in patterns:
-        matched = sorted(str(p.relative_to(cwd)) for p in cwd.glob(pattern) if p.is_file())
-        if not matched:
+        matched = sorted(glob(pattern, root_dir=cwd, recursive=True)) if pattern else []
+        files = [name for name in matched if (cwd / name).is_file()]
+        if not files:
             raise ConfigError("code", pattern, f"a pattern of files in {cwd}; none matches")
-        found += matched
+        found += files
     if len(found) > MAX_FILES:
         raise ConfigError("code", list(patterns), f"at most {MAX_FILES} files, not {len(found)}")
     return list(dict.fromkeys(found))
 
 
 def _script(command: Sequence[str], cwd: Path) -> list[str]:
-    """The first word that is a file in `cwd`, or the module after -m."""
+    """The first word that is a file and no interpreter, or the module after -m."""
     for before, word in zip(("", *command), command, strict=False):
         module = Path(*word.split(".")) if before == "-m" else None
         for path in (module.with_suffix(".py"), module / "__main__.py") if module else ():
             if (cwd / path).is_file():
                 return [str(path)]
-        if (cwd / word).is_file() and not os.path.isabs(word):
+        is_program = before == "" and (_INTERPRETER.match(Path(word).name) or "/" not in word)
+        if word and not is_program and (cwd / word).is_file():
             return [word]
-    absolute = (word for word in command if os.path.isabs(word) and word.endswith(".py"))
-    return [word for word in absolute if Path(word).is_file()][:1]
+    return []
 
 
 def digests(files: Sequence[str], cwd: Path) -> dict[str, str]:

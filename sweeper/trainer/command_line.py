@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from sweeper.errors import SweeperError
+from sweeper.errors import ConfigError, SweeperError
 from sweeper.trainer.styles import Style, float_text, words
 from sweeper.trainer.template import Template, Values
 from sweeper.trial import Trial
@@ -44,8 +44,8 @@ class CommandLine:
     def _templates(self) -> tuple[list[Template], dict[str, Any], list[Template]]:
         """Of the words, the arguments (values that are no texts as they are), and `resume`."""
         arguments = {
-            key: Template.parse(value, f"arguments.{key}") if isinstance(value, str) else value
-            for key, value in self.arguments.items()
+            key: _templated(value, f"arguments.{key}")
+            for key, value in flat(self.arguments).items()
         }
         resume = [Template.parse(word, "resume") for word in self.resume]
         return [Template.parse(word) for word in self.command], arguments, resume
@@ -54,7 +54,7 @@ class CommandLine:
     def names(self) -> set[str]:
         """Every placeholder that is used."""
         command, arguments, resume = self._templates
-        given = [t for t in arguments.values() if isinstance(t, Template)]
+        given = [t for value in arguments.values() for t in _templates_in(value)]
         return {name for template in (*command, *given, *resume) for name in template.names}
 
     def check(self, hyperparameters: Sequence[str]) -> None:
@@ -63,8 +63,8 @@ class CommandLine:
         command, arguments, resume = self._templates
         for template in command:
             template.check(known)
-        for key, template in arguments.items():
-            if isinstance(template, Template):
+        for key, value in arguments.items():
+            for template in _templates_in(value):
                 template.check(known, f"arguments.{key}")
         for template in resume:
             template.check(known, "resume")
@@ -73,12 +73,43 @@ class CommandLine:
         """The words to run; files of arguments go to `values["dir"]` if asked to `write`."""
         command, arguments, resume = self._templates
         number = float_text(self.style)
-        given = {k: t.value(values) if isinstance(t, Template) else t for k, t in arguments.items()}
+        given = {key: _filled(value, values) for key, value in arguments.items()}
         folder = Path(values["dir"])
         argv = [template.text(values, number) for template in command]
         argv += words(self.style, given, folder, write=write)
         argv += [template.text(values, number) for template in resume] if resumed else []
         return launched(argv, values, self.torchrun) if self.launch == "torchrun" else argv
+
+
+def flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested arguments under dotted keys; ConfigError where a key is a value and a mapping too."""
+    found: dict[str, Any] = {}
+    for key, value in arguments.items():
+        name = f"{prefix}{key}"
+        found |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    for name in found:
+        if below := [other for other in found if other.startswith(f"{name}.")]:
+            raise ConfigError(f"arguments.{name}", found[name], f"no value: {below[0]} lies in it")
+    return found
+
+
+def _templated(value: Any, key: str) -> Any:
+    """A value with templates in the place of its texts, those in lists too."""
+    if isinstance(value, str):
+        return Template.parse(value, key)
+    return [_templated(item, key) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _templates_in(value: Any) -> list[Template]:
+    if isinstance(value, list):
+        return [template for item in value for template in _templates_in(item)]
+    return [value] if isinstance(value, Template) else []
+
+
+def _filled(value: Any, values: Values) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, values) for item in value]
+    return value.value(values) if isinstance(value, Template) else value
 
 
 def values_of(trial: Trial, folder: Path, resources: Mapping[str, int]) -> Values:

@@ -44,16 +44,24 @@ class Source(Protocol):
 class Lines:
     """New lines of a growing file; half a line waits for its other half."""
 
-    def __init__(self, path: Path) -> None:
-        """The file need not be there yet."""
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        """The file need not be there yet; of a `fresh` run what is there already is another's."""
         self.path, self._at, self._rest = path, 0, b""
+        if fresh and path.exists():
+            self._at = path.stat().st_size
+
+    def skipped(self) -> bool:
+        """Whether an earlier run's lines were passed over."""
+        return self._at > 0
 
     def read(self, *, ended: bool = False) -> list[str]:
         """Whole lines, carriage returns ending them too; when it `ended`, all that is left."""
         lines: list[str] = []
+        # What a process left behind goes on writing is not waited for.
+        end = self.path.stat().st_size if ended and self.path.exists() else 0
         while data := self._chunk():
             lines += self._split(data)
-            if not ended:
+            if self._at >= end:
                 break
         if ended and self._rest:
             lines.append(self._rest.decode(errors="replace"))
@@ -89,7 +97,9 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """`value` as a step; None for what is none."""
+    """`value` as a step, such as 10, 1,000 or 10/100; None for what is none."""
+    if isinstance(value, str):
+        value = value.partition("/")[0].replace(",", "")
     step = number(value)
     return int(step) if step is not None and math.isfinite(step) and step >= 0 else None
 
@@ -109,8 +119,10 @@ class Log:
         if (match := self.pattern.search(line)) is None:
             return None
         groups = match.groupdict()
-        loss = number(groups["loss"])
-        return None if loss is None else (whole(groups.get("step")), loss)
+        loss, step = number(groups["loss"]), whole(groups.get("step"))
+        if loss is None or (step is None and groups.get("step") is not None):
+            return None
+        return step, loss
 
 
 @dataclass
@@ -151,19 +163,23 @@ class Table:
 class Files:
     """A tracker's files: those that a pattern finds, each opened by `scan` where it was left.
 
-    A tracker may write a file in a process of its own, until it `is_whole`.
+    A tracker may write a file in a process of its own, until it `is_whole`. `others` are files of
+    earlier runs.
     """
 
     folder: Path
     glob: str
     scan: Callable[[Path], Callable[[], Iterator[Reading]]]
     is_whole: Callable[[Path], bool] = lambda path: True
+    others: frozenset[Path] = frozenset()
     _open: dict[Path, Callable[[], Iterator[Reading]]] = field(default_factory=dict)
 
     def read(self, *, ended: bool = False) -> list[Reading]:
         """Those of all files, the older file first."""
         readings: list[Reading] = []
         for path in sorted(self.folder.glob(self.glob), key=lambda p: (p.stat().st_mtime_ns, p)):
+            if path in self.others:
+                continue
             deadline = time.monotonic() + (SETTLE_SECONDS if ended else 0.0)
             while time.monotonic() < deadline and not self.is_whole(path):
                 time.sleep(0.05)
@@ -218,27 +234,43 @@ def wandb_is_whole(path: Path) -> bool:
     return "exit" in kinds(path)
 
 
-def make_source(spec: str, folder: Path, log: Path) -> Source:
-    """The source that a checked `spec` names, its files in the trial's `folder`."""
+def make_source(spec: str, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    """The source that a checked `spec` names, its files in the trial's `folder`.
+
+    Of a `fresh` run what the files hold already is an earlier run's.
+    """
     kind, _, rest = spec.partition(":")
     match kind:
         case "jsonl" | "csv":
             file, _, name = rest.rpartition(":")
-            lines = Lines(folder / file)
-            return Rows(lines, name) if kind == "jsonl" else Table(lines, name)
+            lines = Lines(folder / file, fresh=fresh)
+            return Rows(lines, name) if kind == "jsonl" else Table(lines, name, _header(lines))
         case "tensorboard":
-            return Files(folder, "**/*tfevents*", tensorboard(rest))
+            pattern = "**/*tfevents*"
+            others = frozenset(folder.glob(pattern) if fresh else ())
+            return Files(folder, pattern, tensorboard(rest), others=others)
         case "wandb":
-            return Files(folder, "**/*.wandb", wandb(rest), wandb_is_whole)
+            pattern = "**/*.wandb"
+            others = frozenset(folder.glob(pattern) if fresh else ())
+            return Files(folder, pattern, wandb(rest), wandb_is_whole, others)
     return Log(Lines(log), re.compile(spec))
+
+
+def _header(lines: Lines) -> list[str]:
+    """The columns of a table that an earlier run began; none of a new one."""
+    if not lines.skipped():
+        return []
+    with lines.path.open(newline="", errors="replace") as file:
+        return [name.strip() for name in next(csv.reader(file), [])]
 
 
 def check_source(key: str, spec: str) -> None:
     """ConfigError for a source that cannot be read."""
     kind, colon, rest = spec.partition(":")
     if colon and kind in ("jsonl", "csv"):
-        if not all(rest.rpartition(":")):
-            raise ConfigError(key, spec, f"{kind}:FILE:NAME, the file in the trial's folder")
+        file = Path(rest.rpartition(":")[0])
+        if not all(rest.rpartition(":")) or file.is_absolute() or ".." in file.parts:
+            raise ConfigError(key, spec, f"{kind}:FILE:NAME, the file within the trial's folder")
     elif colon and kind in ("tensorboard", "wandb"):
         if not rest:
             raise ConfigError(key, spec, f"{kind}:NAME")
@@ -267,7 +299,7 @@ def _object(line: str) -> dict[str, Any]:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

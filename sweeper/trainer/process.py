@@ -46,19 +46,20 @@ PASSED_ON = (
     ),
     *("TRANSFORMERS_*", "TOKENIZERS_*", "WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"),
 )
-"""Variables that a command sees without being asked for, by pattern: no secret is among them."""
+"""Variables that a command sees without being asked for, by pattern."""
+SECRETS = ("SLURM_JWT",)
+"""But these."""
 
 
 def environment(patterns: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
-    """What the command sees: the usual variables, those that match `patterns`, and its `own`.
-
-    A pattern `NAME=value` sets a variable.
-    """
-    given = (pattern for pattern in patterns if "=" not in pattern)
-    wanted = _pattern((*PASSED_ON, *given))
-    names = [name for name in os.environ if wanted.match(name)]
-    fixed = dict(pattern.split("=", 1) for pattern in patterns if "=" in pattern)
-    return {**{name: os.environ[name] for name in names}, **fixed, **own}
+    """What the command sees: the usual variables, those that match `patterns`, and its `own`."""
+    usual, asked = _pattern(PASSED_ON), _pattern(tuple(patterns))
+    names = [
+        name
+        for name in os.environ
+        if asked.match(name) or (usual.match(name) and name not in SECRETS)
+    ]
+    return {**{name: os.environ[name] for name in names}, **own}
 
 
 @cache
@@ -76,7 +77,7 @@ def _dying_with_parent() -> tuple[str, ...]:
 
 @cache
 def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, patterns)))
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)")
 
 
 class Group:
@@ -85,7 +86,7 @@ class Group:
     def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
         """Start it, its output going to the end of `log`; OSError when it cannot be started."""
         self.mark = env[MARK]
-        if not _can_run(argv[0], cwd, env.get("PATH")):
+        if not can_run(argv[0], cwd, env.get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -139,10 +140,11 @@ class Group:
             os.killpg(self.process.pid, number)
 
 
-def _can_run(program: str, cwd: Path, path: str | None) -> bool:
+def can_run(program: str, cwd: Path, path: str | None) -> bool:
+    """Whether a program is there, seen from the folder `cwd`, and may be executed."""
     if "/" in program:
-        return os.access(cwd / program, os.X_OK)
-    return shutil.which(program, path=path) is not None
+        return (cwd / program).is_file() and os.access(cwd / program, os.X_OK)
+    return bool(program) and shutil.which(program, path=path) is not None
 
 
 def _pidfd(pid: int) -> int | None:
@@ -154,14 +156,19 @@ def _pidfd(pid: int) -> int | None:
 def end_marked(mark: str) -> int:
     """Kill every process of this machine whose environment has `MARK=mark`; how many there were.
 
-    What an earlier supervisor, killed itself, could not end is found so, and what left its group.
+    A mark that ends with a slash stands for all folders below. What an earlier supervisor, killed
+    itself, could not end is found so, and what left its group.
     """
     wanted = f"{MARK}={mark}".encode()
     count = 0
+
+    def marked(variable: bytes) -> bool:
+        return variable.startswith(wanted) if mark.endswith("/") else variable == wanted
+
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             own = int(folder.name) == os.getpid()
-            if not own and wanted in (folder / "environ").read_bytes().split(b"\0"):
+            if not own and any(map(marked, (folder / "environ").read_bytes().split(b"\0"))):
                 os.kill(int(folder.name), signal.SIGKILL)
                 count += 1
     return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.data.corpus import Corpus
-from sweeper.errors import ConfigError, key_prefix
+from sweeper.errors import ConfigError, key_prefix, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job, Resources
@@ -22,6 +22,7 @@ from sweeper.search.prune import Pruner
 from sweeper.trainer.code import code_files, digests
 from sweeper.trainer.command_line import RESERVED, CommandLine, Launch, values_of
 from sweeper.trainer.metrics import check_source
+from sweeper.trainer.process import can_run
 from sweeper.trainer.styles import Style
 from sweeper.trainer.supervise import Running
 from sweeper.trainer.task import RunCommand
@@ -88,6 +89,13 @@ class Command:
         for key in ("metric", "heldout"):
             if (spec := getattr(self, key)) is not None:
                 check_source(key, spec)
+        if self.resume_if is not None:
+            pattern = Path(self.resume_if)
+            if not self.resume_if or pattern.is_absolute() or ".." in pattern.parts:
+                raise ConfigError("resume_if", self.resume_if, "a pattern within a trial's folder")
+        if bad := next((name for name in self.env if not re.fullmatch(r"[\w*?\[\]]+", name)), None):
+            allowed = "names of variables or patterns of names: set a value where you call sweeper"
+            raise ConfigError("env", bad.partition("=")[0], allowed)
         _ = self.line.names
 
     @cached_property
@@ -135,6 +143,10 @@ class Command:
         if clash := sorted(RESERVED & set(hyperparameters)):
             raise ConfigError("space", clash[0], "another name: it is that of a placeholder")
         self.line.check(hyperparameters)
+        known = {*hyperparameters, *RESERVED, "watch", "*"} - {"base", "dir"}
+        for name in self.uses:
+            if name not in known:
+                raise ConfigError("uses", name, f"no such name; {suggest(name, known)}")
         takes = self.line.names | set(self.uses)
         if not own and "plan" not in takes:
             raise ConfigError(
@@ -178,8 +190,7 @@ class Command:
         if not self.folder.is_dir():
             raise ConfigError("cwd", str(self.folder), "a folder that is there")
         argv = self.words(trial, Path("DIR"))
-        path = self.folder / argv[0]
-        if shutil.which(argv[0]) is None and not os.access(path, os.X_OK):
+        if not can_run(argv[0], self.folder, os.environ.get("PATH")):
             raise ConfigError("command", argv[0], "a program that can be found and executed")
 
     def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str]:

@@ -56,6 +56,12 @@ class Series:
         places = np.minimum(np.searchsorted(at, np.arange(last + 1)), len(at) - 1)
         return np.array(self.losses, np.float64)[places]
 
+    def exceeds(self, steps: int) -> bool:
+        """Whether steps were told that lie beyond the run by more than one interval of telling."""
+        if self.counted or not self.steps:
+            return False
+        return self.last_step() > steps + int(np.diff([0, *self.steps]).max())
+
     def reaches(self, steps: int, window: int) -> bool:
         """Whether the run came to its end: within the last stretch, or one interval of telling."""
         if self.counted or not self.steps:

@@ -80,5 +80,5 @@ def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
         inner = tree
         for part in path:
             inner = inner.setdefault(part, {})
-        inner[last] = dict(value) if isinstance(value, Mapping) else value
+        inner[last] = value
     return tree

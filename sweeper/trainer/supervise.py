@@ -82,13 +82,14 @@ class Supervisor:
         private_folder(self.folder)
         if self.log.exists():  # what a supervisor that was killed could not end
             end_marked(str(self.folder))
-        standstills = 0
+        standstills, furthest = 0, -1
         while True:
-            before = self.losses.last_step()
             status, code = self._attempt()
             if status != "preempted":
                 return self._outcome(status, code, time.monotonic() - start)
-            standstills = 0 if self.losses.last_step() > before else standstills + 1
+            came = self.losses.last_step()
+            standstills = 0 if came > furthest else standstills + 1
+            furthest = max(furthest, came)
             if standstills == MAX_STANDSTILLS:
                 reason = f"it was preempted {standstills} times without coming further"
                 return self._failure(reason, code)
@@ -134,10 +135,13 @@ class Supervisor:
         running = self.running
         self.sources = [(Rows(Lines(report), "heldout"), self.heldout)]
         told = running.metric or ""
-        main = make_source(told, self.folder, self.log) if told else Rows(Lines(report), "loss")
+        main = self._source(told, resumed) if told else Rows(Lines(report), "loss")
         self.sources.append((main, self.losses))
         if running.heldout:
-            self.sources[0] = (make_source(running.heldout, self.folder, self.log), self.heldout)
+            self.sources[0] = (self._source(running.heldout, resumed), self.heldout)
+
+    def _source(self, spec: str, resumed: bool) -> Source:
+        return make_source(spec, self.folder, self.log, fresh=not resumed)
 
     def _watch(self, group: Group) -> tuple[str, int]:
         self._quiet_since = time.monotonic()
@@ -196,6 +200,9 @@ class Supervisor:
             return self._measured(code, seconds)
         if not len(self.losses):
             return self._failure(f"it ended without a loss: none matched {self._wanted()}", code)
+        if self.losses.exceeds(self.train.steps):
+            reason = f"it told step {self.losses.last_step()} of {self.train.steps}: does the "
+            return self._failure(f"{reason}command take {{steps}}, and does it count steps?", code)
         if status == "complete" and not self.losses.reaches(self.train.steps, self.train.window()):
             last = self.losses.last_step()
             reason = f"it ended at step {last} of {self.train.steps}, as if it had done them all"
@@ -245,7 +252,7 @@ class Supervisor:
 
     def _wanted(self) -> str:
         if self.running.metric:
-            return f"metric={self.running.metric!r}"
+            return f"metric={self.running.metric}"
         return 'in SWEEPER_REPORT, where lines {"step": 1, "loss": 2.3} are expected'
 
     def _failure(self, reason: str, code: int) -> Outcome:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweeper.control import Control
-from sweeper.launch.job import JobFailure, Outcome
+from sweeper.errors import SweeperError
+from sweeper.launch.job import Outcome
 from sweeper.search.prune import Pruner
 from sweeper.trainer.code import changed_files
 from sweeper.trainer.command_line import CommandLine
@@ -30,13 +31,12 @@ class RunCommand:
         return (self.trial,)
 
     def run(self, control: Control) -> Outcome:
-        """See `Supervisor`; nothing is run once the code is another."""
+        """See `Supervisor`; SweeperError, and nothing is run, once the code is another."""
         if changed := changed_files(self.code, self.running.cwd):
-            reason = (
-                f"{', '.join(changed)} changed while the job waited: run the same command again "
+            raise SweeperError(
+                f"{', '.join(changed)} changed since the search began: run the same command again "
                 "to train with the code as it is now"
             )
-            return Outcome(failure=JobFailure(reason=reason, retry=False))
         return Supervisor(self.trial, self.running, control, self.pruner).run()
 
     def to_json(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ handed to Python's own evaluation.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -36,6 +37,10 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
 }
+MAX_BITS = 256
+"""Of a whole number; no argument of a trainer is larger."""
+LONGEST = 200
+"""Characters of an expression."""
 MAX_POWER = 64
 """Larger exponents are a slip of the pen, and could fill the memory."""
 ALLOWED = (
@@ -54,19 +59,17 @@ class Expression:
     @property
     def names(self) -> set[str]:
         """The names that it uses, those of the base's sizes as `base.width`."""
-        found = set()
-        called = {id(n.func) for n in ast.walk(self.tree) if isinstance(n, ast.Call)}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Attribute):
-                found.add(ast.unparse(node))
-            elif isinstance(node, ast.Name) and node.id != "base" and id(node) not in called:
-                found.add(node.id)
-        return found
+        nodes = list(ast.walk(self.tree))
+        inner = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        inner |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        found = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+        return found | {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in inner}
 
     def value(self, values: Values) -> Value:
         """What it comes to; ConfigError where that is no number."""
         try:
             result: Value = _computed(self.tree, values)
+            _check_number(result)
         except (ArithmeticError, TypeError, ValueError) as error:
             allowed = f"an expression that has a value ({error})"
             raise ConfigError("command", f"{{{self.text}}}", allowed) from error
@@ -126,6 +129,8 @@ def written(value: object, number: Callable[[float], str] = repr) -> str:
 
 def _parsed(text: str, word: str, key: str) -> ast.expr:
     try:
+        if len(text) > LONGEST:
+            raise ValueError("it is too long")
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise ConfigError(key, word, f"in braces: {ALLOWED}") from error
@@ -133,6 +138,16 @@ def _parsed(text: str, word: str, key: str) -> ast.expr:
         if not _is_allowed(node):
             raise ConfigError(key, word, f"in braces: {ALLOWED}")
     return tree
+
+
+def _check_number(value: object) -> None:
+    """ValueError for what no command could read as a number."""
+    if isinstance(value, complex):
+        raise ValueError("it is the root of a negative number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("it is not finite")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ValueError("it is too large")
 
 
 def _is_allowed(node: ast.AST) -> bool:

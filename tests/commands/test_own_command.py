@@ -57,7 +57,7 @@ def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path
     document: dict[str, Any] = judged.document
     (verdict,) = document["verdicts"]
     assert verdict["answer"] == "holds"
-    command = document["plan"]["source"]["command"]
+    command = document["plan"]["source"]["target_command"]
     folder = workplace / "runs/a/transfer/w512-d1"
     assert command[1:] == [
         *("train.py", "--lr=0.0078125", "--width=512", "--steps=20", "--seed=0", f"--dir={folder}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import signal
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("--how", default="")
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
-    state = args.dir / "state"
+    state, once = args.dir / "state", args.dir / "once"
     first = int(state.read_text()) if args.resume else 0
     with (args.dir / "starts").open("a") as file:
         file.write(f"{first} {os.getpid()}\n")
@@ -33,6 +34,10 @@ def main() -> None:
         loss = 1 + 3 * math.exp(-3 * step / args.steps) + 0.05 * distance**2 * step / args.steps
         loss += 0.001 * args.seed - 0.01 * math.log2(args.width)
         behave(args, step)
+        if args.how == "stale":
+            row = {"step": step, "loss": 99 if not once.exists() and step == 9 else loss}
+            with (args.dir / "own.jsonl").open("a") as file:
+                file.write(f"{json.dumps(row)}\n")
         print(f"step {step}: loss {'nan' if distance > 2.5 and step > 4 else loss}", flush=True)
         state.write_text(str(step + 1))
         time.sleep(0.1 if args.how == "slow" else 0)
@@ -41,6 +46,10 @@ def main() -> None:
 def behave(args: argparse.Namespace, step: int) -> None:
     """What `--how` asks for, in the middle of the run; what is to happen once, once."""
     once = args.dir / "once"
+    if args.how == "preempt_jumping":
+        attempts = len((args.dir / "starts").read_text().splitlines())
+        if step == (5 if attempts % 2 else 9):
+            sys.exit(75)
     if step != args.steps // 2 or not args.how:
         return
     match args.how:
@@ -48,7 +57,9 @@ def behave(args: argparse.Namespace, step: int) -> None:
             raise RuntimeError("out of luck")
         case "exit0":
             sys.exit(0)
-        case "preempt" | "preempt_always":
+        case "chatty":
+            subprocess.Popen(["yes"])
+        case "preempt" | "preempt_always" | "stale":
             if args.how == "preempt_always" or not once.exists():
                 once.touch()
                 sys.exit(75)
