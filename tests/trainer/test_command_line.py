@@ -28,7 +28,7 @@ def test_nested_arguments_and_lists_are_filled() -> None:
 
 def test_a_key_is_a_value_or_a_mapping() -> None:
     line = CommandLine(command=("x",), arguments={"a": 1, "a.b": 2})
-    with pytest.raises(ConfigError, match="arguments.a=1"):
+    with pytest.raises(ConfigError, match=r"arguments\.a=1"):
         _ = line.names
 
 

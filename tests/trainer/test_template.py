@@ -72,18 +72,11 @@ def test_what_is_no_arithmetic_is_refused_as_it_is_read(word: str) -> None:
         Template.parse(word)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "{width/0}",
-        "{2**100}",
-        "{name*3}",
-        "{int(name)}",
-        "{1e999}",
-        "{(0-1)**0.5}",
-        "{(width**64)**64}",
-    ],
-)
+WITHOUT_VALUE = ["{width/0}", "{2**100}", "{name*3}", "{int(name)}", "{1e999}"]
+WITHOUT_VALUE += ["{(0-1)**0.5}", "{(width**64)**64}"]
+
+
+@pytest.mark.parametrize("word", WITHOUT_VALUE)
 def test_an_expression_without_a_value_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match="an expression that has a value"):
         Template.parse(word).text(VALUES)
