@@ -20,7 +20,6 @@ from sweeper.report.page import write_report
 from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
-from sweeper.trainer.runner import Command
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
@@ -82,12 +81,10 @@ def check(
 
 
 def _check_measurable(settings: Settings, wanted: Wanted) -> None:
-    """Refuse what a command cannot measure."""
-    if not isinstance(settings.runner, Command):
-        return
-    if not wanted.coordinates:
+    """Refuse what the runner's trials cannot measure."""
+    if (wanted.scales or wanted.rules) and not settings.runner.measures("scales"):
         raise BadInput("--scales and --rules measure in sweeper's own engine: runner=engine")
-    if not settings.runner.measures:
+    if wanted.coordinates and not settings.runner.measures("coordinates"):
         raise ConfigError(
             "runner.uses",
             list(settings.raw["runner"].get("uses", ())),

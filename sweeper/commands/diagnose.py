@@ -37,7 +37,6 @@ from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Sweep, measure_trials
-from sweeper.trainer.runner import Command
 from sweeper.training.prepare import PreparedSpec
 from sweeper.transfer.explain import explain
 from sweeper.transfer.ladder import LadderSize, Size, SizeCurve
@@ -114,7 +113,7 @@ class AblationTrainer:
         results = []
         eps: tuple[float, ...] = (math.nan, math.nan)
         settings = self.experiment.settings
-        measures = not isinstance(settings.runner, Command) and has_eps(settings.raw)
+        measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
         if measures and (not only or "epsilon" in only):
             eps = self._below_eps([base, self.large], output)
         for ablation in applicable_ablations(self._situation(curves, eps), only):
@@ -161,12 +160,11 @@ class AblationTrainer:
     def _untaken(self, ablation: Ablation) -> str:
         """What an ablation would change and a command does not take; empty where it takes all."""
         settings = self.experiment.settings
-        if not isinstance(settings.runner, Command):
-            return ""
         by_plan = () if settings.own else ("parameterization", "optimizer")
         for key in ablation.overrides:
             group, _, name = key.partition(".")
-            if group not in by_plan and not (group == "train" and settings.runner.takes(name)):
+            asked = name if group == "train" else key
+            if group not in by_plan and not settings.runner.takes(asked):
                 return key
         return ""
 

@@ -148,7 +148,7 @@ def transfer(
 
 def _checks(settings: Settings) -> bool:
     """Whether a plan comes with a coordinate check."""
-    return settings.transfer.check and settings.runner.measures
+    return settings.transfer.check and settings.runner.measures("coordinates")
 
 
 def _show_plan(plan: TransferPlan, output: Output) -> None:

@@ -58,7 +58,6 @@ class Engine:
     save_every: float = 300.0
 
     failures: ClassVar[int] = 10
-    measures: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse an impossible pack size or time."""
@@ -74,6 +73,10 @@ class Engine:
 
     def takes(self, name: str) -> bool:
         """All of them."""
+        return True
+
+    def measures(self, kind: str) -> bool:
+        """Likewise."""
         return True
 
     def words(self, trial: Trial, folder: Path, *, write: bool = False) -> None:

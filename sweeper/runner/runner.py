@@ -53,8 +53,7 @@ class Runner(Protocol):
 class RunnerSettings(Protocol):
     """The settings of a runner; a plugin.
 
-    After `failures` equal failures of trials in a row a sweep stops. Where it `measures`, trials
-    may measure more than their loss.
+    After `failures` equal failures of trials in a row a sweep stops.
     """
 
     @property
@@ -62,9 +61,8 @@ class RunnerSettings(Protocol):
         """See above."""
         ...
 
-    @property
-    def measures(self) -> bool:
-        """See above."""
+    def measures(self, kind: str) -> bool:
+        """Whether trials can measure a kind of `measure.MEASUREMENTS` beside their loss."""
         ...
 
     def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def digests(files: Sequence[str], cwd: Path) -> dict[str, str]:
     found = {}
     for name in files:
         try:
-            found[name] = hashlib.sha256((cwd / name).read_bytes()).hexdigest()
+            found[name] = _digest(cwd / name)
         except OSError as error:
             raise ConfigError(
                 "code", name, f"a file that can be read ({error.strerror})"
@@ -61,10 +62,13 @@ def changed_files(submitted: Mapping[str, str], cwd: str) -> list[str]:
     """Names of files whose content is not what it was."""
     changed = []
     for name, digest in submitted.items():
-        try:
-            same = hashlib.sha256((Path(cwd) / name).read_bytes()).hexdigest() == digest
-        except OSError:
-            same = False
-        if not same:
+        now = None
+        with suppress(OSError):
+            now = _digest(Path(cwd) / name)
+        if now != digest:
             changed.append(name)
     return changed
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

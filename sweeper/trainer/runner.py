@@ -165,10 +165,9 @@ class Command:
                 f"runner.uses=[{name}], where the script reads it from trial.json",
             )
 
-    @property
-    def measures(self) -> bool:
-        """Whether the script calls `sweeper.watch`."""
-        return "watch" in self.uses
+    def measures(self, kind: str) -> bool:
+        """Outputs of modules, where the script calls `sweeper.watch`."""
+        return kind == "coordinates" and "watch" in self.uses
 
     def takes(self, name: str) -> bool:
         """Whether the command takes a size or the seed; it reads data of its own."""

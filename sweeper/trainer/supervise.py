@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sweeper.control import Control, Leave
@@ -30,7 +30,7 @@ from sweeper.trainer.metrics import Lines, Rows, Source, make_source
 from sweeper.trainer.process import MARK, Group, end_marked, environment
 from sweeper.trainer.series import Series
 from sweeper.training.outcome import curve, judged
-from sweeper.trial import Result, Trial
+from sweeper.trial import Result, Status, Trial
 
 TICK = 0.2
 """Seconds between two looks at a running command; its end is seen at once."""
@@ -218,37 +218,29 @@ class Supervisor:
         except (OSError, ValueError):
             reason = "its model was not watched: the script must call sweeper.watch(model)"
             return self._failure(reason, code)
-        result = Result(
-            trial=self.trial,
-            status="complete",
-            objective=math.nan,
-            seconds=seconds,
-            steps=self.train.steps,
-            finished_at=time.time(),
-            device=DEVICE,
-            measurements=measurements,
-        )
-        return Outcome(results=(result,))
+        result = self._made("complete", math.nan, seconds, steps=self.train.steps)
+        return Outcome(results=(replace(result, measurements=measurements),))
 
     def _result(self, status: str, code: int, seconds: float) -> Result:
         losses = self.losses.dense(self.train.steps, whole=status == "complete")
         heldout = self.heldout.losses[-1] if len(self.heldout) else None
         told, objective, heldout_loss = judged(losses, heldout, status, self.train)
-        result = Result(
-            trial=self.trial,
-            status=told,
-            objective=objective,
-            heldout=heldout_loss,
-            curve=tuple(curve(losses)),
-            seconds=seconds,
-            steps=len(losses),
-            finished_at=time.time(),
-            device=DEVICE,
-        )
         record = {"status": told, "objective": objective, "heldout": heldout_loss}
         record |= {"steps": len(losses), "seconds": seconds, "exit_code": code}
         write_json(self.folder / "result.json", record)
-        return result
+        result = self._made(told, objective, seconds, steps=len(losses))
+        return replace(result, heldout=heldout_loss, curve=tuple(curve(losses)))
+
+    def _made(self, status: Status, objective: float, seconds: float, *, steps: int) -> Result:
+        return Result(
+            trial=self.trial,
+            status=status,
+            objective=objective,
+            seconds=seconds,
+            steps=steps,
+            finished_at=time.time(),
+            device=DEVICE,
+        )
 
     def _wanted(self) -> str:
         if self.running.metric:
