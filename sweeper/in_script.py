@@ -29,7 +29,7 @@ class CurrentTrial:
     base_depth, steps, batch_size, seq_len and seed; `folder` is its own.
     """
 
-    values: Mapping[str, float]
+    values: Mapping[str, Any]
     sizes: Mapping[str, int]
     folder: Path
     _stopping: bool = field(default=False, init=False)
@@ -73,8 +73,7 @@ def current_trial() -> CurrentTrial:
         raise BadInput(f"this is no trial of sweeper's: {TRIAL} is not set")
     record = json.loads(Path(path).read_text())
     sizes = {key: value for key, value in record.items() if isinstance(value, int)}
-    values = {name: float(value) for name, value in record["hyperparameters"].items()}
-    return CurrentTrial(values=values, sizes=sizes, folder=Path(path).parent)
+    return CurrentTrial(values=record["hyperparameters"], sizes=sizes, folder=Path(path).parent)
 
 
 def _told(loss: float) -> float | str:

@@ -249,6 +249,8 @@ def _attributes(result: Result) -> dict[str, Any]:
     attributes = {name: encode(getattr(result, name)) for name in names}
     attributes |= {"phase": trial.phase, "seed": trial.seed}
     attributes |= {"width": trial.width, "depth": trial.depth}
+    # No parameters: Optuna refuses a list that was made longer.
+    attributes |= {"choices": dict(trial.choices)} if trial.choices else {}
     # MySQL refuses attributes much longer than this.
     return attributes | ({"error": result.error[:2000]} if result.error else {})
 

@@ -8,13 +8,13 @@ search to where it was, and no second record could contradict the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sweeper.search.strategy import History, Point
 from sweeper.settings import Experiment
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.trial import Choice, Log2Hps, Result, Space, Trial
 
 Lookup = Callable[[str], Result | None]
 """A finished result by its trial's key."""
@@ -75,12 +75,29 @@ class Replay:
     def _results_of(self, trials: Iterable[Trial]) -> list[Result]:
         """The results of those of `trials` that have one, with the phase that asks for it now."""
         pairs = ((trial, self._lookup(trial.key)) for trial in trials)
-        return [replace(result, trial=trial) for trial, result in pairs if result is not None]
+        space = self._experiment.settings.space
+        return [
+            replace(result, trial=_as_point(trial, space))
+            for trial, result in pairs
+            if result is not None
+        ]
 
     def result_counts(self) -> tuple[int, int]:
         """How many results there are: of complete batches, and in all."""
         complete = len(self._complete.results)
         return complete, complete + len(self._results_of(self._batch))
+
+
+def _as_point(trial: Trial, space: Space) -> Trial:
+    """The trial as strategies see it: choices by their places."""
+    if not trial.choices:
+        return trial
+    places = {name: _place(space[name].choices, value) for name, value in trial.choices.items()}
+    return replace(trial, log2_hps=Log2Hps({**trial.log2_hps, **places}))
+
+
+def _place(choices: Sequence[Choice], value: Choice) -> float:
+    return float([(type(each), each) for each in choices].index((type(value), value)))
 
 
 def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Missing]:

@@ -43,6 +43,7 @@ from sweeper.trial import (
     TrialSpec,
     defaults,
     plain,
+    split,
 )
 
 MAX_SIZE = Size(width=2**20, depth=2**12)
@@ -184,8 +185,11 @@ class Experiment:
         return prepare(self.spec(size))
 
     def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
-        """A trial of `size`."""
-        return Trial(spec=self.spec(size), log2_hps=log2_hps, seed=seed, phase=phase)
+        """A trial of `size` at a point of the space."""
+        numbers, choices = split(self.settings.space, log2_hps)
+        return Trial(
+            spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
+        )
 
 
 def resolve(raw: Mapping[str, Any]) -> Settings:
@@ -338,7 +342,10 @@ def _check_counts(settings: Settings) -> None:
 
 def _check_ladders(settings: Settings) -> None:
     """Check the sizes of the ladders, and the hyperparameter of their curves."""
-    chosen_axes(settings.space, [settings.transfer.along], key="transfer.along")
+    along = settings.transfer.along
+    chosen_axes(settings.space, [along], key="transfer.along")
+    if settings.space[along].choices:
+        raise ConfigError("transfer.along", along, "a hyperparameter with a range, not choices")
     for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
         for size in sizes:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from sweeper.catalog import TARGET, plugin_name
 from sweeper.errors import ConfigError, key_prefix, suggest
 from sweeper.plugin import build_plugin, call_checked, user_code
 from sweeper.scaling.spec import Parameterization
-from sweeper.trial import Axis, Space
+from sweeper.trial import Axis, Choice, Space
 
 
 def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str]) -> Space:
@@ -21,16 +22,16 @@ def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str
     if not isinstance(space, Mapping):
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
     config = {key: value for key, value in parameterization.items() if key != "space"}
-    required = checked_plugin(config, Parameterization).hyperparameters
-    if not required:  # a command's own
-        required = _own_names(space)
+    checked = checked_plugin(config, Parameterization)
+    required = checked.hyperparameters or _own_names(space)
     choices = (*required, *optional_names)
     for name in space:
         if name not in choices:
             allowed = f"no such name; {suggest(name, choices)}"
             raise ConfigError(f"space.{name}", space[name], allowed)
     names = (*required, *(name for name in optional_names if name in space))
-    return {name: _axis(f"space.{name}", space.get(name)) for name in names}
+    own = not checked.hyperparameters
+    return {name: _axis(f"space.{name}", space.get(name), own=own) for name in names}
 
 
 def _own_names(space: Mapping[str, Any]) -> tuple[str, ...]:
@@ -48,12 +49,37 @@ def is_own(raw: Mapping[str, Any]) -> bool:
     return plugin_name("parameterization", str(raw["parameterization"].get(TARGET))) == "own"
 
 
-def _axis(key: str, value: Any) -> Axis:
+def _axis(key: str, value: Any, *, own: bool) -> Axis:
     if not isinstance(value, Mapping):
-        raise ConfigError(key, value, "a mapping {low, high, default}, in log2")
+        choices = ", or {choices, default}" if own else ""
+        raise ConfigError(key, value, f"a mapping {{low, high, default}}, in log2{choices}")
+    if "choices" in value:
+        if not own or key == "space.eta":
+            raise ConfigError(f"{key}.choices", value["choices"], "a range {low, high, default}")
+        return _choices(key, value)
     with key_prefix(key):
         axis: Axis = call_checked(Axis, value, {})
     return axis
+
+
+def _choices(key: str, value: Mapping[str, Any]) -> Axis:
+    """A list of choices as an axis over its places; the default is the first where none is said."""
+    if other := sorted(set(value) - {"choices", "default"}):
+        raise ConfigError(f"{key}.{other[0]}", value[other[0]], "choices and default alone")
+    choices = value["choices"]
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+        raise ConfigError(f"{key}.choices", choices, "a list of values")
+    for choice in choices:
+        if not isinstance(choice, Choice) or choice in (math.inf, -math.inf) or choice != choice:
+            raise ConfigError(f"{key}.choices", choice, "texts, finite numbers, true or false")
+    kinds = [(type(choice), choice) for choice in choices]
+    if len(set(kinds)) < len(kinds):
+        raise ConfigError(f"{key}.choices", list(choices), "each value once")
+    default = value.get("default", choices[0])
+    if (type(default), default) not in kinds:
+        raise ConfigError(f"{key}.default", default, f"one of {list(choices)}")
+    place = float(kinds.index((type(default), default)))
+    return Axis(low=0.0, high=len(choices) - 1.0, default=place, choices=tuple(choices))
 
 
 def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:

@@ -258,10 +258,11 @@ class Sweep:
 
     def _longest_warmup(self, train: TrainSettings) -> float:
         """The share of the steps after which no trial of the space is in its warm-up."""
-        axis = self.experiment.settings.space.get("warmup")
+        settings = self.experiment.settings
+        axis = settings.space.get("warmup")
         return (
             train.warmup
-            if axis is None
+            if axis is None or settings.own  # a command's own may have any name
             else train.with_hps(PlainHps({"warmup": 2.0**axis.high})).warmup
         )
 

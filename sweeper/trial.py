@@ -28,6 +28,10 @@ PlainHps = NewType("PlainHps", Mapping[str, float])
 """Hyperparameters by name, as they are used."""
 
 
+Choice = str | int | float | bool
+"""One of a list of values that are no numbers on a scale."""
+
+
 def plain(hps: Log2Hps) -> PlainHps:
     """Hyperparameters as they are used: 2 to the power of each, +inf where no float holds it."""
     return PlainHps({n: 2.0**value if value < 1024 else math.inf for n, value in hps.items()})
@@ -40,11 +44,15 @@ def log2(hps: PlainHps) -> Log2Hps:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One hyperparameter's range; `low`, `high` and `default` are base-2 logarithms."""
+    """One hyperparameter's range; `low`, `high` and `default` are base-2 logarithms.
+
+    Of a list of `choices` they are places in the list: strategies know numbers alone.
+    """
 
     low: float
     high: float
     default: float = 0.0
+    choices: tuple[Choice, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an empty range, or one too large for the arithmetic of a float32."""
@@ -55,7 +63,9 @@ class Axis:
             raise ConfigError("low", self.low, f"at most high, which is {self.high:g}")
 
     def grid(self, step: float) -> list[float]:
-        """The points from `low` to `high`, `step` apart in log2."""
+        """The points from `low` to `high`, `step` apart in log2; of choices, all."""
+        if self.choices:
+            return [float(place) for place in range(len(self.choices))]
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
         return [self.low + i * step for i in range(count)]
 
@@ -67,6 +77,27 @@ Space = Mapping[str, Axis]
 def defaults(space: Space) -> Log2Hps:
     """Every hyperparameter at its default."""
     return Log2Hps({name: axis.default for name, axis in space.items()})
+
+
+def split(space: Space, hps: Log2Hps) -> tuple[Log2Hps, dict[str, Choice]]:
+    """The numbers of a point of `space`, and the choices at the places that it names."""
+    chosen = {name: axis.choices for name, axis in space.items() if axis.choices}
+    if not chosen:
+        return hps, {}
+    numbers = Log2Hps({name: value for name, value in hps.items() if name not in chosen})
+    return numbers, {name: choices[round(hps[name])] for name, choices in chosen.items()}
+
+
+def named(space: Space, hps: Log2Hps) -> dict[str, Choice]:
+    """A point of `space` for a record: logarithms, and choices by themselves."""
+    numbers, choices = split(space, hps)
+    return {**numbers, **choices}
+
+
+def in_use(space: Space, hps: Log2Hps) -> dict[str, Choice]:
+    """A point of `space` as it is used: plain numbers, and choices."""
+    numbers, choices = split(space, hps)
+    return {**plain(numbers), **choices}
 
 
 def digest(value: object) -> str:
@@ -170,7 +201,8 @@ class Trial:
     """One training run, fully resolved.
 
     `seed` draws the initial weights and the batches. `measurement` names what a run measures
-    beside its loss. `phase` only describes; it is no part of the key.
+    beside its loss. `phase` only describes; it is no part of the key. `choices` are the
+    hyperparameters that are no numbers on a scale.
     """
 
     spec: TrialSpec
@@ -178,20 +210,31 @@ class Trial:
     seed: int = 0
     phase: str = field(default="", compare=False)
     measurement: str = ""
+    choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
         """Digest of everything that determines the result; two equal trials are one."""
         # Rounded, because arithmetic on a grid's values differs in the last digits; + 0.0 for -0.0.
         hps = {name: round(float(value), 9) + 0.0 for name, value in self.log2_hps.items()}
-        measurement = {"measurement": self.measurement} if self.measurement else {}
         content = {"spec": self.spec.digest, "log2_hps": hps, "seed": self.seed}
-        return digest(content | measurement)[:32]
+        return digest(content | self._extras)[:32]
+
+    @property
+    def _extras(self) -> dict[str, Any]:
+        """What few trials have; the records of others do not name it."""
+        extras = {"measurement": self.measurement, "choices": dict(self.choices)}
+        return {name: value for name, value in extras.items() if value}
 
     @cached_property
     def hps(self) -> PlainHps:
-        """Hyperparameters as they are used."""
+        """Hyperparameters that are numbers, as they are used."""
         return plain(self.log2_hps)
+
+    @property
+    def values(self) -> Mapping[str, Choice]:
+        """All hyperparameters as they are used."""
+        return {**self.hps, **self.choices}
 
     @property
     def width(self) -> int:
@@ -210,7 +253,7 @@ class Trial:
             "log2_hps": encode(self.log2_hps),
             "seed": self.seed,
             "phase": self.phase,
-            **({"measurement": self.measurement} if self.measurement else {}),
+            **self._extras,
             "spec": self.spec.to_json(),
         }
 
@@ -221,6 +264,8 @@ class Trial:
         trial = cls(**(content | {"spec": TrialSpec.from_json(content["spec"])}))
         if not all(isinstance(value, (float, int)) for value in trial.log2_hps.values()):
             raise ValueError("a hyperparameter is not a number")
+        if not all(isinstance(value, Choice) for value in trial.choices.values()):
+            raise ValueError("a choice is neither text nor number")
         hps = record["hps"]
         # The logarithms are exact; powers may differ in the last digit from machine to machine.
         if hps.keys() != trial.hps.keys() or not all(

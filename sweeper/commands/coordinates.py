@@ -17,7 +17,7 @@ from sweeper.sweep import measure_trials
 from sweeper.training.prepare import prepare
 from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Log2Hps, Trial
+from sweeper.trial import Log2Hps, Trial, named
 
 
 def check_batch(experiment: Experiment) -> None:
@@ -105,7 +105,7 @@ def check_record(
         "optimizer": settings.plugin_spec("optimizer").name,
         "base": asdict(settings.base),
         "spec": experiment.spec(settings.base).digest,
-        "log2_hps": dict(log2_hps),
+        "log2_hps": named(settings.space, log2_hps),
         "rule": rule,
         "axes": [one.to_json() for one in checks],
     }

@@ -74,13 +74,8 @@ def short_run(
     train = replace(spec.train, **changed)
     if train.precision != "float64":
         train = replace(train, precision="float32")
-    return Trial(
-        spec=replace(spec, train=train),
-        log2_hps=log2_hps,
-        seed=seed,
-        phase="check",
-        measurement=measurement,
-    )
+    trial = experiment.trial(size, log2_hps, seed, "check")
+    return replace(trial, spec=replace(spec, train=train), measurement=measurement)
 
 
 def progress(

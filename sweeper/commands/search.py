@@ -30,7 +30,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep
-from sweeper.trial import FORMAT, defaults, encode, plain
+from sweeper.trial import FORMAT, Axis, defaults, encode, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
 """The groups that a search's conclusion depends on."""
@@ -139,10 +139,17 @@ def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: b
 
 def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:
     """The content of `search.json`."""
-    record = asdict(conclusion)
-    combination = record["combination"]
-    if conclusion.combination is not None:
-        combination["finding"] = conclusion.combination.summary
+    record, space = asdict(conclusion), settings.space
+    record["best_log2"] = named(space, conclusion.best_log2)
+    if (combined := conclusion.combination) is not None:
+        record["combination"] |= {
+            "combined_log2": named(space, combined.combined_log2),
+            "single_log2": named(space, combined.single_log2),
+            "finding": combined.summary,
+        }
+    for line in record["lines"]:
+        if not line["choices"]:
+            del line["choices"]
     return {
         "format": FORMAT,
         "study": settings.name,
@@ -150,11 +157,17 @@ def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool
         "search": settings.plugin_spec("search").name,
         "finished": finished,
         "base": asdict(settings.base),
-        "space_log2": {name: asdict(axis) for name, axis in settings.space.items()},
-        "best": plain(conclusion.best_log2),
+        "space_log2": {name: _axis_record(axis) for name, axis in space.items()},
+        "best": in_use(space, conclusion.best_log2),
         **record,
         "provenance": provenance(),
     }
+
+
+def _axis_record(axis: Axis) -> dict[str, Any]:
+    if axis.choices:
+        return {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
+    return {"low": axis.low, "high": axis.high, "default": axis.default}
 
 
 def _next_step(

@@ -33,7 +33,7 @@ from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size
 from sweeper.transfer.plan import TransferPlan, make_plan, own_plan
 from sweeper.transfer.trend import MIN_TREND_WIDTHS, Trend
 from sweeper.transfer.verdict import Verdict
-from sweeper.trial import Log2Hps, plain
+from sweeper.trial import Log2Hps, in_use, named, plain
 
 
 def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -114,7 +114,7 @@ def transfer(
         trend = measured_trend(experiment, study, conclusion, size.width)
         _check_correction(settings, trend)
     private_folder(folder)
-    output.notes(remove_stale_verdicts(folder, conclusion.best_log2))
+    output.notes(remove_stale_verdicts(folder, named(settings.space, conclusion.best_log2)))
     plan = _plan(experiment, size, conclusion, trend)
     write_json(folder / "plan.json", plan.to_json())
     _show_plan(plan, output)
@@ -263,5 +263,5 @@ def _plan(
     if command := settings.runner.words(trial, folder.absolute(), write=True):
         source["target_command"] = command
     if settings.own:
-        return own_plan(settings.base, size, plain(best_log2), source)
+        return own_plan(settings.base, size, in_use(settings.space, best_log2), source)
     return make_plan(experiment.prepared(size), settings.base, size, plain(best_log2), source)

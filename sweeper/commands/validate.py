@@ -23,7 +23,7 @@ from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve
 from sweeper.transfer.trend import Trend, fit_trend
 from sweeper.transfer.verdict import Verdict, judge_ladder
-from sweeper.trial import Log2Hps, Result, encode
+from sweeper.trial import Choice, Result, encode, named
 
 
 def check_ladders(experiment: Experiment) -> None:
@@ -67,7 +67,8 @@ def validate(
         for axis, of_axis in by_axis.items()
     ]
     trend = fit_trend(by_axis.get("width", ()), centre, target)
-    record = _record(rule.along, conclusion.best_log2, verdicts, list(curves.values()), trend)
+    log2_hps = named(settings.space, conclusion.best_log2)
+    record = _record(rule.along, log2_hps, verdicts, list(curves.values()), trend)
     name = "" if rule.along == "eta" else f"-{rule.along}"
     path = folder / f"validation{name}.json"
     write_json(path, _with_earlier(record, try_json(path)))
@@ -79,7 +80,7 @@ def validate(
     return verdicts, trend if rule.along == "eta" else None
 
 
-def remove_stale_verdicts(folder: Path, best_log2: Log2Hps) -> list[str]:
+def remove_stale_verdicts(folder: Path, log2_hps: Mapping[str, Choice]) -> list[str]:
     """Remove verdicts in a target's `folder` that judge other hyperparameters than a new plan's.
 
     A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
@@ -88,7 +89,7 @@ def remove_stale_verdicts(folder: Path, best_log2: Log2Hps) -> list[str]:
     sentences = []
     for path in sorted(folder.glob("validation*.json")):
         record = try_json(path)
-        if not record or record.get("log2_hps") == dict(best_log2):
+        if not record or record.get("log2_hps") == log2_hps:
             continue
         curves = path.stem.replace("validation", "curves", 1)
         for axis in (*LADDER_AXES, JOINT_AXIS):
@@ -118,7 +119,7 @@ def measured_trend(
 
 def _record(
     along: str,
-    best_log2: Log2Hps,
+    log2_hps: Mapping[str, Choice],
     verdicts: Sequence[Verdict],
     curves: Sequence[SizeCurve],
     trend: Trend | None,
@@ -126,8 +127,8 @@ def _record(
     """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
     return {
         "along": along,
-        f"transferred_log2_{along}": best_log2[along],
-        "log2_hps": dict(best_log2),
+        f"transferred_log2_{along}": log2_hps[along],
+        "log2_hps": log2_hps,
         "axes": [verdict.to_json() for verdict in verdicts],
         "trend": trend and trend.to_json(),
         "curves": [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich import box
@@ -20,7 +20,7 @@ from sweeper.transfer.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, la
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
-from sweeper.trial import plain
+from sweeper.trial import Choice, Space, in_use
 
 
 def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
@@ -43,6 +43,11 @@ def number(value: float, digits: int = 4) -> str:
 def short(value: float) -> str:
     """Four significant digits."""
     return f"{value:.4g}"
+
+
+def value_text(value: Choice) -> str:
+    """A hyperparameter as it is used: a float shortly, anything else as it is."""
+    return short(value) if isinstance(value, float) else str(value)
 
 
 def power(log2: float) -> str:
@@ -74,7 +79,7 @@ def dry_run(
     console.print(facts, highlight=False, soft_wrap=True)
 
 
-def conclusion(console: Console, conclusion: Conclusion, space_names: Iterable[str]) -> None:
+def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
     """What a search found: the lines, the notes, the best configuration."""
     if conclusion.lines:
         filled = table(
@@ -87,18 +92,19 @@ def conclusion(console: Console, conclusion: Conclusion, space_names: Iterable[s
     if conclusion.pairs:
         _pairs(console, conclusion.pairs)
     if math.isfinite(conclusion.objective):
-        _best(console, conclusion, space_names)
+        _best(console, conclusion, space)
     else:
         console.print(f"All {conclusion.runs} trials diverged or failed.", highlight=False)
     for note in conclusion.notes:
         console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _best(console: Console, conclusion: Conclusion, space_names: Iterable[str]) -> None:
+def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
     filled = table("Best configuration", ["hyperparameter", "log2", "value"])
-    best = plain(conclusion.best_log2)
-    for name in space_names:
-        filled.add_row(name, f"{conclusion.best_log2[name]:g}", short(best[name]))
+    best = in_use(space, conclusion.best_log2)
+    for name, axis in space.items():
+        log2 = "" if axis.choices else f"{conclusion.best_log2[name]:g}"
+        filled.add_row(name, log2, value_text(best[name]))
     console.print(filled)
     seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
     console.print(
@@ -122,13 +128,14 @@ def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
 
 def _line_row(line: LineResult) -> list[str]:
     values = [value for value, _ in line.points_log2]
+    span = f"{power(min(values))}..{power(max(values))}"
     return [
         line.name,
-        power(line.optimum_log2),
-        short(2.0**line.optimum_log2),
+        "" if line.choices else power(line.optimum_log2),
+        value_text(line.optimum),
         number(line.objective),
         str(len(values)),
-        f"{power(min(values))}..{power(max(values))}",
+        ", ".join(map(str, line.choices)) or span,
     ]
 
 
@@ -164,7 +171,7 @@ def _own_plan(console: Console, plan: TransferPlan) -> None:
     console.print(f"{sentence}they are:", style="bold", highlight=False, soft_wrap=True)
     filled = table("", ["hyperparameter", "value"])
     for name, value in plan.hps.items():
-        filled.add_row(name, f"{value:.4g}")
+        filled.add_row(name, value_text(value))
     console.print(filled)
 
 

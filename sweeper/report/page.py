@@ -315,6 +315,9 @@ def _best(search: Document) -> list[dict[str, str]]:
     rows, space = [], search.get("space_log2") or {}
     for name, value in (search.get("best") or {}).items():
         axis = space.get(name) or {}
+        if choices := axis.get("choices"):
+            rows.append(_chosen(name, value, choices, axis.get("default")))
+            continue
         log2 = number((search.get("best_log2") or {}).get(name))
         low, high, default = (number(axis.get(key)) for key in ("low", "high", "default"))
         rows.append(
@@ -327,6 +330,14 @@ def _best(search: Document) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def _chosen(name: str, value: object, choices: Sequence[object], default: object) -> dict[str, str]:
+    """A row of one that is chosen from a list."""
+    texts = {"value": value, "log2": "", "default": default}
+    return {"name": name, "range": ", ".join(map(str, choices))} | {
+        key: str(text) for key, text in texts.items()
+    }
 
 
 def _parameter(parameter: Document) -> dict[str, str]:

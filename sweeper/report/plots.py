@@ -336,7 +336,8 @@ def _optimum(ax: Axes, size: Document, color: Any) -> str:
 
 def _line(ax: Axes, line: Document, points: Points, top: float, space: Document) -> None:
     """One panel of `lines_figure`."""
-    default = number(space.get("default"))
+    choices = list(line.get("choices") or ())
+    default = number(space.get("default")) if not choices else _place(choices, space)
     if math.isfinite(default):
         ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     _strip(ax, top)
@@ -344,13 +345,24 @@ def _line(ax: Axes, line: Document, points: Points, top: float, space: Document)
     _curve(ax, [(x, y) for x, y in points if x not in stopped], top, LINE_COLOR, "o")
     for x in stopped:
         ax.plot(x, (top + ax.get_ylim()[1]) / 2, zorder=4, **STOPPED)
-    _tips(ax, points, top, f"{line['name']}, log2", stopped=stopped)
+    what = f"{line['name']}{', place' if choices else ', log2'}"
+    _tips(ax, points, top, what, stopped=stopped)
+    if choices:
+        texts = [_short(str(choice), 12) for choice in choices]
+        ax.set_xticks(range(len(choices)), texts, parse_math=False)
     best, loss = number(line.get("optimum_log2")), number(line.get("objective"))
     has_optimum = math.isfinite(best) and math.isfinite(loss)
     if has_optimum:
         ax.plot(best, loss, color=LINE_COLOR, zorder=5, **STAR)
-    title = f"{_short(line['name'])}\n" + (f"optimum {best:.4g}" if has_optimum else "no optimum")
+    value = f"{choices[round(best)]}" if choices and has_optimum else f"{best:.4g}"
+    title = f"{_short(line['name'])}\n" + (f"optimum {value}" if has_optimum else "no optimum")
     ax.set_title(title, fontsize=8, parse_math=False)
+
+
+def _place(choices: Sequence[object], space: Document) -> float:
+    """The place of the default among the choices."""
+    default = space.get("default")
+    return float(choices.index(default)) if default in choices else math.nan
 
 
 def _short(name: str, most: int = 27) -> str:

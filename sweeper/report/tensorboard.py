@@ -19,7 +19,7 @@ from sweeper.report.ledger import (
     plan_line,
     result_line,
 )
-from sweeper.trial import Result
+from sweeper.trial import Choice, Result
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -47,7 +47,7 @@ class TensorBoard:
         if (line := result_line(result)) in ledger:
             return
         trial = result.trial
-        hps = dict(trial.hps) | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
+        hps = dict(trial.values) | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
         scalars = [(step, {"loss": loss}) for step, loss in loss_curve(result)]
         last = {"objective": result.objective, "heldout": result.heldout, "seconds": result.seconds}
         scalars.append((result.steps, last))
@@ -76,7 +76,7 @@ class TensorBoard:
 def _write(
     place: Path,
     when: float,
-    hps: Mapping[str, float],
+    hps: Mapping[str, Choice],
     scalars: list[tuple[int, dict[str, float]]],
     texts: Mapping[str, str],
 ) -> None:
@@ -109,13 +109,16 @@ def _scalars(values: Mapping[str, float]) -> Any:
     return Summary(value=[Summary.Value(tag=t, simple_value=v) for t, v in finite.items()])
 
 
-def _hyperparameters(hps: Mapping[str, float], when: float) -> Any:
+def _hyperparameters(hps: Mapping[str, Choice], when: float) -> Any:
     """A summary of the run's hyperparameters, as TensorBoard's HParams plugin reads it."""
     from google.protobuf.struct_pb2 import Value
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
-    values = {name: Value(number_value=value) for name, value in hps.items()}
+    def value(of: Choice) -> Any:
+        return Value(string_value=of) if isinstance(of, str) else Value(number_value=of)
+
+    values = {name: value(of) for name, of in hps.items()}
     start = plugin_data_pb2.SessionStartInfo(hparams=values, start_time_secs=when)
     content = plugin_data_pb2.HParamsPluginData(session_start_info=start)
     about = metadata.create_summary_metadata(content)

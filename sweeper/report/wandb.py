@@ -94,7 +94,7 @@ class WandB:
 
         trial = result.trial
         config = {
-            "hps": dict(trial.hps),
+            "hps": dict(trial.values),
             "log2_hps": dict(trial.log2_hps),
             "seed": trial.seed,
             "width": trial.width,

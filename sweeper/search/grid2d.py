@@ -70,6 +70,8 @@ class Grid2D:
                     f"'+parameterization.space.{name}={{low: -4, high: 4, default: 0}}' adds it"
                 )
                 raise ConfigError("axes", list(self.axes), allowed)
+            if space[name].choices:
+                raise ConfigError("axes", name, "hyperparameters with a range, not choices")
         return space[self.axes[0]], space[self.axes[1]]
 
     def _grid(self, space: Space) -> list[Cell]:

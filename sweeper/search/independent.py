@@ -69,7 +69,7 @@ class IndependentSearch:
         rule = self._line_rule(space)
         return [
             Phase(name="eta", trials=self.eta.points),
-            Phase(name="lines", trials=rule.points * self.seeds * len(names) if names else 0),
+            Phase(name="lines", trials=sum(rule.planned(space[n]) for n in names) * self.seeds),
             Phase(name="combine", trials=2 * self.combine_seeds),
         ]
 
@@ -125,7 +125,8 @@ class IndependentSearch:
         return range(FRESH_SEED, FRESH_SEED + self.combine_seeds)
 
     def _eta_optimum(self, space: Space, history: History) -> float:
-        line = line_result("eta", self._eta_line(space, history), history, defaults(space))
+        state, base = self._eta_line(space, history), defaults(space)
+        line = line_result("eta", state, history, base, space["eta"])
         return line.optimum_log2 if line else space["eta"].default
 
     def _base(self, space: Space, history: History) -> Log2Hps:
@@ -136,7 +137,7 @@ class IndependentSearch:
         base = self._base(space, history)
         states = [("eta", self._eta_line(space, history))]
         states += [(n, self._line(space, history, n, base)) for n in self._line_names(space)]
-        results = (line_result(name, state, history, base) for name, state in states)
+        results = (line_result(n, state, history, base, space[n]) for n, state in states)
         return [line for line in results if line]
 
     def _combined(self, space: Space, lines: Sequence[LineResult]) -> Log2Hps:

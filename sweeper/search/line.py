@@ -38,6 +38,10 @@ class LineRule:
     reach: int = 2
     extend: int = 4
 
+    def planned(self, axis: Axis) -> int:
+        """How many points a line over `axis` has, without what extending it adds."""
+        return len(axis.choices) or self.points
+
     def __post_init__(self) -> None:
         """Refuse a line that cannot be laid."""
         if not MIN_SPACING <= self.step <= 16:
@@ -78,6 +82,9 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
         losses.update({value: loss for value, loss in pairs if loss is not None})
         return [value for value, loss in pairs if loss is None]
 
+    if axis.choices:  # there is nothing between them, nor beyond
+        missing = take(axis.grid(rule.step))
+        return LineState(losses, missing, 0)
     # Where the whole grid is too many points, those nearest the default.
     nearest = sorted(axis.grid(rule.step), key=lambda value: abs(value - axis.default))
     grid = sorted(nearest[: rule.points])
@@ -127,7 +134,9 @@ def _midpoints(losses: dict[float, float], spacing: float, reach: int) -> list[f
     return [value for value in candidates if all(abs(value - tried) > 1e-9 for tried in losses)]
 
 
-def line_result(name: str, state: LineState, history: History, base: Log2Hps) -> LineResult | None:
+def line_result(
+    name: str, state: LineState, history: History, base: Log2Hps, axis: Axis
+) -> LineResult | None:
     """The result of a replayed line of `name` from `base`; None while it has no loss."""
     if not state.losses:
         return None
@@ -141,12 +150,15 @@ def line_result(name: str, state: LineState, history: History, base: Log2Hps) ->
         stopped_log2=tuple(
             v for v in sorted(state.losses) if history.stopped(Log2Hps({**base, name: v}))
         ),
+        choices=axis.choices,
     )
 
 
 def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
     """Sentences about lines: extended grids, optima still at an end, and lines that are flat."""
     for line in lines:
+        if line.choices:
+            continue
         values = [value for value, _ in line.points_log2]
         if line.extended:
             yield (

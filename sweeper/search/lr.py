@@ -58,7 +58,7 @@ class LearningRateLine:
         """The line's optimum."""
         base = defaults(space)
         state = self._replay(base, space, history)
-        line = line_result("eta", state, history, base)
+        line = line_result("eta", state, history, base, space["eta"])
         objectives = [result.objective for result in history.results]
         return Conclusion(
             best_log2=Log2Hps({**base, "eta": line.optimum_log2 if line else base["eta"]}),

@@ -116,9 +116,11 @@ class Pairs:
         if not isinstance(self.pairs, str):
             for pair in self.pairs:
                 chosen_axes(space, pair, key="pairs")
+                _check_ranges(space, pair, "pairs")
             return [(pair[0], pair[1]) for pair in self.pairs]
         names = chosen_axes(space, self.axes)
-        ranged = [name for name in names if space[name].low < space[name].high]
+        _check_ranges(space, self.axes or (), "axes")
+        ranged = [n for n in names if space[n].low < space[n].high and not space[n].choices]
         every = list(combinations(ranged, 2))
         return every if self.pairs == "all" else [pair for pair in every if "eta" in pair]
 
@@ -159,7 +161,8 @@ class Pairs:
         """The best point of all, the grids that are whole, and their transfer errors."""
         state = self._line(space, history)
         base = defaults(space)
-        line = line_result("eta", state, history, base) if state is not None else None
+        eta = space["eta"]
+        line = line_result("eta", state, history, base, eta) if state is not None else None
         centre = self._centre(space, state)
         grids = [self._grid(space, history, pair, centre) for pair in self._pairs(space)]
         whole = tuple(grid for grid in grids if grid is not None)
@@ -219,6 +222,13 @@ class Pairs:
                 "A flat optimum makes it small too"
             )
         yield from _caveats(grids)
+
+
+def _check_ranges(space: Space, names: Sequence[str], key: str) -> None:
+    """ConfigError for a list of choices: a coupling of optima is one of numbers."""
+    for name in names:
+        if space[name].choices:
+            raise ConfigError(key, name, "hyperparameters with a range, not choices")
 
 
 def _nearest_values(axis: Axis, step: float, points: int) -> list[float]:

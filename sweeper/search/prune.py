@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sweeper.errors import ConfigError
-from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.trial import Choice, Log2Hps, Result, Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -52,6 +52,7 @@ class RungLosses:
     log2_hps: Log2Hps
     seed: int
     losses: tuple[float, ...]
+    choices: Mapping[str, Choice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,10 @@ class Pruner:
         pruner = cls(kind=kind, steps=steps, warmup=warmup, window=window)
         trials = [(result.trial, losses_at(result, pruner.rungs, window)) for result in results]
         trials += [(trial, ()) for trial in planned]
-        others = (RungLosses(log2_hps=t.log2_hps, seed=t.seed, losses=each) for t, each in trials)
+        others = (
+            RungLosses(log2_hps=t.log2_hps, seed=t.seed, losses=each, choices=t.choices)
+            for t, each in trials
+        )
         return replace(pruner, others=tuple(others))
 
     @property
@@ -123,14 +127,14 @@ class Pruner:
     ) -> set[str]:
         """`trials_to_stop` among the trials of one seed, which see the same batches."""
         at_rung = [
-            (other.log2_hps, other.losses[rung] if rung < len(other.losses) else None)
+            (other, other.losses[rung] if rung < len(other.losses) else None)
             for other in self.others
             if other.seed == seed
         ]
         other_losses = [loss for _, loss in at_rung if loss is not None]
         if not losses or len(other_losses) + len(losses) < MIN_TRIALS_AT_RUNG:
             return set()
-        at_rung += [(trial.log2_hps, losses.get(key)) for key, trial in pack.items()]
+        known: list[AtRung] = [*at_rung, *((t, losses.get(key)) for key, t in pack.items())]
         stop = should_stop(self.kind, other_losses, list(losses.values()))
         return {
             key
@@ -139,7 +143,7 @@ class Pruner:
             and math.isfinite(loss)
             and not any(
                 self._is_near_optimum(pack[key].log2_hps[name], line)
-                for name, line in _lines_through(pack[key].log2_hps, at_rung)
+                for name, line in _lines_through(pack[key], known)
             )
         }
 
@@ -201,24 +205,31 @@ def _mean_loss(result: Result, start: int, end: int) -> float:
     return total / (end - start)
 
 
-def _lines_through(
-    hps: Log2Hps, trials: Sequence[tuple[Log2Hps, float | None]]
-) -> Iterator[tuple[str, dict[float, float]]]:
-    """The lines through `hps`: a hyperparameter, and the losses at the rung by its value.
+AtRung = tuple[Trial | RungLosses, float | None]
+"""A trial, and its loss at a rung if it has one."""
 
-    A line is all `trials` that differ from `hps` in one hyperparameter alone, those included that
-    are still to be trained or were stopped before; `hps` by itself is none.
+
+def _lines_through(
+    trial: Trial, trials: Sequence[AtRung]
+) -> Iterator[tuple[str, dict[float, float]]]:
+    """The lines through `trial`: a hyperparameter, and the losses at the rung by its value.
+
+    A line is all `trials` of the same choices that differ from it in one hyperparameter alone,
+    those included that are still to be trained or were stopped before; by itself it is none.
     """
     lines: dict[str, dict[float, float]] = {}
     loss_here: float | None = None
+    hps = trial.log2_hps
     for other, loss in trials:
-        differing = [name for name in hps if abs(other[name] - hps[name]) > 1e-9]
+        if other.choices != trial.choices:
+            continue
+        differing = [name for name in hps if abs(other.log2_hps[name] - hps[name]) > 1e-9]
         if not differing:
             loss_here = loss if loss_here is None else loss_here
         elif len(differing) == 1:
             line = lines.setdefault(differing[0], {})
             if loss is not None:
-                line[other[differing[0]]] = loss
+                line[other.log2_hps[differing[0]]] = loss
     for name, line in lines.items():
         yield name, line if loss_here is None else line | {hps[name]: loss_here}
 

@@ -83,7 +83,9 @@ class RandomGrid:
             f"{name}: the best point lies at the end of its grid, 2^{best.trial.log2_hps[name]:g}; "
             f"widen parameterization.space.{name}"
             for name, grid in grids.items()
-            if best.trial.log2_hps[name] in (grid[0], grid[-1]) and len(grid) > 1
+            if best.trial.log2_hps[name] in (grid[0], grid[-1])
+            and len(grid) > 1
+            and not space[name].choices
         ]
         objectives = [result.objective for result in history.results]
         return Conclusion(

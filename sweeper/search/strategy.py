@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from sweeper.errors import ConfigError, suggest
-from sweeper.trial import Log2Hps, Result, Space
+from sweeper.trial import Choice, Log2Hps, Result, Space
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,7 @@ class LineResult:
     """A line search over one hyperparameter: (log2 value, mean objective), and the optimum.
 
     Values of which a trial was stopped early are in `stopped_log2`: their objective is +inf too.
+    A line of `choices` has their places as values.
     """
 
     name: str
@@ -95,6 +96,12 @@ class LineResult:
     objective: float
     extended: int = 0
     stopped_log2: tuple[float, ...] = ()
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def optimum(self) -> Choice:
+        """The best value as it is used."""
+        return self.choices[round(self.optimum_log2)] if self.choices else 2.0**self.optimum_log2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sweeper.errors import ConfigError
 from sweeper.search.prune import PrunerKind
@@ -18,7 +19,10 @@ from sweeper.search.strategy import (
     pruned_notes,
     running_best,
 )
-from sweeper.trial import Log2Hps, Space, defaults
+from sweeper.trial import Axis, Log2Hps, Space, defaults
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +82,7 @@ class TPE:
         import optuna
 
         names = chosen_axes(space, self.axes)
-        ranges: dict[str, optuna.distributions.BaseDistribution] = {
-            name: optuna.distributions.FloatDistribution(space[name].low, space[name].high)
-            for name in names
-        }
+        ranges = {name: _distribution(space[name]) for name in names}
         seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
         for result in history.results:
@@ -110,3 +111,12 @@ class TPE:
             best_loss_curve=running_best(objectives),
             phase_ends={"tpe": len(objectives)},
         )
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    """An axis as Optuna knows it: a range of logarithms, or categories by their places."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if axis.choices:
+        return CategoricalDistribution(axis.grid(1.0))
+    return FloatDistribution(axis.low, axis.high)

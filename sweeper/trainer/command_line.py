@@ -116,7 +116,7 @@ def values_of(trial: Trial, folder: Path, resources: Mapping[str, int]) -> Value
     """What the placeholders stand for in one trial."""
     train = trial.spec.train
     return {
-        **trial.hps,
+        **trial.values,
         "width": trial.width,
         "depth": trial.depth,
         "batch_size": train.batch_size,

@@ -274,7 +274,7 @@ class CommandRunner:
         train = trial.spec.train
         record = {
             "trial": trial.key,
-            "hyperparameters": encode(trial.hps),
+            "hyperparameters": encode(trial.values),
             "width": trial.width,
             "depth": trial.depth,
             "base_width": trial.spec.base_width,

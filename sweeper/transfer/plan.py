@@ -24,7 +24,7 @@ from sweeper.transfer.ladder import Size
 from sweeper.transfer.needs import DEPTH_NEED, needs
 from sweeper.transfer.plan_table import plan_table
 from sweeper.transfer.unseen import unseen_needs
-from sweeper.trial import PlainHps, PluginSpec, encode
+from sweeper.trial import Choice, PlainHps, PluginSpec, encode
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,6 +73,7 @@ class TransferPlan:
     `operations` are the factors of attention, activation, residual and loss at the target.
     `source` says which study, configuration and runs the hyperparameters (`hps`, not
     logarithms) came from. `parameterization` and `optimizer` are named as by `catalog.plugins`.
+    Only where a command scales by itself may `hps` hold more than numbers.
     `needs` says in words what a plain model that uses the plan must do beyond `init_` and
     `param_groups`.
     """
@@ -80,7 +81,7 @@ class TransferPlan:
     base: Size
     target: Size
     parameterization: str
-    hps: PlainHps
+    hps: Mapping[str, Any]
     parameters: tuple[PlannedParameter, ...]
     operations: Mapping[str, Mapping[str, float]]
     source: Mapping[str, Any]
@@ -229,7 +230,9 @@ def make_plan(
 OWN_NEED = "everything: the command scales by itself, and is given the hyperparameters as they are"
 
 
-def own_plan(base: Size, target: Size, hps: PlainHps, source: Mapping[str, Any]) -> TransferPlan:
+def own_plan(
+    base: Size, target: Size, hps: Mapping[str, Choice], source: Mapping[str, Any]
+) -> TransferPlan:
     """The plan of a model that only its own command knows: hyperparameters, and no parameter."""
     return TransferPlan(
         base=base,

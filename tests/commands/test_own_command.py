@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from sweeper.own_command import with_command
-from tests.commands.driver import Run, assert_refused, results, spawn, tree
+from sweeper.study import Study
+from tests.commands.driver import Answer, Run, assert_refused, results, spawn, tree
 from tests.trainer.commands import METRIC, SCRIPT
 
 WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
@@ -67,6 +68,35 @@ def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path
 
     status = sweeper("status", "a")
     assert status.code == 0 and "a" in status.out
+
+
+def test_lists_of_choices_are_searched_and_reach_the_target(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    def search(kinds: str) -> Answer:
+        words = ("search=independent", "search.runs=9", "search.seeds=1", "search.combine_seeds=1")
+        words += ("search.eta={points: 3, extend: 0}", "search.prune=median")
+        words += (f"+parameterization.space.kind={{choices: {kinds}}}",)
+        asked = [word for word in MINE if not word.startswith("search")]
+        words = with_command(
+            ["search", *asked, *words, "--", sys.executable, "train.py", *WORDS, "--kind={kind}"]
+        )
+        return sweeper(*words, "--json")
+
+    found = search("[plain, bad]").document
+    assert found["best"]["kind"] == found["best_log2"]["kind"] == "plain"
+    before = {one.key for one in Study.read(workplace / "runs/a").results()}
+    # A longer list, in another order, repeats no trial.
+    found = search("[bad, good, plain], default: plain").document
+    assert found["best"]["kind"] == "good" and found["space_log2"]["kind"]["default"] == "plain"
+    after = Study.read(workplace / "runs/a").results()
+    new = [one.trial for one in after if one.key not in before]
+    assert len(after) == starts(workplace)
+    assert [t.choices["kind"] for t in new if t.phase == "lines"] == ["good"]
+    judged = sweeper("transfer", "--to-width=64", "--json").document
+    assert "--kind=good" in judged["plan"]["source"]["target_command"]
+    assert judged["plan"]["hps"]["kind"] == "good"
+    assert ">good<" in (workplace / "runs/a/report.html").read_text()
 
 
 def test_a_dry_run_shows_the_command_and_writes_nothing(

@@ -13,6 +13,7 @@ from sweeper.transfer.curve import UNKNOWN, Basin, Estimate
 from sweeper.transfer.ladder import LadderSize, Size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from sweeper.transfer.verdict import SizeVerdict, Verdict
+from sweeper.trial import Axis
 
 FOUND = Conclusion(
     best_log2={"eta": 1.5, "alpha": -2.0},
@@ -26,6 +27,7 @@ FOUND = Conclusion(
     ),
     notes=("alpha: still at the end of [its grid], 2^-2",),
 )
+SPACE = {"eta": Axis(low=-4, high=4), "alpha": Axis(low=-2, high=2)}
 EXACT = Estimate(value=0.0, low=0.0, high=0.0)
 HOLDS = SizeVerdict(
     size=Size(width=32, depth=2),
@@ -110,23 +112,38 @@ def test_a_dry_run_without_a_time(paper: Console) -> None:
 
 class TestConclusion:
     def test_lines_best_and_notes(self, paper: Console) -> None:
-        show.conclusion(paper, FOUND, FOUND.best_log2)
+        show.conclusion(paper, FOUND, SPACE)
         assert ["eta", "2^1.5", "2.828", "2.2500", "2", "2^-1..2^1.5"] in rows(paper)
         assert ["alpha", "-2", "0.25"] in rows(paper)
         assert "Training loss 2.2500 nats (mean of 3 seeds) after 17 trials.\n" in read(paper)
         assert "- alpha: still at the end of [its grid], 2^-2\n" in read(paper)
 
+    def test_choices_are_words(self, paper: Console) -> None:
+        kinds = ("adamw", "lion", 0.1)
+        space = SPACE | {"kind": Axis(low=0, high=2, choices=kinds)}
+        line = LineResult(
+            name="kind",
+            points_log2=((0.0, 3.0), (1.0, 2.25), (2.0, 9.0)),
+            optimum_log2=1.0,
+            objective=2.25,
+            choices=kinds,
+        )
+        best = {"eta": 1.5, "alpha": -2.0, "kind": 1.0}
+        show.conclusion(paper, replace(FOUND, lines=(line,), best_log2=best), space)
+        assert ["kind", "lion", "2.2500", "3", "adamw,", "lion,", "0.1"] in rows(paper)
+        assert ["kind", "lion"] in rows(paper)
+
     def test_without_lines(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, lines=(), seeds=1), FOUND.best_log2)
+        show.conclusion(paper, replace(FOUND, lines=(), seeds=1), SPACE)
         assert "Lines" not in read(paper) and "(one seed)" in read(paper)
 
     def test_when_all_diverged(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, objective=math.inf), FOUND.best_log2)
+        show.conclusion(paper, replace(FOUND, objective=math.inf), SPACE)
         assert "All 17 trials diverged or failed.\n" in read(paper)
         assert "Best configuration" not in read(paper)
 
     def test_a_long_note_stays_in_one_line(self, paper: Console) -> None:
-        show.conclusion(paper, replace(FOUND, notes=("word " * 60,)), FOUND.best_log2)
+        show.conclusion(paper, replace(FOUND, notes=("word " * 60,)), SPACE)
         assert "- " + "word " * 60 in read(paper)
 
 

@@ -88,6 +88,7 @@ class Experiment:
     @property
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(
+            own=False,
             search=self.search,
             space=self.space,
             base=self.base,

@@ -40,11 +40,23 @@ ODD: Space = {
     "wide": Axis(low=-8, high=8),
 }
 """Ranges that a user may well give."""
+LISTS: Space = {
+    "eta": Axis(low=-12, high=-5, default=-8),
+    "optimizer": Axis(low=0, high=2, default=1, choices=("adamw", "lion", "sgd")),
+    "one": Axis(low=0, high=0, choices=(True,)),
+    "dropout": Axis(low=0, high=1, choices=(0, 0.1)),
+}
+"""Lists of choices, whose values are places."""
 DECAY = {"weight_decay": Axis(low=-4, high=4)}
 """What a space may have beside its scheme's own hyperparameters; search=grid2d asks for it."""
 SPACES = {
     name: space | DECAY
-    for name, space in {"umup": space_of("umup"), "mup": space_of("mup"), "odd": ODD}.items()
+    for name, space in {
+        "umup": space_of("umup"),
+        "mup": space_of("mup"),
+        "odd": ODD,
+        "lists": LISTS,
+    }.items()
 }
 LANDSCAPES = (
     "basin",
@@ -56,7 +68,12 @@ LANDSCAPES = (
     "all diverged",
     "all failed",
 )
-CASES = [("umup", "basin"), ("mup", "cliff"), *(("odd", kind) for kind in LANDSCAPES)]
+CASES = [
+    ("umup", "basin"),
+    ("mup", "cliff"),
+    ("lists", "basin"),
+    *(("odd", kind) for kind in LANDSCAPES),
+]
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
@@ -117,6 +134,8 @@ def test_ends_within_its_plan_naming_every_point_once(
         for point in points:
             assert set(point.log2_hps) == set(space) and point.phase in phases
             assert all(math.isfinite(value) for value in point.log2_hps.values())
+            chosen = {n: point.log2_hps[n] for n, axis in space.items() if axis.choices}
+            assert all(value in space[name].grid(1) for name, value in chosen.items())
         assert len(history.results) <= 3 * sum(phases.values()), "it does not seem to end"
     found = strategy.conclude(space, history)
     assert_sound(found, space, history)

@@ -136,7 +136,7 @@ def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int) -> None:
     state, rounds = lay(LineRule(points=9, extend=2), AXIS, lambda x: -sign * x)
     assert rounds[1:3] == [[sign * 4.0], [sign * 5.0]]
     assert state.extended == 2 and len(state.losses) == 11
-    found = line_result("eta", state, History(), {})
+    found = line_result("eta", state, History(), {}, AXIS)
     assert found is not None and found.optimum_log2 == sign * 5
     extended, still = line_notes([found])
     assert extended.startswith("eta: ") and "extended by 2 to 2^" in extended
@@ -146,7 +146,7 @@ def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int) -> None:
 def test_an_extension_ends_where_the_loss_rises_again() -> None:
     state, rounds = lay(LineRule(points=7, extend=4), AXIS, lambda x: (x - 4) ** 2)
     assert rounds[1:] == [[4.0], [5.0]] and state.extended == 2
-    found = line_result("eta", state, History(), {})
+    found = line_result("eta", state, History(), {}, AXIS)
     assert found is not None and len(list(line_notes([found]))) == 1
 
 
@@ -172,6 +172,14 @@ def test_a_budget_below_the_grid_takes_the_points_nearest_the_default() -> None:
     assert lay(LineRule(points=2, extend=0), outside, lambda x: (x - 2) ** 2)[1][0] == [2, 3]
 
 
+def test_all_choices_are_tried_once_and_nothing_between_or_beyond() -> None:
+    axis = Axis(low=0, high=4, choices=("a", "b", "c", "d", "e"))
+    state, rounds = lay(LineRule(points=2), axis, lambda x: -x)
+    assert rounds == [[0, 1, 2, 3, 4]] and LineRule(points=2).planned(axis) == 5
+    found = line_result("kind", state, History(), {}, axis)
+    assert found is not None and found.optimum == "e" and list(line_notes([found])) == []
+
+
 def test_a_range_of_one_value_is_one_point() -> None:
     state, rounds = lay(LineRule(), Axis(low=1, high=1), lambda x: x)
     assert rounds == [[1]] and state.losses == {1: 1} and state.extended == 0
@@ -180,11 +188,11 @@ def test_a_range_of_one_value_is_one_point() -> None:
 def test_without_a_finite_loss_there_is_nothing_to_refine_or_extend() -> None:
     state, rounds = lay(LineRule(points=20), AXIS, lambda x: math.inf)
     assert rounds == [AXIS.grid(1.0)]
-    found = line_result("eta", state, History(), {})
+    found = line_result("eta", state, History(), {}, AXIS)
     assert found is not None and found.objective == math.inf and found.optimum_log2 == 0
     assert list(line_notes([found])) == []
     pair, _ = lay(LineRule(points=20), Axis(low=0, high=1), lambda x: math.inf)
-    found = line_result("eta", pair, History(), {})
+    found = line_result("eta", pair, History(), {}, AXIS)
     assert found is not None and list(line_notes([found])) == []
 
 
@@ -197,7 +205,7 @@ def test_one_finite_point_is_the_optimum(only: float) -> None:
 
 def test_diverged_points_stay_on_the_line() -> None:
     state, _ = lay(LineRule(points=11), AXIS, lambda x: math.inf if x > 1 else -x)
-    found = line_result("eta", state, History(), {})
+    found = line_result("eta", state, History(), {}, AXIS)
     assert found is not None and found.optimum_log2 == 1 and state.extended == 0
     assert [loss for value, loss in found.points_log2 if value > 1] == [math.inf] * 4
 
@@ -217,7 +225,7 @@ def test_two_equal_points_extend_the_line_once() -> None:
 def test_nothing_known_is_no_result() -> None:
     state = replay_line(LineRule(), AXIS, lambda value: None)
     assert state.missing == AXIS.grid(1.0)
-    assert line_result("eta", state, History(), {}) is None
+    assert line_result("eta", state, History(), {}, AXIS) is None
 
 
 @pytest.mark.parametrize(
@@ -250,8 +258,8 @@ def test_a_value_of_which_a_trial_was_stopped_early_is_told_from_one_that_diverg
     history, base = History(results), {"eta": 0.0, "alpha": 0.5}
     evaluate = line_objective(history, base, "eta", [0, 1])
     state = replay_line(LineRule(points=3), Axis(low=0, high=2), evaluate)
-    found = line_result("eta", state, history, base)
+    found = line_result("eta", state, history, base, AXIS)
     assert found is not None and found.stopped_log2 == (1.0,)
     assert found.points_log2 == ((0.0, 3.0), (1.0, math.inf), (2.0, math.inf))
-    other = line_result("eta", state, history, {"eta": 0.0, "alpha": 0.0})
+    other = line_result("eta", state, history, {"eta": 0.0, "alpha": 0.0}, AXIS)
     assert other is not None and other.stopped_log2 == ()

@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=Path())
     parser.add_argument("--how", default="")
+    parser.add_argument("--kind", choices=["plain", "good", "bad"], default="plain")
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
     state, once = args.dir / "state", args.dir / "once"
@@ -33,6 +34,7 @@ def main() -> None:
         distance = math.log2(args.lr) + 7
         loss = 1 + 3 * math.exp(-3 * step / args.steps) + 0.05 * distance**2 * step / args.steps
         loss += 0.001 * args.seed - 0.01 * math.log2(args.width)
+        loss += {"plain": 0.0, "good": -0.1, "bad": 0.1}[args.kind]
         behave(args, step)
         if args.how == "stale":
             row = {"step": step, "loss": 99 if not once.exists() and step == 9 else loss}
