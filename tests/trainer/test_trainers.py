@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper.catalog import groups
 from sweeper.config import compose_tree
 from sweeper.plugin import build_plugin
+from sweeper.study import Study
 from sweeper.trainer.runner import Command
 from tests.commands.driver import Run, results
 from tests.trainer.commands import SCRIPT
@@ -94,6 +98,68 @@ def test_two_ranks_train_by_a_plan_two_trials_at_a_time(sweeper: Run, workplace:
     assert len(results(workplace / "runs/a")) == 2
     plans = list(workplace.glob("runs/a/trials/*/plan.json"))
     assert len(plans) == 2 and plans[0].read_text() != plans[1].read_text()
+
+
+LOG_LINES = {
+    ("torchtitan", "metric"): (
+        "[titan] \x1b[31mstep:  7  \x1b[32mloss:  7.70009  \x1b[38;2;1;2;3mgrad_norm:  1.03",
+        (7, 7.70009),
+    ),
+    ("megatron", "metric"): (
+        " [2026-08-22 10:00:00.1] iteration        7/      10 | consumed samples:           56 | "
+        "learning rate: 1.000000E-02 | lm loss: 1.046113E+01 | loss scale: 1.0 |",
+        (7, 10.46113),
+    ),
+    ("megatron", "heldout"): (
+        " validation loss at iteration 10 | lm loss value: 1.040000E+01 | lm loss PPL: 3E+04 | ",
+        (10, 10.4),
+    ),
+}
+"""Lines as the trainers' sources print them, and the step and the loss they tell."""
+
+
+@pytest.mark.parametrize(("preset", "key"), LOG_LINES)
+def test_presets_read_what_the_trainers_print(preset: str, key: str) -> None:
+    line, told = LOG_LINES[preset, key]
+    found = re.search(load_preset(preset)[key], line)
+    assert found and (int(found["step"]), float(found["loss"])) == told
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    given = [f"runner={name}", "parameterization=own", "model=own", "data=own", "model.width=64"]
+    runner: dict[str, Any] = compose_tree(given)["runner"]
+    return runner
+
+
+@pytest.mark.skipif(find_spec("torchtitan") is None, reason="torchtitan is not installed")
+def test_torchtitan_takes_the_preset_s_flags_and_the_example_s_model(
+    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trainer needs a GPU; its parser does not."""
+    parse = """\
+import sys
+from torchtitan.config import ConfigManager
+config = ConfigManager().parse_args(sys.argv[1:])
+model, training = config.model_spec.model, config.training
+print(model.dim, len(model.layers), training.steps, training.seq_len, training.local_batch_size)
+print("step: 2 loss:", config.optimizer.param_groups[0].optimizer_kwargs["lr"])
+"""
+    (workplace / "parse.py").write_text(parse)
+    paths = [
+        str(ROOT / "scripts/examples/torchtitan"),
+        *os.environ.get("PYTHONPATH", "").split(":"),
+    ]
+    monkeypatch.setenv("PYTHONPATH", ":".join(paths))
+    command = f"'{sys.executable}',parse.py,'--module=proxy','--config=llama'"
+    words = ["runner=torchtitan", "runner.launch=plain", "runner.code=[parse.py]", *LINE]
+    words += ["parameterization=own", "model=own", "data=own", "model.width=32", "model.depth=3"]
+    words += ["train.steps=2", "train.seq_len=64", "train.batch_size=4"]
+    answer = sweeper("search", *words, f"runner.command=[{command}]")
+    assert answer.code == 0, answer
+    log = next(workplace.glob("runs/a/trials/*/log.txt")).read_text()
+    assert "\n32 3 2 64 4\n" in log
+    found = {one.objective for one in Study.read(workplace / "runs/a").results()}
+    assert found == {one.trial.hps["eta"] for one in Study.read(workplace / "runs/a").results()}
 
 
 def test_presets_compose_and_name_no_unknown_placeholder() -> None:
