@@ -8,6 +8,8 @@ only to multiply them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from math import sqrt
 from typing import Any
 
@@ -18,8 +20,10 @@ from sweeper.models.scaled import CrossEntropy, Linear, scale_gradient, tokens_i
 
 MIN_CHUNKED_CLASSES = 4096
 """The loss is computed in chunks from this many classes on; below, the logits are small."""
-MAX_LOGITS = 2**24
-"""Logits held at once, over all stacked trials. MIN_TOKENS goes before."""
+MAX_LOGITS = 2**26
+"""Logits held at once on a GPU, which wants large products. MIN_TOKENS goes before."""
+MAX_LOGITS_CPU = 2**22
+"""Likewise on a CPU, which wants its caches: from 2^24 on it was half as fast as at 2^22."""
 MIN_TOKENS = 128
 """A chunk has no fewer tokens of a trial: smaller products are slow."""
 
@@ -78,35 +82,66 @@ def _chunked(
     """Mean loss [K] of `scale * W x` for K trials, and its gradients, empty unless `train`.
 
     x [K, N, D], weight [K, V, D], targets [K, N], scale [K]; products in `dtype`, all else in
-    float32 at least.
+    float32 at least. One trial after the other: their chunks are large, their number is not.
     """
     (trials, tokens, _), classes = x.shape, weight.shape[1]
     wide = torch.promote_types(dtype, torch.float32)
-    low, factor = weight.to(dtype), scale.to(wide)[:, None, None]
     total = torch.zeros(trials, dtype=wide, device=x.device)
     dx = torch.empty_like(x if train else x[:0])
     dw = torch.zeros_like(weight if train else weight[:0], dtype=wide)
-    count = max(MIN_TOKENS, MAX_LOGITS // (trials * classes))
+    most = MAX_LOGITS if x.is_cuda else MAX_LOGITS_CPU
+    count = max(MIN_TOKENS, most // classes)
+    factor = scale.to(wide) / tokens
     with torch.autocast(x.device.type, enabled=False):
-        for start in range(0, tokens, count):
-            part = x[:, start : start + count].to(dtype)
-            index = targets[:, start : start + count, None]
-            logits = torch.bmm(part, low.mT).to(wide).mul_(factor)
-            total += _losses(logits, index, factor / tokens)
-            if train:
-                gradient = logits.to(dtype)  # what `_losses` left there
-                dx[:, start : start + count] = torch.bmm(gradient, low)
-                dw += torch.bmm(gradient.mT, part)
+        for k in range(trials):
+            low = weight[k].to(dtype)
+            for start in range(0, tokens, count):
+                rows = slice(start, start + count)
+                part = x[k, rows].to(dtype)
+                losses, gradient = _losses(part @ low.mT, targets[k, rows], scale[k].to(wide))
+                total[k] += losses
+                if train:
+                    dx[k, rows] = (gradient @ low).to(wide) * factor[k]
+                    dw[k] += (gradient.mT @ part).to(wide) * factor[k]
     return total / tokens, dx, dw.to(weight.dtype)
 
 
-def _losses(logits: Tensor, index: Tensor, factor: Tensor) -> Tensor:
-    """Sums [K] of the losses of `logits` [K, n, V]; in place, their gradients times `factor`."""
-    chosen = logits.gather(-1, index)
-    highest = logits.amax(-1, keepdim=True)  # taken out, so that no exponential overflows
-    mass = logits.sub_(highest).exp_().sum(-1, keepdim=True)
-    logits.mul_(factor / mass).scatter_add_(-1, index, -factor.expand_as(chosen))
-    return (mass.log() + highest - chosen).sum((1, 2))
+def _losses(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the losses of `factor * logits` [n, V], and its gradient by them in their dtype.
+
+    On a GPU it is compiled: written out, it moves three times as much memory.
+    """
+    if logits.is_cuda and not _fused_fails:
+        try:
+            return _fused()(logits, targets, factor)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            _fused_fails.append(str(error))
+    return _written_out(logits, targets, factor)
+
+
+@cache
+def _fused() -> Callable[..., tuple[Tensor, Tensor]]:
+    """`_written_out`, compiled."""
+    return torch.compile(_written_out, dynamic=True)
+
+
+_fused_fails: list[str] = []
+"""Why it cannot be compiled here, once that has been seen."""
+
+
+def _written_out(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """`_losses` in torch's operations."""
+    log_p = torch.log_softmax(logits.to(factor.dtype) * factor, -1)
+    index = targets[:, None]
+    loss = -log_p.gather(-1, index).sum()
+    if torch.compiler.is_compiling():
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        return loss, torch.where(classes == index, log_p.exp() - 1, log_p.exp()).to(logits.dtype)
+    gradient = log_p.exp_()
+    gradient.scatter_add_(-1, index, -torch.ones_like(gradient[:, :1]))
+    return loss, gradient.to(logits.dtype)
 
 
 @_chunked.register_fake

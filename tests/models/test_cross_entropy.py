@@ -25,7 +25,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of four tokens of ten, the last one short, from ten classes on."""
     monkeypatch.setattr(cross_entropy, "MIN_CHUNKED_CLASSES", 10)
     monkeypatch.setattr(cross_entropy, "MIN_TOKENS", 4)
-    monkeypatch.setattr(cross_entropy, "MAX_LOGITS", 1)
+    monkeypatch.setattr(cross_entropy, "MAX_LOGITS_CPU", 1)
 
 
 class Head(nn.Module):
@@ -89,16 +89,42 @@ def test_under_autocast(compiled: bool, packed: bool) -> None:
 
 def test_products_are_low_precision_under_autocast_only(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.dtype] = []
-    bmm = torch.bmm
-    monkeypatch.setattr(torch, "bmm", lambda a, b: seen.append(a.dtype) or bmm(a, b))
+    losses = cross_entropy._losses
+
+    def recorded(logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        total, gradient = losses(logits, *rest)
+        assert gradient.dtype == logits.dtype and total.dtype == torch.float32
+        seen.append(logits.dtype)
+        return total, gradient
+
+    monkeypatch.setattr(cross_entropy, "_losses", recorded)
     model, x = Head(unit=True), torch.randn(10, WIDTH)
     nn.init.normal_(model.head.weight), nn.init.normal_(model.first.weight)
     model(x, torch.arange(10)).backward()
-    assert set(seen) == {torch.float32} and len(seen) == 9  # three products a chunk
+    assert seen == [torch.float32] * 3
     seen.clear()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         model(x, torch.arange(10))
-    assert set(seen) == {torch.bfloat16} and len(seen) == 3  # no gradients, no products for them
+    assert seen == [torch.bfloat16] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_compiled_form_is_the_written_one(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    wide = torch.promote_types(dtype, torch.float32)
+    logits, targets = (3 * torch.randn(40, V)).to(dtype), torch.randint(V, (40,))
+    factor = torch.tensor(1.7, dtype=wide)
+    written = cross_entropy._written_out(logits, targets, factor)
+    compiled = torch.compile(cross_entropy._written_out, backend="aot_eager")
+    torch.testing.assert_close(compiled(logits, targets, factor), written)
+    leaf = logits.to(torch.float64).requires_grad_()
+    exact = nn.functional.cross_entropy(leaf * factor.double(), targets, reduction="sum")
+    (gradient,) = torch.autograd.grad(exact, [leaf])
+    near = (
+        {"rtol": 1e-10, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 0.01, "atol": 1e-3}
+    )
+    torch.testing.assert_close(written[0].double(), exact.detach(), **near)
+    torch.testing.assert_close(written[1].double() * factor.double(), gradient, **near)
 
 
 def test_only_part_of_the_trials_dimensions_may_be_mapped() -> None:
@@ -155,7 +181,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     seen: list[tuple[int, ...]] = []
     losses = cross_entropy._losses
 
-    def recorded(logits: Tensor, *rest: Tensor) -> Tensor:
+    def recorded(logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(tuple(logits.shape))
         return losses(logits, *rest)
 
