@@ -119,21 +119,22 @@ def replay_ladder(
 
         def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
             result = lookup(trial(point).key)
-            if result is None:
-                return None
-            return math.inf if math.isnan(result.objective) else result.objective
+            return None if result is None else result.objective
 
-        state = rule.line(best_log2, value)
-        losses = {}
-        for eta in state.losses:
+        def laid(point: Point, value: Callable[[Point], float | None] = value) -> float | None:
+            """Past a failed run the line goes on as past one that diverged."""
+            loss = value(point)
+            return math.inf if loss is not None and math.isnan(loss) else loss
+
+        state = rule.line(best_log2, laid)
+        losses, failed = {}, 0
+        for eta in (*state.losses, *state.missing):
             values = [value(point) for point in rule.runs_at(best_log2, eta)]
-            losses[eta] = tuple(loss for loss in values if loss is not None)
-            count += len(losses[eta])
-        count += sum(
-            value(point) is not None
-            for eta in state.missing
-            for point in rule.runs_at(best_log2, eta)
-        )
-        curves.append(SizeCurve(size=size, losses=losses))
-        missing += [trial(point) for point in rule.missing(best_log2, value)]
+            known = tuple(loss for loss in values if loss is not None)
+            count += len(known)
+            failed += sum(map(math.isnan, known))
+            if eta in state.losses and not any(map(math.isnan, known)):
+                losses[eta] = known
+        curves.append(SizeCurve(size=size, losses=losses, failed=failed))
+        missing += [trial(point) for point in rule.missing(best_log2, laid)]
     return curves, count, missing

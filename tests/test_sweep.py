@@ -380,7 +380,7 @@ def test_ladder_shares_the_runs_that_the_search_has_trained() -> None:
     assert searched and not trained & searched
 
 
-def test_ladder_keeps_diverged_and_failed_runs_as_infinite() -> None:
+def test_ladder_keeps_diverged_runs_as_infinite_and_counts_those_that_failed() -> None:
     def loss(hps: Any, seed: int) -> float:
         if hps["eta"] > 1:
             return math.inf
@@ -389,10 +389,10 @@ def test_ladder_keeps_diverged_and_failed_runs_as_infinite() -> None:
     sweep, study, _ = make(Trainer(loss), transfer=RULE)
     (curve,) = sweep.ladder(BEST, [BASE])
     assert curve.losses[1.5] == (math.inf, math.inf)
-    assert curve.losses[0.0] == (3.0, math.inf)
+    assert 0.0 not in curve.losses and curve.failed == 1
     retried = Trainer(lambda hps, seed: 3.0)
     (curve,) = make(retried, study, transfer=RULE)[0].ladder(BEST, [BASE])
-    assert curve.losses[0.0] == (3.0, 3.0) and len(retried.trained) == 1
+    assert curve.losses[0.0] == (3.0, 3.0) and curve.failed == 0 and len(retried.trained) == 1
 
 
 def test_replay_of_a_half_measured_ladder_counts_every_run() -> None:

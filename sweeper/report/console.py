@@ -133,7 +133,7 @@ def _line_row(line: LineResult) -> list[str]:
         line.name,
         "" if line.choices else power(line.optimum_log2),
         value_text(line.optimum),
-        number(line.objective),
+        "failed" if line.optimum_log2 in line.failed_log2 else number(line.objective),
         str(len(values)),
         ", ".join(map(str, line.choices)) or span,
     ]

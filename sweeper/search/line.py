@@ -141,15 +141,18 @@ def line_result(
     if not state.losses:
         return None
     best = line_optimum(state.losses)
+
+    def where(holds: Callable[[Log2Hps], bool]) -> tuple[float, ...]:
+        return tuple(v for v in sorted(state.losses) if holds(Log2Hps({**base, name: v})))
+
     return LineResult(
         name=name,
         points_log2=tuple(sorted(state.losses.items())),
         optimum_log2=best,
         objective=state.losses[best],
         extended=state.extended,
-        stopped_log2=tuple(
-            v for v in sorted(state.losses) if history.stopped(Log2Hps({**base, name: v}))
-        ),
+        stopped_log2=where(history.stopped),
+        failed_log2=where(history.failed),
         choices=axis.choices,
     )
 
@@ -157,6 +160,11 @@ def line_result(
 def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
     """Sentences about lines: extended grids, optima still at an end, and lines that are flat."""
     for line in lines:
+        if failed := len(line.failed_log2):
+            yield (
+                f"{line.name}: runs failed at {failed} of {len(line.points_log2)} points, which "
+                "count as worse than any that did not: that is no divergence"
+            )
         if line.choices:
             continue
         values = [value for value, _ in line.points_log2]

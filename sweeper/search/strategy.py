@@ -44,6 +44,7 @@ class History:
         self.results: list[Result] = []
         self._values: dict[tuple[object, int], float] = {}
         self._stopped: set[object] = set()
+        self._failed: set[object] = set()
         for result in results:
             self.add(result)
 
@@ -51,6 +52,8 @@ class History:
         """Take one more result in."""
         if result.status == "pruned":
             self._stopped.add(hps_key(result.trial.log2_hps))
+        if math.isnan(result.objective):
+            self._failed.add(hps_key(result.trial.log2_hps))
         if math.isnan(result.objective) or result.status == "pruned":
             result = replace(result, objective=math.inf)
         self.results.append(result)
@@ -66,6 +69,10 @@ class History:
     def stopped(self, hps: Log2Hps) -> bool:
         """Whether a trial of `hps` was stopped early, of whatever seed."""
         return hps_key(hps) in self._stopped
+
+    def failed(self, hps: Log2Hps) -> bool:
+        """Whether a trial of `hps` failed, of whatever seed: that is no divergence."""
+        return hps_key(hps) in self._failed
 
     def mean(self, hps: Log2Hps, seeds: Sequence[int]) -> float | None:
         """Mean objective over `seeds`, or None when one of them is missing."""
@@ -86,7 +93,8 @@ class Phase:
 class LineResult:
     """A line search over one hyperparameter: (log2 value, mean objective), and the optimum.
 
-    Values of which a trial was stopped early are in `stopped_log2`: their objective is +inf too.
+    Values of which a trial was stopped early or failed are in `stopped_log2` and `failed_log2`:
+    their objective is +inf too.
     A line of `choices` has their places as values.
     """
 
@@ -96,6 +104,7 @@ class LineResult:
     objective: float
     extended: int = 0
     stopped_log2: tuple[float, ...] = ()
+    failed_log2: tuple[float, ...] = ()
     choices: tuple[Choice, ...] = ()
 
     @property

@@ -208,6 +208,11 @@ class CurveFit:
         return gap.without_interval(0.0) if self.noise_unknown and math.isfinite(gap.value) else gap
 
     @property
+    def same_seeds(self) -> bool:
+        """Whether the seed changes nothing in any run, so that no noise was measured."""
+        return same_seeds(np.array(list(self.curve.losses.values())))
+
+    @property
     def noise_unknown(self) -> bool:
         """Whether there are no intervals, for want of seeds or finite points."""
         return math.isnan(self.noise)
@@ -219,6 +224,8 @@ def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
     The intervals are a parametric bootstrap: the fit is repeated with noise drawn afresh. The
     seeds themselves are not resampled, since two of them have but three outcomes.
     """
+    if not curve.losses:
+        return None
     etas = np.array(sorted(curve.losses))
     runs = np.array([curve.losses[float(eta)] for eta in etas])
     means = runs.mean(axis=1)
@@ -263,10 +270,16 @@ def _noise(runs: Array) -> tuple[float, int]:
     """
     points, seeds = runs.shape
     freedom = (points - 1) * (seeds - 1)
-    if freedom < 1:
+    if freedom < 1 or same_seeds(runs):
         return math.nan, 0
     residual = runs - runs.mean(1, keepdims=True) - runs.mean(0, keepdims=True) + runs.mean()
     return float(np.sqrt((residual**2).sum() / freedom)), freedom
+
+
+def same_seeds(runs: Array) -> bool:
+    """Whether all seeds of the runs [eta, seed] lost the same to the last digit, where finite."""
+    finite = runs[np.isfinite(runs).all(axis=1)]
+    return bool(min(finite.shape) > 1 and (finite == finite[:, :1]).all())
 
 
 def _noise_draws(

@@ -192,7 +192,11 @@ class LadderRule:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeCurve:
-    """A measured curve: losses by log2 eta (or the rule's `along`), one a seed; +inf: diverged."""
+    """A measured curve: losses by log2 eta (or the rule's `along`), one a seed; +inf: diverged.
+
+    Points of which a run failed are not among them; `failed` counts those runs.
+    """
 
     size: Size
     losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
+    failed: int = 0

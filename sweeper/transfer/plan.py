@@ -126,21 +126,24 @@ class TransferPlan:
         """Every parameter's settings for a plain forward pass."""
         return [parameter.absorbed() for parameter in self.parameters]
 
-    def init_(self, model: nn.Module, seed: int = 0, *, differs: Sequence[str] = ()) -> nn.Module:
+    def init_(
+        self, model: nn.Module, seed: int | None = None, *, differs: Sequence[str] = ()
+    ) -> nn.Module:
         """Draw the weights of `model` in place, multipliers absorbed, and return it.
 
-        A value depends on `seed` and the parameter's name alone: not on the order of modules,
-        on sharding (DTensors get their own part) or on what was drawn before. Parameters that are
-        frozen, or whose init is "kept", stay as the model has them. Those that match one of the
-        patterns `differs` may have another shape than planned, such as positions for another
-        length of context; they are drawn at their own. After the meta device, call
-        `model.to_empty` first, and mend what the plan leaves alone: buffers of the model's own,
-        frozen and kept parameters. Names may have the prefixes of torch.compile, DDP and FSDP.
-        BadInput lists parameters that do not match.
+        `seed` is by default that of the trial that the plan was made for, else 0. A value depends
+        on it and on the parameter's name alone: not on the order of modules, on sharding (DTensors
+        get their own part) or on what was drawn before. Parameters that are frozen, or whose init
+        is "kept", stay as the model has them. Those that match one of the patterns `differs` may
+        have another shape than planned, such as positions for another length of context; they are
+        drawn at their own. After the meta device, call `model.to_empty` first, and mend what the
+        plan leaves alone: buffers of the model's own, frozen and kept parameters. Names may have
+        the prefixes of torch.compile, DDP and FSDP. BadInput lists parameters that do not match.
         """
         from sweeper.training import apply
 
-        apply.init_(self.absorbed(), model, seed, differs)
+        drawn = int(self.source.get("seed", 0)) if seed is None else seed
+        apply.init_(self.absorbed(), model, drawn, differs)
         return model
 
     def param_groups(

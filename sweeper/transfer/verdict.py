@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -14,6 +14,9 @@ from sweeper.trial import encode
 
 Answer = Literal["holds", "fails", "cannot say yet"]
 
+SAME_SEEDS = (
+    "all seeds lost the same to the last digit: the seed changes nothing, and no noise shows"
+)
 MAX_SEED_FACTOR = 16.0
 """No advice asks for this many times the seeds: beyond, seeds are the wrong means."""
 
@@ -83,16 +86,24 @@ def judge_ladder(
     at the base's optimum diverges. Otherwise it is open; with one seed there is no interval, so
     every size is. The axis fails if any size fails, and holds if all hold.
     """
-    fits = [(curve.size, fit_curve(curve, transferred)) for curve in curves]
-    base_fit = next(fit for size, fit in fits if size == base)
-    sizes = [_judge_size(size, fit, base_fit, rule, is_base=size == base) for size, fit in fits]
+    fits = {curve.size: fit_curve(curve, transferred) for curve in curves}
+    base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
+    sizes = [
+        replace(
+            _judge_size(curve.size, fits[curve.size], base_fit, rule, is_base=curve.size == base),
+            **_failed(curve, base_curve),
+        )
+        for curve in curves
+    ]
     answers = {size.answer for size in sizes}
     order: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
     answer = next(one for one in order if one in answers)
     todo, seed_advice = "", None
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
-        todo, seed_advice = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
+        todo, seed_advice = _mending(curves, fits.values()), None
+        if not todo:
+            todo, seed_advice = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
     notes = filter(None, (_base_note(transferred, base_fit, rule), _worse_note(axis, sizes)))
     return Verdict(
         axis=axis,
@@ -106,6 +117,24 @@ def judge_ladder(
         ),
         seed_advice=seed_advice,
     )
+
+
+def _mending(curves: Sequence[SizeCurve], fits: Iterable[CurveFit | None]) -> str:
+    """What to mend before anything can be measured, if there is something."""
+    if any(curve.failed for curve in curves):
+        return "mend what made runs fail, and run this again: it trains them anew"
+    if any(fit is not None and fit.same_seeds for fit in fits):
+        return "let a run's seed change its initial weights or its batches"
+    return ""
+
+
+def _failed(curve: SizeCurve, base: SizeCurve) -> dict[str, Any]:
+    """The answer where runs failed: what was not measured neither holds nor fails."""
+    count, whose = (curve.failed, "") if curve.failed else (base.failed, "of the base ")
+    if not count:
+        return {}
+    reason = f"{count} {'run' if count == 1 else 'runs'} {whose}failed: that is no divergence"
+    return {"answer": "cannot say yet", "reason": reason}
 
 
 def _judge_size(
@@ -170,6 +199,8 @@ def _answer(
     least_shift = max(0.0, shift.low, -shift.high)
     if math.isinf(gap.low):
         return "fails", "training at the base's optimum diverges"
+    if fit.same_seeds or base_fit.same_seeds:
+        return "cannot say yet", SAME_SEEDS
     if fit.noise_unknown or base_fit.noise_unknown:
         return "cannot say yet", "too few seeds or finite runs to estimate the noise"
     if gap.low > allowed:

@@ -33,7 +33,8 @@ class Valley:
             np.random.default_rng([self.number, 5]),
             dict[tuple[float, int], float](),
         )
-        offsets = generator.normal(0, 10 * self.noise, 16)
+        # Never none at all: seeds that all lose the same measure no noise.
+        offsets = generator.normal(0, 10 * self.noise or 1e-10, 16)
 
         def loss(point: Point) -> float:
             x = point.log2_hps["eta"] - self.optimum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,14 @@ def test_values_depend_on_seed_and_name_alone() -> None:
         assert torch.equal(value, two.get_parameter(name))
     other = planned.init_(Plain(16, 2), seed=1)
     assert not torch.equal(one.head.weight, other.head.weight)  # type: ignore[union-attr]
+
+
+def test_the_plan_of_a_trial_draws_by_the_trial_s_seed() -> None:
+    planned = plain_plan()
+    of_trial = replace(planned, source={**planned.source, "seed": 5})
+    found, expected = of_trial.init_(Plain(16, 2)), planned.init_(Plain(16, 2), seed=5)
+    assert all(map(torch.equal, found.parameters(), expected.parameters()))
+    assert not torch.equal(next(found.parameters()), next(planned.init_(Plain(16, 2)).parameters()))
 
 
 def test_init_has_the_planned_scales() -> None:

@@ -142,7 +142,7 @@ def test_the_loss_gap_on_the_grid_between_its_points_and_beyond() -> None:
     assert (diverged.value, diverged.low, diverged.high) == (math.inf,) * 3
     assert found.loss_gap(1.7).low == math.inf  # between two points that diverged
     beside = found.loss_gap(1.3)
-    assert beside.low == beside.value == pytest.approx(0.05 * 0.9**2)
+    assert beside.low == pytest.approx(beside.value) == pytest.approx(0.05 * 0.9**2)
     assert beside.high == math.inf
     past = found.loss_gap(-2.4)
     assert past.value == pytest.approx(0.05 * 2.1**2) and past.high == math.inf

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,30 @@ def test_a_true_failure_is_never_called_a_transfer(shift: float) -> None:
     """The base's optimum loses 0.45 nats at the large size, of which 0.03 would be allowed."""
     answers = ladders(shift, 0.01, RULE, count=50)
     assert answers["holds"] == 0 and answers["fails"] >= 48
+
+
+def test_runs_that_failed_decide_nothing_and_are_no_divergence() -> None:
+    base, large = (Valley(optimum=at, noise=0.001, number=at) for at in (0, 3))
+    failing = of(base, large)
+    assert failing.answer == "fails"
+    curves = base.curve(BASE, RULE), large.curve(LARGE, RULE)
+    found = judged(curves[0], replace(curves[1], failed=2))
+    assert found.answer == "cannot say yet" and "trains them anew" in found.todo
+    assert found.sizes[1].reason == "2 runs failed: that is no divergence"
+    gone = judged(curves[0], SizeCurve(size=LARGE, failed=9))
+    assert gone.sizes[1].answer == "cannot say yet" and "diverged" not in gone.sizes[1].reason
+    at_base = judged(replace(curves[0], failed=1), curves[1])
+    assert at_base.sizes[1].reason == "1 run of the base failed: that is no divergence"
+
+
+def test_seeds_that_change_nothing_decide_nothing() -> None:
+    def same(curve: SizeCurve) -> SizeCurve:
+        return replace(curve, losses={eta: (runs[0],) * 2 for eta, runs in curve.losses.items()})
+
+    base, large = (Valley(optimum=0.1, noise=0.001, number=at) for at in (0, 1))
+    found = judged(same(base.curve(BASE, RULE)), same(large.curve(LARGE, RULE)))
+    assert found.answer == "cannot say yet" and "seed changes nothing" in found.sizes[1].reason
+    assert "initial weights or its batches" in found.todo and found.seed_advice is None
 
 
 def test_noise_as_large_as_the_thresholds_leaves_the_answer_open() -> None:
