@@ -16,7 +16,7 @@ from sweeper.launch.executor import Launcher
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
 from sweeper.models.model_rules import RULE_KEYS
-from sweeper.plugin import call_checked, user_code
+from sweeper.plugin import call_checked, module_digest, user_code
 from sweeper.report.log import Logger
 from sweeper.runner.runner import RunnerSettings
 from sweeper.scaling.spec import with_layer
@@ -137,6 +137,15 @@ class Settings:
         }
         return PluginSpec(name=str(config.get(TARGET)), arguments=arguments)
 
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The runner's part of a trial's key; the content of modules of the user's own is in it."""
+        groups = ("parameterization", "model", "optimizer")
+        names = [self.plugin_spec(group).name for group in groups]
+        modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
+        digests = {name: module_digest(name) for name in sorted(modules - {""})}
+        return {**self.runner.identity(), **({"modules": digests} if digests else {})}
+
     def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
         """What determines a trial of `size` beside its hyperparameters and its seed."""
         train = {**self.raw["train"], **size.train_overrides()}
@@ -145,7 +154,7 @@ class Settings:
         with key_prefix("train"):
             train_settings = call_checked(TrainSettings, train, {})
         return TrialSpec(
-            runner=self.runner.identity(),
+            runner=self.identity,
             parameterization=self.plugin_spec("parameterization"),
             model=self.plugin_spec("model"),
             width=size.width,

@@ -8,6 +8,7 @@ import pytest
 
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput, ConfigError
+from sweeper.plugin import module_digest
 from sweeper.settings import MAX_SIZE, Settings, check_model_size, default_name, read_root, resolve
 from sweeper.transfer.ladder import Size
 from sweeper.trial import PluginSpec
@@ -252,3 +253,23 @@ def test_a_targets_size() -> None:
         check_model_size(found, Size(width=100, depth=1))
     with pytest.raises(ConfigError, match=r"model.depth=4097 is refused: at most 4096"):
         check_model_size(found, Size(width=16, depth=MAX_SIZE.depth + 1))
+
+
+def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "own_plugin_of_a_user.py"
+    tree = compose_tree(["parameterization=mup", "model.width=16", "runner.device=cpu"])
+    builtin = resolve(tree).identity
+    tree["parameterization"]["_target_"] = "own_plugin_of_a_user.Mine"
+
+    def identity(code: str) -> Any:
+        path.write_text("from sweeper.scaling.relative import MuP as Mine\n" + code)
+        module_digest.cache_clear()
+        return resolve(tree).identity
+
+    first = identity("")
+    assert list(first["modules"]) == ["own_plugin_of_a_user"]
+    assert identity("# edited\n") != first and identity("") == first
+    assert "modules" not in builtin

@@ -77,7 +77,7 @@ def diagnose(
         with progress(settings, output, "diagnose", _planned(settings)) as monitor:
             trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
             diagnosed = trainer.diagnose(only, output)
-        output.notes([*study.notices, *failures(study.results())])
+        output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", diagnosed.to_json())
     show.diagnosis(output.people, diagnosed)

@@ -11,6 +11,7 @@ from sweeper.commands.output import Output
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.progress import SweepProgress
 from sweeper.settings import Experiment, Settings, check_model_size
+from sweeper.study import Study
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps, Trial, defaults
 
@@ -36,6 +37,19 @@ def check_model(experiment: Experiment, output: Output) -> None:
     settings.runner.validate(trial, experiment.corpus, settings.launcher)
     for sentence in settings.notes:
         output.tell(f"Note: {sentence}")
+
+
+def changed_code(experiment: Experiment, study: Study) -> list[str]:
+    """The user's own files and modules that are others than those of the study's last trial."""
+    results = study.results()
+    if not results:
+        return []
+    now, then = experiment.settings.identity, results[-1].trial.spec.runner
+    changed = []
+    for kind in ("code", "modules"):
+        old, new = then.get(kind) or {}, now.get(kind) or {}
+        changed += [name for name in old if name in new and old[name] != new[name]]
+    return changed
 
 
 def check_target(settings: Settings, size: Size) -> None:

@@ -48,12 +48,13 @@ def study_state(folder: Path) -> dict[str, Any]:
     progress = driver_progress(folder, driver)
     # Trials of a transfer's ladder are of other sizes: their losses say nothing of the search.
     losses = [r.objective for r in results if r.trial.phase != "validate"]
+    runner = results[-1].trial.spec.runner if results else {}
     return {
         "folder": str(folder),
         "trials": dict(Counter(result.status for result in results)),
         "phases": dict(Counter(result.trial.phase for result in results)),
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
-        "notes": [*study.notices, *failures(results)],
+        "notes": [*study.notices, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
         "progress": progress or None,
         **jobs_state(folder, progress),

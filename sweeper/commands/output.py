@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -59,9 +60,13 @@ class Output:
             self.say(f"Note: {notice}")
 
 
-def failures(results: Iterable[Result]) -> list[str]:
-    """Why trials failed, a sentence for each reason."""
-    reasons = Counter(result.error for result in results if result.status == "failed")
+def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
+    """Why trials of this `runner` failed, a sentence for each reason.
+
+    Those of another command, or of other code, are never tried again.
+    """
+    tried = (r for r in results if r.status == "failed" and r.trial.spec.runner == runner)
+    reasons = Counter(result.error for result in tried)
     return [
         f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {reason}"
         for reason, count in reasons.most_common()

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.experiment import check_model, open_experiment, progress
+from sweeper.commands.experiment import changed_code, check_model, open_experiment, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
 from sweeper.config import Tree, compose_tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
@@ -65,12 +65,17 @@ def search(
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
             _note_changes(settings, study)
+            if changed := changed_code(experiment, study):
+                names = ", ".join(changed)
+                output.tell(
+                    f"Note: {names} changed: earlier trials are of other code, and not used"
+                )
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             try:
                 conclusion = _run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
                 return _detached(settings, study, submitted, words, output)
-            output.notes([*study.notices, *failures(study.results())])
+            output.notes([*study.notices, *failures(study.results(), settings.identity)])
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(encode(asdict(conclusion))), settings.folder / "pairs")

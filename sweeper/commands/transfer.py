@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.catalog import OVERLAYS
-from sweeper.commands.experiment import check_target, open_experiment
+from sweeper.commands.experiment import changed_code, check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.quick_check import quick_check, summary
 from sweeper.commands.validate import (
@@ -217,8 +217,10 @@ def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
     settings = experiment.settings
     history, missing = replay_search(experiment, study.get)
     if not history.results:
+        changed = changed_code(experiment, study)
+        code = f" ({', '.join(changed)} changed since)" if changed else ""
         raise BadInput(
-            f"the study {settings.name!r} has no finished trial of this configuration: "
+            f"the study {settings.name!r} has no finished trial of this configuration{code}: "
             f"run `sweeper search study={settings.name}` with the same overrides first"
         )
     output.notes(study.notices)

@@ -58,7 +58,7 @@ def validate(
         with progress(settings, output, "validate", planned) as monitor:
             sweep = Sweep(experiment, study, monitor)
             curves = {c.size: c for c in sweep.ladder(conclusion.best_log2, sizes)}
-        output.notes([*study.notices, *failures(study.results())])
+        output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
     centre = conclusion.best_log2[rule.along]
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}

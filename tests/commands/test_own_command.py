@@ -166,8 +166,20 @@ def test_equal_failures_stop_the_search_with_one_reason(
 def test_an_edited_script_is_another_trial(sweeper: Run, workplace: Path, script: Path) -> None:
     sweeper(*searched())
     script.write_text(script.read_text() + "\n# the same, edited\n")
-    sweeper(*searched())
-    assert starts(workplace) == 14
+    refused = sweeper("transfer", "--to-width=64")
+    assert_refused(refused, "train.py changed since", "sweeper search study=a")
+    again = sweeper(*searched())
+    assert starts(workplace) == 14 and "train.py changed: earlier trials" in again.err
+
+
+def test_what_failed_under_another_command_is_told_no_more(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    wrong = sweeper(*searched(), "runner.metric=jsonl:none.jsonl:loss")
+    assert wrong.code == 1
+    right = sweeper(*searched())
+    assert right.code == 0 and "failed" not in right.out + right.err
+    assert "will be tried again" not in sweeper("status").out
 
 
 def test_diagnosis_tries_what_the_command_takes(

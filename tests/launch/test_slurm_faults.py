@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sweeper.files import try_json
-from sweeper.launch.slurm.code import module_digest
 from sweeper.launch.slurm.launcher import Slurm
+from sweeper.plugin import module_digest
 from tests.launch.cluster import (
     SMALL,
     Cluster,

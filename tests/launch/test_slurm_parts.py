@@ -23,9 +23,10 @@ from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.slurm import arrays, node, scheduler
 from sweeper.launch.slurm.arrays import Submission
-from sweeper.launch.slurm.code import changed, code_digests, module_digest
+from sweeper.launch.slurm.code import changed, code_digests
 from sweeper.launch.slurm.failure import SlurmFailure, attempts, failure_of
 from sweeper.launch.slurm.launcher import Slurm
+from sweeper.plugin import module_digest
 from sweeper.runner.tasks import modules_of
 from sweeper.training.pack import Pack
 from sweeper.trial import Trial

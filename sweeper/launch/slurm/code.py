@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 import sweeper
+from sweeper.plugin import module_digest
 
 
 def code_digests(modules: Iterable[str]) -> dict[str, str]:
@@ -23,16 +23,6 @@ def package_digest() -> str:
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-@cache
-def module_digest(name: str) -> str:
-    """Digest of the module's file, as it was when first asked for; empty when there is none."""
-    try:
-        spec = importlib.util.find_spec(name)
-        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()  # type: ignore
-    except (ImportError, AttributeError, TypeError, ValueError, OSError):
-        return ""
 
 
 def changed(submitted: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
