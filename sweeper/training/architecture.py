@@ -32,8 +32,9 @@ class Architecture:
 
     `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
     plain model that got such buffers. `unseen_ties` are readouts tied to an embedding whose logits
-    no call computes that could be scaled. `cautions` are sentences for the user about the whole
-    model.
+    no call computes that could be scaled. `complete` tells that the
+    model declares all operations that it has. `cautions` are sentences for the user about the
+    whole model.
     """
 
     specs: tuple[ParamSpec, ...]
@@ -41,6 +42,7 @@ class Architecture:
     sites: tuple[OpSite, ...]
     scale_buffers: frozenset[str]
     unseen_ties: tuple[ScaledOp, ...] = ()
+    complete: bool = False
     cautions: tuple[str, ...] = ()
 
 
@@ -162,6 +164,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
                 for name, geometry in tied.items()
                 if name not in {site.parameter for site in sites}
             ),
+            complete=_declares_all(model, len(sites)),
             cautions=tuple(compared.cautions),
         )
 
@@ -170,6 +173,11 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     inits = tuple((s.name, s.init) for s in compared.specs)
     kept |= _special(replace(spec, width=spec.base_width), unit, inits)
     return replace(seen, specs=tuple(overridden(compared.specs, kept, frozen)))
+
+
+def _declares_all(model: nn.Module, sites: int) -> bool:
+    """Whether the model, which got scales at `sites`, has others of its own, for all it does."""
+    return len(scaled_ops(model)) > sites and getattr(model, "declares_all_operations", True)
 
 
 @lru_cache(maxsize=64)

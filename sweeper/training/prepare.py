@@ -165,10 +165,11 @@ class PreparedSpec:
     def unseen_ops(self) -> list[str]:
         """Kinds of operations that the scheme scales, and of which a plain model shows none.
 
-        A model that declares operations itself is taken to declare all that it has.
+        A model that declares operations itself is taken to declare all that it has, unless its
+        `declares_all_operations` is False.
         """
         seen = {op.kind for op in self.scaled_ops}
-        if len(self.architecture.sites) < len(self.scaled_ops):
+        if self.architecture.complete:
             return []
         hps = self.complete(PlainHps({}))
 

@@ -223,8 +223,7 @@ def make_plan(
         target,
         prepared.complete(hps),
         source,
-        # One that declares operations itself is taken to declare all that it has.
-        plain=len(shape.sites) >= len(shape.scaled_ops),
+        plain=not shape.complete,
         cautions=shape.cautions,
     )
     return replace(plan, hps=hps)
@@ -275,7 +274,8 @@ def plan_of(
     unseen = []
     if plain:
         seen = {op.kind for op in scaled_ops}
-        unseen = unseen_needs(rules.scheme, hps, specs, attentions, seen)
+        depths = (target.depth, base.depth)
+        unseen = unseen_needs(rules.scheme, hps, specs, depths, attentions, seen)
     if rules.scheme.unit_scaled and not depth_known:
         unseen.append(DEPTH_NEED)
     return TransferPlan(

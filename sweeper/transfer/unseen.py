@@ -23,6 +23,7 @@ def unseen_needs(
     scheme: Parameterization,
     hps: PlainHps,
     specs: Sequence[ParamSpec],
+    depths: tuple[int, int],
     attentions: Collection[SeenAttention] = (),
     seen: Collection[str] = (),
 ) -> list[str]:
@@ -30,13 +31,16 @@ def unseen_needs(
 
     Operations of the kinds `seen` are left out: they are known one by one. `attentions` are those
     that were seen while the model ran; without any, the rule is given as a formula. The number of
-    branches is that of the deepest parameter on one.
+    branches is that of the deepest parameter on one; where there is none, as where layers are
+    shared, that of `depths`, the target's and the base's.
     """
     classes = next((spec.fan_out for spec in specs if spec.role is Role.READOUT), 1)
     lines = [] if "attention" in seen else list(_attention(scheme, hps, attentions))
     branch = next((spec for spec in specs if spec.residual), None)
     if branch is not None and "residual" not in seen:
         lines += _branches(scheme, hps, branch.depth, branch.base_depth)
+    elif "residual" not in seen and depths[0] != depths[1]:
+        lines += _branches(scheme, hps, *depths, where=", if the model has any (shared layers)")
     gate = _factors(scheme, hps, "gated_silu")
     words = {
         "alpha": "multiply the sigmoid's argument by {}",
@@ -124,7 +128,7 @@ def _attention_output(
 
 
 def _branches(
-    scheme: Parameterization, hps: PlainHps, depth: int, base_depth: int
+    scheme: Parameterization, hps: PlainHps, depth: int, base_depth: int, where: str = ""
 ) -> Iterator[str]:
     """Of residual branches, two a layer: their outputs' factors, and the skipped stream's."""
     count = 2 * depth
@@ -140,7 +144,7 @@ def _branches(
         if any(not isclose(value, 1.0) for value in values):
             told.append(f"multiply {what} by {_listed(values)}")
     if told:
-        yield f"residual branches: {' and '.join(told)}"
+        yield f"residual branches{where}: {' and '.join(told)}"
 
 
 def _listed(values: Sequence[float]) -> str:

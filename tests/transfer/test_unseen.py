@@ -10,12 +10,17 @@ import pytest
 import torch
 
 import sweeper
+from sweeper.config import compose_tree
 from sweeper.models.attention_watch import SeenAttention
 from sweeper.scaling.relative import MuP, Standard
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.scaling.umup import UMuP
+from sweeper.settings import resolve
+from sweeper.training.prepare import prepare
+from sweeper.transfer.ladder import Size
+from sweeper.transfer.plan import make_plan
 from sweeper.transfer.unseen import unseen_needs
-from sweeper.trial import PlainHps
+from sweeper.trial import PlainHps, defaults, plain
 from tests.transfer.test_planning import TOKENS, Decoder, decoder_plan
 
 ONES = PlainHps(dict.fromkeys((*MuP.hyperparameters, *UMuP.hyperparameters, "gamma_hidden"), 1.0))
@@ -35,7 +40,7 @@ BRANCH = ParamSpec(
 
 
 def lines(scheme: Parameterization, *heads: SeenAttention, **hps: float) -> list[str]:
-    return unseen_needs(scheme, PlainHps({**ONES, **hps}), [BRANCH], heads)
+    return unseen_needs(scheme, PlainHps({**ONES, **hps}), [BRANCH], (2, 2), heads)
 
 
 def test_mup_at_a_known_head_size() -> None:
@@ -217,3 +222,32 @@ def test_what_the_comparison_finds_reaches_the_plan() -> None:
         need.startswith("mind: ") and "11.3" in need and "test_unseen.py:" in need
         for need in plan.needs
     )
+
+
+def test_layers_that_are_shared_over_depth_have_branches_all_the_same() -> None:
+    """No parameter tells its branch: the depths are the target's and the base's."""
+    needs = unseen_needs(MuP(), ONES, [], (8, 2), [SeenAttention(64, 1 / 64)])
+    found = "residual branches, if the model has any (shared layers): "
+    assert needs == [f"{found}multiply each branch's output by 0.5"]
+    assert unseen_needs(MuP(), ONES, [], (8, 8), [SeenAttention(64, 1 / 64)]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("DebertaV2ForMaskedLM", ("attention, where", "residual branches:")),
+        ("AlbertForMaskedLM", ("residual branches, if",)),
+        ("LlamaForCausalLM", ()),
+    ],
+)
+def test_what_a_family_of_transformers_has_no_place_for_is_told(
+    name: str, told: tuple[str, ...]
+) -> None:
+    words = ["model=hf", f"model.name={name}", "model.width=32", "model.depth=1"]
+    settings = resolve(compose_tree([*words, "parameterization=mup", "runner.device=cpu"]))
+    size = Size(width=64, depth=4)
+    prepared = prepare(settings.spec({"digest": "", "classes": 50}, "float32", size))
+    plan = make_plan(prepared, settings.base, size, plain(defaults(settings.space)), {})
+    lines = [n for n in plan.needs if n.startswith(("attention", "residual"))]
+    assert len(lines) == len(told)
+    assert all(line.startswith(start) for line, start in zip(lines, told, strict=True))

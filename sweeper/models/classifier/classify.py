@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from sweeper.models.classifier.numbers import width_dependent
 from sweeper.models.classifier.roles import UNUSED
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.patterns import DEPTH_NAME
-from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, with_layer
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""
@@ -190,8 +189,7 @@ def _compare(
         roles={pattern: _parse_role(pattern, role) for pattern, role in (roles or {}).items()},
     )
     specs = comparison.specs()
-    _warn_unused(specs)
-    cautions = list(_cautions(growth))
+    cautions = [*_unused(specs), *_cautions(growth)]
     return Comparison(specs=specs, tied=comparison.tied(specs), cautions=cautions)
 
 
@@ -243,13 +241,17 @@ def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
     )
 
 
-def _warn_unused(specs: Sequence[ParamSpec]) -> None:
-    unused = [spec.name for spec in specs if spec.note == UNUSED and not spec.frozen]
-    if unused:
-        warnings.warn(
-            f"never used in the traced forward pass: {', '.join(unused)}. If training uses "
-            "them, give inputs= that do",
-            stacklevel=4,
+def _unused(specs: Sequence[ParamSpec]) -> Iterator[str]:
+    """A sentence about parameters whose use was not seen, layers that are alike told once."""
+    unused = dict.fromkeys(
+        with_layer(spec.name, "*") for spec in specs if spec.note == UNUSED and not spec.frozen
+    )
+    names = list(unused)
+    if names:
+        more = f" and {len(names) - 5} more" if names[5:] else ""
+        yield (
+            f"{', '.join(names[:5])}{more}: never used in the traced forward pass, so taken as "
+            "fixed, with a rate that no width changes; if training uses them, give their roles"
         )
 
 

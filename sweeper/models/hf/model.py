@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,8 @@ class HfModel(nn.Module):
     `config.output_router_logits` is true.
     """
 
+    declares_all_operations: ClassVar[bool] = False
+    """Some families have attention or branches that nothing here reaches."""
     _net: Any
 
     def __init__(

@@ -176,7 +176,6 @@ def test_every_call_gives_the_same(name: str) -> None:
         assert roles(classified(TEXT[name], given)) == roles(plain), call
 
 
-@pytest.mark.filterwarnings("ignore:never used:UserWarning")  # a mask token, in training alone
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_say_what_they_take(name: str) -> None:
     comparison = classified(OTHERS[name])
