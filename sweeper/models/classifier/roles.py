@@ -55,7 +55,7 @@ def decide_role(
     Undecided where uses differ between the widths, or call for different roles.
     """
     if not base and not wider:
-        return RoleDecision(role=Role.FIXED, note=UNUSED)
+        return RoleDecision(role=Role.FIXED, note=UNUSED, init="kept")
     if base.keys() != wider.keys():
         raise Undecided("the wider model uses it in other ways than the base model")
     at_target = target or {}

@@ -488,7 +488,7 @@ def test_a_lookup_is_told_from_a_projection() -> None:
 def test_a_parameter_never_used_is_said_to_be_so() -> None:
     specs = classify(lambda m, x: m.w(x), lambda w: {"w": nn.Linear(w, w), "mask": (w,)})
     assert (specs["mask"].role, specs["mask"].width_dims) == ("fixed", (0,))
-    assert "no gradient" in specs["mask"].note
+    assert "no gradient" in specs["mask"].note and specs["mask"].init == "kept"
 
 
 def attention(heads: Callable[[int], int]) -> dict[str, ParamSpec]:
