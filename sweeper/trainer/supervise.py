@@ -26,6 +26,7 @@ from sweeper.launch.job import JobFailure, Outcome
 from sweeper.measure.watch_file import FILE, STEPS
 from sweeper.search.prune import Pruner
 from sweeper.trainer.command_line import CommandLine, values_of
+from sweeper.trainer.log_tail import last_lines
 from sweeper.trainer.metrics import Lines, Rows, Source, make_source
 from sweeper.trainer.process import MARK, Group, end_marked, environment
 from sweeper.trainer.series import Series
@@ -40,8 +41,6 @@ MAX_STANDSTILLS = 3
 """A command that was preempted so often at one and the same step is not run again."""
 DEVICE = "command"
 """In the place of a device's name: the command knows."""
-TAIL_LINES = 12
-"""Lines of the log that a failure quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +248,7 @@ class Supervisor:
 
     def _failure(self, reason: str, code: int) -> Outcome:
         """The reason with the log's last lines; nothing is run again for it."""
-        lines = Lines(self.log).read(ended=True)[-TAIL_LINES:]
+        lines = last_lines(Lines(self.log).read(ended=True), failed=code != 0)
         details = "\n".join([*(line[:300] for line in lines), f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code}
         write_json(self.folder / "result.json", record)
