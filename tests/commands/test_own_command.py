@@ -121,6 +121,7 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
         ((), ("--lr={eta.__class__}",), ("runner.command", "in braces")),
         (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS, ("takes wd",)),
         (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS, ("width",)),
+        ((), (*WORDS, "--heads={width//64}"), ("runner.command='{width//64}'", "0 at width 16")),
         (("metric=loss",), WORDS, ("runner.metric", "(?P<loss>...)")),
         (("runner.code=[nothing*.py]",), WORDS, ("runner.code", "none matches")),
         (("data=stdlib",), WORDS, ("data", "data=own")),
@@ -156,6 +157,17 @@ def test_a_ladder_needs_what_it_changes(sweeper: Run, workplace: Path, script: P
     assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), "takes {depth}")
     assert_refused(sweeper("check", "--study=a"), "runner.uses", "sweeper.watch(model)")
     assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), "own")
+
+
+def test_a_ladder_s_widths_must_fit_the_command(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    sweeper(*searched(command=(*WORDS, "--kind=plain", "--width={16*(width//16)}")))
+    narrow = ("transfer.widths=[8,16]", "--to-width=64", "--validate")
+    said = ("runner.command='{16*(width//16)}'", "0 at width 8")
+    before = tree(workplace)
+    assert_refused(sweeper("transfer", *narrow), *said)
+    assert tree(workplace) == before
 
 
 def test_equal_failures_stop_the_search_with_one_reason(
