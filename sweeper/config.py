@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.catalog import OVERLAYS, conf_folder, groups, with_names, with_targets
+from sweeper.catalog import OVERLAYS, TARGET, conf_folder, groups, with_names, with_targets
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.models.model_rules import RULE_KEYS
 from sweeper.own_command import literal_metric
@@ -154,15 +154,18 @@ def _key_error(
     tree: Tree, parsed: Sequence[Override], names: Container[str], error: Exception
 ) -> BadInput:
     """The error for the first override whose key `tree` lacks; `names` are those of groups."""
-    keys = set(_dotted_keys(tree))
+    classes = {f"{group}.{TARGET}" for group, value in tree.items() if isinstance(value, Mapping)}
+    keys = {*_dotted_keys(tree), *classes}
+    own_model = any(override.key_or_group == f"model.{TARGET}" for override in parsed)
     for override in parsed:
         key = str(override.key_or_group)
-        if key in names or override.is_add():
+        if key in names or override.is_add() or override.is_force_add():
             continue
         if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
-            return ConfigError(
-                key, override.value(), f"there is no such key; {suggest_key(key, tree)}"
-            )
+            allowed = f"there is no such key; {suggest_key(key, tree)}"
+            if own_model and key.startswith("model."):
+                allowed += f" An argument of a class of your own is added: +{key}=..."
+            return ConfigError(key, override.value(), allowed)
     return BadInput(_message(error))
 
 
