@@ -174,7 +174,7 @@ def main(args: argparse.Namespace) -> None:
     if args.fsdp:
         shard(model)
     # ---------------------------------------------------------------------
-    plan.init_(model, seed=0)
+    plan.init_(model, seed=args.seed)
     optimizer = torch.optim.AdamW(plan.param_groups(model))
     # ---------------------------------------------------------------------
     say(plan)
@@ -207,6 +207,7 @@ def arguments() -> argparse.Namespace:
     for name, value in (("width", 128), ("depth", 2), ("steps", 60), ("batch-size", 8)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--seq-len", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
     args = parser.parse_args()
     if args.fsdp and "RANK" not in os.environ:
         parser.error("--fsdp needs torchrun: torchrun --nproc-per-node 2 scripts/...")

@@ -70,7 +70,7 @@ Changes = Annotated[
     _settings("transfer.widths=[64,128,256] transfer.seeds=4 root=DIR"),
 ]
 Study = Annotated[
-    str | None,
+    list[str] | None,
     typer.Argument(
         metavar="NAME",
         help="The study; the latest if not given.",
@@ -82,6 +82,7 @@ OfStudy = Annotated[
     str | None,
     typer.Option("--study", help="The study; the latest if not given.", autocompletion=_studies),
 ]
+Named = Annotated[str | None, typer.Option("--study", hidden=True, autocompletion=_studies)]
 ToWidth = Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")]
 ToDepth = Annotated[
     int | None, typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given.")
@@ -141,6 +142,19 @@ def _exit(work: Callable[[], int], stopped: str = STOPPED) -> None:
     except Exception:
         code = _say(f"{traceback.format_exc()}{BUG}", 1)
     raise typer.Exit(code)
+
+
+def _chosen(words: list[str] | None, study: str | None, root: Path) -> tuple[str | None, Path]:
+    """A study and the folder of all, as this verb has them or as search and transfer do."""
+    names = [study] if study else []
+    for word in words or []:
+        if word.startswith("root="):
+            root = Path(word.removeprefix("root=")).expanduser()
+        else:
+            names.append(word.removeprefix("study="))
+    if len(names) > 1:
+        raise BadInput(f"one study at a time, not {' and '.join(names)}")
+    return next(iter(names), None), root
 
 
 def _output(json: bool) -> Output:
@@ -319,6 +333,7 @@ def check(
 @app.command()
 def status(
     name: Study = None,
+    study: Named = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh until the study's driver and jobs end.")
     ] = False,
@@ -330,31 +345,35 @@ def status(
     def work() -> int:
         from sweeper.commands.inspect import status
 
-        return status(name, root, _output(json), watch=watch)
+        return status(*_chosen(name, study, root), _output(json), watch=watch)
 
     _exit(work, stopped="Stopped watching.")
 
 
 @app.command()
-def cancel(name: Study = None, root: Root = Path("runs"), json: Json = False) -> None:
+def cancel(
+    name: Study = None, study: Named = None, root: Root = Path("runs"), json: Json = False
+) -> None:
     """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
 
     def work() -> int:
         from sweeper.commands.inspect import cancel
 
-        return cancel(name, root, _output(json))
+        return cancel(*_chosen(name, study, root), _output(json))
 
     _exit(work, stopped="Stopped.")
 
 
 @app.command()
-def report(name: Study = None, root: Root = Path("runs"), json: Json = False) -> None:
+def report(
+    name: Study = None, study: Named = None, root: Root = Path("runs"), json: Json = False
+) -> None:
     """Write a study's report, report.html: one page that needs no network."""
 
     def work() -> int:
         from sweeper.commands.inspect import report
 
-        return report(name, root, _output(json))
+        return report(*_chosen(name, study, root), _output(json))
 
     _exit(work, stopped="Stopped.")
 

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.catalog import OVERLAYS, conf_folder, groups, with_names, with_targets
+from sweeper.catalog import OVERLAYS, TARGET, conf_folder, groups, with_names, with_targets
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.models.model_rules import RULE_KEYS
 from sweeper.own_command import literal_metric
@@ -33,7 +33,7 @@ _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSErro
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
     words = [_rewritten(word) for word in overrides]
-    parsed = parse_overrides(words)
+    parsed = parse_overrides(words, overrides)
     _check_folder(config_dir)
     _check_groups(parsed, config_dir)
     return _without_replaced_arguments(_resolve(_compose(parsed, words, config_dir)), parsed)
@@ -61,26 +61,30 @@ def _without_replaced_arguments(tree: Tree, parsed: Sequence[Override]) -> Tree:
     return tree | {"model": remaining}
 
 
-def parse_overrides(words: Sequence[str]) -> list[Override]:
-    """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep."""
-    return [_parse(word) for word in words]
+def parse_overrides(words: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:
+    """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep.
+
+    A refusal quotes the words as they were `typed` (empty: they are).
+    """
+    return [_parse(*both) for both in zip(words, typed or words, strict=True)]
 
 
-def _parse(word: str) -> Override:
+def _parse(word: str, typed: str) -> Override:
     if not re.match(r"^[+~]*[\w./-]+(=|$)", word) or ("=" not in word and word[0] != "~"):
         raise BadInput(
-            f"{word!r} is not an override: write key=value, as in model.width=128 "
+            f"{typed!r} is not an override: write key=value, as in model.width=128 "
             "or parameterization=mup"
         )
     try:
         override = OverridesParser.create().parse_override(word)
     except (HydraException, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise BadInput(
-            f"{word!r} cannot be read ({reason}); quote special characters: 'key=\"a value\"'"
-        ) from error
+        advice = "quote special characters: 'key=\"a value\"'"
+        if "model.roles={" in word:
+            advice = """give roles as a list: 'model.roles=["*.bias=vector"]'"""
+        raise BadInput(f"{typed!r} cannot be read ({reason}); {advice}") from error
     if override.is_sweep_override():
-        raise BadInput(f"{word!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
+        raise BadInput(f"{typed!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
     return override
 
 
@@ -150,15 +154,18 @@ def _key_error(
     tree: Tree, parsed: Sequence[Override], names: Container[str], error: Exception
 ) -> BadInput:
     """The error for the first override whose key `tree` lacks; `names` are those of groups."""
-    keys = set(_dotted_keys(tree))
+    classes = {f"{group}.{TARGET}" for group, value in tree.items() if isinstance(value, Mapping)}
+    keys = {*_dotted_keys(tree), *classes}
+    own_model = any(override.key_or_group == f"model.{TARGET}" for override in parsed)
     for override in parsed:
         key = str(override.key_or_group)
-        if key in names or override.is_add():
+        if key in names or override.is_add() or override.is_force_add():
             continue
         if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
-            return ConfigError(
-                key, override.value(), f"there is no such key; {suggest_key(key, tree)}"
-            )
+            allowed = f"there is no such key; {suggest_key(key, tree)}"
+            if own_model and key.startswith("model."):
+                allowed += f" An argument of a class of your own is added: +{key}=..."
+            return ConfigError(key, override.value(), allowed)
     return BadInput(_message(error))
 
 
@@ -228,7 +235,7 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
     """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
     config = _load_settings(path)
     words = [_rewritten(word) for word in overrides]
-    parsed = parse_overrides(words)
+    parsed = parse_overrides(words, overrides)
     _check_groups(parsed, config_dir)
     keys = [str(override.key_or_group) for override in parsed]
     exchanged = set(keys) & groups(config_dir).keys()

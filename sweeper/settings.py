@@ -264,7 +264,11 @@ def check_seeds(settings: Settings, key: str, seeds: int) -> None:
     """ConfigError for several seeds where they would all be the same run."""
     if seeds > 1 and not settings.runner.takes("seed"):
         raise ConfigError(
-            key, seeds, "1: the command takes no {seed}, so that its runs would all be the same"
+            key,
+            seeds,
+            "1 alone: the command takes no {seed}, so that all runs of a point would be the same. "
+            "Where the script takes one, add it and search again: --seed={seed}, or "
+            "runner.uses=[seed] where it reads trial.json",
         )
 
 

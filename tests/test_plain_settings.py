@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 from sweeper.config import compose_tree
-from sweeper.errors import ConfigError
+from sweeper.errors import BadInput, ConfigError
 from sweeper.settings import Settings, resolve
 
 PLAIN = "model._target_=tests.training.plain_decoders.PlainDecoder"
@@ -64,6 +65,8 @@ def test_what_is_said_of_a_model_is_part_of_its_trials_and_nothing_said_is_not()
         ("model.keep_init=[nothing*]", "model.keep_init"),
         ("model.branches=[nothing*]", "model.branches"),
         ("'model.roles=[\"*.weight\"]'", "model.roles"),
+        ('model.roles="*.weight=hidden"', "model.roles"),
+        ('model.roles=["nothing*=hidden"]', "model.roles[nothing*]"),
         ("'model.roles=[\"*.weight=inner\"]'", "model.roles[*.weight]"),
         ('model.frozen=["*"]', "model.frozen"),
     ],
@@ -82,6 +85,56 @@ def test_roles_fit_on_a_command_line() -> None:
     prepared = prepare(given.spec(placeholder_data(given), "float32", given.base))
     roles = {spec.name: spec.role for spec in prepared.specs}
     assert roles["qkv.0.weight"] == "readout" and roles["up.0.weight"] == "hidden"
+
+
+def test_a_refusal_quotes_what_was_typed() -> None:
+    word = 'model.roles={"*.bias":vector}'
+    with pytest.raises(BadInput) as refused:
+        settings("search=lr", word)
+    assert str(refused.value).startswith(repr(word)) and "=vector" in str(refused.value)
+    with pytest.raises(ConfigError) as caught:
+        settings("search=lr", "parameterization=mup", 'model.roles="*.weight=hidden"')
+    assert caught.value.value == "*.weight=hidden" and "a list of" in caught.value.allowed
+
+
+class OfTokens(nn.Module):
+    """A network that leaves its loss to the script; with `extra` it wants what nobody gives."""
+
+    def __init__(self, width: int, classes: int, *, extra: bool) -> None:
+        super().__init__()
+        self.extra = extra
+        self.rows, self.head = nn.Embedding(classes, width), nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.rows(tokens["ids"] if self.extra else tokens))
+        return logits
+
+
+def of_tokens(width: int, depth: int, classes: int) -> nn.Module:
+    return OfTokens(width, classes, extra=False)
+
+
+def of_a_dict(width: int, depth: int, classes: int) -> nn.Module:
+    return OfTokens(width, classes, extra=True)
+
+
+def by_plan(function: str) -> Settings:
+    """A command's settings whose model a function of this module builds."""
+    words = ["runner=command", "data=own", "parameterization=mup", "search=lr"]
+    words += ["runner.command=[python,train.py,'{plan}']", "metric=(?P<loss>x)", *SIZES[:3]]
+    return resolve(compose_tree([*words, f"model._target_={__name__}.{function}"]))
+
+
+def test_a_function_s_model_is_called_with_what_its_forward_takes() -> None:
+    assert "eta" in by_plan("of_tokens").space
+
+
+def test_a_call_that_fails_is_told_with_what_a_model_is_called_with() -> None:
+    with pytest.raises(BadInput) as refused:
+        by_plan("of_a_dict")
+    message = str(refused.value)
+    assert "forward(inputs, targets)" in message and "train.seq_len" in message
+    assert "inputs=" not in message and "docs/your-trainer.md" in message
 
 
 BROKEN = """

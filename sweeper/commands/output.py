@@ -75,8 +75,6 @@ def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
 
 def find_study(name: str | None, root: Path) -> str:
     """`name` if that study exists, else the latest; BadInput when there is none."""
-    if name is not None and name.startswith("root="):
-        raise BadInput(f"write --root {name.removeprefix('root=')} here, not {name}")
     names, last = studies(root), latest_study(root)
     if last is None:
         raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")

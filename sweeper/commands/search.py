@@ -58,6 +58,7 @@ def search(
         return _dry_run(settings, output)
     experiment, start = open_experiment(settings), time.time()
     check_model(experiment, output)
+    _note_seed(settings, output)
     if settings.storage is not None:
         check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
@@ -100,6 +101,16 @@ def _detached(
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)
     return DONE
+
+
+def _note_seed(settings: Settings, output: Output) -> None:
+    """Say before the search what its end would be too late for: adding a seed is a new search."""
+    if not settings.runner.takes("seed"):
+        output.tell(
+            "Note: the command takes no {seed}: `sweeper transfer --validate` cannot judge a "
+            "transfer, since several seeds tell noise from a shift. Where the script takes one, "
+            "add --seed={seed}"
+        )
 
 
 def _note_changes(settings: Settings, study: Study) -> None:
@@ -202,12 +213,14 @@ def _dry_run(settings: Settings, output: Output) -> int:
         experiment = open_experiment(settings, Path(temporary))
         spec, phases = experiment.spec(settings.base), settings.search.plan(settings.space)
         check_model(experiment, output)
+        _note_seed(settings, output)
         hps = defaults(settings.space)
         trials = tuple(experiment.trial(settings.base, hps, seed, "dry run") for seed in range(16))
         pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
         finished = _finished(settings, experiment)
-    flops, measured = settings.runner.flops(spec) or math.nan, math.isfinite(seconds)
-    parameters = settings.runner.parameters(spec)
+    measured, parameters = math.isfinite(seconds), settings.runner.parameters(spec)
+    # Of a command they are a guess that only tells its trials from each other.
+    flops = math.nan if parameters is None else settings.runner.flops(spec) or math.nan
     time = seconds * spec.train.steps if measured else None
     facts = (
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
@@ -222,7 +235,7 @@ def _dry_run(settings: Settings, output: Output) -> int:
         {
             "phase": phase.name,
             "trials": phase.trials,
-            "flops": phase.trials * flops,
+            "flops": None if math.isnan(flops) else phase.trials * flops,
             "seconds": None if time is None else phase.trials * time,
         }
         for phase in phases

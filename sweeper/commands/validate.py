@@ -10,7 +10,7 @@ from typing import Any
 
 from sweeper.commands.experiment import check_taken, progress
 from sweeper.commands.output import Output, failures
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, key_prefix
 from sweeper.files import try_json, write_json
 from sweeper.lock import StudyLock
 from sweeper.replay import replay_ladder
@@ -23,7 +23,7 @@ from sweeper.sweep import Sweep
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve
 from sweeper.transfer.trend import Trend, fit_trend
 from sweeper.transfer.verdict import Verdict, judge_ladder
-from sweeper.trial import Choice, Result, encode, named
+from sweeper.trial import Choice, Result, defaults, encode, named
 
 
 def check_ladders(experiment: Experiment) -> None:
@@ -38,12 +38,21 @@ def check_ladders(experiment: Experiment) -> None:
     check_seeds(settings, "transfer.seeds", settings.transfer.seeds)
     for size in (size for ladder in ladders.values() for size in ladder):
         check_taken(settings, asdict(size))
+        _check_words(experiment, size)
     for axis, key in (("batch_size", "batches"), (JOINT_AXIS, "sizes")):
         for size in ladders.get(axis, ()):
             try:
                 experiment.corpus.check(size.batch_size, settings.raw["train"]["seq_len"])
             except BadInput as error:
                 raise BadInput(f"transfer.{key}: {error}") from error
+
+
+def _check_words(experiment: Experiment, size: Size) -> None:
+    """ConfigError for a command with an expression that has no value at a size of a ladder."""
+    settings = experiment.settings
+    with key_prefix("runner"):
+        trial = experiment.trial(size, defaults(settings.space), 0, "check")
+        settings.runner.words(trial, settings.folder)
 
 
 def validate(

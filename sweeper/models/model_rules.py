@@ -26,15 +26,19 @@ class ModelRules:
 
     def role_patterns(self) -> dict[str, Role]:
         """The role of every pattern; ConfigError for what is no role."""
+        if isinstance(self.roles, str):
+            raise ConfigError("roles", self.roles, f"a list of {_FORM}")
         pairs = self.roles.items() if isinstance(self.roles, Mapping) else map(_split, self.roles)
         return {pattern: _role(pattern, role) for pattern, role in pairs}
+
+
+_FORM = """texts of the form pattern=role: 'model.roles=["*.bias=vector"]'"""
 
 
 def _split(text: str) -> tuple[str, str]:
     pattern, equals, role = text.partition("=")
     if not equals:
-        allowed = 'texts of the form pattern=role, as in ["*.bias=vector"]'
-        raise ConfigError("roles", text, allowed)
+        raise ConfigError("roles", text, _FORM)
     return pattern.strip(), role.strip()
 
 

@@ -66,17 +66,21 @@ def within(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
 def dry_run(
     console: Console, phases: Sequence[Phase], flops: float, seconds: float | None, facts: str
 ) -> None:
-    """What a search would run: trials by phase, FLOPs and time."""
+    """What a search would run: trials by phase, FLOPs (NaN: not known) and time."""
     filled = table("This search would run", ["phase", "trials", "FLOPs", "time"])
     for phase in phases:
         time = "-" if seconds is None else duration(phase.trials * seconds)
-        filled.add_row(phase.name, str(phase.trials), f"{phase.trials * flops:.2e}", time)
+        filled.add_row(phase.name, str(phase.trials), _flops(phase.trials * flops), time)
     total = sum(phase.trials for phase in phases)
     time = "-" if seconds is None else duration(total * seconds)
     filled.add_section()
-    filled.add_row("all", str(total), f"{total * flops:.2e}", time)
+    filled.add_row("all", str(total), _flops(total * flops), time)
     console.print(filled)
     console.print(facts, highlight=False, soft_wrap=True)
+
+
+def _flops(count: float) -> str:
+    return "-" if math.isnan(count) else f"{count:.2e}"
 
 
 def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:

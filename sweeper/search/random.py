@@ -29,7 +29,8 @@ from sweeper.trial import Log2Hps, Space, defaults
 class RandomGrid:
     """`runs` points of the grid with spacing `step` in log2 over `axes` (null: all).
 
-    The order of the draw does not depend on `runs`: a longer search continues a shorter one.
+    A grid of fewer points is taken whole. The order of the draw does not depend on `runs`: a
+    longer search continues a shorter one.
     """
 
     runs: int = 345
@@ -46,11 +47,12 @@ class RandomGrid:
             raise ConfigError("step", self.step, f"a spacing in log2 from {MIN_SPACING:g} to 16")
 
     def plan(self, space: Space) -> list[Phase]:
-        """One phase; ConfigError when the grid has fewer points than `runs`."""
-        size = prod(len(grid) for grid in self._grids(space).values())
-        if self.runs > size:
-            raise ConfigError("runs", self.runs, f"at most {size}, the points of the grid")
-        return [Phase(name="random", trials=self.runs)]
+        """One phase, of `runs` trials or all points of the grid."""
+        return [Phase(name="random", trials=min(self.runs, self._size(space)))]
+
+    def _size(self, space: Space) -> int:
+        """Points of the grid."""
+        return prod(len(grid) for grid in self._grids(space).values())
 
     def _grids(self, space: Space) -> dict[str, list[float]]:
         return {name: space[name].grid(self.step) for name in chosen_axes(space, self.axes)}
@@ -58,7 +60,7 @@ class RandomGrid:
     def _draws(self, space: Space) -> Iterator[Log2Hps]:
         """All of the search's points, in order; at most those of the grid."""
         grids, generator = self._grids(space), random.Random(f"sweeper {self.seed}")
-        size, drawn = prod(len(grid) for grid in grids.values()), set[int]()
+        size, drawn = self._size(space), set[int]()
         while len(drawn) < min(self.runs, size):
             index = generator.randrange(size)
             if index in drawn:
@@ -93,7 +95,12 @@ class RandomGrid:
             objective=best.objective,
             seeds=1,
             runs=len(objectives),
-            notes=(*at_end, *pruned_notes(history)),
+            notes=(*self._whole(space), *at_end, *pruned_notes(history)),
             best_loss_curve=expected_best(objectives),
             phase_ends={"random": len(objectives)},
         )
+
+    def _whole(self, space: Space) -> Iterator[str]:
+        """That the grid was taken whole, where more runs were asked for."""
+        if (size := self._size(space)) < self.runs:
+            yield f"the grid has {size} points, and all are taken: search.runs is {self.runs}"

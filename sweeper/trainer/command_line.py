@@ -73,7 +73,7 @@ class CommandLine:
         """The words to run; files of arguments go to `values["dir"]` if asked to `write`."""
         command, arguments, resume = self._templates
         number = float_text(self.style)
-        given = {key: _filled(value, values) for key, value in arguments.items()}
+        given = {key: _argument(key, value, values) for key, value in arguments.items()}
         folder = Path(values["dir"])
         argv = [template.text(values, number) for template in command]
         argv += words(self.style, given, folder, write=write)
@@ -104,6 +104,14 @@ def _templates_in(value: Any) -> list[Template]:
     if isinstance(value, list):
         return [template for item in value for template in _templates_in(item)]
     return [value] if isinstance(value, Template) else []
+
+
+def _argument(key: str, value: Any, values: Values) -> Any:
+    """An argument's value; ConfigError names it."""
+    try:
+        return _filled(value, values)
+    except ConfigError as error:
+        raise ConfigError(f"arguments.{key}", error.value, error.allowed) from error
 
 
 def _filled(value: Any, values: Values) -> Any:

@@ -171,9 +171,9 @@ class Command:
 
     def takes(self, name: str) -> bool:
         """Whether the command takes a size or the seed; it reads data of its own."""
-        return name != "data" and bool(
-            {name, "trial", "plan", "*"} & (self.line.names | set(self.uses))
-        )
+        # A plan is of a width and a depth: it tells the script nothing else.
+        files = {"trial", "*"} | ({"plan"} if name in ("width", "depth") else set())
+        return name != "data" and bool({name, *files} & (self.line.names | set(self.uses)))
 
     def precision(self, launcher: Launcher) -> str:
         """The command's own affair."""

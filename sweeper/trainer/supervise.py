@@ -26,6 +26,8 @@ from sweeper.launch.job import JobFailure, Outcome
 from sweeper.measure.watch_file import FILE, STEPS
 from sweeper.search.prune import Pruner
 from sweeper.trainer.command_line import CommandLine, values_of
+from sweeper.trainer.held import held
+from sweeper.trainer.log_tail import last_lines
 from sweeper.trainer.metrics import Lines, Rows, Source, make_source
 from sweeper.trainer.process import MARK, Group, end_marked, environment
 from sweeper.trainer.series import Series
@@ -40,8 +42,6 @@ MAX_STANDSTILLS = 3
 """A command that was preempted so often at one and the same step is not run again."""
 DEVICE = "command"
 """In the place of a device's name: the command knows."""
-TAIL_LINES = 12
-"""Lines of the log that a failure quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,7 @@ class Supervisor:
         if self.trial.measurement:
             return self._measured(code, seconds)
         if not len(self.losses):
-            return self._failure(f"it ended without a loss: none matched {self._wanted()}", code)
+            return self._failure(f"it ended without a loss: {self._wanted()}", code)
         if self.losses.exceeds(self.train.steps):
             reason = f"it told step {self.losses.last_step()} of {self.train.steps}: does the "
             return self._failure(f"{reason}command take {{steps}}, and does it count steps?", code)
@@ -208,7 +208,9 @@ class Supervisor:
             reason = f"it ended at step {last} of {self.train.steps}, as if it had done them all"
             return self._failure(reason, code)
         if status == "complete" and self.train.objective == "heldout" and not len(self.heldout):
-            return self._failure("it told no held-out loss, which is the objective", code)
+            there = held(self.running.heldout or "", self.folder)
+            reason = "it told no held-out loss, which is the objective"
+            return self._failure(f"{reason}; {there}" if there else reason, code)
         return Outcome(results=(self._result(status, code, seconds),))
 
     def _measured(self, code: int, seconds: float) -> Outcome:
@@ -243,13 +245,16 @@ class Supervisor:
         )
 
     def _wanted(self) -> str:
-        if self.running.metric:
-            return f"metric={self.running.metric}"
-        return 'in SWEEPER_REPORT, where lines {"step": 1, "loss": 2.3} are expected'
+        """What was looked for, and what is there instead."""
+        if metric := self.running.metric:
+            there = held(metric, self.folder)
+            return f"none matched metric={metric}" + (f"; {there}" if there else "")
+        wanted = 'none is in SWEEPER_REPORT, where lines {"step": 1, "loss": 2.3} are expected'
+        return f"{wanted}; {held('jsonl:metrics.jsonl:loss', self.folder)}"
 
     def _failure(self, reason: str, code: int) -> Outcome:
         """The reason with the log's last lines; nothing is run again for it."""
-        lines = Lines(self.log).read(ended=True)[-TAIL_LINES:]
+        lines = last_lines(Lines(self.log).read(ended=True), failed=code != 0)
         details = "\n".join([*(line[:300] for line in lines), f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code}
         write_json(self.folder / "result.json", record)

@@ -73,7 +73,21 @@ class Expression:
         except (ArithmeticError, TypeError, ValueError) as error:
             allowed = f"an expression that has a value ({error})"
             raise ConfigError("command", f"{{{self.text}}}", allowed) from error
+        if result == 0 and self._divides_a_size():
+            raise ConfigError("command", f"{{{self.text}}}", self._above_zero(values))
         return result
+
+    def _divides_a_size(self) -> bool:
+        """Whether it counts the parts of a width or depth, such as heads: none is a slip."""
+        divides = any(isinstance(node, ast.FloorDiv) for node in ast.walk(self.tree))
+        return divides and bool(self.names & {"width", "depth"})
+
+    def _above_zero(self, values: Values) -> str:
+        sizes = [f"{n} {values[n]}" for n in ("width", "depth") if n in self.names]
+        return (
+            f"it comes to 0 at {' and '.join(sizes)}, which is no count of heads or the like: take "
+            "larger sizes, or divide by less (where 0 is meant, write int(a/b) for a//b)"
+        )
 
 
 @dataclass(frozen=True)

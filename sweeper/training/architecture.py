@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sweeper.catalog import TARGET, plugin_target, with_targets
+from sweeper.catalog import TARGET, with_targets
 from sweeper.errors import ConfigError, key_prefix
-from sweeper.models.classifier import Comparison, Tracer, compare, scaled_ops
+from sweeper.models.classifier import Comparison, Tracer, Untraced, compare, scaled_ops
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
@@ -130,17 +130,9 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     """See `architecture`; the model runs four times, mostly without values."""
     rules = rules_of(spec)
     sizes = {"width": spec.width, "depth": spec.depth}
-    tracer = Tracer(
-        build=lambda width, depth: build_model(spec, unit, width, depth),
-        inputs=lambda _: example_inputs(spec),
-    )
-    compared = compare(
-        tracer.build,
-        base={"width": spec.base_width, "depth": spec.base_depth},
-        target=sizes,
-        inputs=tracer.inputs,
-        roles=rules.role_patterns(),
-    )
+    called = _Called(spec, unit)
+    tracer = Tracer(build=called.build, inputs=called.inputs)
+    compared = _compared(tracer, spec, rules)
     tied = _tied_geometries(compared)
     base_branches = 0
     if rules.branches and spec.depth != spec.base_depth:
@@ -180,6 +172,45 @@ def _declares_all(model: nn.Module, sites: int) -> bool:
     return len(scaled_ops(model)) > sites and getattr(model, "declares_all_operations", True)
 
 
+class _Called:
+    """Builds the model of a specification at any size, and knows what the last one takes."""
+
+    def __init__(self, spec: TrialSpec, unit: bool) -> None:
+        self.spec, self.unit, self.model = spec, unit, nn.Module()
+
+    def build(self, width: int, depth: int) -> nn.Module:
+        self.model = build_model(self.spec, self.unit, width, depth)
+        return self.model
+
+    def inputs(self, sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        return example_inputs(self.spec, self.model)
+
+
+def _compared(tracer: Tracer, spec: TrialSpec, rules: ModelRules) -> Comparison:
+    """The model beside its base; what is refused is named as a configuration gives it."""
+    try:
+        return compare(
+            tracer.build,
+            base={"width": spec.base_width, "depth": spec.base_depth},
+            target={"width": spec.width, "depth": spec.depth},
+            inputs=tracer.inputs,
+            roles=rules.role_patterns(),
+        )
+    except Untraced as error:
+        raise Untraced(error.failure, error.roleless, _CALL) from error
+    except ConfigError as error:
+        raise error.below("model") if error.key.startswith("roles") else error from error
+
+
+_CALL = (
+    "The model is called as forward(inputs, targets), for text two tensors of "
+    "[2, train.seq_len], or with the inputs alone if its forward takes one argument: wrap it in a "
+    "module that takes these (docs/your-model.md; beside a command docs/your-trainer.md). An "
+    'attn_implementation of transformers must be "eager" or "sdpa"'
+)
+"""What a configuration cannot change, and what its user can."""
+
+
 @lru_cache(maxsize=64)
 def _special(spec: TrialSpec, unit: bool, inits: tuple[tuple[str, str], ...]) -> frozenset[str]:
     """Parameters whose own values mean something, of a model at its base width: once a ladder."""
@@ -211,7 +242,7 @@ def _tied_geometries(compared: Comparison) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def example_inputs(spec: TrialSpec) -> tuple[Tensor, ...]:
+def example_inputs(spec: TrialSpec, model: nn.Module) -> tuple[Tensor, ...]:
     """Two examples on the meta device: inputs, and targets if the model's forward takes them."""
     targets: tuple[int, ...] = (2,)
     if "input_shape" in spec.data:
@@ -219,9 +250,8 @@ def example_inputs(spec: TrialSpec) -> tuple[Tensor, ...]:
     else:
         targets = (2, spec.train.seq_len)
         x = torch.empty(targets, dtype=torch.long, device="meta")
-    forward = getattr(import_target(plugin_target("model", spec.model.name)), "forward", None)
-    takes = inspect.signature(forward).parameters.values() if forward else ()
-    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 2:  # self, and one input
+    takes = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters.values()
+    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in takes) == 1:
         return (x,)
     return x, torch.empty(targets, dtype=torch.long, device="meta")
 

@@ -57,6 +57,13 @@ class TestCancel:
         assert tree(study) == before
 
 
+@pytest.mark.parametrize("verb", ["status", "report", "cancel"])
+def test_a_study_is_named_as_transfer_names_it(verb: str, sweeper: Run, study: Path) -> None:
+    for words in (["--study", "a"], ["--study=a", "root=runs"], ["study=a"]):
+        assert sweeper(verb, *words, "--json").document["study"] == "a"
+    assert_refused(sweeper(verb, "--study", "b"), "there is no study 'b'")
+
+
 class TestStatus:
     def test_of_a_finished_search(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("status")
@@ -106,7 +113,8 @@ class TestStatus:
     def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
         os.rename(workplace / "runs", workplace / "else")
         assert sweeper("status", "--root", "else").code == 0
-        assert_refused(sweeper("status", "root=else"), "write --root else here")
+        assert sweeper("status", "root=else").out.startswith("Study a:")
+        assert sweeper("status", "a", "root=else").code == 0
 
     @pytest.mark.parametrize("name", ["nope", "../runs/a", "A", ""])
     @pytest.mark.parametrize("verb", ["status", "report"])

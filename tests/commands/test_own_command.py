@@ -107,6 +107,9 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
     assert answer.code == 0
     assert "train.py --lr=0.0078125 --width=16 --steps=20 --seed=0 --dir=" in answer.out
     assert "7" in answer.out and tree(workplace) == before
+    assert "e+" not in answer.out and "Time: not known" in answer.out and not answer.err
+    (phase,) = sweeper(*searched(), "--dry-run", "--json").document["phases"]
+    assert phase["flops"] is None
 
 
 @pytest.mark.parametrize(
@@ -118,6 +121,7 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
         ((), ("--lr={eta.__class__}",), ("runner.command", "in braces")),
         (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS, ("takes wd",)),
         (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS, ("width",)),
+        ((), (*WORDS, "--heads={width//64}"), ("runner.command='{width//64}'", "0 at width 16")),
         (("metric=loss",), WORDS, ("runner.metric", "(?P<loss>...)")),
         (("runner.code=[nothing*.py]",), WORDS, ("runner.code", "none matches")),
         (("data=stdlib",), WORDS, ("data", "data=own")),
@@ -126,6 +130,7 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
         (("runner.hang=0",), WORDS, ("runner.hang",)),
         (("runner.cwd=/nowhere",), WORDS, ("runner.cwd",)),
         (("search.seeds=2",), WORDS[:3], ("search.seeds", "{seed}")),
+        (("search.seeds=2",), (*WORDS[:3], "--plan={plan}"), ("search.seeds", "{seed}")),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(
@@ -142,14 +147,27 @@ def test_what_cannot_work_is_refused_before_anything_runs(
 
 
 def test_a_ladder_needs_what_it_changes(sweeper: Run, workplace: Path, script: Path) -> None:
-    sweeper(*searched(command=("--lr={eta}", "--width={width}", "--dir={dir}")))
+    answer = sweeper(*searched(command=("--lr={eta}", "--width={width}", "--dir={dir}")))
+    assert answer.err.count("Note: the command takes no {seed}") == 1
     seeds = "transfer.seeds=1"
-    assert_refused(sweeper("transfer", "--to-width=64", "--validate"), "transfer.seeds", "{seed}")
+    said = ("transfer.seeds=2", "takes no {seed}", "--seed={seed}", "search again")
+    assert_refused(sweeper("transfer", "--to-width=64", "--validate"), *said)
     deep = ("transfer.depths=[1,2]", seeds)
     assert_refused(sweeper("transfer", "--to-width=64", "--validate", *deep), "takes {depth}")
     assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), "takes {depth}")
     assert_refused(sweeper("check", "--study=a"), "runner.uses", "sweeper.watch(model)")
     assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), "own")
+
+
+def test_a_ladder_s_widths_must_fit_the_command(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    sweeper(*searched(command=(*WORDS, "--kind=plain", "--width={16*(width//16)}")))
+    narrow = ("transfer.widths=[8,16]", "--to-width=64", "--validate")
+    said = ("runner.command='{16*(width//16)}'", "0 at width 8")
+    before = tree(workplace)
+    assert_refused(sweeper("transfer", *narrow), *said)
+    assert tree(workplace) == before
 
 
 def test_equal_failures_stop_the_search_with_one_reason(

@@ -110,6 +110,11 @@ def test_a_dry_run_without_a_time(paper: Console) -> None:
     assert ["all", "9", "9.00e+09", "-"] in rows(paper)
 
 
+def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
+    show.dry_run(paper, [Phase(name="eta", trials=9)], math.nan, None, "")
+    assert ["eta", "9", "-", "-"] in rows(paper) and ["all", "9", "-", "-"] in rows(paper)
+
+
 class TestConclusion:
     def test_lines_best_and_notes(self, paper: Console) -> None:
         show.conclusion(paper, FOUND, SPACE)

@@ -69,11 +69,13 @@ def test_axes_that_are_not_searched_keep_their_default() -> None:
     assert {point.log2_hps["alpha_attn"] for point in points} == {0}
 
 
-def test_more_runs_than_the_grid_has_are_refused_and_never_asked_for() -> None:
-    search = RandomGrid(runs=6, axes=("eta",))
-    with pytest.raises(ConfigError, match="at most 5, the points of the grid"):
-        search.plan(space_of("umup"))
-    assert len(search.propose(space_of("umup"), History())) == 5
+def test_a_grid_of_fewer_points_than_runs_is_taken_whole_and_that_is_said() -> None:
+    search, space = RandomGrid(runs=6, axes=("eta",)), space_of("umup")
+    assert search.plan(space)[0].trials == len(search.propose(space, History())) == 5
+    history = run_search(search, space, basin(space))
+    (note,) = search.conclude(space, history).notes
+    assert note == "the grid has 5 points, and all are taken: search.runs is 6"
+    assert not RandomGrid(runs=5, axes=("eta",)).conclude(space, history).notes
 
 
 def test_concludes_with_the_best_and_the_expected_cost() -> None:

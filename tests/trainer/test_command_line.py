@@ -26,6 +26,12 @@ def test_nested_arguments_and_lists_are_filled() -> None:
         line.check(["lr"])
 
 
+def test_an_argument_without_a_value_is_named() -> None:
+    line = CommandLine(command=("x",), arguments={"heads": ["{width//128}"]})
+    with pytest.raises(ConfigError, match=r"^arguments\.heads='{width//128}'.*0 at width 64"):
+        line.argv(VALUES, resumed=False)
+
+
 def test_a_key_is_a_value_or_a_mapping() -> None:
     line = CommandLine(command=("x",), arguments={"a": 1, "a.b": 2})
     with pytest.raises(ConfigError, match=r"arguments\.a=1"):

@@ -82,6 +82,26 @@ def test_an_expression_without_a_value_is_refused(word: str) -> None:
         Template.parse(word).text(VALUES)
 
 
+@pytest.mark.parametrize(
+    ("word", "refused"),
+    [
+        ("{width//512}", True),
+        ("{2*(width//512)}", True),
+        ("{max(1, width//512)}", False),
+        ("{int(width/512)}", False),
+        ("{steps//10}", False),  # no warm-up is one
+    ],
+)
+def test_a_width_too_small_for_one_part_is_refused(word: str, refused: bool) -> None:
+    template, values = Template.parse(word), {**VALUES, "steps": 3}
+    if not refused:
+        template.text(values)
+        return
+    with pytest.raises(ConfigError, match="comes to 0 at width 256") as caught:
+        template.text(values)
+    assert caught.value.value == word
+
+
 def test_names_are_told_and_unknown_ones_refused() -> None:
     template = Template.parse("{width/base.width} {min(eta, 1)}")
     assert template.names == {"width", "base.width", "eta"}

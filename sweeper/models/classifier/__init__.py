@@ -17,12 +17,14 @@ from sweeper.models.classifier.classify import (
     scaled_ops,
     specs_between,
 )
+from sweeper.models.classifier.comparison import Untraced
 from sweeper.models.classifier.model_trace import Tracer
 
 __all__ = [
     "Build",
     "Comparison",
     "Tracer",
+    "Untraced",
     "classify",
     "compare",
     "scaled_ops",

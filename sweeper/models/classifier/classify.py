@@ -282,7 +282,7 @@ def _parse_role(pattern: str, role: Role | str) -> Role:
     try:
         return Role(role)
     except ValueError:
-        raise ConfigError(f"roles[{pattern!r}]", role, suggest(str(role), list(Role))) from None
+        raise ConfigError(f"roles[{pattern}]", role, suggest(str(role), list(Role))) from None
 
 
 def scaled_ops(model: nn.Module) -> list[ScaledOp]:

@@ -25,6 +25,23 @@ from sweeper.models.classifier.uses import Undecided, UseKind, UseSignature
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 
+class Untraced(BadInput):
+    """No forward pass could be traced: why, and how many parameters have no role for that."""
+
+    ADVICE = (
+        "Give another call by inputs=: other arguments (no mask, no cache, no labels), tensors of "
+        'other shapes, or a model whose attn_implementation is "eager" or "sdpa"'
+    )
+
+    def __init__(self, failure: str, roleless: int, advice: str = ADVICE) -> None:
+        """The message ends with what to do."""
+        self.failure, self.roleless = failure, roleless
+        super().__init__(
+            f"{failure}\n  {advice}. Without a trace {roleless} parameters have no role, and no "
+            "scheme can scale them"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class SizeComparison:
     """A model at the base, wider, deeper, and at the size asked for: `growth` has the traces.
@@ -60,7 +77,7 @@ class SizeComparison:
         self.growth.check()
         specs = [spec for name in self.target.shapes if (spec := self._spec(name)) is not None]
         if self.problems:
-            raise BadInput(self._refusal())
+            raise self._refusal()
         return specs
 
     def tied(self, specs: Iterable[ParamSpec]) -> list[ScaledOp]:
@@ -71,29 +88,23 @@ class SizeComparison:
         for pattern, role in self.roles.items():
             if not any(fnmatchcase(name, pattern) for name in self.target.shapes):
                 allowed = f"no parameter matches; {suggest(pattern, self.target.shapes)}"
-                raise ConfigError(f"roles[{pattern!r}]", str(role), allowed)
+                raise ConfigError(f"roles[{pattern}]", str(role), allowed)
 
-    def _refusal(self) -> str:
+    def _refusal(self) -> BadInput:
         """Every parameter that cannot be decided, why, and what to give."""
         failure = self.base.failure or self.wider.failure or self.target.failure
         if "give inputs=" in failure:
-            return failure
+            return BadInput(failure)
         if failure:
-            return (
-                f"{failure}\n  Give another call by inputs=: other arguments (no mask, no cache, "
-                "no labels), tensors of other shapes, or a model whose attn_implementation is "
-                f'"eager" or "sdpa". Without a trace {len(self.problems)} parameters have no role, '
-                "and no scheme can scale them"
-            )
+            return Untraced(failure, len(self.problems))
         first = self.problems[0].partition(" ")[0]
-        return "\n  ".join(
-            [
-                "these parameters cannot be classified, so no scheme can scale them:",
-                *self.problems,
-                f'give their roles, such as roles={{"{first}": "hidden"}}; names may be patterns, '
-                f"roles are {', '.join(Role)}",
-            ]
-        )
+        lines = [
+            "these parameters cannot be classified, so no scheme can scale them:",
+            *self.problems,
+            f'give their roles, such as roles={{"{first}": "hidden"}}; names may be patterns, '
+            f"roles are {', '.join(Role)}",
+        ]
+        return BadInput("\n  ".join(lines))
 
     def _spec(self, name: str) -> ParamSpec | None:
         """The spec of one parameter; None, and a problem more, if it cannot be decided."""
