@@ -144,19 +144,6 @@ def _exit(work: Callable[[], int], stopped: str = STOPPED) -> None:
     raise typer.Exit(code)
 
 
-def _chosen(words: list[str] | None, study: str | None, root: Path) -> tuple[str | None, Path]:
-    """A study and the folder of all, as this verb has them or as search and transfer do."""
-    names = [study] if study else []
-    for word in words or []:
-        if word.startswith("root="):
-            root = Path(word.removeprefix("root=")).expanduser()
-        else:
-            names.append(word.removeprefix("study="))
-    if len(names) > 1:
-        raise BadInput(f"one study at a time, not {' and '.join(names)}")
-    return next(iter(names), None), root
-
-
 def _output(json: bool) -> Output:
     from rich.console import Console
 
@@ -343,9 +330,9 @@ def status(
     """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
 
     def work() -> int:
-        from sweeper.commands.inspect import status
+        from sweeper.commands.inspect import chosen, status
 
-        return status(*_chosen(name, study, root), _output(json), watch=watch)
+        return status(*chosen(name, study, root), _output(json), watch=watch)
 
     _exit(work, stopped="Stopped watching.")
 
@@ -357,9 +344,9 @@ def cancel(
     """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
 
     def work() -> int:
-        from sweeper.commands.inspect import cancel
+        from sweeper.commands.inspect import cancel, chosen
 
-        return cancel(*_chosen(name, study, root), _output(json))
+        return cancel(*chosen(name, study, root), _output(json))
 
     _exit(work, stopped="Stopped.")
 
@@ -371,9 +358,9 @@ def report(
     """Write a study's report, report.html: one page that needs no network."""
 
     def work() -> int:
-        from sweeper.commands.inspect import report
+        from sweeper.commands.inspect import chosen, report
 
-        return report(*_chosen(name, study, root), _output(json))
+        return report(*chosen(name, study, root), _output(json))
 
     _exit(work, stopped="Stopped.")
 
