@@ -22,7 +22,7 @@ from sweeper.runner.runner import RunnerSettings
 from sweeper.scaling.spec import with_layer
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.space import checked_plugin, is_own, read_space
-from sweeper.study import check_study_name
+from sweeper.study import check_study_name, read_root
 from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional_hyperparameters, prepare
@@ -321,17 +321,6 @@ def _check_sections(raw: Mapping[str, Any]) -> None:
             raise ConfigError(key, raw.get(key), "a mapping, which no configuration can do without")
     if "root" not in raw:
         raise ConfigError("root", None, "the path of a folder")
-
-
-def read_root(value: Any) -> Path:
-    """The folder of all studies; ConfigError when `value` is no path."""
-    if not isinstance(value, str) or not value:
-        raise ConfigError("root", value, "the path of a folder")
-    path = Path(value).expanduser()
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not existing.is_dir():
-        raise ConfigError("root", value, f"the path of a folder, and {existing} is none")
-    return path
 
 
 def _base_size(raw: Mapping[str, Any], key: str) -> int:

@@ -230,6 +230,17 @@ def _other_version(folder: Path, version: int) -> BadInput:
     )
 
 
+def read_root(value: object) -> Path:
+    """The folder of all studies; ConfigError when `value` is no path."""
+    if not isinstance(value, str) or not value:
+        raise ConfigError("root", value, "the path of a folder")
+    path = Path(value).expanduser()
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise ConfigError("root", value, f"the path of a folder, and {existing} is none")
+    return path
+
+
 def check_study_name(name: str) -> str:
     """`name` if a study may be called so; ConfigError when not, or it could leave its folder."""
     if not isinstance(name, str) or not _NAME_RE.fullmatch(name):

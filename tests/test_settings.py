@@ -9,7 +9,8 @@ import pytest
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput, ConfigError
 from sweeper.plugin import module_digest
-from sweeper.settings import MAX_SIZE, Settings, check_model_size, default_name, read_root, resolve
+from sweeper.settings import MAX_SIZE, Settings, check_model_size, default_name, resolve
+from sweeper.study import read_root
 from sweeper.transfer.ladder import Size
 from sweeper.trial import PluginSpec
 

@@ -27,8 +27,8 @@ from sweeper.report.log import notice_of
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Experiment, Settings, read_root, resolve
-from sweeper.study import Study, check_config_format
+from sweeper.settings import Experiment, Settings, resolve
+from sweeper.study import Study, check_config_format, read_root
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size
 from sweeper.transfer.plan import TransferPlan, make_plan, own_plan
 from sweeper.transfer.trend import MIN_TREND_WIDTHS, Trend
