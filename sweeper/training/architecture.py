@@ -193,14 +193,8 @@ def overridden(
 
 def _tied_geometries(compared: Comparison) -> dict[str, Mapping[str, Any]]:
     """The geometry of every tied readout, by the name of its parameter."""
-    by_fans = {
-        (op.geometry["fan_in"], op.geometry["base_fan_in"]): op.geometry for op in compared.tied
-    }
-    return {
-        spec.name: by_fans[spec.readout_fan_in, spec.base_readout_fan_in]
-        for spec in compared.specs
-        if spec.readout_fan_in
-    }
+    names = (spec.name for spec in compared.specs if spec.readout_fan_in)
+    return {name: op.geometry for name, op in zip(names, compared.tied, strict=True)}
 
 
 def example_inputs(spec: TrialSpec) -> tuple[Tensor, ...]:

@@ -101,15 +101,16 @@ def _op_needs(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Need]:
 
 def _merge_layers(needs: Iterable[Need]) -> list[str]:
     """`name: what to do`, layers as one line with `*` for their number."""
-    groups: dict[tuple[str, str], dict[str, float]] = {}
+    groups: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for name, text, value in needs:
-        groups.setdefault((with_layer(name, "*"), text), {})[name] = value
+        groups.setdefault((with_layer(name, "*"), text), []).append((name, value))
     lines = []
     for (pattern, text), members in groups.items():
-        low, high = min(members.values()), max(members.values())
-        words, ends = f"{low:.6g}", [f"{low:.4g}", f"{high:.4g}"]
+        names, values = {name for name, _ in members}, [value for _, value in members]
+        words, ends = f"{min(values):.6g}", [f"{end(values):.4g}" for end in (min, max)]
+        by = "layer" if len(names) > 1 else "call"
         if ends[0] != ends[1]:
-            words = f"{' to '.join(ends)} (by layer: see `operations`)"
-        name = pattern if len(members) > 1 else next(iter(members))
+            words = f"{' to '.join(ends)} (by {by}: see `operations`)"
+        name = pattern if len(names) > 1 else members[0][0]
         lines.append(f"{name}: {text.format(words)}")
     return lines

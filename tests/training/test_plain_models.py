@@ -85,6 +85,16 @@ def test_a_tied_head_is_divided_by_the_growth_in_width() -> None:
     assert prepared.buffers(two.hps)[name] == 0.5 * 0.5 / 2, "alpha_output / (m alpha_emb)"
 
 
+def test_two_tied_heads_of_one_module_have_factors_of_their_own() -> None:
+    trials = trials_of("TwiceTiedDecoder", "mup")
+    buffers = prepare(trials[0].spec).buffers(trials[0].hps)
+    factors = {name: value for name, value in buffers.items() if "tied" in name}
+    assert factors == {
+        "scaled_tied_readout.output": 0.5,
+        "scaled_tied_readout_.output": pytest.approx(0.5**0.5),
+    }
+
+
 def test_a_tied_head_that_no_factor_reaches_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"tied to rows\.weight: compute them by F\.linear"):
         prepare(trials_of("TransposedDecoder", "mup")[0].spec)
