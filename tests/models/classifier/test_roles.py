@@ -173,6 +173,7 @@ class Tied(nn.Module):
         super().__init__()
         self.way, self.width = way, width
         self.table, self.norm = nn.Embedding(50, width), nn.LayerNorm(width)
+        self.gain = nn.Parameter(torch.tensor(1 / width)) if way == "gain" else None
         if way != "function":
             self.head = nn.Linear(width, 50, bias=False)
             self.head.weight = self.table.weight
@@ -185,6 +186,16 @@ class Tied(nn.Module):
             return self.head(x * self.width**-0.5)
         if self.way == "after":
             return self.head(x) / (self.width / 16)
+        if self.way == "tensor":
+            return self.head(x) / torch.sqrt(torch.tensor(float(self.width)))
+        if self.way == "moved":
+            return self.head(x) / torch.FloatTensor([self.width]).to(x.device).sqrt()
+        if self.way == "gain":
+            return self.gain * self.head(x)
+        if self.way == "alpha":
+            return torch.add(torch.zeros(50), self.head(x), alpha=1 / self.width)
+        if self.way == "value":
+            return torch.addcmul(torch.zeros(50), self.head(x), torch.ones(50), value=0.5)
         if self.way == "normed":
             return self.head(self.norm(x * self.width**-0.5))
         return self.head(x)
@@ -198,6 +209,11 @@ class Tied(nn.Module):
         ("before", "head", 0.5),
         ("after", "head", 0.25),
         ("normed", "head", 1.0),
+        ("tensor", "head", 0.5),
+        ("moved", "head", 0.5),
+        ("gain", "head", 0.25),
+        ("alpha", "head", 0.25),
+        ("value", "head", 1.0),
     ],
 )
 def test_a_tied_head_is_an_operation(way: str, name: str, own: float) -> None:
@@ -403,6 +419,7 @@ class Scaled(nn.Module):
         self.way, self.width = way, width
         self.up = nn.Linear(width, width, bias=False)
         self.register_buffer("root", torch.tensor(sqrt(width)), persistent=False)
+        self.gain = nn.Parameter(torch.tensor(float(width)).sqrt()) if way == "trained" else None
 
     def forward(self, x: Tensor) -> Any:
         y = self.up(x)
@@ -412,6 +429,8 @@ class Scaled(nn.Module):
             return y * self.root.to(y.dtype)
         if self.way == "made late":
             return y * torch.tensor(self.width**0.5)
+        if self.way == "trained":
+            return y * self.gain
         if self.way == "division":
             return y / self.width
         if self.way == "attention":
@@ -424,6 +443,7 @@ class Scaled(nn.Module):
     [
         ("number", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("buffer", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
+        ("trained", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("made late", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("division", "divides by 64 at width=64 and 128 at width=128 (width^1)"),
         ("attention", "scales attention by 0.125 at width=64 and 0.08839 at width=128"),
