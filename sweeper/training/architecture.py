@@ -229,7 +229,7 @@ def initial_values(spec: TrialSpec, unit: bool, seed: int) -> dict[str, Tensor]:
 
 def _tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
     """Embeddings beside a tied one start at its scale: their sum goes into one stream."""
-    heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in]
+    heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in and s.lookup]
     if not heads:
         return list(specs)
     beside = [s.role is Role.EMBEDDING and not s.projection for s in specs]

@@ -252,9 +252,10 @@ def _check_ties(prepared: PreparedSpec) -> None:
         factor = prepared.scheme.scale_op(op, ones)["output"]
         if not isclose(factor, 1.0):
             name = prepared.spec.model.name
+            product = "head tied to" if op.geometry["lookup"] else "product over the width with"
             allowed = (
                 f"a model whose logits can be multiplied by {factor:.4g}, as the scheme asks of a "
-                f"head tied to {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
+                f"{product} {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
             )
             raise ConfigError("model._target_", name, allowed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -118,3 +119,18 @@ class TwiceTiedDecoder(PlainDecoder):
         one, other = (F.linear(x, table.weight) for table in tables)
         total: Tensor = one + other / x.shape[-1] ** 0.5
         return total
+
+
+class MemoryDecoder(PlainDecoder):
+    """Slots that are keys and values, before the head."""
+
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+        self.slots = nn.Parameter(torch.randn(6, width))
+        self.readout = self.head
+        del self.head
+        self.head = self.read
+
+    def read(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(x + F.linear(x, self.slots).softmax(-1) @ self.slots)
+        return logits

@@ -95,6 +95,13 @@ def test_two_tied_heads_of_one_module_have_factors_of_their_own() -> None:
     }
 
 
+def test_a_matrix_that_is_used_both_ways_changes_the_start_of_no_other() -> None:
+    trials = trials_of("MemoryDecoder", "mup")
+    prepared = prepare(trials[0].spec)
+    assert prepared.buffers(trials[0].hps)["scaled_tied_readout.output"] == 0.5
+    assert {spec.head_init_fan_in for spec in prepared.specs} == {0}
+
+
 def test_a_tied_head_that_no_factor_reaches_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"tied to rows\.weight: compute them by F\.linear"):
         prepare(trials_of("TransposedDecoder", "mup")[0].spec)

@@ -21,3 +21,16 @@ def test_calls_of_one_module_that_differ_are_all_told() -> None:
         decay=False,
     )
     assert line.startswith("block: multiply q k^T by 0.0625 to 0.25 (by call: see `operations`)")
+
+
+def told(lookup: bool) -> str:
+    geometry = {"parameter": "slots.0", "lookup": lookup}
+    op = ScaledOp(name="memory", kind="tied_readout", geometry=geometry)
+    return needs([op], {"memory": {"output": 0.25}}, {}, unit_scaled=False, decay=False)[0]
+
+
+def test_a_tied_weight_is_named() -> None:
+    head = "multiply the logits by 0.25: the head is tied to the embedding slots.*"
+    assert told(lookup=True) == f"memory: {head}"
+    product = "multiply the product with slots.* that sums over the width by 0.25"
+    assert told(lookup=False) == f"memory: {product}: it is used both ways"

@@ -225,11 +225,41 @@ def test_a_tied_head_is_an_operation(way: str, name: str, own: float) -> None:
     )
     (op,) = comparison.tied
     assert (op.name, op.kind) == (name, "tied_readout")
-    assert op.geometry == pytest.approx({"fan_in": 64, "base_fan_in": 16, "own": own})
+    expected = {"fan_in": 64, "base_fan_in": 16, "own": own}
+    assert op.geometry == pytest.approx({**expected, "parameter": "table.weight", "lookup": True})
     spec = by_name(comparison)["table.weight"]
     assert (spec.role, spec.lookup, spec.fan_in) == (Role.EMBEDDING, True, 50)
     assert (spec.readout_fan_in, spec.base_readout_fan_in) == (64, 16)
     assert spec.at_base().readout_fan_in == 16 and "tied" in spec.note
+
+
+def test_a_matrix_that_is_used_both_ways_is_no_tied_table() -> None:
+    comparison = compared(
+        lambda m, x: F.linear(x, m.slots).softmax(-1) @ m.slots,
+        lambda w: {"slots": nn.Parameter(torch.randn(5, w))},
+    )
+    (op,), (spec,) = comparison.tied, comparison.specs
+    assert op.geometry["parameter"] == "slots" and not op.geometry["lookup"]
+    assert spec.role is Role.EMBEDDING and not spec.lookup and "used both ways" in spec.note
+
+
+def test_tied_tables_of_one_module_go_by_their_names() -> None:
+    class Two(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.randn(50, width)) for _ in range(2))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = F.embedding(tokens, self.a) + F.embedding(tokens, self.b)
+            return F.linear(x, self.a) + F.linear(x, self.b)
+
+    comparison = compare(
+        lambda width: nn.Sequential(Two(width)),
+        base={"width": 16},
+        target={"width": 64},
+        inputs=torch.zeros(2, 3, dtype=torch.long),
+    )
+    assert [op.name for op in comparison.tied] == ["0.a", "0.b"]
 
 
 def test_what_is_not_tied_has_no_readout() -> None:
