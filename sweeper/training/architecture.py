@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from sweeper.models.classifier import Comparison, Tracer, compare, scaled_ops
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
+from sweeper.models.padding import padding_rows
 from sweeper.plugin import arguments, build_plugin, call_checked, import_target
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
@@ -32,8 +33,8 @@ class Architecture:
 
     `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
     plain model that got such buffers. `unseen_ties` are readouts tied to an embedding whose logits
-    no call computes that could be scaled. `cautions` are sentences for the user about the whole
-    model.
+    no call computes that could be scaled. `padding` is the row of each table that stays 0.
+    `cautions` are sentences for the user about the whole model.
     """
 
     specs: tuple[ParamSpec, ...]
@@ -41,6 +42,7 @@ class Architecture:
     sites: tuple[OpSite, ...]
     scale_buffers: frozenset[str]
     unseen_ties: tuple[ScaledOp, ...] = ()
+    padding: Mapping[str, int] = field(default_factory=dict)
     cautions: tuple[str, ...] = ()
 
 
@@ -162,6 +164,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
                 for name, geometry in tied.items()
                 if name not in {site.parameter for site in sites}
             ),
+            padding=padding_rows(model),
             cautions=tuple(compared.cautions),
         )
 

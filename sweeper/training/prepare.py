@@ -11,6 +11,7 @@ from torch import nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.operations import apply_scales
+from sweeper.models.padding import hold_padding
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -72,6 +73,7 @@ class PreparedSpec:
         spec = self.spec
         model = build_model(spec, self.scheme.unit_scaled, spec.width, spec.depth)
         apply_scales(model, self.architecture.sites)
+        hold_padding(model)
         return model
 
     @property

@@ -134,3 +134,11 @@ class MemoryDecoder(PlainDecoder):
     def read(self, x: Tensor) -> Tensor:
         logits: Tensor = self.readout(x + F.linear(x, self.slots).softmax(-1) @ self.slots)
         return logits
+
+
+class PaddedDecoder(PlainDecoder):
+    """Its third token is padding."""
+
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+        self.rows = nn.Embedding(classes, width, padding_idx=2)

@@ -108,6 +108,15 @@ def test_a_tied_head_that_no_factor_reaches_is_refused() -> None:
     prepare(trials_of("TransposedDecoder", "standard")[0].spec)
 
 
+def test_the_row_of_a_padding_stays_zero(tmp_path: Path) -> None:
+    trials = trials_of("PaddedDecoder", "mup")
+    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    for _ in range(2):
+        zero = (run.params["rows.weight"] == 0).all(-1).tolist()
+        assert zero == [[row == 2 for row in range(32)]] * 2
+        run.step()
+
+
 def test_what_a_plain_module_lacks_is_told() -> None:
     prepared = prepare(trials_of("PlainDecoder", "umup")[0].spec)
     assert prepared.unseen_ops() == ["residual", "gated_silu"]
