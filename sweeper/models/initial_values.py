@@ -14,12 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from sweeper.models.padding import padding_rows
+
 MIN_DRAWS = 16
 """Fewer random values than these do not show their distribution: they count as drawn."""
 MAX_OFFSET = 5.0
 """A mean so many standard errors from 0 is no centred draw's."""
 MAX_KURTOSIS = 4.5
 """A normal distribution has 3, a uniform one 1.8."""
+MAX_SHARE = 1 / 8
+"""A value that so many of the entries have was written into them: draws hardly repeat."""
+MAX_REPEATS = 4
+"""So few equal entries may be anything."""
+SAMPLE = 4096
+"""Of so many entries a value of such a share is the most frequent one."""
 
 
 class _UnsetAsNan(TorchFunctionMode):
@@ -41,24 +49,37 @@ def own_values(build: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
     The model is built on the CPU. Its random numbers follow from `seed`, and the generators of
     the process stay as they are.
     """
+    return {name: value.detach() for name, value in _built(build, seed).named_parameters()}
+
+
+def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]), _UnsetAsNan(), torch.device("cpu"):
         torch.manual_seed(seed)
-        model = build()
-    return {name: value.detach() for name, value in model.named_parameters()}
+        return build()
 
 
 def special_parameters(build: Callable[[], nn.Module], inits: Mapping[str, str]) -> set[str]:
     """Names of the parameters that must keep the values which the model's own code gives them.
 
     `inits` says by name how a scheme would have them start (see `ParamSpec`). Kept are values that
-    no random draw made, unless a scheme starts with the same, and draws that are not centred.
+    no random draw made, unless a scheme starts with the same, and draws that are not centred or
+    that one value was written into, beside a padding's row.
     """
-    first, second = (own_values(build, seed) for seed in (0, 1))
+    models = [_built(build, seed) for seed in (0, 1)]
+    rows = padding_rows(models[0])
+    first, second = (
+        {name: _without_row(value.detach(), rows.get(name)) for name, value in m.named_parameters()}
+        for m in models
+    )
     return {
         name
         for name, init in inits.items()
         if name in first and _is_special(first[name], second[name], init)
     }
+
+
+def _without_row(table: Tensor, row: int | None) -> Tensor:
+    return table if row is None else torch.cat([table[:row], table[row + 1 :]])
 
 
 def _is_special(value: Tensor, other: Tensor, init: str) -> bool:
@@ -69,7 +90,17 @@ def _is_special(value: Tensor, other: Tensor, init: str) -> bool:
     if torch.equal(value, other):
         constant = {"ones": 1.0, "zeros": 0.0}.get(init)
         return constant is None or not bool(torch.equal(value, torch.full_like(value, constant)))
-    return value.numel() >= MIN_DRAWS and not _is_centred(value.double())
+    return _repeats(value) or (value.numel() >= MIN_DRAWS and not _is_centred(value.double()))
+
+
+def _repeats(values: Tensor) -> bool:
+    """Whether one value fills a part of `values` that no draw gives it."""
+    generator = torch.Generator().manual_seed(0)
+    at = torch.randint(values.numel(), (SAMPLE,), generator=generator)
+    sample = values.flatten()[at] if values.numel() > SAMPLE else values
+    found, counts = sample.double().unique(return_counts=True)  # type: ignore[no-untyped-call, unused-ignore]
+    repeated = int((values == found[counts.argmax()]).sum())
+    return repeated > MAX_REPEATS and repeated >= MAX_SHARE * values.numel()
 
 
 def _is_centred(values: Tensor) -> bool:

@@ -50,7 +50,7 @@ class ParamSpec:
     2 x `depth`. `init` says how values start: "normal" (times the scheme's std), "ones",
     "zeros", or "kept" (as the model's own code sets them). `frozen` tells that it is not trained.
     `readout_fan_in` and `base_readout_fan_in` are what its outputs sum over where an embedding is
-    tied to the readout, and 0 where it is not; `head_init_fan_in` is the base's, of that embedding
+    tied to the readout, and 0 where it is not; `head_init_fan_in` is the base's, of such a table
     and of those whose rows are added to its rows. `groups` and `base_groups` count the independent
     weights that it holds where their number grows with the width (a depthwise convolution's
     channels, the blocks of a block-diagonal matrix); the fans are those of one of them.
@@ -144,7 +144,8 @@ class ScaledOp:
     `base_branches` for a residual; `classes` for the loss. A "tied_readout" is the output of an
     embedding that is also the head: `fan_in` and `base_fan_in`, the entries that it sums over,
     and `own`, the factor on the logits that the model itself has at this size over the one that
-    it has at the base.
+    it has at the base. Of a plain model it has the `parameter`'s name, and `lookup`: whether rows
+    of it are picked by numbers.
     """
 
     name: str

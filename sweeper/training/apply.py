@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import BadInput
+from sweeper.models.padding import padding_rows
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import with_layer
@@ -88,8 +89,8 @@ def init_(
 
     Neither the order of modules nor sharding changes a value: each process draws the whole
     parameter (8 bytes an entry, one parameter at a time) and keeps its part of it, without any
-    communication. What is kept or frozen stays as it is. BadInput as `match_parameters`, and for
-    parameters without memory.
+    communication. What is kept or frozen stays as it is, and the row of a padding is 0. BadInput
+    as `match_parameters`, and for parameters without memory.
     """
     matched = match_parameters(settings, model, differs)
     if empty := [setting.name for setting, parameter in matched if parameter.is_meta]:
@@ -97,10 +98,13 @@ def init_(
             f"{len(empty)} parameters are on the meta device, {empty[0]} first: "
             "call model.to_empty(device=...) before plan.init_(model)"
         )
+    padding = {id(model.get_parameter(name)): row for name, row in padding_rows(model).items()}
     for setting, parameter in matched:
         if setting.frozen or setting.init == "kept":
             continue
         values = normal(setting.name, parameter.shape, seed) * setting.init_std + setting.init_mean
+        if (row := padding.get(id(parameter))) is not None:
+            values[row] = 0
         parameter.copy_(_as_stored(values, parameter))
 
 

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from sweeper.models.classifier import Comparison, Tracer, Untraced, compare, sca
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
+from sweeper.models.padding import padding_rows
 from sweeper.plugin import arguments, build_plugin, call_checked, import_target
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
@@ -32,9 +33,9 @@ class Architecture:
 
     `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
     plain model that got such buffers. `unseen_ties` are readouts tied to an embedding whose logits
-    no call computes that could be scaled. `complete` tells that the
-    model declares all operations that it has. `cautions` are sentences for the user about the
-    whole model.
+    no call computes that could be scaled. `padding` is the row of each table that stays 0.
+    `complete` tells that the model declares all operations that it has. `cautions` are sentences
+    for the user about the whole model.
     """
 
     specs: tuple[ParamSpec, ...]
@@ -43,6 +44,7 @@ class Architecture:
     scale_buffers: frozenset[str]
     unseen_ties: tuple[ScaledOp, ...] = ()
     complete: bool = False
+    padding: Mapping[str, int] = field(default_factory=dict)
     cautions: tuple[str, ...] = ()
 
 
@@ -157,6 +159,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
                 if name not in {site.parameter for site in sites}
             ),
             complete=_declares_all(model, len(sites)),
+            padding=padding_rows(model),
             cautions=tuple(compared.cautions),
         )
 
@@ -232,14 +235,8 @@ def overridden(
 
 def _tied_geometries(compared: Comparison) -> dict[str, Mapping[str, Any]]:
     """The geometry of every tied readout, by the name of its parameter."""
-    by_fans = {
-        (op.geometry["fan_in"], op.geometry["base_fan_in"]): op.geometry for op in compared.tied
-    }
-    return {
-        spec.name: by_fans[spec.readout_fan_in, spec.base_readout_fan_in]
-        for spec in compared.specs
-        if spec.readout_fan_in
-    }
+    names = (spec.name for spec in compared.specs if spec.readout_fan_in)
+    return {name: op.geometry for name, op in zip(names, compared.tied, strict=True)}
 
 
 def example_inputs(spec: TrialSpec, model: nn.Module) -> tuple[Tensor, ...]:
@@ -273,7 +270,7 @@ def initial_values(spec: TrialSpec, unit: bool, seed: int) -> dict[str, Tensor]:
 
 def _tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
     """Embeddings beside a tied one start at its scale: their sum goes into one stream."""
-    heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in]
+    heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in and s.lookup]
     if not heads:
         return list(specs)
     beside = [s.role is Role.EMBEDDING and not s.projection for s in specs]

@@ -139,6 +139,8 @@ class PackRun:
         draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
         values = draws.to(self.device)[self.seed_rows]
         values.mul_(unsqueeze_like(stds, values)).add_(unsqueeze_like(means, values))
+        if (row := self.prepared.architecture.padding.get(spec.name)) is not None:
+            values[:, row] = 0
         return values.to(self.dtype).requires_grad_()
 
     def _own_value(self, name: str) -> Tensor:

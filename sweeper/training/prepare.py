@@ -11,6 +11,7 @@ from torch import nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.operations import apply_scales
+from sweeper.models.padding import hold_padding
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -72,6 +73,7 @@ class PreparedSpec:
         spec = self.spec
         model = build_model(spec, self.scheme.unit_scaled, spec.width, spec.depth)
         apply_scales(model, self.architecture.sites)
+        hold_padding(model)
         return model
 
     @property
@@ -253,9 +255,10 @@ def _check_ties(prepared: PreparedSpec) -> None:
         factor = prepared.scheme.scale_op(op, ones)["output"]
         if not isclose(factor, 1.0):
             name = prepared.spec.model.name
+            product = "head tied to" if op.geometry["lookup"] else "product over the width with"
             allowed = (
                 f"a model whose logits can be multiplied by {factor:.4g}, as the scheme asks of a "
-                f"head tied to {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
+                f"{product} {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
             )
             raise ConfigError("model._target_", name, allowed)
 

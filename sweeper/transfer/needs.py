@@ -56,6 +56,8 @@ def needs(
 def tied_weight(specs: Sequence[ParamSpec], op: ScaledOp) -> ParamSpec | None:
     """The parameter that the tied readout `op` reads: by its own name, or by its module's."""
     for spec in specs:
+        if op.geometry.get("parameter") == spec.name:
+            return spec
         names = (spec.name, *spec.tied)
         owners = (name.rpartition(".")[0] for name in names)
         if author_name(op) in (*names, *owners):
@@ -92,24 +94,34 @@ def _op_needs(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Need]:
         if (op.kind, key) == ("attention", "logit"):
             usual = float(op.geometry["head_size"]) ** -0.5
         if not isclose(value, usual):
-            yield (
-                author_name(op),
-                FACTOR_NEEDS.get((op.kind, key), f"multiply its {key} by {{}}"),
-                value,
-            )
+            yield author_name(op), _text(op, key), value
+
+
+def _text(op: ScaledOp, key: str) -> str:
+    """What to do with a factor; of a tied readout with the name of its weight."""
+    text = FACTOR_NEEDS.get((op.kind, key), f"multiply its {key} by {{}}")
+    if not (parameter := op.geometry.get("parameter")):
+        return text
+    weight = with_layer(parameter, "*")
+    if op.geometry["lookup"]:
+        return f"{text} {weight}"
+    return (
+        f"multiply the product with {weight} that sums over the width by {{}}: it is used both ways"
+    )
 
 
 def _merge_layers(needs: Iterable[Need]) -> list[str]:
     """`name: what to do`, layers as one line with `*` for their number."""
-    groups: dict[tuple[str, str], dict[str, float]] = {}
+    groups: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for name, text, value in needs:
-        groups.setdefault((with_layer(name, "*"), text), {})[name] = value
+        groups.setdefault((with_layer(name, "*"), text), []).append((name, value))
     lines = []
     for (pattern, text), members in groups.items():
-        low, high = min(members.values()), max(members.values())
-        words, ends = f"{low:.6g}", [f"{low:.4g}", f"{high:.4g}"]
+        names, values = {name for name, _ in members}, [value for _, value in members]
+        words, ends = f"{min(values):.6g}", [f"{end(values):.4g}" for end in (min, max)]
+        by = "layer" if len(names) > 1 else "call"
         if ends[0] != ends[1]:
-            words = f"{' to '.join(ends)} (by layer: see `operations`)"
-        name = pattern if len(members) > 1 else next(iter(members))
+            words = f"{' to '.join(ends)} (by {by}: see `operations`)"
+        name = pattern if len(names) > 1 else members[0][0]
         lines.append(f"{name}: {text.format(words)}")
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -26,6 +27,8 @@ class Model(nn.Module):
         self.kept_logit = nn.Parameter(torch.tensor(2.65))
         self.kept_off_centre = nn.Parameter(torch.rand(n))
         self.kept_heavy = nn.Parameter(torch.randn(n) * (torch.rand(n) < 0.02))
+        self.drawn_padded = nn.Embedding(6, 20, padding_idx=1)
+        self.drawn_bfloat16 = nn.Parameter(torch.randn(n, dtype=torch.bfloat16))
         self.kept_complex = nn.Parameter(torch.randn(n, dtype=torch.complex64))
 
 
@@ -37,6 +40,21 @@ def test_only_centred_draws_and_the_schemes_own_constants_are_drawn() -> None:
     names = [name for name, _ in Model().named_parameters()]
     kept = special_parameters(Model, {name: INITS.get(name, "normal") for name in names})
     assert kept == {name for name in names if name.startswith("kept")}
+
+
+@pytest.mark.parametrize("width", [8, 32, 512])
+def test_a_value_in_a_part_is_kept_at_any_width(width: int) -> None:
+    class Partial(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gates, self.fused = nn.LSTM(width, width), nn.Linear(width, 2 * width)
+            with torch.no_grad():
+                self.gates.bias_hh_l0[width : 2 * width].fill_(1.0)
+                self.fused.weight[width:].zero_()
+
+    names = [name for name, _ in Partial().named_parameters()]
+    kept = special_parameters(Partial, dict.fromkeys(names, "normal"))
+    assert kept == {"gates.bias_hh_l0", "fused.weight"}
 
 
 def test_own_values_follow_from_the_seed_and_leave_the_generators_alone() -> None:

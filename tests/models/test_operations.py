@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint
 
+from sweeper.errors import ConfigError
 from sweeper.models.operations import OpSite, apply_scales, observe
 
 HEAD_SIZE, CLASSES = 4, 11
@@ -173,3 +175,93 @@ def test_of_modules_within_each_other_the_outermost_is_the_branch() -> None:
     model, _, batch = decoder()
     sites = observe(model, lambda: model(*batch), {}, ["layers.*"])
     assert [s.module for s in sites if s.kind == "residual"] == ["layers.0", "layers.1"]
+
+
+class Heads(nn.Module):
+    """Two heads, each tied to an embedding of its own, and those of a child."""
+
+    def __init__(self, child: nn.Module | None = None) -> None:
+        super().__init__()
+        self.a, self.b = nn.Embedding(CLASSES, 8), nn.Embedding(CLASSES, 8)
+        self.child = child
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        x = self.a(tokens) + self.b(tokens)
+        within = self.child(tokens) if self.child else []
+        return [F.linear(x, self.a.weight), F.linear(x, self.b.weight), *within]
+
+
+class Losses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.cross_entropy(x, torch.zeros(len(x)).long())
+
+
+class Auxiliary(Losses):
+    """Its loss has a child's beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Losses()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([super().forward(x), self.child(x)])
+
+
+class Sizes(nn.Module):
+    """Attention with heads of 4 and of 2 in one module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x.reshape(-1, 5, 4), x.reshape(-1, 10, 2)
+        whole, half = (F.scaled_dot_product_attention(t, t, t) for t in (a, b))
+        return torch.stack([whole.flatten(), half.flatten()])
+
+
+def scaled(model: nn.Module, x: Tensor, values: list[float], tied: tuple[str, ...] = ()) -> Any:
+    """What `model` makes of `x` with these values of its buffers, in their order."""
+    apply_scales(model, observe(model, lambda: model(x), {name: {} for name in tied}, []))
+    for value, (_, buffer) in zip(values, model.named_buffers(), strict=True):
+        buffer.fill_(value)
+    return model(x)
+
+
+def test_every_tied_weight_is_scaled_once_by_its_own_factor() -> None:
+    model, tokens = Heads(Heads()), torch.randint(CLASSES, (2, 5))
+    before = model(tokens)
+    tied = ("a.weight", "b.weight", "child.a.weight", "child.b.weight")
+    after = scaled(model, tokens, [4.0, 5.0, 2.0, 3.0], tied)
+    for factor, a, b in zip([2.0, 3.0, 4.0, 5.0], after, before, strict=True):
+        torch.testing.assert_close(a, factor * b)
+
+
+def test_a_loss_within_another_module_is_scaled_once() -> None:
+    x = torch.randn(6, CLASSES)
+    torch.testing.assert_close(scaled(Auxiliary(), x, [2.0, 2.0]), Auxiliary()(2 * x))
+
+
+def test_heads_of_several_sizes_have_factors_of_their_own() -> None:
+    x = torch.randn(20, 2)
+    ratios = scaled(Sizes(), x, [4**-0.5, 3.0, 2**-0.5, 7.0]) / Sizes()(x)
+    torch.testing.assert_close(ratios, torch.tensor([[3.0], [7.0]]).expand_as(ratios))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("*", "model.branches='layers' is refused: the model never calls it"),
+        ("layers", "residual stream, such as layers.0, layers.1"),
+    ],
+)
+def test_a_branch_that_is_never_called_is_refused(pattern: str, message: str) -> None:
+    model, _, batch = decoder()
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        observe(model, lambda: model(*batch), {}, [pattern])
+
+
+def test_a_branch_that_returns_no_tensor_is_refused() -> None:
+    class Returning(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"out": x}
+
+    model = nn.Sequential(Returning())
+    with pytest.raises(ConfigError, match=r"model.branches='0' is refused: it returns a dict"):
+        observe(model, lambda: model(torch.ones(1)), {}, ["0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -97,3 +98,47 @@ class TransposedDecoder(TiedDecoder):
 
     def product(self, x: Tensor) -> Tensor:
         return x @ self.rows.weight.T
+
+
+class TwiceTiedDecoder(PlainDecoder):
+    """The sum of two heads by calls, each tied; the second divides by the root of the width."""
+
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+        self.tables = nn.ModuleList([self.rows, nn.Embedding(classes, width)])
+        del self.head, self.rows
+        self.head, self.rows = self.heads, self.rows_of
+
+    def rows_of(self, tokens: Tensor) -> Tensor:
+        one, other = (table(tokens) for table in self.tables)
+        total: Tensor = one + other
+        return total
+
+    def heads(self, x: Tensor) -> Tensor:
+        tables: Any = self.tables
+        one, other = (F.linear(x, table.weight) for table in tables)
+        total: Tensor = one + other / x.shape[-1] ** 0.5
+        return total
+
+
+class MemoryDecoder(PlainDecoder):
+    """Slots that are keys and values, before the head."""
+
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+        self.slots = nn.Parameter(torch.randn(6, width))
+        self.readout = self.head
+        del self.head
+        self.head = self.read
+
+    def read(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.readout(x + F.linear(x, self.slots).softmax(-1) @ self.slots)
+        return logits
+
+
+class PaddedDecoder(PlainDecoder):
+    """Its third token is padding."""
+
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__(width=width, depth=depth, classes=classes, seq_len=seq_len)
+        self.rows = nn.Embedding(classes, width, padding_idx=2)

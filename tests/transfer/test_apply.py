@@ -85,6 +85,14 @@ def test_init_has_the_planned_scales() -> None:
     assert torch.equal(model.get_parameter("layers.0.1.bias"), torch.zeros(64))
 
 
+def test_the_row_of_a_padding_is_zero() -> None:
+    model = Plain(16, 2)
+    model.tokens = nn.Embedding(11, 16, padding_idx=3)
+    plain_plan().init_(model)
+    zero = (model.tokens.weight == 0).all(1)
+    assert zero.tolist() == [row == 3 for row in range(11)]
+
+
 def test_groups_hold_the_settings_and_share_them() -> None:
     planned = plain_plan()
     groups = planned.param_groups(planned.init_(Plain(16, 2)))

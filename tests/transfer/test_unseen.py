@@ -216,7 +216,7 @@ def test_what_the_comparison_finds_reaches_the_plan() -> None:
     hps = {"alpha_output": 3.0, "alpha_emb": 2.0}
     plan = sweeper.plan_for(Gemma, *sizes, "mup", hps, inputs=TOKENS)
     assert plan.operations["lm_head"] == {"output": pytest.approx(3.0 / 2 / 2)}
-    said = "lm_head: multiply the logits by 0.75: the head is tied to the embedding"
+    said = "lm_head: multiply the logits by 0.75: the head is tied to the embedding wte.weight"
     assert said in plan.needs
     assert any(
         need.startswith("mind: ") and "11.3" in need and "test_unseen.py:" in need

@@ -32,9 +32,10 @@ _WIDTH = re.compile(r"width|hidden|embd|d_model|dim($|_)")
 class Comparison:
     """What a model is at one size beside another.
 
-    `tied` are the readouts that are tied to an embedding (kind "tied_readout"); their `name` is
-    the module whose output are the logits, or the parameter where no module of its own computes
-    them. `cautions` are sentences about the whole model, for the user.
+    `tied` are the readouts that are tied to an embedding (kind "tied_readout"), in the order of
+    the embeddings; their `name` is the module whose output are the logits, or the parameter where
+    no module of its own computes them. `cautions` are sentences about the whole model, for the
+    user.
     """
 
     specs: list[ParamSpec]

@@ -82,7 +82,13 @@ class SizeComparison:
 
     def tied(self, specs: Iterable[ParamSpec]) -> list[ScaledOp]:
         """The readouts that are tied to an embedding, as operations to scale."""
-        return [self._tied(spec) for spec in specs if spec.readout_fan_in]
+        ops = [self._tied(spec) for spec in specs if spec.readout_fan_in]
+        names = [op.name for op in ops]
+        # Of a module that computes several, each goes by its parameter.
+        return [
+            replace(op, name=op.geometry["parameter"]) if names.count(op.name) > 1 else op
+            for op in ops
+        ]
 
     def _check_roles(self) -> None:
         for pattern, role in self.roles.items():
@@ -256,6 +262,8 @@ class SizeComparison:
             "fan_in": spec.readout_fan_in,
             "base_fan_in": spec.base_readout_fan_in,
             "own": at_target.factor / at_base.factor,
+            "parameter": spec.name,
+            "lookup": spec.lookup,
         }
         name = at_target.module or spec.name
         return ScaledOp(name=name, kind="tied_readout", geometry=geometry)

@@ -49,6 +49,8 @@ _KEEP_PLACES = (
 _CHOICES = ("_softmax", "_log_softmax", "_safe_softmax", "sigmoid", "topk", "sort")
 """Their outputs are shares or ranks, of the same size whatever that of the inputs is."""
 _KEEP_FACTOR = (*COPIES, "native_dropout", "index", "index_select")
+_SCALED_TERMS = {"add": "alpha", "sub": "alpha", "addcmul": "value", "addcdiv": "value"}
+"""Sums whose later operands are multiplied by a number, and the number's name."""
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, reduce),
     **dict.fromkeys(_KEEP_PLACES, pointwise),
@@ -167,6 +169,8 @@ def _multiplied(
     """
     if kwargs.get("alpha", 1) != 1 and call.name in MATMUL_ARGUMENTS:
         state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.module)
+    if call.name in _SCALED_TERMS:
+        _scale_term(state, call, kwargs)
     if call.name in _KEEP_FACTOR:
         info = state.activation(call.inputs[0])
         return info.factor, info.contractions
@@ -179,6 +183,16 @@ def _multiplied(
     for use in info.contractions:
         use.factor *= factor
     return info.factor * factor, info.contractions
+
+
+def _scale_term(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> None:
+    """Record the number that the later operands of a sum are multiplied by."""
+    number = state.number(kwargs.get(_SCALED_TERMS[call.name], 1))
+    if number and number != 1:
+        state.numbers.record("multiplies by", number, state.module)
+        terms = [term for term in call.args[1:] if isinstance(term, Tensor)]
+        for use in (use for term in terms for use in state.activation(term).contractions):
+            use.factor *= number
 
 
 def _number_and_tensor(

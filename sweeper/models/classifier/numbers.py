@@ -33,6 +33,13 @@ MAX_KNOWN = 4096
 """Entries of the largest tensor whose values are kept."""
 _FILLING = ("fill_", "constant_")
 """Names of functions that write one number into a tensor; transformers has a `constant_` too."""
+_ELEMENTWISE = (
+    *("sqrt", "rsqrt", "square", "reciprocal", "exp", "exp2", "log", "log2", "log10", "neg"),
+    *("negative", "abs", "floor", "ceil", "round", "sigmoid", "tanh", "sin", "cos", "pow", "rpow"),
+    *("add", "radd", "sub", "rsub", "mul", "multiply", "rmul", "div", "divide", "truediv", "rdiv"),
+    *("rtruediv", "true_divide", "clamp", "maximum", "minimum"),
+)
+"""Names, without underscores, of functions that make known values of known values."""
 _COPYING = (Tensor.to, Tensor.clone, Tensor.detach, Tensor.float, Tensor.half, Tensor.bfloat16)
 
 
@@ -62,6 +69,10 @@ class Numbers:
         address = tensor.untyped_storage()._cdata
         with _disable_current_modes():  # a mode of fake tensors would make fake ones of the values
             self._values[address] = (tensor, tensor._version, values.detach().flatten())
+
+    def forget(self, tensor: Tensor) -> None:
+        """The values are none any more: `tensor` may be a view with a version of its own."""
+        self._values.pop(tensor.untyped_storage()._cdata, None)
 
     def values(self, tensor: Tensor) -> Tensor | None:
         """The values of a tensor, or a view of one, that are known."""
@@ -129,7 +140,9 @@ class NumberMode(TorchFunctionMode):
             with _disable_current_modes():
                 return func(known)
         out = func(*args, **named)
-        if func in _MADE_OF_NUMBERS and isinstance(out, Tensor) and out.numel() <= MAX_KNOWN:
+        # Of ones a number is known, and no gain of a norm: nobody reads these.
+        made = func in _MADE_OF_NUMBERS or (func is torch.ones and out.numel() == 1)
+        if made and isinstance(out, Tensor) and out.numel() <= MAX_KNOWN:
             self._note_made(out, func, args, named)
         elif (
             getattr(func, "__name__", "") in _FILLING
@@ -138,8 +151,16 @@ class NumberMode(TorchFunctionMode):
             self.numbers.note(args[0] if args else named["tensor"], known)
         elif func in _COPYING and isinstance(out, Tensor) and out is not args[0]:
             known = self.numbers.values(args[0])
-            if known is not None and out.is_contiguous():
+            if known is None and out.is_meta and not args[0].is_meta:
+                known = args[0]  # made elsewhere, with values
+            if known is not None and out.is_contiguous() and out.numel() <= MAX_KNOWN:
                 self.numbers.note(out, known)
+        elif (
+            _is_elementwise(func) and (known := self._computed(out, func, args, named)) is not None
+        ):
+            self.numbers.note(out, known)
+        elif _writes(func):
+            self.numbers.forget(args[0] if args else named["tensor"])
         return out
 
     def _note_made(
@@ -150,6 +171,22 @@ class NumberMode(TorchFunctionMode):
             return
         with _disable_current_modes():
             self.numbers.note(out, func(*args, **{**kwargs, "device": "cpu"}))
+
+    def _computed(
+        self, out: object, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor | None:
+        """The values of a small tensor that was made of known ones, entry by entry."""
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        known = {id(tensor): self.numbers.values(tensor) for tensor in tensors}
+        if not known or any(value is None for value in known.values()):
+            return None
+        if not isinstance(out, Tensor) or out.numel() > MAX_KNOWN or not out.is_contiguous():
+            return None
+        with _disable_current_modes():
+            args = tuple(known.get(id(each), each) for each in args)
+            kwargs = {name: known.get(id(each), each) for name, each in kwargs.items()}
+            value: Tensor = func(*args, **kwargs)
+            return value
 
     def _filled(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         """The values of a small tensor, all of its storage, that a number was written into."""
@@ -172,6 +209,17 @@ class NumberMode(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             self.numbers.muted = False
+
+
+def _writes(func: Any) -> bool:
+    """Whether it writes into its first argument."""
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+    return in_place or name == "__setitem__"
+
+
+def _is_elementwise(func: Any) -> bool:
+    return not _writes(func) and getattr(func, "__name__", "").strip("_") in _ELEMENTWISE
 
 
 def width_dependent(

@@ -16,6 +16,10 @@ from sweeper.scaling.spec import Role
 
 REPEATED = "{}; as many outputs at any width, read by products of a number that grows (heads)"
 TIED = "tied: embedding's init and learning rate, its output as a readout multiplied by 1/m"
+BOTH_WAYS = (
+    "used both ways, and not looked up by numbers: embedding's init and learning rate, its product "
+    "over the width multiplied by 1/m"
+)
 UNUSED = "never used in this forward pass: it gets no gradient"
 _NOTES = {
     UseKind.CONTRACTION: "summed over in {}",
@@ -71,9 +75,11 @@ def decide_role(
             growing_groups=_growing_groups(use, wider[signature], at_target.get(signature)),
         )
     if set(roles.values()) == {Role.EMBEDDING, Role.READOUT}:
-        signature = next(s for s, role in roles.items() if role is Role.EMBEDDING)
+        tables = [s for s, role in roles.items() if role is Role.EMBEDDING]
+        signature = next((s for s in tables if s[0] is UseKind.LOOKUP), tables[0])
         readout = next(s for s, role in roles.items() if role is Role.READOUT)
-        return RoleDecision(role=Role.EMBEDDING, signature=signature, note=TIED, readout=readout)
+        note = TIED if signature[0] is UseKind.LOOKUP else BOTH_WAYS
+        return RoleDecision(role=Role.EMBEDDING, signature=signature, note=note, readout=readout)
     conflicts = "; ".join(f"{role} in {base[s].op}" for s, role in roles.items())
     raise Undecided(f"it has several uses that differ: {conflicts}")
 

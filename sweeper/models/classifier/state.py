@@ -138,12 +138,12 @@ class TraceState:
         return bool(layouts) and all(self._parameters[at.name] in own for at in layouts)
 
     def number(self, thing: object) -> float | None:
-        """The number that `thing` is or holds, if it depends on no parameter and no input."""
+        """The number that `thing` is or holds, which is where a known parameter starts."""
         if isinstance(thing, Tensor):
-            if self.tracks(thing):
+            if storage_id(thing) in self.activations:
                 return None
             known = self.numbers.value(thing)
-            return plain(thing) if known is None else known
+            return plain(thing) if known is None and not self.is_weight(thing) else known
         return plain(thing)
 
     def tracks(self, tensor: Tensor) -> bool:

@@ -130,8 +130,11 @@ def test_values_that_were_written_into_are_not_known() -> None:
         kept, changed = torch.arange(3), torch.arange(3)
         changed[0] = 7
         assert kept[2].item() == 2 and bool(kept[1]) and kept[1:].tolist() == [1, 2]
-        with pytest.raises(RuntimeError, match="meta"):
-            changed[0].item()
+        drawn = torch.ones(2)
+        drawn.data.normal_()
+        for unknown in (changed, drawn):
+            with pytest.raises(RuntimeError, match="meta"):
+                unknown[0].item()
 
 
 def test_a_model_too_large_for_values_says_so() -> None:

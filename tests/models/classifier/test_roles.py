@@ -173,6 +173,7 @@ class Tied(nn.Module):
         super().__init__()
         self.way, self.width = way, width
         self.table, self.norm = nn.Embedding(50, width), nn.LayerNorm(width)
+        self.gain = nn.Parameter(torch.tensor(1 / width)) if way == "gain" else None
         if way != "function":
             self.head = nn.Linear(width, 50, bias=False)
             self.head.weight = self.table.weight
@@ -185,6 +186,16 @@ class Tied(nn.Module):
             return self.head(x * self.width**-0.5)
         if self.way == "after":
             return self.head(x) / (self.width / 16)
+        if self.way == "tensor":
+            return self.head(x) / torch.sqrt(torch.tensor(float(self.width)))
+        if self.way == "moved":
+            return self.head(x) / torch.FloatTensor([self.width]).to(x.device).sqrt()
+        if self.way == "gain":
+            return self.gain * self.head(x)
+        if self.way == "alpha":
+            return torch.add(torch.zeros(50), self.head(x), alpha=1 / self.width)
+        if self.way == "value":
+            return torch.addcmul(torch.zeros(50), self.head(x), torch.ones(50), value=0.5)
         if self.way == "normed":
             return self.head(self.norm(x * self.width**-0.5))
         return self.head(x)
@@ -198,6 +209,11 @@ class Tied(nn.Module):
         ("before", "head", 0.5),
         ("after", "head", 0.25),
         ("normed", "head", 1.0),
+        ("tensor", "head", 0.5),
+        ("moved", "head", 0.5),
+        ("gain", "head", 0.25),
+        ("alpha", "head", 0.25),
+        ("value", "head", 1.0),
     ],
 )
 def test_a_tied_head_is_an_operation(way: str, name: str, own: float) -> None:
@@ -209,11 +225,41 @@ def test_a_tied_head_is_an_operation(way: str, name: str, own: float) -> None:
     )
     (op,) = comparison.tied
     assert (op.name, op.kind) == (name, "tied_readout")
-    assert op.geometry == pytest.approx({"fan_in": 64, "base_fan_in": 16, "own": own})
+    expected = {"fan_in": 64, "base_fan_in": 16, "own": own}
+    assert op.geometry == pytest.approx({**expected, "parameter": "table.weight", "lookup": True})
     spec = by_name(comparison)["table.weight"]
     assert (spec.role, spec.lookup, spec.fan_in) == (Role.EMBEDDING, True, 50)
     assert (spec.readout_fan_in, spec.base_readout_fan_in) == (64, 16)
     assert spec.at_base().readout_fan_in == 16 and "tied" in spec.note
+
+
+def test_a_matrix_that_is_used_both_ways_is_no_tied_table() -> None:
+    comparison = compared(
+        lambda m, x: F.linear(x, m.slots).softmax(-1) @ m.slots,
+        lambda w: {"slots": nn.Parameter(torch.randn(5, w))},
+    )
+    (op,), (spec,) = comparison.tied, comparison.specs
+    assert op.geometry["parameter"] == "slots" and not op.geometry["lookup"]
+    assert spec.role is Role.EMBEDDING and not spec.lookup and "used both ways" in spec.note
+
+
+def test_tied_tables_of_one_module_go_by_their_names() -> None:
+    class Two(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.randn(50, width)) for _ in range(2))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = F.embedding(tokens, self.a) + F.embedding(tokens, self.b)
+            return F.linear(x, self.a) + F.linear(x, self.b)
+
+    comparison = compare(
+        lambda width: nn.Sequential(Two(width)),
+        base={"width": 16},
+        target={"width": 64},
+        inputs=torch.zeros(2, 3, dtype=torch.long),
+    )
+    assert [op.name for op in comparison.tied] == ["0.a", "0.b"]
 
 
 def test_what_is_not_tied_has_no_readout() -> None:
@@ -403,6 +449,7 @@ class Scaled(nn.Module):
         self.way, self.width = way, width
         self.up = nn.Linear(width, width, bias=False)
         self.register_buffer("root", torch.tensor(sqrt(width)), persistent=False)
+        self.gain = nn.Parameter(torch.tensor(float(width)).sqrt()) if way == "trained" else None
 
     def forward(self, x: Tensor) -> Any:
         y = self.up(x)
@@ -412,6 +459,8 @@ class Scaled(nn.Module):
             return y * self.root.to(y.dtype)
         if self.way == "made late":
             return y * torch.tensor(self.width**0.5)
+        if self.way == "trained":
+            return y * self.gain
         if self.way == "division":
             return y / self.width
         if self.way == "attention":
@@ -424,6 +473,7 @@ class Scaled(nn.Module):
     [
         ("number", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("buffer", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
+        ("trained", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("made late", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("division", "divides by 64 at width=64 and 128 at width=128 (width^1)"),
         ("attention", "scales attention by 0.125 at width=64 and 0.08839 at width=128"),
