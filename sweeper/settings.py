@@ -140,8 +140,12 @@ class Settings:
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """The runner's part of a trial's key; the content of modules of the user's own is in it."""
-        groups = ("parameterization", "model", "optimizer")
-        names = [self.plugin_spec(group).name for group in groups]
+        names = []
+        for group in ("parameterization", "model", "optimizer"):
+            plugin = self.plugin_spec(group)
+            # A scheme may change another one, which is among its arguments.
+            inner = (value for value in plugin.arguments.values() if isinstance(value, Mapping))
+            names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
         digests = {name: module_digest(name) for name in sorted(modules - {""})}
         return {**self.runner.identity(), **({"modules": digests} if digests else {})}
