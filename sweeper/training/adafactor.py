@@ -101,10 +101,18 @@ def _accumulate(row: Tensor, column: Tensor, full: Tensor, g: Tensor, weight: Te
     """Update the averages that this parameter has, g^2 with `weight`."""
     squares = g.square()
     if not _factored(g):
-        full.lerp_(squares, weight)
+        _move(full, squares, weight)
         return
-    row.lerp_(squares.mean(-1, keepdim=True), weight)
-    column.lerp_(squares.mean(-2, keepdim=True), weight)
+    _move(row, squares.mean(-1, keepdim=True), weight)
+    _move(column, squares.mean(-2, keepdim=True), weight)
+
+
+def _move(average: Tensor, values: Tensor, weight: Tensor) -> None:
+    """Move `average` towards `values` by `weight`.
+
+    Written out: torch 2.11 compiles a `lerp` among others on a CPU to wrong numbers.
+    """
+    average.add_(weight * (values - average))
 
 
 def _root(row: Tensor, column: Tensor, full: Tensor, eps: Tensor) -> Tensor:
