@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -36,6 +36,7 @@ def test_other_lines_are_left_alone(words: list[str]) -> None:
     assert with_command(words) == words and as_typed(words, []) == words
 
 
+@settings(max_examples=30)  # each composes a whole configuration, twice
 @given(TEXTS)
 def test_any_text_reaches_the_command_and_comes_back_from_the_file(text: str) -> None:
     tree = compose_tree([*BASE, f"runner.command=[{quoted(text)}]"])

@@ -227,7 +227,8 @@ def _base_note(transferred: float, base_fit: CurveFit | None, rule: LadderRule) 
     better = base_fit.optimum.value
     return (
         f"at the base itself, {rule.along}=2^{transferred:g} loses {base_fit.regret.value:.4f} "
-        f"nats against 2^{better:.2f}: tuning the other hyperparameters moved the optimum"
+        f"nats against 2^{better:.2f}: the search had fewer runs there, or tuning the other "
+        "hyperparameters moved the optimum"
         + (f". transfer.eta={better:.2f} plans with the new one" if rule.along == "eta" else "")
     )
 

@@ -60,7 +60,9 @@ def behave(args: argparse.Namespace, step: int) -> None:
         case "exit0":
             sys.exit(0)
         case "chatty":
-            subprocess.Popen(["yes"])
+            # Without a pause it would fill gigabytes of the disk.
+            talk = "import time\nwhile True: print('y', flush=True); time.sleep(0.001)"
+            subprocess.Popen([sys.executable, "-c", talk])
         case "preempt" | "preempt_always" | "stale":
             if args.how == "preempt_always" or not once.exists():
                 once.touch()

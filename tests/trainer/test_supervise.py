@@ -131,6 +131,9 @@ def test_no_child_is_left_behind_wherever_it_went(tmp_path: Path) -> None:
     outcome, folder = run(command("children"), tmp_path)
     assert only(outcome).status == "complete"
     children = (folder / "children").read_text().split()
+    deadline = time.monotonic() + 10  # a signal is sent before it is obeyed
+    while any(alive(int(pid)) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert len(children) == 2 and not any(alive(int(pid)) for pid in children)
 
 
