@@ -2,6 +2,8 @@
 
 import os
 import signal
+from itertools import chain
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -17,8 +19,33 @@ settings.load_profile("laws")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+WAITING = ("faults/", "launch/", "trainer/", "commands/", "test_bench", "test_wheel", "test_cli")
+"""Tests that wait for processes, for seconds: begun first, they leave none idle at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Give every worker its part of the tests that wait, first; skip what no GPU is here for."""
+    _waiting_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    _skip_without_gpu(items)
+
+
+def _waiting_first(items: list[pytest.Item], workers: int) -> None:
+    """Order the tests for workers of which each begins with a part of the whole, in order."""
+    tests = Path(__file__).parent
+
+    def waits(item: pytest.Item) -> bool:
+        return item.path.relative_to(tests).as_posix().startswith(WAITING)
+
+    kinds = [[item for item in items if waits(item) is first] for first in (True, False)]
+    parts = [
+        kind[len(kind) * worker // workers : len(kind) * (worker + 1) // workers]
+        for worker in range(workers)
+        for kind in kinds
+    ]
+    items[:] = chain.from_iterable(parts)
+
+
+def _skip_without_gpu(items: list[pytest.Item]) -> None:
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return
