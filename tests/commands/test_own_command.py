@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
 import shutil
 import signal
 import sys
@@ -229,3 +232,40 @@ def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
     assert len(results(workplace / "runs/a")) == 7
     lines = "".join(p.read_text() for p in workplace.glob("runs/a/results/*.jsonl")).splitlines()
     assert len(lines) == 7
+
+
+def running(workplace: Path) -> list[int]:
+    """The processes of commands that run, by what the script notes of itself."""
+    notes = "".join(path.read_text() for path in workplace.glob("runs/a/trials/*/starts"))
+    pids = [int(line.split()[1]) for line in notes.splitlines()]
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(4))
+def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
+    workplace: Path, script: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5", "runner.failures=99"]
+    words += ["launcher=local", "launcher.workers=2"]
+    for _ in range(4):
+        driver = spawn(*words)
+        end = time.monotonic() + chance.uniform(4, 9)
+        while time.monotonic() < end and driver.poll() is None:
+            time.sleep(chance.uniform(0.2, 1.0))
+            if (pids := running(workplace)) and chance.random() < 0.5:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(pids), signal.SIGKILL)
+        driver.kill()
+        driver.communicate()
+    for _ in range(5):
+        last = spawn(*words)
+        _, err = last.communicate(timeout=180)
+        found = Study.read(workplace / "runs/a").results()
+        if all(result.status != "failed" for result in found):
+            break
+    assert last.returncode == 0, err
+    assert len({result.key for result in found}) == len(found) == 7
+    assert {result.status for result in found} == {"complete", "diverged"}  # at its highest eta
+    assert running(workplace) == []
