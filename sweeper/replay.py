@@ -8,13 +8,13 @@ search to where it was, and no second record could contradict the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from sweeper.search.strategy import History, Point
 from sweeper.settings import Experiment
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.trial import Choice, Log2Hps, Result, Space, Trial
+from sweeper.trial import Log2Hps, Result, Space, Trial
 
 Lookup = Callable[[str], Result | None]
 """A finished result by its trial's key."""
@@ -92,12 +92,8 @@ def _as_point(trial: Trial, space: Space) -> Trial:
     """The trial as strategies see it: choices by their places."""
     if not trial.choices:
         return trial
-    places = {name: _place(space[name].choices, value) for name, value in trial.choices.items()}
+    places = {name: space[name].place(value) for name, value in trial.choices.items()}
     return replace(trial, log2_hps=Log2Hps({**trial.log2_hps, **places}))
-
-
-def _place(choices: Sequence[Choice], value: Choice) -> float:
-    return float([(type(each), each) for each in choices].index((type(value), value)))
 
 
 def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Missing]:

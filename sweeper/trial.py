@@ -62,6 +62,11 @@ class Axis:
         if self.low > self.high:
             raise ConfigError("low", self.low, f"at most high, which is {self.high:g}")
 
+    def place(self, choice: Choice) -> float:
+        """Where a choice is in the list; ValueError if it is not: 1, 1.0 and true are three."""
+        kinds = [(type(each), each) for each in self.choices]
+        return float(kinds.index((type(choice), choice)))
+
     def grid(self, step: float) -> list[float]:
         """The points from `low` to `high`, `step` apart in log2; of choices, all."""
         if self.choices:

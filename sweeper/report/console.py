@@ -18,9 +18,10 @@ from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained
 from sweeper.transfer.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, label_size
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from sweeper.transfer.plan_table import value_text
 from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
-from sweeper.trial import Choice, Space, in_use
+from sweeper.trial import Space, in_use
 
 
 def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
@@ -43,11 +44,6 @@ def number(value: float, digits: int = 4) -> str:
 def short(value: float) -> str:
     """Four significant digits."""
     return f"{value:.4g}"
-
-
-def value_text(value: Choice) -> str:
-    """A hyperparameter as it is used: a float shortly, anything else as it is."""
-    return short(value) if isinstance(value, float) else str(value)
 
 
 def power(log2: float) -> str:

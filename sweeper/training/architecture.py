@@ -148,9 +148,12 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         matching("model.branches", rules.branches, modules, "module")
         sites = observe(model, run, tied, rules.branches, base_branches)
         apply_scales(model, sites)
+        ops = tuple(scaled_ops(model))
+        # One that declares operations beside those sites is taken to declare all that it has.
+        complete = len(ops) > len(sites) and getattr(model, "declares_all_operations", True)
         return _frozen(model, rules.frozen), Architecture(
             specs=tuple(compared.specs),
-            scaled_ops=tuple(scaled_ops(model)),
+            scaled_ops=ops,
             sites=tuple(sites),
             scale_buffers=frozenset(name for name, _ in model.named_buffers()),
             unseen_ties=tuple(
@@ -158,7 +161,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
                 for name, geometry in tied.items()
                 if name not in {site.parameter for site in sites}
             ),
-            complete=_declares_all(model, len(sites)),
+            complete=complete,
             padding=padding_rows(model),
             cautions=tuple(compared.cautions),
         )
@@ -168,11 +171,6 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     inits = tuple((s.name, s.init) for s in compared.specs)
     kept |= _special(replace(spec, width=spec.base_width), unit, inits)
     return replace(seen, specs=tuple(overridden(compared.specs, kept, frozen)))
-
-
-def _declares_all(model: nn.Module, sites: int) -> bool:
-    """Whether the model, which got scales at `sites`, has others of its own, for all it does."""
-    return len(scaled_ops(model)) > sites and getattr(model, "declares_all_operations", True)
 
 
 class _Called:

@@ -48,11 +48,12 @@ def _sizes(plan: TransferPlan, which: str) -> str:
 def _rules(plan: TransferPlan) -> str:
     """Scheme, optimizer and hyperparameters."""
     optimizer = f" with {plan.optimizer.name}" if plan.optimizer else ""
-    hps = ", ".join(f"{name} {_text(value)}" for name, value in plan.hps.items())
+    hps = ", ".join(f"{name} {value_text(value)}" for name, value in plan.hps.items())
     return f"{plan.parameterization}{optimizer}: {hps}"
 
 
-def _text(value: object) -> str:
+def value_text(value: object) -> str:
+    """A hyperparameter as it is used: a float in four digits, anything else as it is."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
