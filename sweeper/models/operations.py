@@ -60,6 +60,10 @@ class PlainScale(ScaledModule):
         self.scales = self.BUFFERS[site.kind]
         super().__init__()
 
+    def forward(self, x: Any) -> Any:
+        """`x`: a module that calls its members one after the other, as Sequential, calls this."""
+        return x
+
     def scale_op(self, name: str) -> ScaledOp:
         """The operation, by the name of the module that calls it."""
         return ScaledOp(name=name, kind=self.site.kind, geometry=self.site.geometry)

@@ -257,6 +257,22 @@ def test_a_branch_that_is_never_called_is_refused(pattern: str, message: str) ->
         observe(model, lambda: model(*batch), {}, [pattern])
 
 
+def test_a_branch_that_is_a_sequence_of_modules_is_scaled_as_a_whole() -> None:
+    class Adding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Linear(3, 3)).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.mlp(x)
+
+    model, x = Adding(), torch.randn(2, 3, dtype=torch.float64)
+    branch = model.mlp(x)
+    apply_scales(model, observe(model, lambda: model(x), {}, ["mlp"]))
+    set_scales(model, residual_branch=0.25)
+    torch.testing.assert_close(model(x), x + 0.25 * branch)
+
+
 def test_a_branch_that_returns_no_tensor_is_refused() -> None:
     class Returning(nn.Module):
         def forward(self, x: Tensor) -> dict[str, Tensor]:
