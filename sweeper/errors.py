@@ -30,6 +30,14 @@ class ConfigError(BadInput):
         return ConfigError(f"{prefix}.{self.key}" if prefix else self.key, self.value, self.allowed)
 
 
+class BrokenDeviceError(Exception):
+    """The device does nothing more for this process, which has to end.
+
+    A CUDA context is broken for good by an illegal access or a failed assertion on the device. What
+    the process did is not lost, and another process can go on.
+    """
+
+
 @contextmanager
 def key_prefix(prefix: str) -> Iterator[None]:
     """Report a ConfigError from inside with its key seen from one level further out."""

@@ -3,9 +3,11 @@
 Every side trains the same u-muP decoder with AdamW on the same batches, in one run, one side after
 the other: a plain loop with torch's own AdamW, eager and compiled; N such processes that share
 the device; and packs of K trials, eager and compiled. Ratios are against one compiled process
-and against the best number of processes.
+and against the best number of processes. What is called compiled was compiled, whole, or the side
+has failed and says why. `--out` is written after every number.
 
     python scripts/bench/packing.py --sizes s0,s1 --packs 1,2,4,8 --processes 2 --out packing.json
+    python scripts/bench/packing.py --sizes s1,s3 --packs s1=336,s3=16 --sides packed-compiled
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch._dynamo.utils import counters
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.train_settings import TrainSettings
+from sweeper.training.feed import Feed
 from sweeper.training.pack import Compile, Pack, PackRun
 from sweeper.training.precision import quiet_attention
 from sweeper.trial import Log2Hps, PluginSpec, Trial, TrialSpec
@@ -43,7 +47,12 @@ SIZES = {  # width, depth, vocabulary, sequence, batch
 }
 HPS = ("eta", "alpha_attn", "alpha_ffn_act", "alpha_residual")
 HPS += ("alpha_residual_attn_ratio", "alpha_loss_softmax")
+SIDES = ("eager", "compiled", "processes", "packed", "packed-compiled")
 READY, GO = "ready", "go"
+
+
+class NotCompiledError(Exception):
+    """A side that should have been compiled was not, or not whole."""
 
 
 def corpus(folder: Path, classes: int) -> TokenCorpus:
@@ -90,54 +99,70 @@ def seconds_a_step(step: Callable[[], object], device: str, least: float) -> flo
     return statistics.median(block(count) for _ in range(5))
 
 
-def plain(
-    size: str, precision: str, device: str, folder: Path, compiled: bool
-) -> Callable[[], Any]:
-    """A step of what everyone writes: a module, autocast, torch's AdamW."""
-    run = PackRun(Pack(trials=(trial(size, precision, 0),), corpus=corpus(folder, SIZES[size][2])))
-    with torch.device(device):
-        model = run.prepared.model()
-    weights = {name: value[0].detach() for name, value in (run.params | run.buffers).items()}
-    model.load_state_dict(weights, strict=False, assign=False)
-    for name, value in model.named_buffers():
-        if name in weights:
-            value.copy_(weights[name])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device != "cpu")
-    train, data = run.prepared.train, run.pack.corpus
-    call = torch.compile(model) if compiled else model
-    count = [0]
+class Plain:
+    """What everyone writes: a module, autocast, torch's AdamW; batches lie on the device."""
 
-    def step() -> torch.Tensor:
-        x, y = data.batch(0, count[0], train.batch_size, train.seq_len)
-        count[0] += 1
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-            loss: torch.Tensor = call(
-                torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
-            )
+    def __init__(
+        self, size: str, precision: str, device: str, folder: Path, compiled: bool
+    ) -> None:
+        """With our initial weights, so that the losses can be compared."""
+        pack = Pack(trials=(trial(size, precision, 0),), corpus=corpus(folder, SIZES[size][2]))
+        run = PackRun(pack)
+        with torch.device(device):
+            self.model = run.prepared.model()
+        weights = {name: value[0].detach() for name, value in (run.params | run.buffers).items()}
+        self.model.load_state_dict(weights, strict=False, assign=False)
+        for name, value in self.model.named_buffers():
+            if name in weights:
+                value.copy_(weights[name])
+        fused = device != "cpu"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=fused)
+        self.feed = Feed(pack.corpus, run.prepared.train, [0], torch.device(device), torch.float32)
+        self.call: Callable[..., Any] = torch.compile(self.model) if compiled else self.model
+        self.compiled, self.count = compiled, 0
+        self.casts = torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16")
+
+    def step(self) -> torch.Tensor:
+        """Forward, backward, update."""
+        x, y = self.feed.batch(self.count)
+        self.count += 1
+        with self.casts:
+            loss: torch.Tensor = self.call(x[0], y[0])
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         return loss
 
-    return step
+    def check(self) -> None:
+        """NotCompiledError where a graph broke; what does not compile at all has raised."""
+        if self.compiled and (not counters["stats"]["unique_graphs"] or counters["graph_break"]):
+            raise NotCompiledError(f"graph breaks: {dict(counters['graph_break'])}")
 
 
-def packed(
-    size: str, precision: str, device: str, folder: Path, count: int, compile: Compile
-) -> Callable[[], Any]:
-    """A step of a pack of `count`."""
-    trials = tuple(trial(size, precision, seed) for seed in range(count))
-    run = PackRun(
-        Pack(trials=trials, corpus=corpus(folder, SIZES[size][2])), device, compile=compile
-    )
-    return run.step
+class Packed:
+    """A pack of `count`."""
+
+    def __init__(
+        self, size: str, precision: str, device: str, folder: Path, count: int, compile: Compile
+    ) -> None:
+        """Compiled from the first step on where `compile` is "on"."""
+        trials = tuple(trial(size, precision, seed) for seed in range(count))
+        pack = Pack(trials=trials, corpus=corpus(folder, SIZES[size][2]))
+        self.run, self.compiled = PackRun(pack, device, compile=compile), compile == "on"
+        self.step = self.run.step
+
+    def check(self) -> None:
+        """NotCompiledError with the reason where a part runs eagerly after all."""
+        unsupported = self.run.program.unsupported
+        if self.compiled and (unsupported or not self.run.compiled):
+            raise NotCompiledError("; ".join(f"{k}: {v}" for k, v in unsupported.items()) or "off")
 
 
 def worker(options: argparse.Namespace) -> None:
     """One of N processes: says when it is ready, then steps until it is told the time is up."""
     torch.set_num_threads(options.threads)
     size, folder = options.sizes, Path(options.folder)
-    step = plain(size, options.precision, options.device, folder, compiled=False)
+    step = Plain(size, options.precision, options.device, folder, compiled=False).step
     for _ in range(4):
         step()
     print(READY, flush=True)
@@ -173,38 +198,52 @@ def shared(options: argparse.Namespace, size: str, folder: Path, count: int) -> 
     return 1 / sum(rates)
 
 
-def measure(options: argparse.Namespace, size: str, folder: Path, say: Console) -> dict[str, Any]:
-    """All sides at one size; seconds per trial and step."""
-    found: dict[str, Any] = {"size": size, "shape": SIZES[size]}
+def measure(
+    options: argparse.Namespace, size: str, folder: Path, say: Console, save: Callable[[], None]
+) -> dict[str, Any]:
+    """All sides at one size: seconds per trial and step, saved after each; NaN where one fails."""
+    found: dict[str, Any] = {"size": size, "shape": SIZES[size], "failures": {}}
+    options.found.append(found)
     common = (size, options.precision, options.device, folder)
 
-    def timed(name: str, make: Callable[[], Callable[[], Any]], trials: int = 1) -> float:
+    def timed(name: str, make: Callable[[], Plain | Packed], trials: int = 1) -> float:
+        counters.clear()
         try:
             with quiet_attention():
-                value = seconds_a_step(make(), options.device, options.seconds) / trials
-        except torch.OutOfMemoryError:
+                side = make()
+                value = seconds_a_step(side.step, options.device, options.seconds) / trials
+                side.check()
+        except (torch.OutOfMemoryError, NotCompiledError, RuntimeError) as error:
             value = float("nan")
+            found["failures"][name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            say.print(f"  {size} {name}: {found['failures'][name]}", highlight=False, markup=False)
         torch._dynamo.reset()
         say.print(f"  {size} {name}: {1000 * value:.4f} ms", highlight=False)
         return value
 
-    found["eager"] = timed("one process, eager", lambda: plain(*common, compiled=False))
-    if options.compile:
-        found["compiled"] = timed("one process, compiled", lambda: plain(*common, compiled=True))
+    for side in ("eager", "compiled"):
+        if side in options.sides:
+            compiled = side == "compiled"
+            found[side] = timed(
+                f"one process, {side}",
+                lambda compiled=compiled: Plain(*common, compiled=compiled),  # type: ignore[misc]
+            )
+            save()
     found["processes"] = {}
-    for count in options.processes:
+    for count in options.processes if "processes" in options.sides else ():
         found["processes"][count] = value = shared(options, size, folder, count)
         say.print(f"  {size} {count} processes: {1000 * value:.4f} ms", highlight=False)
-    modes: list[Compile] = ["off", "on"] if options.compile else ["off"]
-    for mode in modes:
-        name = "packed compiled" if mode == "on" else "packed"
-        found[name] = {}
-        for count in options.packs:
-            found[name][count] = timed(
-                f"{name}, K={count}",
-                lambda count=count, mode=mode: packed(*common, count, mode),  # type: ignore[misc]
+        save()
+    modes: dict[str, Compile] = {"packed": "off", "packed-compiled": "on"}
+    for side in modes.keys() & set(options.sides):
+        found[side] = {}
+        for count in options.packs[size]:
+            found[side][count] = timed(
+                f"{side}, K={count}",
+                lambda count=count, side=side: Packed(*common, count, modes[side]),  # type: ignore[misc]
                 count,
             )
+            save()
     return found
 
 
@@ -215,44 +254,60 @@ def summary(found: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right")
     for row in found:
         best = min(
-            (value, f"K={count}{', compiled' * (side == 'packed compiled')}")
-            for side in ("packed", "packed compiled")
-            for count, value in row.get(side, {}).items()
-            if value == value
+            (
+                (value, f"K={count}{', compiled' * (side == 'packed-compiled')}")
+                for side in ("packed", "packed-compiled")
+                for count, value in row.get(side, {}).items()
+                if value == value
+            ),
+            default=(None, None),
         )
         shared_best = min(((v, n) for n, v in row["processes"].items()), default=(None, None))
-        alone = row.get("compiled", row["eager"])
+        alone = row.get("compiled", row.get("eager"))
 
         def ms(value: float | None, note: object = "") -> str:
             return "" if value is None else f"{1000 * value:.3f} {note}".strip()
 
+        def ratio(value: float | None, best: float | None = best[0]) -> str:
+            return "" if value is None or best is None else f"{value / best:.1f}"
+
         table.add_row(
             f"{row['size']} {row['shape']}",
-            ms(row["eager"]),
+            ms(row.get("eager")),
             ms(row.get("compiled")),
             ms(shared_best[0], f"({shared_best[1]})"),
             ms(best[0], f"({best[1]})"),
-            f"{alone / best[0]:.1f}",
-            "" if shared_best[0] is None else f"{shared_best[0] / best[0]:.1f}",
+            ratio(alone),
+            ratio(shared_best[0]),
         )
     return table
 
 
-def main() -> None:
+def packs_of(words: str, sizes: list[str]) -> dict[str, list[int]]:
+    """Pack sizes of every size: "1,2,4" for all of them, or "s0=512,s1=336"."""
+    found: dict[str, list[int]] = {size: [] for size in sizes}
+    for word in words.split(","):
+        size, _, count = word.rpartition("=")
+        for one in [size] if size else sizes:
+            found.setdefault(one, []).append(int(count))
+    return found
+
+
+def main(words: list[str] | None = None) -> None:
     """Parse, measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--sizes", default="s0,s1")
-    parser.add_argument("--packs", default="1,2,4,8,16")
+    parser.add_argument("--packs", default="1,2,4,8,16", help="of all sizes, or s0=512,s1=336")
+    parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--processes", default="2")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", default="")
     parser.add_argument("--seconds", type=float, default=2.0, help="of timed steps a side")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     options.precision = options.precision or ("float32" if options.device == "cpu" else "bfloat16")
     warnings.filterwarnings("ignore")
     if options.worker:
@@ -260,18 +315,31 @@ def main() -> None:
         return
     if options.threads:
         torch.set_num_threads(options.threads)
-    options.packs = [int(word) for word in options.packs.split(",")]
+    sizes = options.sizes.split(",")
+    options.packs, options.sides = packs_of(options.packs, sizes), options.sides.split(",")
+    if unknown := {*options.sides} - {*SIDES} | {*sizes} - {*SIZES}:
+        known = f"sides are {', '.join(SIDES)}, sizes {', '.join(SIZES)}"
+        parser.error(f"{', '.join(sorted(unknown))}: {known}")
     options.processes = [int(word) for word in options.processes.split(",") if word]
-    say = Console(stderr=True)
-    with tempfile.TemporaryDirectory() as folder:
-        found = [measure(options, size, Path(folder), say) for size in options.sizes.split(",")]
-    Console().print(summary(found))
-    record = {"device": options.device, "torch": torch.__version__, "sizes": found}
+    say, options.found = Console(stderr=True), []
+    record = {"device": options.device, "torch": torch.__version__, "sizes": options.found}
     record |= {"threads": torch.get_num_threads(), "precision": options.precision}
     if options.device != "cpu":
         record["name"] = torch.cuda.get_device_name()
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+    def save() -> None:
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            measure(options, size, Path(folder), say, save)
+    save()
+    Console().print(summary(options.found))
+    # Larger packs than fit are no failure.
+    reasons = [reason for row in options.found for reason in row["failures"].values()]
+    raise SystemExit(int(any(not reason.startswith("OutOfMemory") for reason in reasons)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sweeper.control import UNCONTROLLED, Control, Leave
+from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left
 from sweeper.launch.job import Job, Task
 from sweeper.trial import Trial
@@ -69,6 +70,11 @@ class InlineExecutor:
             outcome = job.task.run(control)
         except Leave:
             return [Left(job=job.id)]
+        except BrokenDeviceError as error:
+            raise SweeperError(
+                f"{error}; what is finished is recorded. Run the same command to go on; "
+                "launcher=local outlives such errors, and sets the trial aside that causes them"
+            ) from error
         finally:
             self.job = None
         return [Finished(job=job.id, outcome=replace(outcome, notices=tuple(notices)))]

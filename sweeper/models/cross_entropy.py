@@ -114,9 +114,9 @@ def _losses(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Te
     if logits.is_cuda and not _fused_fails:
         try:
             return _fused()(logits, targets, factor)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if "out of memory" in str(error).lower():
+                raise
             _fused_fails.append(str(error))
     return _written_out(logits, targets, factor)
 
@@ -129,6 +129,15 @@ def _fused() -> Callable[..., tuple[Tensor, Tensor]]:
 
 _fused_fails: list[str] = []
 """Why it cannot be compiled here, once that has been seen."""
+
+
+def take_refusal() -> str | None:
+    """Why the loss is not compiled in this process, for the first who asks; None otherwise."""
+    if not _fused_fails or _fused_fails[-1] == "":
+        return None
+    reason = _fused_fails[-1]
+    _fused_fails.append("")
+    return reason
 
 
 def _written_out(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,8 @@ from sweeper.launch.job import Job
 from sweeper.runner.gpus import visible_gpus
 from sweeper.runner.packing import PackSize, PackSizes, measure_here
 from sweeper.runner.runner import Batch
-from sweeper.runner.tasks import TrainPack, try_step
+from sweeper.runner.tasks import TrainPack
+from sweeper.runner.try_step import TryStep
 from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.pack import Compile, Pack
@@ -32,11 +34,19 @@ NUMERICS = 2
 
 
 def resolve_device(name: str) -> str:
-    """`name`, or for "auto" the GPU when there is one; ConfigError when it cannot be had."""
+    """`name`, or for "auto" the GPU when there is one; ConfigError when it cannot be had.
+
+    Nothing is put on a GPU: it would take memory there for a process that may only submit.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=name).item()  # "meta" has no values
+        device = torch.device(name)
+        if device.type == "cuda":
+            if (device.index or 0) < torch.cuda.device_count():
+                return name
+            raise RuntimeError(f"there are {torch.cuda.device_count()}")
+        torch.zeros(1, device=device).item()  # "meta" has no values
     except (RuntimeError, AssertionError) as error:
         raise ConfigError("device", name, "auto, cpu, or a device that torch can use") from error
     return name
@@ -47,9 +57,9 @@ class Engine:
     """Trains packs: trials of one specification, stacked and trained as one model.
 
     `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells. `pack` is
-    the number of trials of a pack, "auto" to measure it. `compile` is "auto" (on a GPU, where a
-    pack is long enough to earn the compile time back), "on" or "off". A pack saves itself every
-    `save_every` seconds.
+    the number of trials of a pack, "auto" to measure it. `compile` is "auto" (where there is enough
+    to train to earn the compile time back), "on" or "off". A pack saves itself every `save_every`
+    seconds.
     """
 
     device: str = "auto"
@@ -111,11 +121,16 @@ class Engine:
     def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
         """ConfigError for what cannot be built, classified, scaled, or trained for a step.
 
-        The step is a real one, of two examples. For jobs that run elsewhere it runs on the CPU.
+        The step is a real one, of two examples. For jobs that run elsewhere it runs on the CPU,
+        and where worker processes have the GPUs, in one of them.
         """
         prepare(trial.spec)
         device = "cpu" if launcher.device is not None else self.device_of(launcher)
-        try_step(trial, corpus, device)
+        step = TryStep(trial=trial, corpus=corpus, device=device)
+        if launcher.pins_gpus and device.startswith("cuda"):
+            step.run_in_worker(launcher, Machine(gpus=visible_gpus(device)))
+        else:
+            step.check()
 
     def parameters(self, spec: TrialSpec) -> int:
         """Number of weights of the model."""
@@ -159,6 +174,7 @@ class EngineRunner:
             save_every=settings.save_every,
         )
         self.sizes = PackSizes(settings.pack, corpus, self.execution.device, notify)
+        self._pending = Counter[str]()
 
     def machine(self) -> Machine:
         """GPUs, and torch's threads."""
@@ -178,13 +194,21 @@ class EngineRunner:
             self.sizes.choose_layout(packed, executor)
         for _, group in groupby(packed, key=lambda trial: trial.spec.digest):
             same = tuple(group)
+            self._pending[same[0].spec.digest] += len(same)
             batches += [same[part] for part in split(same, self.sizes.size(same, executor))]
         return batches + [(trial,) for trial in fresh if trial.measurement]
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:
         """The job that trains a pack."""
         pack = Pack(trials=batch, corpus=self.corpus)
-        return Job(task=TrainPack(pack=pack, execution=self.execution, pruner=pruner))
+        return Job(task=TrainPack(pack=pack, execution=self._execution(batch), pruner=pruner))
+
+    def _execution(self, batch: Batch) -> Execution:
+        """With this process's share of the trials that wait: compiling serves them as well."""
+        digest = batch[0].spec.digest
+        self._pending[digest] = max(0, self._pending[digest] - len(batch))
+        layout = self.sizes.layout
+        return replace(self.execution, pending=self._pending[digest] / layout if layout else 0.0)
 
     def forget(self, batch: Batch) -> None:
         """Remove the pack's checkpoint."""

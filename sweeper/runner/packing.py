@@ -58,6 +58,11 @@ class PackSizes:
         self.fixed, self.corpus, self.device, self.notify = size, corpus, device, notify
         self._layout: int | None = None
 
+    @property
+    def layout(self) -> int | None:
+        """How many jobs run at a time; None where every job is a process of its own."""
+        return self._layout
+
     @staticmethod
     def elsewhere(size: PackSize) -> int:
         """The size where nothing can be measured."""

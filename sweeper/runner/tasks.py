@@ -5,23 +5,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sweeper.catalog import plugin_target
 from sweeper.control import Control
 from sweeper.data.corpus import Corpus
-from sweeper.errors import ConfigError, SweeperError, user_frames
+from sweeper.errors import SweeperError, user_frames
 from sweeper.launch.job import JobFailure, Outcome
 from sweeper.measure import MEASUREMENTS
 from sweeper.plugin import build_plugin
 from sweeper.search.prune import Pruner
-from sweeper.training.pack import Pack, PackRun
+from sweeper.training.device_errors import (
+    forget_frames,
+    free_unused,
+    is_out_of_memory,
+    raise_if_broken,
+)
+from sweeper.training.pack import Pack
 from sweeper.training.packing import measure_pack_size
-from sweeper.training.precision import quiet_attention
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program_for
 from sweeper.training.train import Execution, device_name, train
@@ -59,24 +63,24 @@ class TrainPack:
 
         Whatever a model raises is the outcome's failure. What is too large for the device is one
         too, but for a single trial, which is trained once more with its activations recomputed.
-        SweeperError goes through: it is the configuration's fault.
+        SweeperError goes through: it is the configuration's fault. BrokenDeviceError when nothing
+        more can be trained in this process.
         """
+        device = torch.device(self.execution.device)
         try:
             return Outcome(results=tuple(self._results(control)))
         except SweeperError:
             raise
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, *UNTRAINABLE) as error:
             problem: BaseException = error
-        except UNTRAINABLE as error:
-            problem = error
-        if isinstance(problem, torch.OutOfMemoryError):
+        if is_out_of_memory(problem):
             # Only here: the error being handled keeps the pack's tensors alive.
-            problem.__traceback__ = None
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            forget_frames(problem)
+            free_unused(device)
             if len(self.pack.trials) == 1 and self._recompute():
                 control.notify("a trial does not fit the device: its activations are recomputed")
                 return self.run(control)
+        raise_if_broken(device, problem)
         reason = f"{type(problem).__name__}: {problem}"
         details = "\n".join(user_frames(problem))
         return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
@@ -164,30 +168,6 @@ class MeasurePack:
     def modules(self) -> list[str]:
         """As for training."""
         return modules_of(self.pack)
-
-
-def try_step(trial: Trial, corpus: Corpus, device: str) -> None:
-    """Train `trial` for one step of two examples; ConfigError, with the place, where that fails."""
-    train = trial.spec.train
-    small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
-    one = replace(trial, spec=replace(trial.spec, train=small))
-    target = plugin_target("model", trial.spec.model.name)
-    try:
-        run = PackRun(Pack(trials=(one,), corpus=corpus), device)
-        try:
-            with quiet_attention():
-                loss = float(run.step()[0])
-        finally:
-            run.program.release()
-    except SweeperError:
-        raise
-    except UNTRAINABLE as error:
-        reason = "\n  ".join([f"{type(error).__name__}: {error}", *user_frames(error)])
-        allowed = f"a model that trains on these data, and one step failed:\n  {reason}"
-        raise ConfigError("model._target_", target, allowed) from error
-    if not math.isfinite(loss):
-        allowed = f"a model whose first loss is a number, and on two examples it is {loss}"
-        raise ConfigError("model._target_", target, allowed)
 
 
 def modules_of(pack: Pack) -> list[str]:

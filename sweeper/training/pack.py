@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from sweeper.data.corpus import Corpus
+from sweeper.models.cross_entropy import take_refusal
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import ParamSpec
 from sweeper.training.architecture import initial_values
+from sweeper.training.device_errors import raise_if_out_of_memory
 from sweeper.training.draw import normal
 from sweeper.training.feed import BLOCK_STEPS, Feed
 from sweeper.training.optimizer import StepInfo, UpdateHps, unsqueeze_like
@@ -52,13 +54,14 @@ class PackRun:
 
     `slots` holds for every slice the index of its trial in the pack, or PADDING. Slices can be
     dropped at any step (`select`): the others train on as if those had never been there.
-    `notices` are sentences for the user.
+    `notices` are sentences for the user. `compiled_step` is the seconds of a compiled step, once
+    they have been measured.
     """
 
     def __init__(self, pack: Pack, device: str = "cpu", *, compile: Compile = "off") -> None:
         """Draw the weights of every trial and stack them on `device`.
 
-        `compile`: from the first step on, or ("auto") where a GPU has a size compiled already.
+        `compile`: from the first step on, or ("auto") where a fitting size is compiled already.
         """
         self.pack, self.device = pack, torch.device(device)
         self.prepared: PreparedSpec = prepare(pack.trials[0].spec)
@@ -66,6 +69,7 @@ class PackRun:
         self.program = program(self.prepared, self.device)
         self.program.release()
         self.notices: list[str] = []
+        self.compiled_step: float | None = None
         self.slots, self.compiled = self._choose_slots(compile)
         self.seeds = sorted({trial.seed for trial in pack.trials})
         self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
@@ -85,13 +89,16 @@ class PackRun:
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         """The slots, padded to a compiled size; and whether to compile."""
         slots = list(range(len(self.pack.trials)))
-        if compile == "off" or (compile == "auto" and self.device.type == "cpu"):
+        if compile == "off":
             return slots, False
         if _compiled_mode(len(slots)) in self.program.unsupported:
             return slots, False
         sizes = self.program.compiled_sizes
-        # Compiling takes tens of seconds. Padding up to twice the size costs less than that.
-        fitting = [size for size in sizes if len(slots) <= size <= 2 * len(slots)]
+        # Compiling takes tens of seconds. Padding up to twice the size costs less than that; on a
+        # CPU it would cost what compiling gains.
+        least = compile == "auto" and self.device.type == "cpu"
+        most = len(slots) if least else 2 * len(slots)
+        fitting = [size for size in sizes if len(slots) <= size <= most]
         if compile == "auto" and not fitting:
             return slots, False
         size = min(fitting, default=len(slots))
@@ -103,9 +110,14 @@ class PackRun:
         sizes, size = self.program.compiled_sizes, len(self.slots)
         if _compiled_mode(size) in self.program.unsupported:
             return
-        if self.device.type != "cpu" and (pays or size in sizes):
+        if pays or size in sizes:
             self.compiled = True
             sizes.add(size)
+
+    def uncompile(self) -> None:
+        """Go on eagerly: for this program compiling does not pay."""
+        self.compiled = False
+        self.program.compiled_sizes.clear()
 
     def _trials(self) -> list[Trial]:
         """The trial of every slice; padding repeats the first."""
@@ -215,9 +227,9 @@ class PackRun:
             try:
                 tensors = (self.params, self.buffers, x, y)
                 gradients = self.program.gradients(mode, *tensors, self._random_seeds)
-            except torch.OutOfMemoryError:
-                raise  # says nothing of the mode: a smaller pack may well fit in it
             except Exception as error:
+                # Says nothing of the mode: a smaller pack may well fit in it.
+                raise_if_out_of_memory(error)
                 if mode == modes[-1]:  # the module itself fails: no other mode is to blame
                     raise
                 failures[mode] = error.with_traceback(None)  # which would keep tensors alive
@@ -241,13 +253,20 @@ class PackRun:
 
     def _rule_out(self, mode: GradientMode, error: Exception) -> None:
         """Never try a mode again that failed where a slower one succeeded; tell the user."""
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        self.program.unsupported[mode] = reason[0]
+        reason = self.program.unsupported[mode] = _first_line(error)
         if mode == "mapped":
             consequence = "its trials are trained one after the other"
         else:
             self.compiled, consequence = False, "it is trained without compiling it"
-        self.notices.append(f"the model cannot be {mode} ({reason[0][:200]}): {consequence}")
+        self.notices.append(f"the model cannot be {mode} ({reason[:200]}): {consequence}")
+
+    def take_notices(self) -> list[str]:
+        """What the user has not been told yet."""
+        notices, self.notices = self.notices, []
+        if reason := take_refusal():
+            text = "the loss of large vocabularies cannot be compiled"
+            notices.append(f"{text} ({_first_line(reason)[:200]}): it moves more memory")
+        return notices
 
     def _random_seeds(self) -> list[int]:
         """Seeds of what is random in every slice at this step."""
@@ -286,10 +305,15 @@ class PackRun:
             try:
                 self.program.update(compiled=True)(*arguments)
                 return
-            except torch.OutOfMemoryError:
-                raise
             except Exception as error:
-                unsupported[COMPILED_UPDATE] = str(error)
+                raise_if_out_of_memory(error)
+                reason = unsupported[COMPILED_UPDATE] = _first_line(error)
+                if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+                    # It may have changed some of the weights already. The pack begins anew.
+                    raise
+                self.notices.append(
+                    f"the optimizer's update cannot be compiled ({reason[:200]}): it runs as it is"
+                )
         self.program.update(compiled=False)(*arguments)
 
     def _schedule_factors(self) -> Tensor:
@@ -361,6 +385,10 @@ class PackRun:
             with self.precision():
                 losses.append(self.program.evaluate(self.params, self.buffers, x, y))
         return torch.stack(losses).mean(0)
+
+
+def _first_line(error: Exception | str) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _compiled_mode(size: int) -> GradientMode:

@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 
 from sweeper.control import UNCONTROLLED, Control
+from sweeper.training.device_errors import forget_frames, free_unused, is_out_of_memory
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.precision import quiet_attention
 
@@ -55,26 +56,33 @@ class MeasuredSize:
 
     def covers(self, trials: int) -> bool:
         """Whether measuring with so many trials would try no larger pack."""
-        return not self.limited_by_trials or trials < 2 * self.size
+        return not self.limited_by_trials or trials <= self.size
 
 
 def measure_pack_size(pack: Pack, device: str, control: Control = UNCONTROLLED) -> MeasuredSize:
-    """The pack size with the least time per trial, sizes doubling from 1 as long as it pays.
+    """The pack size with the least time per trial; sizes double, up to all, as long as it pays.
 
     Running out of memory ends the search, not the work. Packs are timed without compiling
     them: a compiled pack gains from size at least as much, and each size costs a compilation.
     """
     best, size = MeasuredSize(size=1, seconds=math.inf, limited_by_trials=False), 1
-    while size <= len(pack.trials):
+    count = len(pack.trials)
+    while size <= count:
         part = Pack(trials=pack.trials[:size], corpus=pack.corpus)
         try:
             seconds = step_seconds(part, device, control=control) / size
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            forget_frames(error)
+            free_unused(torch.device(device))
             return replace(best, limited_by_trials=False)
-        if seconds > best.seconds * MAX_TIME_RATIO:
+        # What is less than double is all of them: nine trials need not become five and four.
+        ratio = MAX_TIME_RATIO if size >= 2 * best.size else 1.0
+        if seconds > best.seconds * ratio:
             return replace(best, limited_by_trials=False)
         best = MeasuredSize(size=size, seconds=seconds, limited_by_trials=True)
-        size *= 2
+        size = 2 * size if size == count else min(2 * size, count)
     return best
 
 

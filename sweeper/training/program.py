@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
+from sweeper.training.compiling import CompileRecord
+from sweeper.training.device_errors import raise_if_out_of_memory
 from sweeper.training.precision import weights_dtype
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.trial import TrialSpec
@@ -43,6 +45,7 @@ class Program:
 
     `compiled_sizes` are sizes of packs that have been compiled. `unsupported` holds the modes
     that failed for this module, and COMPILED_UPDATE if it did, each with the reason.
+    `compile_record` says what compiling it cost and gained.
     """
 
     def __init__(self, prepared: PreparedSpec, device: torch.device) -> None:
@@ -51,6 +54,7 @@ class Program:
             self.model: nn.Module = prepared.model().to(device, weights_dtype(prepared))
         self.optimizer = prepared.optimizer
         self.compiled_sizes: set[int] = set()
+        self.compile_record = CompileRecord()
         self.unsupported: dict[str, str] = {}
         self._device = device
         self._autocast = prepared.train.precision == "bfloat16"
@@ -144,9 +148,8 @@ class Program:
                 try:
                     with self._forward():
                         return self._mapped(params, buffers, x, y)
-                except torch.OutOfMemoryError:
-                    raise
                 except Exception as error:
+                    raise_if_out_of_memory(error)
                     # In evaluation a module may do what it does not do in training: this says
                     # nothing of the mode, and the trials are evaluated one by one.
                     del error

@@ -14,6 +14,7 @@ from sweeper.control import UNCONTROLLED, Control, Leave
 from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.checkpoint import PackProgress
+from sweeper.training.compiling import CompileDecision
 from sweeper.training.outcome import curve, judged
 from sweeper.training.pack import PADDING, Compile, Pack, PackRun
 from sweeper.training.precision import quiet_attention
@@ -21,26 +22,20 @@ from sweeper.trial import Result
 
 SYNC_POINTS = 50
 """The host reads the losses so often in a run; between sync points no step waits for it."""
-TIMED_STEPS = (4, 12)
-"""Eager steps are timed from the first to the second of these, to tell whether compiling them
-pays; counted from where this attempt at the pack begins. The steps before are slower: they warm
-up caches and allocators."""
-COMPILE_SECONDS = 40.0
-"""What compiling a pack is taken to cost; it must save more."""
-COMPILE_GAIN = 2.0
-"""How much faster a step is taken to become by compiling it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """How a pack is run: nothing here changes what comes of its trials beyond rounding.
 
-    `compile` is "auto" for a GPU, where a pack is long enough to earn the compile time back.
-    Checkpoints go to the folder `checkpoints` (None: nowhere), every `save_every` seconds.
+    `compile` is "auto" to compile where it earns its time back: `pending` are trials of the same
+    specification that are to be trained in this process later. Checkpoints go to the folder
+    `checkpoints` (None: nowhere), every `save_every` seconds.
     """
 
     device: str = "cpu"
     compile: Compile = "off"
+    pending: float = 0.0
     checkpoints: Path | None = None
     save_every: float = 300.0
 
@@ -86,9 +81,12 @@ class Training:
         if execution.checkpoints is not None:
             self.path = checkpoint.path_of(execution.checkpoints, pack.trials)
             self._resume(self.path)
-        self.saved_at = self.timing_start = time.perf_counter()
-        self.timed_steps = [self.pack_run.step_index + step for step in TIMED_STEPS]
+        self.saved_at = time.perf_counter()
         self.unread_losses: list[torch.Tensor] = []
+        self.compiling = None
+        if execution.compile == "auto":
+            pending_steps = execution.pending / count * self.train.steps
+            self.compiling = CompileDecision(self.pack_run, self.train.steps, pending_steps)
 
     def _resume(self, path: Path) -> None:
         try:
@@ -101,31 +99,34 @@ class Training:
     def run(self) -> list[Result]:
         """To the end, from sync point to sync point."""
         try:
-            for stop in self._sync_points():
+            sync_points = self._sync_points()
+            timed = self.compiling.points if self.compiling else []
+            for stop in sorted({*sync_points, *(t for t in timed if t < self.train.steps)}):
                 while self.pack_run.step_index < stop:
                     self.unread_losses.append(self.pack_run.step())
                     self._save_if_due()
+                if self.compiling:
+                    self.compiling.look(stop)
+                if stop not in sync_points:
+                    continue
                 if self.unread_losses:
                     self._sync()
                 if not self._active():
                     break
                 if stop < self.train.steps:
                     self._compact()
-                    self._consider_compiling(stop)
             return self._results()
         finally:
             self.pack_run.program.release()
 
-    def _sync_points(self) -> list[int]:
+    def _sync_points(self) -> set[int]:
         """Steps after which the host reads the losses, from where the pack stands."""
         stretch = max(1, self.train.steps // SYNC_POINTS)
         rungs = self.pruner.rungs if self.pruner else ()
         stops = {*range(stretch, self.train.steps, stretch), *rungs, self.train.steps}
-        if self.execution.compile == "auto":
-            stops |= set(self.timed_steps)
         # The step of a checkpoint is among them: its pack may not have been made smaller yet.
         here = self.pack_run.step_index
-        return sorted(stop for stop in stops if here <= stop <= self.train.steps)
+        return {stop for stop in stops if here <= stop <= self.train.steps}
 
     def _active(self) -> list[int]:
         """Indices of the trials that still train, in the order of their slices."""
@@ -147,9 +148,8 @@ class Training:
             self._prune(step)
         slots = self.pack_run.slots
         self.pack_run.slots = [PADDING if slot in progress.stopped else slot for slot in slots]
-        for notice in self.pack_run.notices:
+        for notice in self.pack_run.take_notices():
             self.control.notify(notice)
-        self.pack_run.notices.clear()
         # What a stopped trial is spared counts as done.
         remaining = (self.train.steps - step) * len(self._active())
         self.control.progress(1.0 - remaining / (self.train.steps * len(self.trials)))
@@ -175,32 +175,24 @@ class Training:
             self.progress.stopped[slots[key]] = "pruned"
 
     def _compact(self) -> None:
-        """Drop the slices of trials that have stopped, down to a size that costs no compiling."""
+        """Drop the slices of trials that have stopped; what is compiled, down to a compiled size.
+
+        Another size would be compiled anew: only where that saves more time than it takes.
+        """
         run, size = self.pack_run, len(self._active())
-        if run.compiled:
-            # Another size would be compiled anew, for longer than the slices save.
+        if run.compiled and not self._earns_compiling(size):
             sizes = run.program.compiled_sizes
             size = min((compiled for compiled in sizes if compiled >= size), default=size)
         if size < len(run.slots):
             order = sorted(range(len(run.slots)), key=lambda i: run.slots[i] == PADDING)
             run.select(sorted(order[:size]))
+            if run.compiled:
+                run.program.compiled_sizes.add(size)
 
-    def _consider_compiling(self, step: int) -> None:
-        """Compile from here on where that is sure to pay.
-
-        That shows only when eager steps are timed: a short pack ends sooner than its compilation
-        would. So a pack of a size that is not compiled yet begins eagerly.
-        """
-        if self.execution.compile != "auto":
-            return
-        first, last = self.timed_steps
-        if step == first:
-            self.timing_start = time.perf_counter()
-        if step == last:
-            # At a sync point the device is idle, so that the host's clock is the device's.
-            per_step = (time.perf_counter() - self.timing_start) / (last - first)
-            saved = per_step * (self.train.steps - step) * (1 - 1 / COMPILE_GAIN)
-            self.pack_run.compile(pays=saved > COMPILE_SECONDS)
+    def _earns_compiling(self, size: int) -> bool:
+        left = self.train.steps - self.pack_run.step_index
+        step = self.pack_run.compiled_step
+        return bool(self.compiling and step and self.compiling.shrinks(size, step, left))
 
     def _save_if_due(self) -> None:
         """Save when it is time to, or when told to leave; then `Leave` is raised."""

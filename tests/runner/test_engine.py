@@ -167,7 +167,7 @@ def test_the_size_is_measured_again_when_there_are_more_trials(
     engine, where = Engine(device="cpu"), corpus(tmp_path)
     packs = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
     sizes = [engine.estimate(trials, where, Inline())[0] for trials in packs]
-    assert sizes == [1, 2, 8, 8]
+    assert sizes == [1, 3, 9, 9]
 
 
 class Told:

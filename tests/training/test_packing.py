@@ -47,8 +47,17 @@ def chosen(
         ({1: 1.0, 2: 2.0, 4: 4.0}, 9, 1, False),
         ({1: 1.0, 2: 1.1, 4: 1.2}, 4, 4, True),
         ({1: 1.0, 2: 1.1}, 9, 2, False),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.79}, 9, 9, True),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.9}, 9, 8, False),
     ],
-    ids=["stops where it no longer pays", "no gain", "too few trials to tell", "out of memory"],
+    ids=[
+        "stops where it no longer pays",
+        "no gain",
+        "too few trials to tell",
+        "out of memory",
+        "nine are one pack",
+        "nine are slower than eight",
+    ],
 )
 def test_measured_size(
     times: dict[int, float],

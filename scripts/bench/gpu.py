@@ -1,0 +1,404 @@
+"""Prove the engine on a GPU: one call of at most 570 s, on a machine that has no network.
+
+    python scripts/bench/gpu.py --out gpu                    # where sweeper is installed
+    python scripts/bench/gpu.py --wheels .wheels --out gpu   # `make gpu-wheels`; torch is there
+    python scripts/bench/gpu.py --fake --out gpu             # its logic on a CPU, nothing proven
+
+Every stage is a process of its own with a deadline of its own, and its results are written as they
+come: `results.jsonl`, a log for each stage, and at the end `table.md`. "Compiled" is said of what
+was compiled, whole. The exit status is 1 when a GPU test fails or a stage does; a search that
+the deadline cuts short is told, and is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tables import Findings
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "scripts/bench"
+DEADLINE = 570.0
+PACKS = {"s0": 512, "s1": 336, "s2": 64, "s3": 16, "s4": 8}
+GOALS = {"s0": 0.010, "s1": 0.045, "s2": 0.55, "s3": 2.2, "s4": 4.0}
+"""Milliseconds per trial and step."""
+PROFILED = ("s1", "s3", "s4")
+SEARCH = ["width=64", "train.steps=2000", "train.batch_size=16", "train.seq_len=128"]
+SEARCH += ["data=stdlib", "study=gpu_proof", "logger=none"]
+FAKE_SEARCH = ["width=32", "train.steps=4", "train.batch_size=2", "train.seq_len=16"]
+FAKE_SEARCH += ["data=stdlib", "study=gpu_proof", "logger=none", "search.seeds=1"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A command, the seconds it may take, and what starts after it has ended (`then`)."""
+
+    name: str
+    command: Sequence[str]
+    limit: float
+    then: Stage | None = None
+
+
+@dataclass
+class Running:
+    """A stage's process; what it prints goes to its log."""
+
+    stage: Stage
+    process: subprocess.Popen[bytes]
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def over(self) -> bool:
+        """Whether its time is up."""
+        return time.monotonic() - self.started > self.stage.limit
+
+
+class Proof:
+    """The stages of one call, and what they found."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Time counts from here."""
+        self.out: Path = options.out.absolute()
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "results.jsonl").unlink(missing_ok=True)
+        self.fake: bool = options.fake
+        self.end = time.monotonic() + options.deadline
+        self.started = time.monotonic()
+        self.records: list[dict[str, Any]] = []
+        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        if options.wheels:
+            path.insert(0, str(self.out / "site"))
+        self.env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+        # One cache for all of them: what the first stages compile, the timed ones only load.
+        self.env["TORCHINDUCTOR_CACHE_DIR"] = str(self.out / "inductor")
+        self.env["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return self.end - time.monotonic()
+
+    def keep(self, record: Mapping[str, Any]) -> None:
+        """Write a result now: what comes later may fail."""
+        self.records.append(dict(record))
+        with (self.out / "results.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def run(self, *stages: Stage) -> None:
+        """Run stages at the same time, each to its end or to its limit."""
+        running = [self._start(stage) for stage in stages]
+        while running:
+            time.sleep(0.1)
+            for one in list(running):
+                over = one.over or self.left() <= 0
+                if one.process.poll() is None and not over:
+                    continue
+                running.remove(one)
+                self._ended(one, killed=one.process.poll() is None)
+                if one.stage.then is not None and self.left() > 0:
+                    running.append(self._start(one.stage.then))
+
+    def _start(self, stage: Stage) -> Running:
+        with (self.out / f"{stage.name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                stage.command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.env,
+                cwd=self.out,
+                start_new_session=True,
+            )
+        return Running(stage, process)
+
+    def _ended(self, one: Running, *, killed: bool) -> None:
+        if killed:
+            # The whole group: a stage's own workers must not go on beside the next stage.
+            os.killpg(one.process.pid, 9)
+            one.process.wait()
+        log = (self.out / f"{one.stage.name}.log").read_text(errors="replace")
+        record: dict[str, Any] = {
+            "stage": one.stage.name,
+            "exit": None if killed else one.process.returncode,
+            "seconds": round(time.monotonic() - one.started, 1),
+        }
+        if killed or one.process.returncode:
+            record["end of log"] = log[-1500:]
+        # A stage's own results are the lines that are JSON.
+        record["found"] = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        self.keep(record)
+        state = "cut at its limit" if killed else f"exit {one.process.returncode}"
+        print(f"{one.stage.name}: {state} after {record['seconds']} s", flush=True)
+
+
+def own(stage: str, *words: str) -> list[str]:
+    """A stage that this script itself does."""
+    return [sys.executable, str(BENCH / "gpu.py"), "--stage", stage, *words]
+
+
+def packing(
+    proof: Proof, size: str, sides: str, seconds: float, out: str, *words: str
+) -> Sequence[str]:
+    """`packing.py` at one size."""
+    pack = 2 if proof.fake else PACKS[size]
+    command = [sys.executable, str(BENCH / "packing.py"), "--sizes", size, "--sides", sides]
+    command += ["--packs", str(pack), "--seconds", str(seconds), "--out", str(proof.out / out)]
+    return [*command, "--device", "cpu" if proof.fake else "cuda", *words]
+
+
+def prove(proof: Proof, wheels: Path | None) -> int:
+    """All stages in order; the exit status."""
+    if wheels:
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+        pip += ["--no-compile", "--target", str(proof.out / "site")]
+        files = [str(path) for path in sorted(wheels.absolute().glob("*.whl"))]
+        proof.run(Stage(name="wheels", command=[*pip, *files], limit=60))
+    sizes = ["s0"] if proof.fake else list(PACKS)
+    device = "cpu" if proof.fake else "cuda"
+    proof.run(Stage(name="machine", command=own("machine", "--device", device), limit=60))
+    proof.run(*first_stages(proof, sizes))
+    for size in sizes:
+        sides, words = "eager,compiled,packed-compiled", [""]
+        if size == sizes[-1 if proof.fake else 1]:
+            sides, words = f"{sides},processes,packed", ["--processes", "2" if proof.fake else "14"]
+        command = packing(proof, size, sides, 0.1 if proof.fake else 3.0, f"{size}.json", *words)
+        proof.run(Stage(name=f"time-{size}", command=[w for w in command if w], limit=60))
+        keep_times(proof, size)
+    for size in sizes if proof.fake else PROFILED:
+        words = ["--size", size, "--device", device, "--count", "2" if proof.fake else ""]
+        proof.run(Stage(name=f"profile-{size}", command=own("profile", *words), limit=30))
+    words = ["--seconds", str(max(1.0, proof.left() - 25)), "--device", device]
+    proof.run(Stage(name="search", command=own("search", *words), limit=proof.left() - 15))
+    tell(proof, sizes)
+    return verdict(proof)
+
+
+def first_stages(proof: Proof, sizes: Sequence[str]) -> list[Stage]:
+    """The GPU tests, and at the same time what compiles the timed forms into the cache.
+
+    s2 waits for s0: the packs of all sizes at once would not fit into the GPU's memory.
+    """
+    pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
+    tests = [str(ROOT / "tests/training"), str(ROOT / "tests/models")]
+    stages = [Stage(name="tests", command=[*pytest, *tests, "-c", str(ROOT)], limit=150)]
+
+    def warm(size: str, then: Stage | None = None) -> Stage:
+        command = packing(proof, size, "compiled,packed-compiled", 0.0, f"warm-{size}.json")
+        return Stage(name=f"warm-{size}", command=command, limit=150, then=then)
+
+    if proof.fake:
+        return stages
+    return [*stages, warm("s0", warm("s2")), *(warm(s) for s in sizes if s not in ("s0", "s2"))]
+
+
+def keep_times(proof: Proof, size: str) -> None:
+    """What `packing.py` wrote, even if it was cut short."""
+    try:
+        [row] = json.loads((proof.out / f"{size}.json").read_text())["sizes"]
+    except (OSError, ValueError, KeyError):
+        return
+    proof.keep({"times": row})
+
+
+def verdict(proof: Proof) -> int:
+    """1 when a stage failed, a GPU test failed or was not run, or a compiled side was not."""
+    problems = []
+    for record in proof.records:
+        name, code = record.get("stage", ""), record.get("exit")
+        if name.startswith("warm"):
+            continue  # the timed stage compiles what is not in the cache
+        if "stage" in record and code != 0 and not (name == "search" and code is None):
+            problems.append(f"{name}: {'cut at its limit' if code is None else f'exit {code}'}")
+        if name == "tests" and not proof.fake and not ran_tests(proof):
+            problems.append("tests: none was run on the GPU, or some were skipped")
+    for problem in problems:
+        print(f"FAILED {problem}", flush=True)
+    return int(bool(problems))
+
+
+def ran_tests(proof: Proof) -> bool:
+    """Whether GPU tests passed and none was skipped."""
+    closing = (proof.out / "tests.log").read_text(errors="replace").splitlines()[-1:]
+    return bool(re.search(r"\d+ passed", "".join(closing))) and "skipped" not in "".join(closing)
+
+
+def tell(proof: Proof, sizes: Sequence[str]) -> None:
+    """The table: times, ratios, and bytes a second by the committed count of traffic."""
+    counted = json.loads((BENCH / "traffic.json").read_text()) if has_traffic() else {}
+    found = [record["times"] for record in proof.records if "times" in record]
+    rows = [table_row(row, counted.get(row["size"], {})) for row in found]
+    notes = [*notes_of(proof), f"{time.monotonic() - proof.started:.0f} s in all"]
+    if proof.fake:
+        notes.append("--fake: a CPU, and nothing is proven")
+    columns = ["size", "ms, packed compiled", "goal", "x one compiled process", "TB/s", "best else"]
+    Findings(
+        title="per trial and step",
+        columns=columns,
+        rows=rows,
+        notes=notes,
+        record={"records": proof.records},
+    ).tell(proof.out / "gpu.json", proof.out / "table.md")
+
+
+def has_traffic() -> bool:
+    """Whether the bytes of a step have been counted."""
+    return (BENCH / "traffic.json").exists()
+
+
+def table_row(row: Mapping[str, Any], counted: Mapping[str, Any]) -> list[str]:
+    """One size; blank where nothing was measured."""
+    size, best = row["size"], min(known(row.get("packed-compiled")), default=None)
+    if best is None:
+        return [size, "; ".join(row["failures"].values())[:60] or "not measured", "", "", "", ""]
+    [*alone] = known({"": row.get("compiled")})
+    goal = GOALS[size]
+    others = [*known(row.get("processes")), *known(row.get("packed")), *alone]
+    met = "met" if 1000 * best <= goal else "missed"
+    rate = f"{counted['bytes'] / best / 1e12:.2f}" if counted else ""
+    return [
+        size,
+        f"{1000 * best:.4f}",
+        f"{goal} {met}",
+        f"{alone[0] / best:.0f}" if alone else "",
+        rate,
+        f"{1000 * min(others):.4f}" if others else "",
+    ]
+
+
+def known(values: Mapping[Any, float | None] | None) -> list[float]:
+    """Those that are numbers."""
+    return [value for value in (values or {}).values() if value is not None and value == value]
+
+
+def notes_of(proof: Proof) -> list[str]:
+    """What the machine, the tests, the profiles and the search said."""
+    notes = []
+    for record in proof.records:
+        name, found = record.get("stage", ""), record.get("found") or []
+        if name == "tests":
+            log = (proof.out / "tests.log").read_text(errors="replace").splitlines()
+            notes.append(f"GPU tests: {log[-1] if log else 'nothing printed'}")
+        elif name == "search":
+            last = found[-1] if found else {}
+            done, seconds = last.get("trials"), last.get("seconds")
+            end = "ended" if last.get("ended") else "was cut by the deadline"
+            notes.append(f"search: {done} trials in {seconds} s; it {end}")
+        elif name.startswith(("machine", "profile")):
+            notes += [f"{name}: {json.dumps(line)}" for line in found]
+    return notes
+
+
+def machine(device: str) -> None:
+    """The device, its software, and whether anything can be compiled for it."""
+    import torch
+
+    about: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
+    about["gcc"] = bool(shutil.which("gcc") or shutil.which("cc"))
+    if device == "cuda":
+        about |= {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        about["gigabytes"] = round(torch.cuda.get_device_properties(0).total_memory / 1e9)
+    print(json.dumps(about), flush=True)
+    x = torch.ones(64, device=device)
+    total = torch.compile(lambda t: (t * 2 + 1).sum(), fullgraph=True)(x)
+    print(json.dumps({"compiles": float(total) == 192.0}), flush=True)
+
+
+def profile(size: str, device: str, count: str) -> None:
+    """Three compiled steps of a pack: launches, the share of time the GPU worked, top kernels."""
+    import tempfile
+
+    from packing import Packed
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    precision = "bfloat16" if device == "cuda" else "float32"
+    kind = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
+    with tempfile.TemporaryDirectory() as folder:
+        side = Packed(size, precision, device, Path(folder), int(count or PACKS[size]), "on")
+        for _ in range(4):
+            side.step()
+        start = time.perf_counter()
+        with profiled(activities=[kind]) as found:
+            for _ in range(3):
+                side.step()
+            if device == "cuda":
+                import torch
+
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - start
+        side.check()
+    times: dict[str, list[float]] = {}
+    for event in found.events() or []:
+        spent = event.device_time if device == "cuda" else event.self_cpu_time_total
+        times.setdefault(event.name, []).append(spent / 1e6)
+    top = sorted(times, key=lambda name: -sum(times[name]))[:12]
+    busy = sum(map(sum, times.values()))
+    print(
+        json.dumps(
+            {
+                "size": size,
+                "launches a step": round(sum(map(len, times.values())) / 3),
+                "busy": round(min(1.0, busy / seconds), 3),
+                "top": {name[:80]: round(1e3 * sum(times[name]) / 3, 3) for name in top},
+            }
+        )
+    )
+
+
+def search(seconds: float, device: str) -> None:
+    """A whole search with its defaults, and how many trials it finished until it was cut."""
+    words = SEARCH if device == "cuda" else FAKE_SEARCH
+    command = [sys.executable, "-m", "sweeper", "search", *words, f"runner.device={device}"]
+    start = time.perf_counter()
+    process = subprocess.Popen(command)
+    ended = False
+    try:
+        ended = process.wait(seconds) == 0
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it saves itself
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    spent = round(time.perf_counter() - start, 1)
+    files = Path("runs/gpu_proof/results").glob("*.jsonl")
+    trials = sum(len(path.read_text().splitlines()) for path in files)
+    print(json.dumps({"trials": trials, "seconds": spent, "ended": ended}), flush=True)
+    raise SystemExit(process.returncode if process.returncode and not ended and trials == 0 else 0)
+
+
+def main(words: list[str] | None = None) -> int:
+    """The whole proof, or one stage of it."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, default=Path("gpu"), help="a folder for what is found")
+    parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first")
+    parser.add_argument("--deadline", type=float, default=DEADLINE, help="seconds for all of it")
+    parser.add_argument("--fake", action="store_true", help="tiny, and on a CPU")
+    for name in ("stage", "device", "size", "count"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    match options.stage:
+        case "machine":
+            machine(options.device)
+        case "profile":
+            profile(options.size, options.device, options.count)
+        case "search":
+            search(options.seconds, options.device)
+        case _:
+            return prove(Proof(options), options.wheels)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
