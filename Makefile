@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
 
-.PHONY: help setup demo test coverage test-faults test-zoo check format bench clean
+.PHONY: help setup demo test coverage test-faults test-zoo check format bench gpu-wheels gpu clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -60,6 +60,17 @@ bench: setup ## Time sweeper against its peers on this machine, half an hour; re
 	$(BIN)/python scripts/bench/growth.py --sizes 1000 10000 --out $(BENCH)/growth.json
 	$(BIN)/python scripts/bench/verdict.py --out $(BENCH)/verdict.json --markdown $(BENCH)/verdict.md
 	$(BIN)/python scripts/bench/pruning.py replay | tee $(BENCH)/pruning.txt
+
+# For a GPU machine without a network that has torch, pytest and Python 3.12; 8 MB.
+GPU_WHEELS := hydra-core omegaconf optuna alembic sqlalchemy mako colorlog submitit cloudpickle tomli-w
+gpu-wheels: setup ## Fetch what gpu.py installs on a bare GPU machine, into .wheels.
+	$(BIN)/pip wheel -q --disable-pip-version-check -c constraints.txt --no-deps -w .wheels antlr4-python3-runtime
+	$(BIN)/pip download -q --disable-pip-version-check -c constraints.txt --no-deps -d .wheels \
+		--only-binary=:all: --python-version 3.12 --implementation cp \
+		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(GPU_WHEELS)
+
+gpu: setup ## Prove the engine on this machine's GPU, ten minutes; results in bench/gpu.
+	$(BIN)/python scripts/bench/gpu.py --out $(BENCH)/gpu
 
 clean: ## Remove what setup and tests made; studies in runs/ stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info

@@ -1,8 +1,11 @@
+import argparse
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,7 +23,15 @@ def run(script: str, *words: str) -> str:
 
 @pytest.mark.parametrize(
     "script",
-    ["growth.py", "orchestration.py", "packing.py", "pruning.py", "search.py", "verdict.py"],
+    [
+        "gpu.py",
+        "growth.py",
+        "orchestration.py",
+        "packing.py",
+        "pruning.py",
+        "search.py",
+        "verdict.py",
+    ],
 )
 def test_says_how_it_is_used(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -30,6 +41,73 @@ def test_says_how_it_is_used(
     with pytest.raises(SystemExit) as ended:
         load_script(f"bench/{script}").main()
     assert not ended.value.code and "usage" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_proof_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> None:
+    """Every stage, on a CPU; what cannot be proven there is said."""
+    printed = run("gpu.py", "--fake", "--out", str(tmp_path), "--deadline", "400")
+    assert "nothing is proven" in printed and "FAILED" not in printed
+    records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    stages = {record["stage"]: record for record in records if "stage" in record}
+    assert [*stages] == ["machine", "tests", "time-tiny", "profile-tiny", "search"]
+    assert all(stage["exit"] == 0 for stage in stages.values())
+    [times] = [record["times"] for record in records if "times" in record]
+    assert times["packed-compiled"]["2"] > 0 and times["processes"]["2"] > 0
+    assert stages["search"]["found"][-1]["trials"] >= 7
+    assert "| tiny |" in (tmp_path / "table.md").read_text()
+
+
+@pytest.fixture
+def proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    gpu = load_script("bench/gpu.py")
+    options = argparse.Namespace(out=tmp_path, fake=False, deadline=60.0, wheels=None)
+    made = gpu.Proof(options)
+    made.gpu = gpu
+    return made
+
+
+def stage(proof: Any, name: str, code: str, limit: float = 30.0) -> Any:
+    return proof.gpu.Stage(name=name, command=[sys.executable, "-c", code], limit=limit)
+
+
+def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(proof: Any) -> None:
+    hangs = "import time; print('{\"a\": 1}', flush=True); time.sleep(60)"
+    proof.run(stage(proof, "hangs", hangs, 1.5), stage(proof, "fails", "raise SystemExit(3)"))
+    proof.run(stage(proof, "works", "print('{\"b\": 2}')"))
+    found = {record["stage"]: (record["exit"], record["found"]) for record in proof.records}
+    assert found == {"hangs": (None, [{"a": 1}]), "fails": (3, []), "works": (0, [{"b": 2}])}
+    assert proof.gpu.verdict(proof) == 1
+
+
+@pytest.mark.parametrize(
+    ("closing", "code"),
+    [
+        ("10 passed, 400 deselected in 9.1s", 0),
+        ("9 passed, 1 skipped in 9.1s", 1),
+        ("10 skipped, 400 deselected in 2.6s", 1),
+    ],
+)
+def test_gpu_tests_must_have_run(proof: Any, closing: str, code: int) -> None:
+    proof.run(stage(proof, "tests", f"print({closing!r})"))
+    assert proof.gpu.verdict(proof) == code
+
+
+def test_a_search_that_is_cut_is_no_failure(proof: Any) -> None:
+    proof.run(stage(proof, "search", "import time; time.sleep(60)", 0.5))
+    assert proof.gpu.verdict(proof) == 0
+
+
+def test_what_is_called_compiled_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    packing = load_script("bench/packing.py")
+    side = packing.Packed.__new__(packing.Packed)
+    side.compiled, side.run = True, SimpleNamespace(compiled=False, program=SimpleNamespace())
+    side.run.program.unsupported = {"compiled mapped": "no kernel"}
+    with pytest.raises(packing.NotCompiledError, match="compiled mapped: no kernel"):
+        side.check()
+    assert packing.packs_of("2,s1=8", ["s0", "s1"]) == {"s0": [2], "s1": [2, 8]}
 
 
 def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from sweeper.training.precision import quiet_attention
 from sweeper.trial import Log2Hps, PluginSpec, Trial, TrialSpec
 
 SIZES = {  # width, depth, vocabulary, sequence, batch
+    "tiny": (16, 1, 64, 8, 2),
     "s0": (32, 2, 256, 64, 8),
     "s1": (64, 2, 256, 128, 16),
     "s2": (128, 4, 256, 256, 32),
