@@ -58,13 +58,14 @@ class Engine:
 
     `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells. `pack` is
     the number of trials of a pack, "auto" to measure it. `compile` is "auto" (where there is enough
-    to train to earn the compile time back), "on" or "off". A pack saves itself every `save_every`
-    seconds.
+    to train to earn the compile time back), "on" or "off". With `cuda_graph` a step on a GPU is
+    captured once and replayed. A pack saves itself every `save_every` seconds.
     """
 
     device: str = "auto"
     pack: PackSize = "auto"
     compile: Compile = "auto"
+    cuda_graph: bool = False
     save_every: float = 300.0
 
     failures: ClassVar[int] = 10
@@ -170,6 +171,7 @@ class EngineRunner:
             # A worker that is pinned to a GPU sees no other.
             device="cuda" if launcher.pins_gpus and device.startswith("cuda") else device,
             compile=settings.compile,
+            cuda_graph=settings.cuda_graph,
             checkpoints=self.checkpoints,
             save_every=settings.save_every,
         )

@@ -44,10 +44,14 @@ class Feed:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of `step`."""
+        return self.samples(self.source(step))
+
+    def source(self, step: int) -> tuple[Tensor, ...]:
+        """What `samples` makes the batch of `step` from: positions, or the batch itself."""
         size = (self.train.batch_size, self.train.seq_len)
         if self._resident is None:
             return self.to_device([self.corpus.batch(seed, step, *size) for seed in self.seeds])
-        corpus, gather = self._resident
+        corpus, _ = self._resident
         if not 0 <= step - self._block_start < len(self._position_block):
             steps = range(step, step + BLOCK_STEPS)
             rows = [[corpus.positions(seed, s, *size) for seed in self.seeds] for s in steps]
@@ -57,7 +61,15 @@ class Feed:
                 block = block.pin_memory()
             self._position_block = block.to(self.device, non_blocking=self.device.type == "cuda")
             self._block_start = step
-        return gather(self._position_block[step - self._block_start])
+        return (self._position_block[step - self._block_start],)
+
+    def samples(self, source: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [seeds, batch, ...]; on a device that holds the corpus, no copy."""
+        if self._resident is None:
+            x, y = source
+            return x, y
+        _, gather = self._resident
+        return gather(*source)
 
     def to_device(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Batches of the host, stacked on the device."""

@@ -23,6 +23,7 @@ from sweeper.training.architecture import initial_values
 from sweeper.training.device_errors import raise_if_out_of_memory
 from sweeper.training.draw import normal
 from sweeper.training.feed import BLOCK_STEPS, Feed
+from sweeper.training.graph import StepGraph
 from sweeper.training.optimizer import StepInfo, UpdateHps, unsqueeze_like
 from sweeper.training.precision import computing, weights_dtype
 from sweeper.training.prepare import PreparedSpec, prepare
@@ -49,6 +50,15 @@ class Pack:
     corpus: Corpus
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepInputs:
+    """What a step reads of the host, on the device: see `Feed.source` and `StepInfo`."""
+
+    source: tuple[Tensor, ...]
+    step: Tensor
+    schedule: Tensor
+
+
 class PackRun:
     """A pack in the middle of its training.
 
@@ -69,6 +79,7 @@ class PackRun:
         self.program = program(self.prepared, self.device)
         self.program.release()
         self.notices: list[str] = []
+        self.graph: StepGraph | None = None
         self.compiled_step: float | None = None
         self.slots, self.compiled = self._choose_slots(compile)
         self.seeds = sorted({trial.seed for trial in pack.trials})
@@ -111,13 +122,20 @@ class PackRun:
         if _compiled_mode(size) in self.program.unsupported:
             return
         if pays or size in sizes:
+            self._forget_graph()
             self.compiled = True
             sizes.add(size)
 
     def uncompile(self) -> None:
         """Go on eagerly: for this program compiling does not pay."""
+        self._forget_graph()
         self.compiled = False
         self.program.compiled_sizes.clear()
+
+    def _forget_graph(self) -> None:
+        """What it would replay is no longer what is computed."""
+        if self.graph is not None:
+            self.graph.forget()
 
     def _trials(self) -> list[Trial]:
         """The trial of every slice; padding repeats the first."""
@@ -283,19 +301,30 @@ class PackRun:
         Losses stay on the device: to read them here would make the host wait at every step for
         all that is queued, and the device then for the host.
         """
-        x, y = self.feed.batch(self.step_index)
+        inputs = StepInputs(
+            source=self.feed.source(self.step_index),
+            step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
+            schedule=self._schedule_factors(),
+        )
+        losses = self.graph.step(self, inputs) if self.graph else self.compute(inputs)
+        self.step_index += 1
+        return losses
+
+    def compute(self, inputs: StepInputs) -> Tensor:
+        """A step by `inputs` and nothing else of the host's, so that it can be replayed."""
+        x, y = self.feed.samples(inputs.source)
         with self.precision():
             losses, grads = self._accumulated(x[self.seed_rows], y[self.seed_rows])
         with torch.no_grad():
             if self.prepared.train.clip is not None:
                 clip_gradients(grads, self.prepared.train.clip)
-            now = StepInfo(
-                step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
-                schedule=self._schedule_factors(),
-            )
-            self._update(grads, now)
-        self.step_index += 1
+            self._update(grads, StepInfo(step=inputs.step, schedule=inputs.schedule))
         return losses
+
+    @property
+    def mode(self) -> GradientMode:
+        """How gradients are computed, as far as is known."""
+        return self._gradient_modes()[0]
 
     def _update(self, grads: list[Tensor], now: StepInfo) -> None:
         """The optimizer's step, compiled where gradients are and as long as that succeeds."""
@@ -331,6 +360,7 @@ class PackRun:
     @torch.no_grad()
     def select(self, slices: Sequence[int]) -> None:
         """Drop all slices but these."""
+        self._forget_graph()
         index = self._on_device(list(slices))
 
         def each(values: Sequence[Tensor]) -> list[Tensor]:

@@ -15,6 +15,7 @@ from sweeper.search.prune import Pruner
 from sweeper.training import checkpoint
 from sweeper.training.checkpoint import PackProgress
 from sweeper.training.compiling import CompileDecision
+from sweeper.training.graph import StepGraph
 from sweeper.training.outcome import curve, judged
 from sweeper.training.pack import PADDING, Compile, Pack, PackRun
 from sweeper.training.precision import quiet_attention
@@ -29,13 +30,15 @@ class Execution:
     """How a pack is run: nothing here changes what comes of its trials beyond rounding.
 
     `compile` is "auto" to compile where it earns its time back: `pending` are trials of the same
-    specification that are to be trained in this process later. Checkpoints go to the folder
-    `checkpoints` (None: nowhere), every `save_every` seconds.
+    specification that are to be trained in this process later. With `cuda_graph` steps on a GPU are
+    replayed. Checkpoints go to the folder `checkpoints` (None: nowhere), every `save_every`
+    seconds.
     """
 
     device: str = "cpu"
     compile: Compile = "off"
     pending: float = 0.0
+    cuda_graph: bool = False
     checkpoints: Path | None = None
     save_every: float = 300.0
 
@@ -73,6 +76,8 @@ class Training:
         self.start = time.perf_counter()
         self.trials = pack.trials
         self.pack_run = PackRun(pack, execution.device, compile=execution.compile)
+        if execution.cuda_graph and self.pack_run.device.type == "cuda":
+            self.pack_run.graph = StepGraph()
         self.train = self.pack_run.prepared.train
         count = len(pack.trials)
         losses = np.full((self.train.steps, count), np.nan, np.float64)

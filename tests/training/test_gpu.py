@@ -1,0 +1,203 @@
+"""What only a GPU can show: kernels in bfloat16, memory that ends, a host that never waits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sweeper.control import Leave
+from sweeper.launch.executor import Context
+from sweeper.launch.inline import Inline
+from sweeper.loop import Loop
+from sweeper.runner.engine import Engine
+from sweeper.training.graph import StepGraph
+from sweeper.training.pack import Pack, PackRun
+from sweeper.training.train import Execution, train
+from sweeper.trial import PluginSpec, Trial
+from tests.training.runs import leave_at
+from tests.training.tiny_trials import corpus, trial
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
+DEVICE = "cuda"
+BF16 = {"precision": "bfloat16", "seq_len": 64, "batch_size": 4, "steps": 24}
+"""Sizes with heads of 32, so that flash attention takes part."""
+
+
+def wide(seed: int = 0, eta: float = 0.0, **train: Any) -> Trial:
+    """A trial in bfloat16 with heads of 32."""
+    one = trial(seed=seed, eta=eta, train=BF16 | train)
+    arguments = {**one.spec.model.arguments, "head_size": 32}
+    model = PluginSpec(name=one.spec.model.name, arguments=arguments)
+    return replace(one, spec=replace(one.spec, model=model, width=64, base_width=64))
+
+
+def pack(folder: Path, count: int = 3, **train: Any) -> Pack:
+    trials = tuple(wide(seed=i % 2, eta=i / 4, **train) for i in range(count))
+    return Pack(trials=trials, corpus=corpus(folder))
+
+
+def gradients(run: PackRun) -> list[Tensor]:
+    x, y = run.feed.batch(0)
+    with run.precision():
+        return run._accumulated(x[run.seed_rows], y[run.seed_rows])[1]
+
+
+def test_bfloat16_gradients_packed_and_compiled_are_those_alone(tmp_path: Path) -> None:
+    """To the rounding of bfloat16: kernels of other shapes add in another order."""
+    many = pack(tmp_path)
+    run = PackRun(many, DEVICE, compile="on")
+    together = gradients(run)
+    assert run.program.unsupported == {} and run.compiled
+    for i, one in enumerate(many.trials):
+        alone = gradients(PackRun(Pack(trials=(one,), corpus=many.corpus), DEVICE))
+        exact = gradients(
+            PackRun(
+                Pack(
+                    trials=(replace(one, spec=wide(precision="float32").spec),),
+                    corpus=many.corpus,
+                ),
+                DEVICE,
+            )
+        )
+        for mine, theirs, right in zip(together, alone, exact, strict=True):
+            scale = right.norm()
+            assert (mine[i] - theirs[0]).norm() < 0.02 * scale
+            assert (mine[i] - right[0]).norm() < 0.05 * scale
+
+
+@contextmanager
+def no_host_waits() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_no_step_waits_for_the_device(compile: Any, tmp_path: Path) -> None:
+    run = PackRun(pack(tmp_path), DEVICE, compile=compile)
+    for _ in range(3):
+        run.step()
+    with no_host_waits():
+        losses = [run.step() for _ in range(8)]
+    assert torch.isfinite(torch.stack(losses)).all() and run.program.unsupported == {}
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_replayed_steps_are_the_launched_ones(compile: Any, tmp_path: Path) -> None:
+    """Bit for bit but for gradients of embeddings, which are added up in any order."""
+    plain, replayed = (PackRun(pack(tmp_path), DEVICE, compile=compile) for _ in range(2))
+    replayed.graph = StepGraph()
+    one, other = (torch.stack([run.step() for _ in range(16)]) for run in (plain, replayed))
+    assert replayed.take_notices() == [] and replayed.graph is not None
+    assert replayed.graph._graph is not None, "nothing was captured"
+    torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
+
+
+def test_a_killed_pack_goes_on_within_rounding(tmp_path: Path) -> None:
+    many = pack(tmp_path)
+    execution = Execution(device=DEVICE, compile="on", checkpoints=tmp_path / "checkpoints")
+    whole = train(many, replace(execution, checkpoints=None))
+    with pytest.raises(Leave):
+        train(many, execution, leave_at(10))
+    for one, other in zip(whole, train(many, execution), strict=True):
+        assert other.objective == pytest.approx(one.objective, rel=5e-3)
+
+
+def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path) -> None:
+    """Under a real limit of the device's memory."""
+    one = PackRun(pack(tmp_path, 1), DEVICE)
+    torch.cuda.reset_peak_memory_stats()
+    one.step()
+    need = torch.cuda.max_memory_allocated()
+    del one
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    told: list[str] = []
+    results: list[Any] = []
+    trials = pack(tmp_path, 64).trials
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 24 * need / total))
+    try:
+        run_sweep(trials, tmp_path, results, told)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert {r.status for r in results} == {"complete"} and len(results) == 64
+    assert any("trials is halved" in sentence for sentence in told)
+
+
+def run_sweep(trials: tuple[Trial, ...], folder: Path, results: list[Any], told: list[str]) -> None:
+    engine = Engine(device=DEVICE, pack=64, compile="off")
+    runner = engine.open(corpus(folder), Inline(), folder, told.append)
+    wanted = list(trials)
+    loop = Loop(
+        runner=runner,
+        executor=Inline().executor(Context(folder=folder, machine=runner.machine())),
+        retries=0,
+        record=results.extend,
+        notify=told.append,
+    )
+    loop.run(lambda: [t for t in wanted if t.key not in {r.key for r in results}])
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from tests.training.test_gpu import Execution, pack, train
+results = train(pack(Path(sys.argv[1])), Execution(device="cuda"))
+print(*(result.objective for result in results))
+"""
+
+
+def test_two_processes_share_a_gpu(tmp_path: Path) -> None:
+    corpus(tmp_path)
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", WORKER, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": root + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    workers = [
+        subprocess.Popen(command, env=env, cwd=root, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    here = [result.objective for result in train(pack(tmp_path), Execution(device=DEVICE))]
+    for worker in workers:
+        out, _ = worker.communicate(timeout=120)
+        assert worker.returncode == 0
+        assert [float(word) for word in out.split()] == pytest.approx(here, rel=5e-3)
+
+
+def test_an_illegal_access_breaks_the_device_for_its_process_alone(tmp_path: Path) -> None:
+    """In a process of its own, which it leaves useless."""
+    program = (
+        "import torch\n"
+        "from sweeper.errors import BrokenDeviceError\n"
+        "from sweeper.training.device_errors import raise_if_broken\n"
+        "try:\n"
+        "    torch.zeros(4, device='cuda')[torch.full((1,), 10**6, device='cuda')].sum().item()\n"
+        "except RuntimeError as error:\n"
+        "    try:\n"
+        "        raise_if_broken(torch.device('cuda'), error)\n"
+        "    except BrokenDeviceError:\n"
+        "        print('broken', flush=True)\n"
+        "import os; os._exit(0)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": root + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert answer.stdout.strip() == "broken"
+    assert torch.ones(3, device="cuda").sum().item() == 3
