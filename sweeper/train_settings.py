@@ -37,7 +37,7 @@ class TrainSettings:
     objective: Literal["training", "heldout"] = "training"
     objective_window: float = 0.1
     heldout_batches: int = 8
-    precision: Literal["float32", "tf32", "bfloat16", "float64"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16", "bfloat16_stream", "float64"] = "float32"
     clip: float | None = None
 
     def __post_init__(self) -> None:

@@ -17,14 +17,10 @@ from torch import Tensor
 
 from sweeper.data.corpus import Corpus
 from sweeper.models.cross_entropy import take_refusal
-from sweeper.scaling.prescription import AbsorbedParam
-from sweeper.scaling.spec import ParamSpec
-from sweeper.training.architecture import initial_values
 from sweeper.training.device_errors import raise_if_out_of_memory
-from sweeper.training.draw import normal
 from sweeper.training.feed import BLOCK_STEPS, Feed
 from sweeper.training.graph import StepGraph
-from sweeper.training.optimizer import StepInfo, UpdateHps, unsqueeze_like
+from sweeper.training.optimizer import StepInfo
 from sweeper.training.precision import computing, weights_dtype
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.training.program import (
@@ -34,6 +30,7 @@ from sweeper.training.program import (
     program,
     random_seed,
 )
+from sweeper.training.start import Start
 from sweeper.training.updates import clip_gradients
 from sweeper.trial import Trial
 
@@ -86,14 +83,15 @@ class PackRun:
         self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
         self.step_index, self._part = 0, 0
         trials = self._trials()
-        trained_with = [self.prepared.trained_with(trial.hps) for trial in trials]
-        self._own_values = self._values_of_the_model()
-        # Trials of one seed see the same batches, so that a batch is sent once for a seed; this
-        # is the row that each slice reads.
-        self.seed_rows = self._on_device([self.seeds.index(trial.seed) for trial in trials])
-        self.params = self._initial_params(trained_with)
-        self.buffers = self._initial_buffers(trials)
-        self.update_hps = self._update_hps(trials, trained_with)
+        start = Start(self.prepared, trials, self.seeds, self.device)
+        self.seed_rows, self.params = start.seed_rows, start.params()
+        # A scheme's scales are constant in training. Running statistics and the like are not:
+        # they are part of a checkpoint, and are restored after a failed attempt at a step.
+        scales, state = start.scales(), self.program.module_state()
+        self._module_state = [name for name in state if name not in scales]
+        own = {name: torch.stack([state[name]] * len(trials)) for name in self._module_state}
+        self.buffers = scales | own | start.frozen()
+        self.update_hps = start.update_hps()
         self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
         self._schedule_block, self._block_start = torch.empty(0), 0
 
@@ -143,82 +141,6 @@ class PackRun:
 
     def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device)
-
-    def _values_of_the_model(self) -> dict[str, Tensor]:
-        """Parameters that start as the model's own code sets them, [seeds, ...] by name."""
-        kept = [spec.name for spec in self.prepared.specs if spec.init == "kept"]
-        if not kept:
-            return {}
-        unit = self.prepared.scheme.unit_scaled
-        by_seed = [initial_values(self.prepared.spec, unit, seed) for seed in self.seeds]
-        return {name: torch.stack([values[name] for values in by_seed]) for name in kept}
-
-    def _initial_params(self, trained_with: Sequence[dict[str, AbsorbedParam]]) -> Stacked:
-        """Initial weights, by (seed, name) alone: company in a pack changes nothing."""
-        return {
-            spec.name: self._initial_param(spec, [by_name[spec.name] for by_name in trained_with])
-            for spec in self.prepared.trained_specs
-        }
-
-    def _initial_param(self, spec: ParamSpec, trained_with: Sequence[AbsorbedParam]) -> Tensor:
-        if spec.init == "kept":
-            return self._own_value(spec.name).requires_grad_()
-        moments = [(one.init_mean, one.init_std) for one in trained_with]
-        means, stds = self._on_device(moments, torch.float64).unbind(1)
-        # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
-        draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
-        values = draws.to(self.device)[self.seed_rows]
-        values.mul_(unsqueeze_like(stds, values)).add_(unsqueeze_like(means, values))
-        if (row := self.prepared.architecture.padding.get(spec.name)) is not None:
-            values[:, row] = 0
-        return values.to(self.dtype).requires_grad_()
-
-    def _own_value(self, name: str) -> Tensor:
-        """A parameter [K, ...] as the model's own code sets it, in the pack's precision."""
-        values = self._own_values[name].to(self.device)[self.seed_rows]
-        return values.to(self.dtype) if values.is_floating_point() else values
-
-    def _initial_buffers(self, trials: Sequence[Trial]) -> Stacked:
-        """Scale buffers [K], the module's own state and its frozen parameters [K, ...]."""
-        values = {trial.key: self.prepared.buffers(trial.hps) for trial in trials}
-        rows = [values[trial.key] for trial in trials]
-        names = sorted(set().union(*rows))
-        # A scheme's scales are constant in training. Running statistics and the like are not:
-        # they are part of a checkpoint, and are restored after a failed attempt at a step.
-        module_state = {k: v for k, v in self.program.module_state().items() if k not in names}
-        self._module_state = list(module_state)
-        scales = {
-            name: self._on_device([row.get(name, 1.0) for row in rows], self.dtype)
-            for name in names
-        }
-        frozen = [spec.name for spec in self.prepared.specs if spec.frozen]
-        state = {k: torch.stack([v] * len(rows)) for k, v in module_state.items()}
-        return scales | state | {name: self._own_value(name) for name in frozen}
-
-    def _update_hps(
-        self, trials: Sequence[Trial], trained_with: Sequence[dict[str, AbsorbedParam]]
-    ) -> UpdateHps:
-        """What parameters are trained with as tensors [K, ...], and the optimizer's settings."""
-        optimizer, specs = self.prepared.optimizer, self.prepared.trained_specs
-
-        def stacked(field: str) -> list[Tensor]:
-            rows = [[getattr(p[spec.name], field) for p in trained_with] for spec in specs]
-            return [
-                self._on_device(row, self.dtype).view(-1, *[1] * len(spec.shape))
-                for row, spec in zip(rows, specs, strict=True)
-            ]
-
-        settings = [optimizer.settings(trial.hps) for trial in trials]
-        return UpdateHps(
-            kinds=[optimizer.kind(spec) for spec in specs],
-            lr=stacked("lr"),
-            eps=stacked("eps"),
-            weight_decay=stacked("weight_decay"),
-            settings={
-                name: self._on_device([row[name] for row in settings], torch.float64)
-                for name in settings[0]
-            },
-        )
 
     def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Mean losses and gradients of the batch's parts, computed one after the other."""

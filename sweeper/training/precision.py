@@ -7,13 +7,26 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch import nn
 
+from sweeper.models.scaled import Embedding
 from sweeper.training.prepare import PreparedSpec
 
 
 def weights_dtype(prepared: PreparedSpec) -> torch.dtype:
     """What weights are kept in: bfloat16 and tf32 are ways of computing with float32 weights."""
     return torch.float64 if prepared.train.precision == "float64" else torch.float32
+
+
+def begin_stream_in_bfloat16(model: nn.Module) -> None:
+    """Have every lookup table of `model` give bfloat16, and with it the sum of what branches add.
+
+    Under autocast alone tables give float32, and so the residual stream is float32: half of what a
+    step of a small model reads and writes.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | Embedding):
+            module.register_forward_hook(lambda _module, _inputs, out: out.to(torch.bfloat16))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from sweeper.training.compiling import CompileRecord
 from sweeper.training.device_errors import raise_if_out_of_memory
-from sweeper.training.precision import weights_dtype
+from sweeper.training.precision import begin_stream_in_bfloat16, weights_dtype
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.trial import TrialSpec
 
@@ -57,7 +57,9 @@ class Program:
         self.compile_record = CompileRecord()
         self.unsupported: dict[str, str] = {}
         self._device = device
-        self._autocast = prepared.train.precision == "bfloat16"
+        self._autocast = prepared.train.precision.startswith("bfloat16")
+        if prepared.train.precision == "bfloat16_stream":
+            begin_stream_in_bfloat16(self.model)
         self._parameters = dict(self.model.named_parameters())
         self._initial_buffers = {name: value.data for name, value in self.model.named_buffers()}
         self._state_names, self._aliases = tuple(self.module_state()), _aliases(self.model)

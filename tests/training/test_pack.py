@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,31 @@ def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
     assert result.status == "complete"
     assert result.objective == pytest.approx(exact.objective, rel=0.02)
     assert result.objective != exact.objective
+
+
+@pytest.mark.parametrize("scheme", ["umup", "mup"])
+def test_the_residual_stream_in_bfloat16(scheme: str, tmp_path: Path) -> None:
+    """As autocast to its rounding, and the stream itself is of that type, packed and alone."""
+    exact, stream = (
+        [trial(scheme, seed=i, train={"precision": p, "steps": 20}) for i in range(2)]
+        for p in ("float64", "bfloat16_stream")
+    )
+    run = PackRun(Pack(trials=tuple(stream), corpus=corpus(tmp_path)))
+    types: dict[str, torch.dtype] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _module, _inputs, out: types.update({name: out.dtype})
+
+    for name, module in run.program.model.named_modules():
+        module.register_forward_hook(note(name))
+    run.step()
+    assert {types[name] for name in ("embedding", "layers.0", "layers.1", "norm")} == {
+        torch.bfloat16
+    }
+    assert all(value.dtype == torch.float32 for value in run.params.values())
+    for right, one in zip(exact, stream, strict=True):
+        result = alone(one, tmp_path)
+        assert result.objective == pytest.approx(alone(right, tmp_path).objective, rel=0.02)
 
 
 def test_a_scale_without_a_place_in_the_model_is_told(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
 ) -> None:
     def broken(function: Any, **_: Any) -> Any:
         def fail(*given: Any) -> None:
-            raise RuntimeError("no compiler here")
+            raise torch._dynamo.exc.TorchDynamoException("no compiler here")
 
         return fail
 
@@ -172,3 +172,28 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
     assert "compiled update" in other.program.unsupported
     for a, b in zip(plain.params.values(), other.params.values(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+    [notice] = other.take_notices()
+    assert "the optimizer's update cannot be compiled (no compiler here)" in notice
+
+
+def test_an_update_that_fails_half_way_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have changed some weights: the pack begins anew, and then does not compile it."""
+
+    def broken(function: Any, **_: Any) -> Any:
+        def fail(params: list[Any], *given: Any) -> None:
+            params[0].add_(1)
+            raise RuntimeError("a kernel failed")
+
+        return fail
+
+    run = PackRun(Pack(trials=(trial("mup", eta=-9.0),), corpus=corpus(tmp_path)))
+    monkeypatch.setattr(torch, "compile", broken)
+    run.program.unsupported.clear()
+    run.compiled, run.device = True, torch.device("meta")
+    grads = [torch.ones_like(value) for value in run.params.values()]
+    now = StepInfo(step=torch.ones(()), schedule=torch.ones(1))
+    with torch.no_grad(), pytest.raises(RuntimeError, match="a kernel failed"):
+        run._update(grads, now)
+    assert run.program.unsupported.pop("compiled update") == "a kernel failed"
