@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
 
-.PHONY: help setup demo test coverage test-faults test-zoo check format bench gpu-wheels gpu clean
+.PHONY: help setup demo test coverage test-faults test-zoo test-torch check format bench gpu-wheels gpu clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -40,6 +40,22 @@ test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm,
 
 test-zoo: setup ## Classify every family of transformers, coordinate checks; prints their tables.
 	$(BIN)/pytest -m zoo tests/zoo
+
+# Where pip has no CPU builds of them it takes those for CUDA, gigabytes each: name an index of CPU
+# builds as TORCH_PIP=--index-url=...
+TORCHES ?= 2.6.0 2.11.0
+TORCH_PIP ?=
+QUICK_TESTS := tests/training tests/models/test_scaled.py tests/models/test_cross_entropy.py \
+	tests/models/test_operations.py
+test-torch: ## A quick set on the lowest torch allowed and on 2.11, each in an environment of its own.
+	@set -e; for version in $(TORCHES); do env=.venv-torch/$$version; \
+		test -x $$env/bin/pytest || { $(PYTHON) -m venv $$env; \
+			$$env/bin/pip install -q --disable-pip-version-check $(TORCH_PIP) torch==$$version; \
+			grep -v '^torch==' constraints.txt > $$env/constraints.txt; \
+			$$env/bin/pip install -q --disable-pip-version-check -c $$env/constraints.txt \
+				-e '.[digits]' pytest pytest-xdist hypothesis; }; \
+		echo "torch $$version"; \
+		$$env/bin/pytest -q -n 2 -m 'not slow and not gpu' $(QUICK_TESTS); done
 
 check: setup ## Format, lint and types: exactly what CI checks.
 	$(BIN)/ruff format --check .
