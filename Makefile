@@ -53,7 +53,9 @@ test-torch: ## A quick set on the lowest torch allowed and on 2.11, each in an e
 			$$env/bin/pip install -q --disable-pip-version-check $(TORCH_PIP) torch==$$version; \
 			grep -v '^torch==' constraints.txt > $$env/constraints.txt; \
 			$$env/bin/pip install -q --disable-pip-version-check -c $$env/constraints.txt \
-				-e '.[digits]' pytest pytest-xdist hypothesis; }; \
+				-e '.[digits]' pytest pytest-xdist hypothesis; \
+			$$env/bin/pip install -q --disable-pip-version-check -c $$env/constraints.txt --no-deps \
+				mup unit-scaling einops docstring-parser; }; \
 		echo "torch $$version"; \
 		$$env/bin/pytest -q -n 2 -m 'not slow and not gpu' $(QUICK_TESTS); done
 

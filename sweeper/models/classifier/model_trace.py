@@ -97,6 +97,8 @@ class Tracer:
 
     def trace(self, sizes: Sizes) -> ModelTrace:
         """How the parameters are used; BadInput if the model cannot be built in any way."""
+        # Tracing needs it. Under one of our modes its import fails halfway with torch 2.6, for good.
+
         failures: list[_Failed] = []
         for at in range(self._first, len(ATTEMPTS)):
             kind, evaluate = ATTEMPTS[at]
