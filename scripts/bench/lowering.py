@@ -9,11 +9,13 @@ stops where it would write Triton code.
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -25,7 +27,6 @@ import torch._inductor.scheduler as scheduling
 import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.device_interface import CudaInterface
-from torch._dynamo.utils import detect_fake_mode
 from torch._inductor import config
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.graph import GraphLowering
@@ -37,6 +38,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 CUDA = torch.device("cuda", 0)
+GUARDS, CUDA_INDEX, META_INDEX = "_ZN3c104impl26device_guard_impl_registryE", 1, 14
+"""The symbol of torch's device guards, a pointer for each kind of device, and two of these."""
 GPU = SimpleNamespace(
     name="NVIDIA H200",
     major=9,
@@ -108,7 +111,6 @@ def lowering() -> Iterator[list[Lowered]]:
     with ExitStack() as stack:
         for owner, name, stand_in in (
             (compile_fx, "fx_codegen_and_compile", generated),
-            (compile_fx, "fake_tensor_prop", lambda gm, inputs, *_, **__: detect_fake_mode(inputs)),
             (compile_fx, "_recursive_joint_graph_passes", joint_passes),
             (GraphLowering, "compile_to_module", counted),
             (F, "scaled_dot_product_attention", _flash_attention),
@@ -124,9 +126,30 @@ def lowering() -> Iterator[list[Lowered]]:
         stack.callback(_forget)
         stack.enter_context(config.patch(fx_graph_cache=False, fx_graph_remote_cache=False))
         stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))
+        stack.enter_context(_device_guard())
         stack.enter_context(FakeTensorMode())
         _forget()
         yield found
+
+
+@contextmanager
+def _device_guard() -> Iterator[None]:
+    """Let torch's functions take fake CUDA tensors where it was built without CUDA.
+
+    They enter the tensor's device, which such a build knows nothing of; the guard of the meta
+    device, which does nothing, takes its place. torch does as much itself (see
+    `_ensureCUDADeviceGuardSet`), but in builds with CUDA alone.
+    """
+    if torch.backends.cuda.is_built():
+        yield
+        return
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libc10.so"))
+    guards = (ctypes.c_void_p * (META_INDEX + 1)).in_dll(library, GUARDS)
+    guards[CUDA_INDEX] = guards[META_INDEX]
+    try:
+        yield
+    finally:
+        guards[CUDA_INDEX] = None
 
 
 def _forget() -> None:
