@@ -63,7 +63,9 @@ def count_step(size: str) -> Step:
         graphs = list(found)
     forward, backward, update = (_of(graphs, part) for part in PARTS[:3])
     loss = _chunked_loss(size) * count if _is_chunked(size) else ()
-    return Step(count=count, kernels=dict(zip(PARTS, (forward, backward, update, loss), strict=True)))
+    return Step(
+        count=count, kernels=dict(zip(PARTS, (forward, backward, update, loss), strict=True))
+    )
 
 
 def _of(graphs: list[Lowered], part: str) -> tuple[Kernel, ...]:
@@ -72,9 +74,7 @@ def _of(graphs: list[Lowered], part: str) -> tuple[Kernel, ...]:
     return graphs[PARTS.index(part)].kernels
 
 
-def _gradients_and_update(
-    program: Program, prepared: PreparedSpec, size: str, count: int
-) -> None:
+def _gradients_and_update(program: Program, prepared: PreparedSpec, size: str, count: int) -> None:
     """What a step compiles, with fake tensors in the place of a pack's."""
     _, _, _, seq_len, batch = SIZES[size]
     hps, specs = trial(size, "bfloat16", 0).hps, prepared.trained_specs
@@ -82,9 +82,7 @@ def _gradients_and_update(
         for tensors in (module._buffers, module._parameters):
             for name, value in tensors.items():
                 tensors[name] = None if value is None else _like(value)
-    params = {
-        spec.name: torch.empty(count, *spec.shape, requires_grad=True) for spec in specs
-    }
+    params = {spec.name: torch.empty(count, *spec.shape, requires_grad=True) for spec in specs}
     buffers = {name: torch.empty(count) for name in sorted(prepared.buffers(hps))}
     x, y = (torch.empty(count, batch, seq_len, dtype=torch.int64) for _ in range(2))
     _, grads = program.gradients("compiled mapped", params, buffers, x, y, list)
@@ -169,9 +167,7 @@ def findings(steps: dict[str, Step], budget: dict[str, Any]) -> Findings:
     columns = ["size", "K", *(f"kernels {part}" for part in PARTS[:3])]
     columns += [*(f"{part}, MB" for part in PARTS), "total, MB", "against the budget"]
     notes = [f"Per trial and step, torch {torch.__version__}; kernels are those of a pack's step."]
-    return Findings(
-        title="memory traffic", columns=columns, rows=rows, notes=notes, record=record
-    )
+    return Findings(title="memory traffic", columns=columns, rows=rows, notes=notes, record=record)
 
 
 def exceeded(record: dict[str, Any], budget: dict[str, Any]) -> list[str]:
