@@ -270,4 +270,12 @@ class CrossEntropy(ScaledModule):
             logits = scale_forward(logits, self.logit)
         else:
             logits = logits * self.logit
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        logits, targets = logits.flatten(0, -2), targets.flatten()
+        if not torch.compiler.is_compiling():
+            return F.cross_entropy(logits, targets)
+        # Compiled, the gradient of `F.cross_entropy` is scattered into zeros and read again, all in
+        # float32. A comparison with every class is part of the kernels that there are anyway.
+        is_target = torch.arange(self.classes, device=logits.device) == targets[:, None]
+        shifted = logits - logits.detach().amax(-1, keepdim=True)
+        at_target = torch.where(is_target, shifted, 0.0).sum(-1)
+        return (shifted.exp().sum(-1).log() - at_target).mean()
