@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 
 def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
     """`x` itself going forward; its gradient times `factor` going backward. Any shape."""
-    # value + factor * (x - value) in one kernel: the difference is 0, its gradient is factor.
-    return torch.lerp(x.detach(), x, factor.to(x.dtype))
+    # value + factor * (x - value): the difference is 0, its gradient is factor.
+    value, factor = x.detach(), factor.to(x.dtype)
+    if torch.compiler.is_compiling():
+        # The compiler takes lerp apart into so many operations that it breaks kernels up.
+        return torch.addcmul(value, x - value, factor)
+    return torch.lerp(value, x, factor)
 
 
 def scale_forward(x: Tensor, factor: Tensor) -> Tensor:
