@@ -18,9 +18,18 @@ def run(script: str, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its compiler
 @pytest.mark.parametrize(
     "script",
-    ["growth.py", "orchestration.py", "packing.py", "pruning.py", "search.py", "verdict.py"],
+    [
+        "growth.py",
+        "orchestration.py",
+        "packing.py",
+        "pruning.py",
+        "search.py",
+        "traffic.py",
+        "verdict.py",
+    ],
 )
 def test_says_how_it_is_used(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
