@@ -28,8 +28,9 @@ def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
     # value + factor * (x - value): the difference is 0, its gradient is factor.
     value, factor = x.detach(), factor.to(x.dtype)
     if torch.compiler.is_compiling():
-        # The compiler takes lerp apart into so many operations that it breaks kernels up.
-        return torch.addcmul(value, x - value, factor)
+        # The compiler takes lerp (torch 2.13) or addcmul (2.11) apart into so many operations that
+        # it breaks kernels up.
+        return value + (x - value) * factor
     return torch.lerp(value, x, factor)
 
 
