@@ -21,6 +21,7 @@ def run(script: str, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its compiler
 @pytest.mark.parametrize(
     "script",
     [
@@ -30,6 +31,7 @@ def run(script: str, *words: str) -> str:
         "packing.py",
         "pruning.py",
         "search.py",
+        "traffic.py",
         "verdict.py",
     ],
 )

@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
     """`x` itself going forward; its gradient times `factor` going backward. Any shape."""
-    # value + factor * (x - value) in one kernel: the difference is 0, its gradient is factor.
-    return torch.lerp(x.detach(), x, factor.to(x.dtype))
+    # value + factor * (x - value): the difference is 0, its gradient is factor.
+    value, factor = x.detach(), factor.to(x.dtype)
+    if torch.compiler.is_compiling():
+        # The compiler takes lerp (torch 2.13) or addcmul (2.11) apart into so many operations that
+        # it breaks kernels up.
+        return value + (x - value) * factor
+    return torch.lerp(value, x, factor)
 
 
 def scale_forward(x: Tensor, factor: Tensor) -> Tensor:
@@ -270,4 +275,12 @@ class CrossEntropy(ScaledModule):
             logits = scale_forward(logits, self.logit)
         else:
             logits = logits * self.logit
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        logits, targets = logits.flatten(0, -2), targets.flatten()
+        if not torch.compiler.is_compiling():
+            return F.cross_entropy(logits, targets)
+        # Compiled, the gradient of `F.cross_entropy` is scattered into zeros and read again, all in
+        # float32. A comparison with every class is part of the kernels that there are anyway.
+        is_target = torch.arange(self.classes, device=logits.device) == targets[:, None]
+        shifted = logits - logits.detach().amax(-1, keepdim=True)
+        at_target = torch.where(is_target, shifted, 0.0).sum(-1)
+        return (shifted.exp().sum(-1).log() - at_target).mean()

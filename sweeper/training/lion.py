@@ -13,9 +13,9 @@ from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.updates import (
     apply_weight_decay,
+    beside,
     check_ranges,
     current_lrs,
-    per_param,
     searched_settings,
     update_averages,
 )
@@ -58,9 +58,8 @@ class Lion:
     ) -> None:
         """One step in place; each trial has its learning rates, decay and betas."""
         momentum = state["momentum"]
-        step = torch._foreach_lerp(momentum, grads, per_param(1 - hps.settings["beta1"], params))
-        torch._foreach_sign_(step)
-        torch._foreach_mul_(step, current_lrs(params, hps, now))
+        lrs, rate = current_lrs(params, hps, now), 1 - hps.settings["beta1"]
         apply_weight_decay(params, hps, now)
-        torch._foreach_sub_(params, step)
+        for p, m, g, lr in zip(params, momentum, grads, lrs, strict=True):
+            p.sub_(torch.lerp(m, g, beside(rate, m)).sign_().mul_(lr))
         update_averages(momentum, grads, hps.settings["beta2"])

@@ -16,10 +16,10 @@ from sweeper.training.updates import (
     adam,
     adam_roots,
     apply_weight_decay,
+    beside,
     check_ranges,
     current_lrs,
     empty_state,
-    per_param,
     searched_settings,
     update_averages,
 )
@@ -115,10 +115,9 @@ class Muon:
         momentum, lr = hps.settings["momentum"], current_lrs(params, hps, now)
         update_averages(first, grads, momentum)
         apply_weight_decay(params, hps, now)
-        momenta = per_param(momentum, params)
         for i, (p, m) in enumerate(zip(params, first, strict=True)):
             # The average as it would be after the same gradient once more.
-            m = torch.lerp(grads[i], m, momenta[i]) if self.nesterov else m
+            m = torch.lerp(grads[i], m, beside(momentum, m)) if self.nesterov else m
             min_norm = hps.eps[i].reshape(-1, 1, 1)
             p.sub_(lr[i] * self._newton_schulz(m.reshape(*m.shape[:2], -1), min_norm).view_as(p))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -36,10 +36,12 @@ class StepInfo:
     """Where the run stands: `step`, a scalar from 1, and the factors `schedule` [K], 1 at the peak.
 
     Tensors, so that neither waits for the device nor makes a compiled update compile again.
+    `biases` are `1 - beta^step` [K] of the optimizer's settings, by name, where they are at hand.
     """
 
     step: Tensor
     schedule: Tensor
+    biases: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Optimizer(Protocol):

@@ -31,7 +31,7 @@ from sweeper.training.program import (
     random_seed,
 )
 from sweeper.training.start import Start
-from sweeper.training.updates import clip_gradients
+from sweeper.training.updates import bias, clip_gradients
 from sweeper.trial import Trial
 
 Compile = Literal["auto", "on", "off"]
@@ -240,7 +240,10 @@ class PackRun:
         with torch.no_grad():
             if self.prepared.train.clip is not None:
                 clip_gradients(grads, self.prepared.train.clip)
-            self._update(grads, StepInfo(step=inputs.step, schedule=inputs.schedule))
+            # Not in the update: compiled, it would compute these anew for every weight.
+            settings = self.update_hps.settings.items()
+            biases = {name: bias(value, inputs.step) for name, value in settings}
+            self._update(grads, StepInfo(step=inputs.step, schedule=inputs.schedule, biases=biases))
         return losses
 
     @property

@@ -13,9 +13,9 @@ from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.updates import (
     apply_weight_decay,
+    beside,
     check_ranges,
     current_lrs,
-    per_param,
     searched_settings,
 )
 from sweeper.trial import PlainHps
@@ -57,11 +57,10 @@ class SGD:
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         """One step in place; each trial has its learning rates, decay and momentum."""
-        step, momentum = state["momentum"], per_param(hps.settings["momentum"], params)
-        torch._foreach_mul_(step, momentum)
-        torch._foreach_add_(step, grads)
+        momentum, lrs = hps.settings["momentum"], current_lrs(params, hps, now)
         apply_weight_decay(params, hps, now)
-        if self.nesterov:
-            step = list(torch._foreach_mul(step, momentum))
-            torch._foreach_add_(step, grads)
-        torch._foreach_sub_(params, torch._foreach_mul(step, current_lrs(params, hps, now)))
+        for p, g, average, lr in zip(params, grads, state["momentum"], lrs, strict=True):
+            step = average.mul_(beside(momentum, p)).add_(g)
+            if self.nesterov:
+                step = step * beside(momentum, p) + g
+            p.sub_(step * lr)

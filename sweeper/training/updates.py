@@ -43,9 +43,9 @@ def clip_gradients(grads: list[Tensor], max_norm: float) -> None:
         grad.mul_(unsqueeze_like(factor.to(grad.dtype), grad))
 
 
-def per_param(values: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    """`values` [K] beside each parameter, as [K, 1, ..., 1] of its type."""
-    return [unsqueeze_like(values, p).to(p.dtype) for p in params]
+def beside(values: Tensor, param: Tensor) -> Tensor:
+    """`values` [K] as [K, 1, ..., 1] of a parameter's type."""
+    return unsqueeze_like(values, param).to(param.dtype)
 
 
 def empty_state(param: Tensor) -> Tensor:
@@ -55,18 +55,19 @@ def empty_state(param: Tensor) -> Tensor:
 
 def current_lrs(params: Sequence[Tensor], hps: UpdateHps, now: StepInfo) -> list[Tensor]:
     """Learning rates of this step, [K, 1, ..., 1]."""
-    return list(torch._foreach_mul(hps.lr, per_param(now.schedule, params)))
+    return [lr * beside(now.schedule, p) for lr, p in zip(hps.lr, params, strict=True)]
 
 
 def apply_weight_decay(params: list[Tensor], hps: UpdateHps, now: StepInfo) -> None:
     """`p *= 1 - schedule * weight_decay`, in place, whatever the learning rate."""
-    removed = torch._foreach_mul(hps.weight_decay, per_param(-now.schedule, params))
-    torch._foreach_mul_(params, torch._foreach_add(removed, 1.0))
+    for p, decay in zip(params, hps.weight_decay, strict=True):
+        p.mul_(decay * beside(-now.schedule, p) + 1.0)
 
 
 def update_averages(averages: list[Tensor], values: list[Tensor], beta: Tensor) -> None:
     """Running averages in place: `a = beta * a + (1 - beta) * v`, beta [K]."""
-    torch._foreach_lerp_(averages, values, per_param(1 - beta, averages))
+    for average, value in zip(averages, values, strict=True):
+        average.lerp_(value, beside(1 - beta, average))
 
 
 def adam_roots(second: list[Tensor], hps: UpdateHps, step: Tensor | int) -> list[Tensor]:
@@ -74,10 +75,18 @@ def adam_roots(second: list[Tensor], hps: UpdateHps, step: Tensor | int) -> list
 
     `1 - beta^t` is `-expm1(t log beta)`: a power near 1 would lose its digits in float32.
     """
-    bias = -torch.expm1(torch.log(hps.settings["beta2"]) * step)
-    roots = list(torch._foreach_sqrt(second))
-    torch._foreach_mul_(roots, per_param(bias.rsqrt(), second))
-    return roots
+    scale = bias(hps.settings["beta2"], step).rsqrt()
+    return [v.sqrt().mul_(beside(scale, v)) for v in second]
+
+
+def bias(beta: Tensor, step: Tensor | int) -> Tensor:
+    """`1 - beta^step`: what an average that began at 0 is too small by, [K]."""
+    return -torch.expm1(torch.log(beta) * step)
+
+
+def _bias_of(name: str, hps: UpdateHps, now: StepInfo) -> Tensor:
+    given = now.biases.get(name)
+    return bias(hps.settings[name], now.step) if given is None else given
 
 
 def adam(
@@ -94,25 +103,20 @@ def adam(
 
     `hps.settings` holds beta1 and beta2.
     """
-    # Lists go through torch._foreach, one kernel for all parameters: a pack of a small model has
-    # many small tensors, and launching a kernel for each would take most of the step.
+    # A plain loop, not torch._foreach: the compiler makes one kernel of all that happens to a
+    # parameter, but knows not all functions of lists. Uncompiled, those would loop as well, because
+    # trials have settings of their own.
     beta1, beta2 = hps.settings["beta1"], hps.settings["beta2"]
-    bias1 = -torch.expm1(torch.log(beta1) * now.step)
+    bias1, scale = _bias_of("beta1", hps, now), _bias_of("beta2", hps, now).rsqrt()
     update_averages(first, grads, beta1)
-    torch._foreach_mul_(second, per_param(beta2, params))
-    weighted = torch._foreach_mul(grads, per_param(1 - beta2, params))
-    torch._foreach_addcmul_(second, weighted, grads)
-    del weighted  # as large as all gradients together
     apply_weight_decay(params, hps, now)
-    root = adam_roots(second, hps, now.step)
-    lr = current_lrs(params, hps, now)
-    if atan2:
-        step = torch._foreach_div(first, per_param(bias1, params))
-        angles = [torch.atan2(m, v) for m, v in zip(step, root, strict=True)]
-        torch._foreach_mul_(angles, lr)
-        torch._foreach_add_(params, angles, alpha=-4 / pi)
-        return
-    # eps joins the bias-corrected root, as in torch: joined before, it would weigh more at first.
-    torch._foreach_add_(root, hps.eps)
-    step = torch._foreach_mul(first, torch._foreach_div(lr, per_param(bias1, params)))
-    torch._foreach_addcdiv_(params, step, root, -1.0)
+    lrs = current_lrs(params, hps, now)
+    for p, g, m, v, lr, eps in zip(params, grads, first, second, lrs, hps.eps, strict=True):
+        v.mul_(beside(beta2, v)).addcmul_(g * beside(1 - beta2, v), g)
+        root = v.sqrt().mul_(beside(scale, v))
+        if atan2:
+            angle = torch.atan2(m / beside(bias1, p), root).mul_(lr)
+            p.add_(angle, alpha=-4 / pi)
+        else:
+            # eps joins the bias-corrected root, as in torch: before, it would weigh more at first.
+            p.addcdiv_(m * (lr / beside(bias1, p)), root.add_(eps), value=-1.0)

@@ -119,6 +119,25 @@ def test_cross_entropy(alpha: float) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("trials", [None, 3])
+def test_the_compiled_cross_entropy_is_the_plain_one(trials: int | None, unit: bool) -> None:
+    """Compiled it is written in another way, alone and packed."""
+    block, pack = CrossEntropy(10, unit=unit), () if trials is None else (trials,)
+    fill(block, logit=1.7)
+    targets = torch.randint(10, (*pack, 2, 7), generator=torch.Generator().manual_seed(0))
+    (x, x2) = twin(*pack, 2, 7, 10)
+    loss = block if trials is None else vmap(block)
+    actual, plain = torch.compile(loss)(x, targets), loss(x2, targets)
+    torch.testing.assert_close(actual, plain, rtol=1e-12, atol=1e-12)
+    (gradient,), (expected,) = (
+        torch.autograd.grad(y.sum(), z) for y, z in ((actual, x), (plain, x2))
+    )
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_without_unit_the_blocks_are_the_ordinary_ones() -> None:
     (x, x2), (w, w2) = twin(3, 8), twin(5, 8)
     layer = Linear(8, 5).double()

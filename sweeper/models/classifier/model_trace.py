@@ -97,7 +97,8 @@ class Tracer:
 
     def trace(self, sizes: Sizes) -> ModelTrace:
         """How the parameters are used; BadInput if the model cannot be built in any way."""
-        # Tracing needs it. Under one of our modes its import fails halfway with torch 2.6, for good.
+        # Tracing needs it, and with torch 2.6 its import fails halfway under a mode of ours.
+        import torch._dynamo  # noqa: F401
 
         failures: list[_Failed] = []
         for at in range(self._first, len(ATTEMPTS)):

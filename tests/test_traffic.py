@@ -1,0 +1,108 @@
+"""The count of a compiled step's memory traffic, against counts by hand and the budget."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sweeper.models.scaled import GatedSiLU
+from tests.scripts import load_script
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.skipif(sys.platform != "linux", reason="it stands in for CUDA on Linux alone"),
+]
+MATRIX = 4 * 128 * 256
+"""Bytes of a matrix of floats."""
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return load_script("bench/traffic.py")
+
+
+def counted(traffic: ModuleType, function: Any, *shapes: tuple[int, ...]) -> list[Any]:
+    """The graphs of a function of tensors, with its gradients."""
+    with traffic.lowering() as found:
+        inputs = [torch.empty(shape, requires_grad=True) for shape in shapes]
+        torch.compile(function)(*inputs).sum().backward()
+    return list(found)
+
+
+def test_a_pointwise_function_reads_and_writes_once(traffic: ModuleType) -> None:
+    forward, backward = counted(traffic, lambda x: (2 * x).sin(), (128, 256))
+    assert [len(graph.kernels) for graph in (forward, backward)] == [1, 1]
+    assert forward.bytes == 2 * MATRIX
+    assert backward.bytes == 3 * MATRIX  # the gradient above and x; the gradient
+
+
+def test_a_product_reads_its_operands(traffic: ModuleType) -> None:
+    forward, backward = counted(traffic, lambda x, w: x @ w, (128, 256), (256, 64))
+    x, w, y = MATRIX, MATRIX // 2, 4 * 128 * 64
+    assert forward.bytes == x + w + y and backward.bytes == 2 * (x + w + y)
+    assert all(kernel.name.startswith("extern mm") for kernel in forward.kernels)
+
+
+def test_attention_is_flash_attention(traffic: ModuleType) -> None:
+    def attention(x: Tensor) -> Tensor:
+        half = x.bfloat16()
+        return F.scaled_dot_product_attention(half, half, half, is_causal=True)
+
+    forward, backward = counted(traffic, attention, (2, 4, 64, 32))
+    for graph in (forward, backward):
+        assert any("flash_attention" in kernel.name for kernel in graph.kernels)
+    values = 2 * 2 * 4 * 64 * 32
+    (kernel,) = (kernel for kernel in forward.kernels if "flash" in kernel.name)
+    # One operand, read once, and the result; then sums in float32 and the random state.
+    assert 2 * values + 4 * 2 * 4 * 64 <= kernel.bytes <= 2 * values + 4 * 2 * 4 * 64 + 64
+
+
+def test_a_slice_is_not_the_whole(traffic: ModuleType) -> None:
+    with traffic.lowering() as found:
+        x = torch.empty(128, 256)
+        torch.compile(lambda x: (x[:, :64].exp(), x[:, :64].sum(-1)))(x)
+    assert found[0].bytes <= 3 * MATRIX // 4 + 4 * 128
+
+
+def test_what_is_compiled_afterwards_computes_again(traffic: ModuleType) -> None:
+    counted(traffic, torch.sin, (8,))
+    x = torch.arange(3.0)
+    assert torch.equal(torch.compile(lambda x: 2 * x)(x), 2 * x)
+
+
+def test_the_budget_holds_and_notices_a_copy(
+    traffic: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ["traffic.py", "--sizes", "s0,s1", "--out", str(tmp_path / "found.json")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    if json.loads(traffic.BUDGET.read_text())["torch"] != torch.__version__.partition("+")[0]:
+        pytest.skip("the budget is of another torch")
+    traffic.main()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert all(found[size]["update"]["bytes"] > 0 for size in ("s0", "s1"))
+
+    def copying(self: GatedSiLU, x: Tensor, gate: Tensor) -> Tensor:
+        copies = [torch.cumsum(t.movedim(-1, 0), 0).movedim(0, -1) for t in (x, gate)]
+        return forward(self, *copies)
+
+    forward = GatedSiLU.forward
+    monkeypatch.setattr(GatedSiLU, "forward", copying)
+    monkeypatch.setattr(sys, "argv", ["traffic.py", "--sizes", "s0"])
+    with pytest.raises(SystemExit) as ended:
+        traffic.main()
+    assert str(ended.value.code).startswith("s0 moves ") and "above its budget" in str(ended.value)
+
+
+def test_what_exceeds_its_budget_is_named(traffic: ModuleType) -> None:
+    budget = {"s0": {"bytes": 1_000_000}, "s1": {"bytes": 1_000_000}}
+    record = {"s0": {"bytes": 1_049_999}, "s1": {"bytes": 1_100_000}}
+    sentence = "s1 moves 1.1 MB per trial and step, 10.0 % above its budget of 1.0 MB"
+    assert traffic.exceeded(record, budget) == [sentence]
