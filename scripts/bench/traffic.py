@@ -131,13 +131,10 @@ def _chunked_loss(size: str) -> tuple[Kernel, ...]:
         kernels += _elementwise(rows, classes)
         kernels.append(_written("sum of losses", 12))
         kernels.append(_written("dx", product))
-        kernels += [_written(f"dx: {what}", size * x) for what, size in _ACCUMULATED[:2]]
-        kernels += [_written("dx: copy", 8 * x), _written("dW", product)]
-        kernels += [_written(f"dW: {what}", size * matrix) for what, size in _ACCUMULATED]
-    return tuple(kernels)
-
-
-_ACCUMULATED = (("in float32", 6), ("times the factor", 8), ("added", 12))
+        steps = (("in float32", 6), ("times the factor", 8), ("copy", 8))
+        kernels += [_written(f"dx: {what}", size * x) for what, size in steps]
+        kernels += [_written("dW", product), _written("dW: added", 10 * matrix)]
+    return (*kernels, _written("dW: times the factor", 8 * matrix))
 
 
 def _written(name: str, size: int) -> Kernel:

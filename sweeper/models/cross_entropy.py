@@ -102,7 +102,9 @@ def _chunked(
                 total[k] += losses
                 if train:
                     dx[k, rows] = (gradient @ low).to(wide) * factor[k]
-                    dw[k] += (gradient.mT @ part).to(wide) * factor[k]
+                    dw[k] += gradient.mT @ part
+            if train:
+                dw[k] *= factor[k]
     return total / tokens, dx, dw.to(weight.dtype)
 
 
@@ -142,15 +144,26 @@ def take_refusal() -> str | None:
 
 def _written_out(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     """`_losses` in torch's operations."""
+    if torch.compiler.is_compiling():
+        return _in_one_pass(logits, targets, factor)
     log_p = torch.log_softmax(logits.to(factor.dtype) * factor, -1)
     index = targets[:, None]
     loss = -log_p.gather(-1, index).sum()
-    if torch.compiler.is_compiling():
-        classes = torch.arange(logits.shape[-1], device=logits.device)
-        return loss, torch.where(classes == index, log_p.exp() - 1, log_p.exp()).to(logits.dtype)
     gradient = log_p.exp_()
     gradient.scatter_add_(-1, index, -torch.ones_like(gradient[:, :1]))
     return loss, gradient.to(logits.dtype)
+
+
+def _in_one_pass(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """`_written_out` for the compiler: what it looks up in a tensor, it writes to memory first."""
+    z = logits.to(factor.dtype) * factor
+    most = z.amax(-1, keepdim=True)
+    weights = (z - most).exp()
+    total = weights.sum(-1, keepdim=True)
+    hit = torch.arange(logits.shape[-1], device=logits.device) == targets[:, None]
+    # The largest is subtracted before the sum: what is left is small, and keeps its digits.
+    loss = (total.log().squeeze(-1) - torch.where(hit, z - most, 0).sum(-1)).sum()
+    return loss, (weights / total - hit.to(z.dtype)).to(logits.dtype)
 
 
 @_chunked.register_fake
