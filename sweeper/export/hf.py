@@ -1,0 +1,163 @@
+"""transformers: fields of a config.json, and groups and initial weights for its Trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from sweeper.errors import ConfigError
+from sweeper.export.exporter import (
+    Exporter,
+    Setting,
+    as_planned,
+    factors_of,
+    first_of,
+    multiplier_of,
+    seed_of,
+    takes_eps,
+    trained,
+    value_of,
+)
+from sweeper.export.families import (
+    FAMILIES,
+    Family,
+    Multipliers,
+    Shape,
+    family_of_class,
+)
+from sweeper.export.groups import WRAPPERS, rows
+from sweeper.export.pytorch import torch_call
+from sweeper.export.render import render
+from sweeper.scaling.spec import Role
+from sweeper.transfer.factors import PlannedFactor
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hf(Exporter):
+    """`family` is one of `FAMILIES`; "" takes that of the study's own model.
+
+    Multipliers of embedding and head stand in the fields, and the groups are those of weights
+    without them. Fields that the study's model had of its own stay in force.
+    """
+
+    trainer: ClassVar[str] = "transformers"
+    family: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a family that is not known."""
+        if self.family and self.family not in FAMILIES:
+            raise ConfigError("family", self.family, f"one of {', '.join(FAMILIES)}")
+
+    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
+        """As planned beside the factors that the fields have."""
+        given = self._given(plan)
+        if parameter.role == Role.EMBEDDING:
+            return as_planned(parameter, given.embedding)
+        if parameter.role == Role.READOUT:
+            return as_planned(parameter, given.logits / value_of(plan, "loss", "logit"))
+        return as_planned(parameter)
+
+    def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
+        """What the fields have, read back."""
+        given = self._given(plan)
+        match factor.kind, factor.factor:
+            case "attention", "logit":
+                return given.attention
+            case "residual", "branch":
+                return given.attention_branch if factor.branch % 2 else given.ffn_branch
+            case "tied_readout", "output":
+                return given.logits / given.embedding / value_of(plan, "loss", "logit")
+            case "loss", "logit":
+                return factor.value  # it is part of the logits'
+        return 1.0
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_hf.py`, and its fields as `plan_config.json`, to be merged into a config.json."""
+        settings = {p.name: self.setting(plan, p) for p in plan.parameters}
+        fields = self.fields(plan)
+        text = render(
+            "hf.py",
+            header=header,
+            fields=fields,
+            rows=rows(plan, settings),
+            seed=seed_of(plan),
+            wrappers=WRAPPERS,
+            eps=takes_eps(plan),
+            optimizer=torch_call(plan),
+            family=self._name(plan),
+        )
+        return {"plan_hf.py": text, "plan_config.json": json.dumps(fields, indent=2) + "\n"}
+
+    def fields(self, plan: TransferPlan) -> dict[str, Any]:
+        """The configuration's fields; those that the study's model had already multiply."""
+        own, wanted = self._own(plan), _wanted(plan)
+        return self._family(plan).write(_times(wanted, own), _shape(plan))
+
+    def _given(self, plan: TransferPlan) -> Multipliers:
+        """What the model does by the fields, beside what the study's model did by itself."""
+        family, own = self._family(plan), self._own(plan)
+        one = Multipliers(attention=1.0)
+        return _times(family.read(self.fields(plan), _shape(plan)), _times(one, own, divide=True))
+
+    def _own(self, plan: TransferPlan) -> Multipliers:
+        """The multipliers of the study's model; attention's is in the plan's factor already."""
+        model = plan.source.get("model")
+        arguments: Mapping[str, Any] = model if isinstance(model, Mapping) else {}
+        name = family_of_class(str(arguments.get("name", "")))
+        config = arguments.get("config") or {}
+        if name is None:
+            return Multipliers(attention=1.0)
+        return replace(FAMILIES[name].read(config, _shape(plan)), attention=1.0)
+
+    def _family(self, plan: TransferPlan) -> Family:
+        return FAMILIES[self._name(plan)]
+
+    def _name(self, plan: TransferPlan) -> str:
+        """The family; ConfigError where neither the option nor the study names one."""
+        model = plan.source.get("model")
+        own = family_of_class(str(model.get("name", ""))) if isinstance(model, Mapping) else None
+        if name := self.family or own:
+            return name
+        allowed = f"family=NAME, the model to write for: one of {', '.join(FAMILIES)}"
+        raise ConfigError("family", self.family, allowed)
+
+
+def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multipliers:
+    """The product of each pair of factors, or `a` over `b`."""
+    pairs = {name: (value, getattr(b, name)) for name, value in vars(a).items()}
+    return Multipliers(**{name: x / y if divide else x * y for name, (x, y) in pairs.items()})
+
+
+def _wanted(plan: TransferPlan) -> Multipliers:
+    """The plan's own factors; the first of each kind, which others are compared with later."""
+    usual = _shape(plan).usual_attention
+    embedding, loss = multiplier_of(plan, Role.EMBEDDING), value_of(plan, "loss", "logit")
+    if first_of(plan, Role.READOUT):
+        logits = multiplier_of(plan, Role.READOUT)
+    else:
+        logits = value_of(plan, "tied_readout", "output") * embedding
+    branches = {
+        one.branch % 2: one.value for one in reversed([*factors_of(plan, "residual", "branch")])
+    }
+    return Multipliers(
+        embedding=embedding,
+        attention=value_of(plan, "attention", "logit", usual),
+        attention_branch=branches.get(1, 1.0),
+        ffn_branch=branches.get(0, 1.0),
+        logits=logits * loss,
+    )
+
+
+def _shape(plan: TransferPlan) -> Shape:
+    """The target's sizes; a head's as the plan saw it."""
+    size = next((f.head_size for f in factors_of(plan, "attention", "logit")), 64)
+    return Shape(width=_width(plan), depth=plan.target.depth, head_size=size)
+
+
+def _width(plan: TransferPlan) -> int:
+    """The target's hidden size: the sides of the embedding's rows, where there is one."""
+    rows = [p for p in trained(plan) if p.role == Role.EMBEDDING and len(p.shape) == 2]
+    return rows[0].shape[1] if rows else plan.target.width
