@@ -77,6 +77,11 @@ class Published:
         return max(1, round(self.multipliers.logits * self.shape.width))
 
     @property
+    def even_branches(self) -> bool:
+        """Whether attention's and the FFN's branches have one factor; else it is no depth rule."""
+        return isclose(self.multipliers.attention_branch, self.multipliers.ffn_branch)
+
+    @property
     def branch_constant(self) -> float:
         """The constant c of a branch's factor c / sqrt(layers)."""
         return self.multipliers.attention_branch * sqrt(self.shape.depth)
@@ -84,7 +89,7 @@ class Published:
     @property
     def base_depth(self) -> int:
         """The whole number of layers at which branches would have a factor near 1."""
-        if isclose(self.multipliers.attention_branch, 1.0):
+        if isclose(self.multipliers.attention_branch, 1.0) or not self.even_branches:
             return self.shape.depth
         return min(self.shape.depth, max(1, round(self.branch_constant**2)))
 
@@ -102,6 +107,8 @@ class Published:
                 f"; branches over the root of the layers, times {self.branch_constant:.3g}: "
                 f"depth-muP from about {self.base_depth} layers"
             )
+        if not self.even_branches:
+            name += "; branches have constants of their own"
         return name
 
     def lines(self) -> list[str]:
@@ -112,16 +119,16 @@ class Published:
             "1/sqrt(d)": "1/sqrt(d), the usual one",
             "neither": f"{self.alpha_attention:.4g}/d: muP's 1/d with a constant",
         }
-        branches = f"{m.attention_branch:.6g}"
-        if not isclose(m.attention_branch, m.ffn_branch):
-            branches = f"{branches} (attention's) and {m.ffn_branch:.6g} (the FFN's)"
+        branches = f"{m.attention_branch:.6g}, {self.branch_constant:.3g}/sqrt({shape.depth})"
+        if not self.even_branches:
+            branches = f"{m.attention_branch:.6g} (attention's), {m.ffn_branch:.6g} (the FFN's)"
         return [
             f"embedding: rows times {m.embedding:.6g}",
             f"attention: q k^T times {m.attention:.6g} at head size {shape.head_size}, "
             f"{rules[self.attention_rule]}",
-            f"residual branches: outputs times {branches}, "
-            f"{self.branch_constant:.3g}/sqrt({shape.depth})",
-            f"output: logits times {m.logits:.6g}, base width {self.base_width} of {shape.width}",
+            f"residual branches: outputs times {branches}",
+            f"output: logits times {m.logits:.6g}, base width {self.base_width} of {shape.width} "
+            "where the head has no constant of its own",
             *(f"{key}: {value}, for which we have no rule" for key, value in self.others.items()),
         ]
 

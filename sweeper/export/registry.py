@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.errors import ConfigError, suggest
+from sweeper.errors import ConfigError
 from sweeper.export.exporter import Exporter
 from sweeper.plugin import build_plugin, import_target
 
@@ -28,8 +28,8 @@ def build_exporter(name: str, options: Mapping[str, Any]) -> Exporter:
     ConfigError for an unknown name, and for an option that it does not have or refuses.
     """
     if name not in EXPORTERS and "." not in name:
-        known = suggest(name, EXPORTERS)
-        raise ConfigError("--to", name, f"{known}; one of {', '.join(EXPORTERS)}, or package.Class")
+        allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
+        raise ConfigError("--to", name, allowed)
     target = EXPORTERS.get(name, name)
     if not (isinstance(kind := import_target(target, "--to"), type) and issubclass(kind, Exporter)):
         raise ConfigError("--to", name, "a subclass of sweeper.export.exporter.Exporter")
