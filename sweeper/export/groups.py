@@ -89,23 +89,19 @@ def _row(alike: Sequence[PlannedParameter], setting: Setting, everything: Sequen
 
 
 def patterns(names: Collection[str], everything: Collection[str]) -> tuple[str, ...]:
-    """Patterns that match `names` and no other name of `everything`, also as shell patterns.
+    """Patterns that match `names` once each and no other name of `everything`.
 
-    Numbers become *; where that would match a name of another row the names stand as they are.
+    They do so as regular expressions and as shell patterns, in which * matches dots too. Numbers
+    become * where that holds; elsewhere names stand as they are.
     """
-    others = set(everything) - set(names)
-    found: dict[str, None] = {}
+    alike: dict[str, set[str]] = {}
     for name in names:
-        starred = NUMBER.sub("*", name)
-        clean = not any(fnmatchcase(other, starred) for other in others)
-        # Shell patterns match dots too: a name must not be in two patterns of its own row.
-        alone = sum(fnmatchcase(name, NUMBER.sub("*", one)) for one in set(map(_starred, names)))
-        found[starred if clean and alone == 1 else name] = None
+        alike.setdefault(NUMBER.sub("*", name), set()).add(name)
+    found: dict[str, None] = {}
+    for pattern, members in alike.items():
+        matched = {name for name in everything if fnmatchcase(name, pattern)}
+        found.update(dict.fromkeys([pattern] if matched == members else sorted(members)))
     return tuple(found)
-
-
-def _starred(name: str) -> str:
-    return NUMBER.sub("*", name)
 
 
 def regex(patterns: Sequence[str], prefix: str = "") -> str:

@@ -6,9 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -17,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import sweeper
-from sweeper.export.families import FAMILIES, Multipliers, Shape
 from sweeper.transfer.plan import TransferPlan
-from tests.export.plans import COMPLETEP, executed, made, missing, names_of, settings_of
+from tests.export.plans import COMPLETEP, executed, made, missing
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
