@@ -91,7 +91,7 @@ def olmo_module(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_olmo_core_by_its_rule(
     scheme: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shell patterns, all of which must match; a parameter in two overrides would be in two groups."""
+    """Shell patterns that all match; a parameter of two overrides would be in two groups."""
     olmo_module(monkeypatch)
     planned = plan(scheme, optimizer)
     names = executed(made(planned, "olmo-core")["plan_olmo_core.py"])
@@ -130,14 +130,14 @@ def test_olmo_core_by_its_own_code(scheme: str) -> None:
 # llm-foundry ------------------------------------------------------------------------------------
 
 
-def by_regex(model: nn.Module, config: dict[str, Any], match: str) -> list[dict[str, Any]]:
+def by_regex(model: nn.Module, config: list[dict[str, Any]], match: str) -> list[dict[str, Any]]:
     """Groups as llm-foundry documents them: in order, the first pattern that is found counts."""
     left = dict(model.named_parameters())
     groups = []
-    for given in config:
-        members = [name for name in left if re.search(given[match], name)]
-        assert members, given
-        groups.append({**given, "params": [left.pop(name) for name in members]})
+    for group in config:
+        members = [name for name in left if re.search(group[match], name)]
+        assert members, group
+        groups.append({**group, "params": [left.pop(name) for name in members]})
     assert not left
     return groups
 
