@@ -104,10 +104,8 @@ class Hf(Exporter):
 
     def _own(self, plan: TransferPlan) -> Multipliers:
         """The multipliers of the study's model; attention's is in the plan's factor already."""
-        model = plan.source.get("model")
-        arguments: Mapping[str, Any] = model if isinstance(model, Mapping) else {}
-        name = family_of_class(str(arguments.get("name", "")))
-        config = arguments.get("config") or {}
+        model = _model(plan)
+        name, config = family_of_class(str(model.get("name", ""))), model.get("config") or {}
         if name is None:
             return Multipliers(attention=1.0)
         return replace(FAMILIES[name].read(config, _shape(plan)), attention=1.0)
@@ -117,12 +115,18 @@ class Hf(Exporter):
 
     def _name(self, plan: TransferPlan) -> str:
         """The family; ConfigError where neither the option nor the study names one."""
-        model = plan.source.get("model")
-        own = family_of_class(str(model.get("name", ""))) if isinstance(model, Mapping) else None
+        own = family_of_class(str(_model(plan).get("name", "")))
         if name := self.family or own:
             return name
         allowed = f"family=NAME, the model to write for: one of {', '.join(FAMILIES)}"
         raise ConfigError("family", self.family, allowed)
+
+
+def _model(plan: TransferPlan) -> Mapping[str, Any]:
+    """What the study's model was built with: a class of transformers as `name`, and `config`."""
+    model = plan.source.get("model")
+    arguments = model.get("arguments") if isinstance(model, Mapping) else None
+    return arguments if isinstance(arguments, Mapping) else {}
 
 
 def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multipliers:

@@ -63,7 +63,10 @@ def test_flags_are_the_plan_s_numbers(m: int) -> None:
 
 def test_the_proposed_recipe_has_flags_of_its_own() -> None:
     """Those of NVIDIA/Megatron-LM pull request 4998."""
-    today, proposed = flags(planned(4, alpha_attn=0.5)), flags(planned(4, alpha_attn=0.5), recipe=True)
+    today, proposed = (
+        flags(planned(4, alpha_attn=0.5)),
+        flags(planned(4, alpha_attn=0.5), recipe=True),
+    )
     assert proposed["scaling-recipe"] == "mup" and proposed["scaling-base-hidden-size"] == "32"
     assert proposed["scaling-base-head-dim"] == today["mup-base-head-dim"]
     assert "use-mup" not in proposed and proposed["lr"] == today["lr"]
