@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -15,8 +17,12 @@ import torch
 from torch import Tensor, nn
 
 import sweeper
+from sweeper.training.prepare import prepare
 from sweeper.transfer.plan import TransferPlan
-from tests.export.plans import COMPLETEP, executed, made, missing
+from tests.export.plans import COMPLETEP, executed, made, missing, names_of, settings_of
+from tests.specs import spec_of
+from tests.training.tiny_trials import tree
+from tests.transfer.helpers import plan as study_plan
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
@@ -173,3 +179,126 @@ def test_a_tied_head_s_factor_is_with_that_of_the_rows() -> None:
     with exact_norms(net), exact_norms(other):
         gap = losses(net, groups) - losses(other, theirs, logits=factor)
     assert gap.abs().max() <= 1e-9
+
+
+OWN = {
+    "embedding_multiplier": 5.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.0,
+}
+"""Fields that a study's model has of its own."""
+
+
+def of_a_study() -> tuple[TransferPlan, Any]:
+    """The plan of a trial with such a model, and the model as the engine trains it."""
+    made_of = tree("mup")
+    made_of["model"] = {
+        "_target_": "sweeper.models.hf.model.HfModel",
+        "name": "GraniteForCausalLM",
+        "width": 32,
+        "depth": 2,
+        "head_size": HEAD,
+        "ffn_ratio": 2.0,
+        "tie": False,
+        "config": OWN,
+    }
+    made_of["base"] = {"width": 16, "depth": 1}
+    made_of["data"]["classes"] = CLASSES
+    plan = study_plan("mup", made_of, alpha_emb=1.0, alpha_attn=-1.0, alpha_output=1.0)
+    model = asdict(spec_of(made_of).model)
+    engine: Any = prepare(spec_of(made_of)).model().double()
+    buffers = dict(engine.named_buffers())
+    for name, factors in plan.operations.items():
+        for factor, value in factors.items():
+            if f"{name}.{factor}" in buffers:
+                buffers[f"{name}.{factor}"].fill_(value)
+    return replace(plan, source={**plan.source, "model": model}), engine
+
+
+def test_fields_that_the_study_s_model_had_stay_in_force() -> None:
+    plan, engine = of_a_study()
+    assert missing(plan, "hf") == {}
+    names = executed(made(plan, "hf")["plan_hf.py"])
+    assert names["CONFIG"]["embedding_multiplier"] == pytest.approx(2 * 5.0)
+    assert names["CONFIG"]["attention_multiplier"] == pytest.approx(0.3 * 0.5 / HEAD * HEAD**0.5)
+    assert names["CONFIG"]["residual_multiplier"] == pytest.approx(0.6 * 0.5**0.5)
+    assert names["CONFIG"]["logits_scaling"] == pytest.approx(2.0 / 2 * 2)
+    net = model("granite", 32, 2, **names["CONFIG"]).double()
+    names["init_"](net)
+    plan.init_(engine)
+
+    class Logits(nn.Module):
+        """The engine's model, called as transformers' are."""
+
+        def forward(self, input_ids: Tensor) -> Any:
+            return type("Out", (), {"logits": engine(input_ids)})
+
+    with exact_norms(net), exact_norms(engine):
+        ours = losses(net, names["param_groups"](net), steps=8)
+        theirs = losses(Logits(), plan.param_groups(engine), steps=8)
+    assert (ours - theirs).abs().max() <= 1e-9
+
+
+def test_a_base_that_is_no_whole_number_leaves_the_rest_to_the_groups() -> None:
+    """What MiniCPM's dim_model_base, a whole number, does not say of the logits, a group does."""
+    plan = replace_output(planned("granite"), 1.1)
+    names = executed(made(plan, "hf", family="minicpm3")["plan_hf.py"])
+    said = names["CONFIG"]["dim_model_base"] / 32
+    wanted = next(p for p in plan.parameters if p.role == "readout").target.multiplier
+    assert said != pytest.approx(wanted, rel=0.001)
+    lacks = missing(plan, "hf", family="minicpm3")
+    assert lacks.keys() == {"attention"}  # it has no field for that
+    (row,) = [row for row in names["PLAN"] if "lm_head" in row[0]]
+    absorbed = next(p for p in plan.absorbed() if p.name == "lm_head.weight")
+    assert row[1][1] * said == pytest.approx(absorbed.init_std)
+    assert row[2]["lr"] * said == pytest.approx(absorbed.lr)
+    assert row[2]["eps"] / said == pytest.approx(absorbed.eps)
+
+
+def replace_output(plan: TransferPlan, factor: float) -> TransferPlan:
+    """The plan with another multiplier of the head."""
+    changed = []
+    for one in plan.parameters:
+        if one.role == "readout":
+            value = one.target.multiplier * factor
+            target = replace(one.target, multiplier=value, backward_multiplier=value)
+            one = replace(one, target=target)
+        changed.append(one)
+    return replace(plan, parameters=tuple(changed))
+
+
+def test_trainer_keeps_the_groups_ratios(tmp_path: Path) -> None:
+    """Its own schedule multiplies every group's rate by one factor; eps and decay stay."""
+    pytest.importorskip("accelerate")
+    plan = planned("granite")
+    net, groups = with_fields("granite", plan)
+    net = net.float()
+    before = settings_of(groups, names_of(net))
+    optimizer = torch.optim.AdamW(groups)
+    data = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 8
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=4,
+        per_device_train_batch_size=2,
+        lr_scheduler_type="linear",
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        max_grad_norm=0,
+    )
+    seen = []
+
+    class Watch(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            seen.append(settings_of(optimizer.param_groups, names_of(net)))
+
+    trainer = transformers.Trainer(
+        net, arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=[Watch()]
+    )
+    trainer.train()
+    assert len(seen) == 4
+    for step, found in enumerate(seen):
+        for name, (lr, eps, decay) in before.items():
+            assert found[name] == pytest.approx((lr * (1 - step / 4), eps, decay)), (step, name)
