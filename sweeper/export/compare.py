@@ -11,12 +11,13 @@ from sweeper.export.exporter import (
     Setting,
     by_atan2,
     in_gauge,
+    is_head,
     optimizer_name,
     takes_eps,
     trained,
 )
 from sweeper.scaling.prescription import AbsorbedParam
-from sweeper.scaling.spec import NUMBER, Role
+from sweeper.scaling.spec import NUMBER
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 NAMES: Mapping[str, str] = {
@@ -122,7 +123,7 @@ def _parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
         differences = list(_settings(parameter, wanted, given, eps=eps))
         multiplier = parameter.target.multiplier
         theirs = given.forward != 1 and not _close(given.forward, multiplier)
-        if differences and theirs and parameter.role == Role.READOUT:
+        if differences and theirs and is_head(plan, parameter):
             # What a wrong factor of the logits asks of all the rest says nothing by itself.
             differences = [Difference("output", parameter.name, multiplier, given.forward)]
         yield from differences

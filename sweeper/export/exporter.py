@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
-from sweeper.scaling.spec import Role, Update
+from sweeper.scaling.spec import Role, Update, layer_of
 from sweeper.transfer.factors import PlannedFactor
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
@@ -96,18 +96,51 @@ def trained(plan: TransferPlan) -> list[PlannedParameter]:
     return [parameter for parameter in plan.parameters if not parameter.frozen]
 
 
-def first_of(plan: TransferPlan, role: Role) -> PlannedParameter | None:
-    """The first trained parameter of a role; of hidden ones the first matrix."""
-    for parameter in trained(plan):
-        if parameter.role == role and (role is not Role.HIDDEN or len(parameter.shape) > 1):
-            return parameter
-    return None
+def first_hidden(plan: TransferPlan) -> PlannedParameter:
+    """The first trained hidden matrix; the first parameter where there is none."""
+    matrices = (p for p in trained(plan) if p.role == Role.HIDDEN and len(p.shape) > 1)
+    return next(matrices, plan.parameters[0])
 
 
-def multiplier_of(plan: TransferPlan, role: Role) -> float:
-    """The plan's multiplier of the first parameter of a role; 1 without any."""
-    first = first_of(plan, role)
-    return first.target.multiplier if first else 1.0
+def head_of(plan: TransferPlan) -> PlannedParameter | None:
+    """The matrix that gives the logits; None where it is the embedding's.
+
+    Readouts inside of layers are no heads: a router's, for one.
+    """
+    heads = [p for p in trained(plan) if p.role == Role.READOUT and layer_of(p.name) is None]
+    return heads[-1] if heads else None
+
+
+def is_head(plan: TransferPlan, parameter: PlannedParameter) -> bool:
+    """Whether a trainer's factor of the logits is one of this parameter."""
+    return parameter == head_of(plan)
+
+
+def table_of(plan: TransferPlan) -> PlannedParameter | None:
+    """The first embedding, of tokens; None without one."""
+    return next((one for one in trained(plan) if is_table(one)), None)
+
+
+def is_table(parameter: PlannedParameter) -> bool:
+    """Whether a trainer's factor of the embedding is one of this parameter."""
+    return parameter.role == Role.EMBEDDING and layer_of(parameter.name) is None
+
+
+def rows_multiplier(plan: TransferPlan) -> float:
+    """The plan's factor of the embedding's rows."""
+    table = table_of(plan)
+    return table.target.multiplier if table else 1.0
+
+
+def logits_multiplier(plan: TransferPlan) -> float:
+    """The plan's factor of the logits beside weights without one, the loss's in it.
+
+    A tied head's is beside the factor of the rows, which the plan has in the weights.
+    """
+    head, loss = head_of(plan), value_of(plan, "loss", "logit")
+    if head is not None:
+        return head.target.multiplier * loss
+    return value_of(plan, "tied_readout", "output") * rows_multiplier(plan) * loss
 
 
 def factors_of(plan: TransferPlan, kind: str, factor: str) -> Iterator[PlannedFactor]:

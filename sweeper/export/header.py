@@ -9,12 +9,13 @@ from textwrap import wrap
 from sweeper.export.compare import Lack
 from sweeper.export.exporter import (
     Exporter,
-    first_of,
-    multiplier_of,
+    head_of,
     optimizer_name,
     optimizer_settings,
+    rows_multiplier,
+    table_of,
 )
-from sweeper.scaling.spec import NUMBER, Role
+from sweeper.scaling.spec import NUMBER
 from sweeper.transfer.plan import TransferPlan
 from sweeper.transfer.plan_table import named_sizes, value_text
 
@@ -90,12 +91,10 @@ def _forward(plan: TransferPlan) -> Iterator[str]:
         text = words.format(_ends(values))
         places = list(dict.fromkeys(NUMBER.sub("*", m[2]) for m in members))
         yield f"- {text}, where a plain model has {_ends(usual)} ({_some(places)})"
-    if head := first_of(plan, Role.READOUT):
-        by = multiplier_of(plan, Role.READOUT)
-        yield f"- output: logits times {by:.6g}, a factor of {head.name}"
-    if embedding := first_of(plan, Role.EMBEDDING):
-        by = multiplier_of(plan, Role.EMBEDDING)
-        yield f"- embedding: rows times {by:.6g}, a factor of {embedding.name}"
+    if head := head_of(plan):
+        yield f"- output: logits times {head.target.multiplier:.6g}, a factor of {head.name}"
+    if table := table_of(plan):
+        yield f"- embedding: rows times {rows_multiplier(plan):.6g}, a factor of {table.name}"
     yield (
         "A factor of a weight is in its init, learning rate and eps, unless the trainer has a "
         "setting for it."

@@ -13,11 +13,13 @@ from sweeper.export.exporter import (
     Setting,
     as_planned,
     factors_of,
-    first_of,
-    multiplier_of,
+    is_head,
+    is_table,
+    logits_multiplier,
+    rows_multiplier,
     seed_of,
+    table_of,
     takes_eps,
-    trained,
     value_of,
 )
 from sweeper.export.families import (
@@ -30,9 +32,13 @@ from sweeper.export.families import (
 from sweeper.export.groups import WRAPPERS, rows
 from sweeper.export.pytorch import torch_call
 from sweeper.export.render import render
-from sweeper.scaling.spec import Role
 from sweeper.transfer.factors import PlannedFactor
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
+
+OWN_FIELDS = "CONFIG counts in the fields that the study's model had of its own."
+NO_FIELDS = (
+    "It is taken that the model was tuned with neutral fields: others multiply those of CONFIG."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +60,9 @@ class Hf(Exporter):
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """As planned beside the factors that the fields have."""
         given = self._given(plan)
-        if parameter.role == Role.EMBEDDING:
+        if is_table(parameter):
             return as_planned(parameter, given.embedding)
-        if parameter.role == Role.READOUT:
+        if is_head(plan, parameter):
             return as_planned(parameter, given.logits / value_of(plan, "loss", "logit"))
         return as_planned(parameter)
 
@@ -88,6 +94,7 @@ class Hf(Exporter):
             eps=takes_eps(plan),
             optimizer=torch_call(plan),
             family=self._name(plan),
+            tuned=OWN_FIELDS if _model(plan) else NO_FIELDS,
         )
         return {"plan_hf.py": text, "plan_config.json": json.dumps(fields, indent=2) + "\n"}
 
@@ -138,20 +145,15 @@ def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multiplie
 def _wanted(plan: TransferPlan) -> Multipliers:
     """The plan's own factors; the first of each kind, which others are compared with later."""
     usual = _shape(plan).usual_attention
-    embedding, loss = multiplier_of(plan, Role.EMBEDDING), value_of(plan, "loss", "logit")
-    if first_of(plan, Role.READOUT):
-        logits = multiplier_of(plan, Role.READOUT)
-    else:
-        logits = value_of(plan, "tied_readout", "output") * embedding
     branches = {
         one.branch % 2: one.value for one in reversed([*factors_of(plan, "residual", "branch")])
     }
     return Multipliers(
-        embedding=embedding,
+        embedding=rows_multiplier(plan),
         attention=value_of(plan, "attention", "logit", usual),
         attention_branch=branches.get(1, 1.0),
         ffn_branch=branches.get(0, 1.0),
-        logits=logits * loss,
+        logits=logits_multiplier(plan),
     )
 
 
@@ -162,6 +164,6 @@ def _shape(plan: TransferPlan) -> Shape:
 
 
 def _width(plan: TransferPlan) -> int:
-    """The target's hidden size: the sides of the embedding's rows, where there is one."""
-    rows = [p for p in trained(plan) if p.role == Role.EMBEDDING and len(p.shape) == 2]
-    return rows[0].shape[1] if rows else plan.target.width
+    """The target's hidden size: the length of an embedding's row, where there is one."""
+    table = table_of(plan)
+    return table.shape[1] if table and len(table.shape) == 2 else plan.target.width

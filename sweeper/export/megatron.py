@@ -16,16 +16,20 @@ from typing import Any, ClassVar
 from sweeper.export.exporter import (
     Exporter,
     Setting,
-    first_of,
+    first_hidden,
+    head_of,
     in_gauge,
-    multiplier_of,
+    is_head,
+    is_table,
+    logits_multiplier,
     optimizer_name,
     optimizer_settings,
+    rows_multiplier,
+    table_of,
     value_of,
 )
 from sweeper.export.render import render
 from sweeper.scaling.prescription import AbsorbedParam
-from sweeper.scaling.spec import Role
 from sweeper.trainer.styles import words
 from sweeper.transfer.factors import PlannedFactor
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
@@ -63,8 +67,8 @@ class Megatron(Exporter):
         flags: dict[str, Any] = {
             "use-mup": True,
             "mup-base-hidden-size": plan.base.width,
-            "mup-embedding-mult": multiplier_of(plan, Role.EMBEDDING),
-            "mup-output-mult": _logits(plan),
+            "mup-embedding-mult": rows_multiplier(plan),
+            "mup-output-mult": logits_multiplier(plan),
             **_attention_flags(plan),
             "optimizer": self.optimizers.get(name, name),
             "lr": lr,
@@ -84,7 +88,7 @@ class Megatron(Exporter):
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """By the rules above."""
         m, flags = _m(plan), self.flags(plan)
-        vector = parameter.role in (Role.EMBEDDING, Role.READOUT) or len(parameter.shape) <= 1
+        vector = _marked(plan, parameter) or len(parameter.shape) <= 1
         sgd = optimizer_name(plan) == "sgd"
         lr = flags["lr"] * ((m if vector else 1.0) if sgd else (1.0 if vector else 1 / m))
         eps = flags.get("adam-eps", in_gauge(parameter, 1.0).eps)
@@ -131,7 +135,7 @@ def _m(plan: TransferPlan) -> float:
 
 def _hidden(plan: TransferPlan) -> AbsorbedParam:
     """The settings that the hidden matrices' flags are made from."""
-    return in_gauge(first_of(plan, Role.HIDDEN) or plan.parameters[0], 1.0)
+    return in_gauge(first_hidden(plan), 1.0)
 
 
 def _flag_lr(plan: TransferPlan) -> float:
@@ -139,12 +143,9 @@ def _flag_lr(plan: TransferPlan) -> float:
     return _hidden(plan).lr * (1.0 if optimizer_name(plan) == "sgd" else _m(plan))
 
 
-def _logits(plan: TransferPlan) -> float:
-    """`--mup-output-mult`: the head's factor; of a tied head with the rows' own."""
-    loss = value_of(plan, "loss", "logit")
-    if first_of(plan, Role.READOUT):
-        return multiplier_of(plan, Role.READOUT) * loss
-    return value_of(plan, "tied_readout", "output") * multiplier_of(plan, Role.EMBEDDING) * loss
+def _marked(plan: TransferPlan, parameter: PlannedParameter) -> bool:
+    """Whether its LanguageModule marks the parameter as embedding-like: embeddings and head."""
+    return is_table(parameter) or is_head(plan, parameter)
 
 
 def _attention_flags(plan: TransferPlan) -> dict[str, float]:
@@ -163,7 +164,7 @@ def _attention_flags(plan: TransferPlan) -> dict[str, float]:
 
 def _embedding_std(plan: TransferPlan) -> float:
     """Of embedding and untied head, which share it: the embedding's."""
-    one = first_of(plan, Role.EMBEDDING) or first_of(plan, Role.READOUT)
+    one = table_of(plan) or head_of(plan)
     if one is None:
         return 0.02
     return in_gauge(one, one.target.multiplier).init_std
@@ -171,20 +172,25 @@ def _embedding_std(plan: TransferPlan) -> float:
 
 def _init_std(
     plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str, Any], m: float
-) -> float:
-    """Of a drawn parameter; the ends of branches are told by their usual names."""
-    if parameter.role in (Role.EMBEDDING, Role.READOUT):
+) -> float | None:
+    """Of a drawn parameter; the ends of branches are told by their usual names, or not at all."""
+    if _marked(plan, parameter):
         return float(flags["embedding-init-method-std"])
     std = float(flags["init-method-std"]) / sqrt(m)
+    if not any(_ends_branch(one) for one in plan.parameters):
+        return None
+    return std / sqrt(2 * plan.target.depth) if _ends_branch(parameter) else std
+
+
+def _ends_branch(parameter: PlannedParameter) -> bool:
     owner = parameter.name.split(".")[-2:-1]
-    ends = bool(owner and PROJECTION.fullmatch(owner[0]))
-    return std / sqrt(2 * plan.target.depth) if ends else std
+    return bool(owner and PROJECTION.fullmatch(owner[0]))
 
 
 def _forward(plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str, Any]) -> float:
-    if parameter.role == Role.EMBEDDING:
+    if is_table(parameter):
         return float(flags["mup-embedding-mult"])
-    if parameter.role == Role.READOUT:
+    if is_head(plan, parameter):
         loss = value_of(plan, "loss", "logit")
         return output_multiplier(flags["mup-output-mult"], _m(plan)) / loss
     return 1.0

@@ -10,10 +10,13 @@ from typing import Any, ClassVar
 from sweeper.export.exporter import (
     Exporter,
     Setting,
-    first_of,
+    first_hidden,
     in_gauge,
-    multiplier_of,
+    is_head,
+    is_table,
+    logits_multiplier,
     optimizer_settings,
+    rows_multiplier,
     value_of,
 )
 from sweeper.export.render import render
@@ -43,8 +46,8 @@ class NanogptMup(Exporter):
 
     def flags(self, plan: TransferPlan) -> dict[str, Any]:
         """Every flag by its name in train.py."""
-        m, embedding = plan.target.width / plan.base.width, multiplier_of(plan, Role.EMBEDDING)
-        hidden = in_gauge(first_of(plan, Role.HIDDEN) or plan.parameters[0], 1.0)
+        m, embedding = plan.target.width / plan.base.width, rows_multiplier(plan)
+        hidden = in_gauge(first_hidden(plan), 1.0)
         values, depth = optimizer_settings(plan), self._depth(plan)
         lr = hidden.lr * m / (depth["depth_multiplier"] ** (depth["depth_alpha_exp"] - 1))
         decay = hidden.weight_decay / hidden.lr
@@ -56,7 +59,7 @@ class NanogptMup(Exporter):
             "mup_enabled": True,
             "mup_width_multiplier": m,
             "mup_input_alpha": embedding,
-            "mup_output_alpha": self._logits(plan) * m,
+            "mup_output_alpha": logits_multiplier(plan) * m,
         }
         if self.completep:
             flags |= {"depth_alpha_enabled": True, **depth}
@@ -82,7 +85,7 @@ class NanogptMup(Exporter):
             weight_decay=lr * decay if matrix else 0.0,
             eps=eps,
             init_std=self._init_std(plan, parameter, m),
-            forward=self._forward(parameter, flags, m),
+            forward=self._forward(plan, parameter, flags),
         )
 
     def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
@@ -95,20 +98,16 @@ class NanogptMup(Exporter):
                 return self._branch(plan)
             case "tied_readout", "output":
                 m = flags["mup_width_multiplier"]
-                return float(flags["mup_output_alpha"] / m / flags["mup_input_alpha"])
-        return 1.0 if factor.kind != "loss" else self._loss(plan)
+                logits = flags["mup_output_alpha"] / m / self._loss(plan)
+                return float(logits / flags["mup_input_alpha"])
+            case "loss", "logit":
+                return factor.value  # it is part of the output's
+        return 1.0
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_nanogpt_mup.py`, a configuration file of train.py."""
         text = render("nanogpt_mup.py", header=header, flags=self.flags(plan))
         return {"plan_nanogpt_mup.py": text}
-
-    def _logits(self, plan: TransferPlan) -> float:
-        """The factor of the logits: the head's, or of a tied one with the rows' own factor."""
-        loss, rows = self._loss(plan), multiplier_of(plan, Role.EMBEDDING)
-        if first_of(plan, Role.READOUT):
-            return multiplier_of(plan, Role.READOUT) * loss
-        return value_of(plan, "tied_readout", "output") * rows * loss
 
     def _loss(self, plan: TransferPlan) -> float:
         return value_of(plan, "loss", "logit")
@@ -132,10 +131,13 @@ class NanogptMup(Exporter):
         deep = parameter.name.endswith(PROJECTION) and not self.completep
         return INIT_STD / sqrt(m) / (sqrt(2 * plan.target.depth) if deep else 1.0)
 
-    def _forward(self, parameter: PlannedParameter, flags: Mapping[str, Any], m: float) -> float:
-        if parameter.role == Role.EMBEDDING:
+    def _forward(
+        self, plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str, Any]
+    ) -> float:
+        if is_table(parameter):
             return float(flags["mup_input_alpha"])
-        return float(flags["mup_output_alpha"] / m) if parameter.role == Role.READOUT else 1.0
+        logits = flags["mup_output_alpha"] / flags["mup_width_multiplier"] / self._loss(plan)
+        return float(logits) if is_head(plan, parameter) else 1.0
 
 
 def _plain(value: Any) -> Any:
