@@ -25,7 +25,7 @@ class OlmoCore(Exporter):
         text = render(
             "olmo_core.py",
             header=header,
-            rows=[row for row in rows(plan) if not row.frozen],
+            rows=rows(plan),
             seed=seed_of(plan),
             wrappers=WRAPPERS,
             eps=takes_eps(plan),

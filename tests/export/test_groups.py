@@ -47,6 +47,14 @@ def assert_planned(found: Settings, planned: TransferPlan, *, over_lr: bool = Tr
         assert found[name] == pytest.approx(numbers, rel=1e-12), name
 
 
+def frozen_positions() -> TransferPlan:
+    """A plan in which the positions are not trained."""
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
+    return sweeper.plan_for(
+        Decoder, base, target, "mup", {"eta": 0.01}, inputs=TOKENS, frozen=["wpe.*"]
+    )
+
+
 # Patterns ---------------------------------------------------------------------------------------
 
 PARTS = st.sampled_from(["h", "0", "1", "12", "norm", "weight", "out"])
@@ -117,6 +125,19 @@ def test_olmo_core_by_its_rule(
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+def test_olmo_core_keeps_frozen_parameters_out_of_its_default_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It trains by its defaults what no override names."""
+    olmo_module(monkeypatch)
+    names = executed(made(frozen_positions(), "olmo-core")["plan_olmo_core.py"])
+    assert (["wpe.weight"], {"lr": 0.0, "weight_decay": 0.0}) in names["GROUP_OVERRIDES"]
+    model = Decoder(64)
+    before = model.wpe.weight.clone()
+    names["init_"](model)
+    assert torch.equal(before, model.wpe.weight)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_olmo_core_by_its_own_code(scheme: str) -> None:
     optim = pytest.importorskip("olmo_core.optim")
@@ -172,10 +193,7 @@ def test_llm_foundry_by_its_own_code() -> None:
 
 
 def test_llm_foundry_freezes_by_name() -> None:
-    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
-    planned = sweeper.plan_for(
-        Decoder, base, target, "mup", {"eta": 0.01}, inputs=TOKENS, frozen=["wpe.*"]
-    )
+    planned = frozen_positions()
     section = yaml.safe_load(made(planned, "llm-foundry")["plan_llm_foundry.yaml"])["optimizer"]
     assert [re.search(one, "wpe.weight") is not None for one in section["disable_grad"]] == [True]
     assert not any(re.search(g["param_str_match"], "wpe.weight") for g in section["param_groups"])
