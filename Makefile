@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
 
-.PHONY: help setup demo test coverage test-faults test-zoo check format bench clean
+.PHONY: help setup demo test coverage test-faults test-trainers test-zoo check format bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,19 @@ coverage: setup ## Run the tests and report coverage; slower.
 test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
 	$(BIN)/pytest -rs -m faults
 
+# Beside the environment and without their dependencies, as they ask for other versions of what is in
+# it; triton is 1 GB, which torchtitan imports without using it here.
+TRAINERS := build/trainers
+$(TRAINERS)/.installed: Makefile $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(TRAINERS) \
+		torchtitan==0.3.0 nemo-automodel==0.7.0 datasets==4.7.0 dill==0.4.1 \
+		multiprocess==0.70.19 pyarrow==26.0.1 spmd_types==0.2.3 torchdata==0.11.0 \
+		triton==3.9.0 typeguard==4.6.0 tyro==1.0.17 xxhash==4.1.0
+	@touch $@
+
+test-trainers: $(TRAINERS)/.installed ## Hold exports to the trainers' own code, from PyPI.
+	PYTHONPATH=$(TRAINERS) $(BIN)/pytest -rs tests/export
+
 test-zoo: setup ## Classify every family of transformers, coordinate checks; prints their tables.
 	$(BIN)/pytest -m zoo tests/zoo
 
@@ -62,4 +75,4 @@ bench: setup ## Time sweeper against its peers on this machine, half an hour; re
 	$(BIN)/python scripts/bench/pruning.py replay | tee $(BENCH)/pruning.txt
 
 clean: ## Remove what setup and tests made; studies in runs/ stay.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf $(VENV) $(TRAINERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
