@@ -107,13 +107,15 @@ def _write_minicpm(m: Multipliers, shape: Shape) -> dict[str, Any]:
 
 
 def _read_minicpm(fields: Fields, shape: Shape) -> Multipliers:
-    branch = number(fields, "scale_depth", sqrt(shape.depth)) / sqrt(shape.depth)
+    """What is missing is MiniCPM's own, 12, 1.4 and 256; null is neutral."""
+    given = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, **fields}
+    branch = number(given, "scale_depth", sqrt(shape.depth)) / sqrt(shape.depth)
     return Multipliers(
-        embedding=number(fields, "scale_emb", 1.0),
+        embedding=number(given, "scale_emb", 1.0),
         attention=shape.usual_attention,
         attention_branch=branch,
         ffn_branch=branch,
-        logits=number(fields, "dim_model_base", shape.width) / shape.width,
+        logits=number(given, "dim_model_base", shape.width) / shape.width,
     )
 
 

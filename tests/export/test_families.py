@@ -93,6 +93,14 @@ def test_the_fields_do_what_is_read_from_them(family: str) -> None:
     assert (ours - built(family, neutral)(input_ids=tokens).logits).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("family", CASES)
+def test_what_a_configuration_leaves_out_is_what_its_class_has(family: str) -> None:
+    name, more, _, _ = CASES[family]
+    config = getattr(transformers, f"{name}Config")(**SMALL, **more).to_dict()
+    read = FAMILIES[family].read
+    assert vars(read({}, SHAPE)) == pytest.approx(vars(read(config, SHAPE)))
+
+
 NUMBERS = st.floats(0.01, 20)
 
 
