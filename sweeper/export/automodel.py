@@ -10,6 +10,7 @@ from sweeper.export.exporter import (
     Exporter,
     Setting,
     as_planned,
+    once_a_plan,
     optimizer_settings,
     trained,
 )
@@ -57,6 +58,7 @@ def _multiples(row: Row, base: Row, decay: float) -> tuple[Row, float, float]:
     return row, row.lr / base.lr, row.decay_over_lr / decay if decay else 1.0
 
 
+@once_a_plan
 def _commonest_eps(plan: TransferPlan) -> float:
     """The eps of most entries."""
     counts: dict[float, int] = {}

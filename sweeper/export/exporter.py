@@ -6,16 +6,35 @@ parameter by parameter and factor by factor, and `compare` finds the differences
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import wraps
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of
 from sweeper.transfer.factors import PlannedFactor
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
-Numbers = Mapping[str, float]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def once_a_plan(function: Callable[P, T]) -> Callable[P, T]:
+    """Remember what `function` gave for its last arguments, if they are the very same objects.
+
+    It is asked anew for every parameter of a plan, of which there may be thousands.
+    """
+    last: list[tuple[tuple[Any, ...], T]] = []
+
+    @wraps(function)
+    def remembered(*args: P.args, **named: P.kwargs) -> T:
+        given: tuple[Any, ...] = (*args, *named.values())
+        if not last or not all(a is b for a, b in zip(last[0][0], given, strict=True)):
+            last[:] = [(given, function(*args, **named))]
+        return last[0][1]
+
+    return remembered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +115,14 @@ def trained(plan: TransferPlan) -> list[PlannedParameter]:
     return [parameter for parameter in plan.parameters if not parameter.frozen]
 
 
+@once_a_plan
 def first_hidden(plan: TransferPlan) -> PlannedParameter:
     """The first trained hidden matrix; the first parameter where there is none."""
     matrices = (p for p in trained(plan) if p.role == Role.HIDDEN and len(p.shape) > 1)
     return next(matrices, plan.parameters[0])
 
 
+@once_a_plan
 def head_of(plan: TransferPlan) -> PlannedParameter | None:
     """The matrix that gives the logits; None where it is the embedding's.
 
@@ -113,9 +134,10 @@ def head_of(plan: TransferPlan) -> PlannedParameter | None:
 
 def is_head(plan: TransferPlan, parameter: PlannedParameter) -> bool:
     """Whether a trainer's factor of the logits is one of this parameter."""
-    return parameter == head_of(plan)
+    return parameter is head_of(plan)
 
 
+@once_a_plan
 def table_of(plan: TransferPlan) -> PlannedParameter | None:
     """The first embedding, of tokens; None without one."""
     return next((one for one in trained(plan) if is_table(one)), None)
@@ -153,6 +175,7 @@ def value_of(plan: TransferPlan, kind: str, factor: str, otherwise: float = 1.0)
     return next((one.value for one in factors_of(plan, kind, factor)), otherwise)
 
 
+@once_a_plan
 def optimizer_settings(plan: TransferPlan) -> dict[str, float | bool]:
     """The optimizer's settings beside those of the groups, such as betas, as they are used."""
     if plan.optimizer is None:

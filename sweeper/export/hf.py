@@ -16,6 +16,7 @@ from sweeper.export.exporter import (
     is_head,
     is_table,
     logits_multiplier,
+    once_a_plan,
     rows_multiplier,
     seed_of,
     table_of,
@@ -103,6 +104,7 @@ class Hf(Exporter):
         own, wanted = self._own(plan), _wanted(plan)
         return self._family(plan).write(_times(wanted, own), _shape(plan))
 
+    @once_a_plan
     def _given(self, plan: TransferPlan) -> Multipliers:
         """What the model does by the fields, beside what the study's model did by itself."""
         family, own = self._family(plan), self._own(plan)

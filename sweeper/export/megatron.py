@@ -22,6 +22,7 @@ from sweeper.export.exporter import (
     is_head,
     is_table,
     logits_multiplier,
+    once_a_plan,
     optimizer_name,
     optimizer_settings,
     rows_multiplier,
@@ -59,6 +60,7 @@ class Megatron(Exporter):
     freezes: ClassVar[bool] = False
     recipe: bool = False
 
+    @once_a_plan
     def flags(self, plan: TransferPlan) -> dict[str, Any]:
         """Every flag by its name, before `recipe` renames some."""
         m, hidden = _m(plan), _hidden(plan)

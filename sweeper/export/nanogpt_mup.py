@@ -15,6 +15,7 @@ from sweeper.export.exporter import (
     is_head,
     is_table,
     logits_multiplier,
+    once_a_plan,
     optimizer_settings,
     rows_multiplier,
     value_of,
@@ -44,6 +45,7 @@ class NanogptMup(Exporter):
     freezes: ClassVar[bool] = False
     completep: bool = False
 
+    @once_a_plan
     def flags(self, plan: TransferPlan) -> dict[str, Any]:
         """Every flag by its name in train.py."""
         m, embedding = plan.target.width / plan.base.width, rows_multiplier(plan)
