@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
 
-.PHONY: help setup demo test coverage test-faults test-zoo test-torch check format bench gpu-wheels gpu clean
+.PHONY: help setup demo test coverage test-faults test-trainers test-zoo test-torch check format bench
+.PHONY: gpu-wheels gpu clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,6 +38,19 @@ coverage: setup ## Run the tests and report coverage; slower.
 # SWEEPER_FAULT_SEEDS=50 random series; a run of the tests has the first two of each.
 test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
 	$(BIN)/pytest -rs -m faults
+
+# Beside the environment and without their dependencies, as they ask for other versions of what is in
+# it; triton is 1 GB, which torchtitan imports without using it here.
+TRAINERS := build/trainers
+$(TRAINERS)/.installed: Makefile $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(TRAINERS) \
+		torchtitan==0.3.0 nemo-automodel==0.7.0 datasets==4.7.0 dill==0.4.1 \
+		multiprocess==0.70.19 pyarrow==26.0.1 spmd_types==0.2.3 torchdata==0.11.0 \
+		triton==3.9.0 typeguard==4.6.0 tyro==1.0.17 xxhash==4.1.0
+	@touch $@
+
+test-trainers: $(TRAINERS)/.installed ## Hold exports to the trainers' own code, from PyPI.
+	PYTHONPATH=$(TRAINERS) $(BIN)/pytest -rs tests/export
 
 test-zoo: setup ## Classify every family of transformers, coordinate checks; prints their tables.
 	$(BIN)/pytest -m zoo tests/zoo
@@ -92,4 +106,4 @@ gpu: setup ## Prove the engine on this machine's GPU, ten minutes; results in be
 	$(BIN)/python scripts/bench/gpu.py --out $(BENCH)/gpu
 
 clean: ## Remove what setup and tests made; studies in runs/ stay.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf $(VENV) .venv-torch $(TRAINERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info

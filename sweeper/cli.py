@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
-import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated
 
 import typer
 
 from sweeper.catalog import groups
-from sweeper.completion import complete_override, complete_study
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import BadInput
 from sweeper.own_command import with_command
-
-if TYPE_CHECKING:
-    from sweeper.commands.output import Output
+from sweeper.verb import (
+    STOPPED,
+    Accept,
+    Changes,
+    CheckedStudy,
+    ConfigDir,
+    Json,
+    Named,
+    OfStudy,
+    Out,
+    Overrides,
+    PlanFile,
+    Published,
+    Root,
+    Study,
+    ToDepth,
+    ToWidth,
+    Trainer,
+    TrainerOptions,
+    WhichDepth,
+    WhichWidth,
+    output_of,
+    run,
+    say,
+)
 
 app = typer.Typer(
     name="sweeper",
@@ -30,8 +48,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
     "any width and depth, and prove that the transfer holds.",
-    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not proven under --strict, "
-    "130 interrupted.",
+    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not proven under --strict or not "
+    "expressible in an export, 130 interrupted.",
 )
 
 
@@ -42,121 +60,6 @@ def _choices() -> str:
     except BadInput as error:
         return str(error)
     return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
-
-
-def _overrides(context: typer.Context, incomplete: str) -> list[str]:
-    return complete_override(incomplete, context.params.get("config_dir"))
-
-
-def _studies(context: typer.Context, incomplete: str) -> list[str]:
-    return complete_study(incomplete, context.params.get("root") or Path("runs"))
-
-
-def _settings(example: str) -> Any:
-    return typer.Argument(
-        metavar="OVERRIDES",
-        help=f"Settings to change, as key=value in Hydra's syntax, for instance {example}",
-        autocompletion=_overrides,
-        show_default=False,
-    )
-
-
-Overrides = Annotated[
-    list[str] | None,
-    _settings("parameterization=umup model.width=128 search=lr study=NAME root=DIR"),
-]
-Changes = Annotated[
-    list[str] | None,
-    _settings("transfer.widths=[64,128,256] transfer.seeds=4 root=DIR"),
-]
-Study = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME",
-        help="The study; the latest if not given.",
-        autocompletion=_studies,
-        show_default=False,
-    ),
-]
-OfStudy = Annotated[
-    str | None,
-    typer.Option("--study", help="The study; the latest if not given.", autocompletion=_studies),
-]
-Named = Annotated[str | None, typer.Option("--study", hidden=True, autocompletion=_studies)]
-ToWidth = Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")]
-ToDepth = Annotated[
-    int | None, typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given.")
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
-]
-ConfigDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--config-dir", help="A folder of your own configs, laid out as GROUP/OPTION.yaml."
-    ),
-]
-Root = Annotated[Path, typer.Option("--root", help="Folder of all studies; search's root=DIR.")]
-
-
-STOPPED = "Stopped; what had finished is kept. Run the same command again to go on."
-_URL = re.compile(r"\S*://\S*")
-BUG = (
-    "Error: this was not foreseen. It is a bug, of sweeper or of a class of your own: the lines "
-    "above show where. What had finished is kept."
-)
-
-
-def _say(message: str, code: int) -> int:
-    print("\n".join(map(_without_password, message.splitlines())), file=sys.stderr)
-    return code
-
-
-def _without_password(line: str) -> str:
-    """A line that may quote the URL of a storage, without its password."""
-    if "://" not in line:
-        return line
-    from sweeper.mirror import redact
-
-    # Only an "@" outside of the URLs tells that a password goes on behind a space.
-    if "@" in _URL.sub("", line):
-        return redact(line)
-    return _URL.sub(lambda match: redact(match[0]), line)
-
-
-def _exit(work: Callable[[], int], stopped: str = STOPPED) -> None:
-    """Run a verb; errors become one message on stderr and an exit code."""
-    try:
-        code = work()
-    except SweeperError as error:
-        code = _say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
-    except KeyboardInterrupt:
-        code = _say(stopped, 130)
-    except BrokenPipeError:  # whoever read stdout has enough: Typer ends quietly then
-        raise
-    except MemoryError:
-        code = _say("Error: out of memory", 1)
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        code = _say(f"Error: {error.strerror or error}{where}", 1)
-    except Exception:
-        code = _say(f"{traceback.format_exc()}{BUG}", 1)
-    raise typer.Exit(code)
-
-
-def _output(json: bool) -> Output:
-    from rich.console import Console
-
-    from sweeper.commands.output import Output
-
-    def console(stream: TextIO, *, stderr: bool) -> Console:
-        columns = os.environ.get("COLUMNS", "")
-        fixed = int(columns) if columns.isdecimal() and int(columns) else 120
-        return Console(stderr=stderr, width=None if stream.isatty() else fixed)
-
-    watchers = console(sys.stderr, stderr=True)
-    people = watchers if json else console(sys.stdout, stderr=False)
-    return Output(people=people, json=json, watchers=watchers)
 
 
 @app.command(epilog=_choices())
@@ -186,9 +89,9 @@ def search(
     def work() -> int:
         from sweeper.commands.search import search
 
-        return search(overrides or [], config_dir, _output(json), dry_run=dry_run, detach=detach)
+        return search(overrides or [], config_dir, output_of(json), dry_run=dry_run, detach=detach)
 
-    _exit(work)
+    run(work)
 
 
 @app.command()
@@ -221,9 +124,9 @@ def transfer(
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
         request = TransferRequest(width=to_width, depth=to_depth, validate=validate, strict=strict)
-        return transfer(study, request, overrides or [], config_dir, _output(json))
+        return transfer(study, request, overrides or [], config_dir, output_of(json))
 
-    _exit(work)
+    run(work)
 
 
 @app.command()
@@ -247,40 +150,82 @@ def diagnose(
 
         if over not in ("width", "depth"):
             raise BadInput(f"--over={over!r} is refused: width or depth")
-        return diagnose(study, over, only or [], overrides or [], config_dir, _output(json))
+        return diagnose(study, over, only or [], overrides or [], config_dir, output_of(json))
 
-    _exit(work)
+    run(work)
 
 
 @app.command()
 def explain(
-    to_width: ToWidth,
+    context: typer.Context,
+    to_width: Annotated[
+        int | None, typer.Option("--to-width", min=1, help="Width of the target model.")
+    ] = None,
     overrides: Overrides = None,
     to_depth: ToDepth = None,
+    published: Published = None,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Show what a scheme prescribes for every parameter of a model, and why. Trains nothing."""
+    """Show what a scheme prescribes for every parameter of a model, and why. Trains nothing.
+
+    With --from: what a published model's multipliers stand for, and our muP from its base.
+    """
+    if (to_width is None) == (published is None):
+        given = "give one of --to-width and --from"
+        raise typer.BadParameter(given, ctx=context, param_hint="--to-width")
 
     def work() -> int:
+        if to_width is None:
+            from sweeper.commands.published import explain_published
+
+            assert published is not None
+            return explain_published(published, overrides or [], output_of(json))
         from sweeper.commands.explain import explain
 
-        return explain(overrides or [], config_dir, to_width, to_depth, _output(json))
+        return explain(overrides or [], config_dir, to_width, to_depth, output_of(json))
 
-    _exit(work)
+    run(work)
+
+
+@app.command()
+def export(
+    to: Trainer,
+    options: TrainerOptions = None,
+    study: OfStudy = None,
+    to_width: WhichWidth = None,
+    to_depth: WhichDepth = None,
+    plan: PlanFile = None,
+    out: Out = None,
+    accept: Accept = None,
+    json: Json = False,
+) -> None:
+    """Write a study's plan as files that another trainer takes, and say what it cannot express.
+
+    Exits with 3, and writes nothing, where it cannot express something that --accept does not name.
+    """
+
+    def work() -> int:
+        from sweeper.commands.export import ExportRequest, export
+
+        request = ExportRequest(
+            to=to,
+            study=study,
+            plan=plan,
+            width=to_width,
+            depth=to_depth,
+            out=out,
+            accept=tuple(accept or ()),
+        )
+        return export(request, options or [], output_of(json))
+
+    run(work)
 
 
 @app.command()
 def check(
     overrides: Overrides = None,
-    study: Annotated[
-        str | None,
-        typer.Option(
-            "--study",
-            help="A study whose configuration and optimum to check.",
-            autocompletion=_studies,
-        ),
-    ] = None,
+    study: CheckedStudy = None,
     scales: Annotated[
         bool,
         typer.Option(
@@ -312,9 +257,9 @@ def check(
         from sweeper.commands.check import Wanted, check
 
         wanted = Wanted(scales=scales, rules=rules, strict=strict, folder=folder)
-        return check(study, wanted, overrides or [], config_dir, _output(json))
+        return check(study, wanted, overrides or [], config_dir, output_of(json))
 
-    _exit(work, stopped="Stopped.")
+    run(work, stopped="Stopped.")
 
 
 @app.command()
@@ -332,9 +277,9 @@ def status(
     def work() -> int:
         from sweeper.commands.inspect import chosen, status
 
-        return status(*chosen(name, study, root), _output(json), watch=watch)
+        return status(*chosen(name, study, root), output_of(json), watch=watch)
 
-    _exit(work, stopped="Stopped watching.")
+    run(work, stopped="Stopped watching.")
 
 
 @app.command()
@@ -346,9 +291,9 @@ def cancel(
     def work() -> int:
         from sweeper.commands.inspect import cancel, chosen
 
-        return cancel(*chosen(name, study, root), _output(json))
+        return cancel(*chosen(name, study, root), output_of(json))
 
-    _exit(work, stopped="Stopped.")
+    run(work, stopped="Stopped.")
 
 
 @app.command()
@@ -360,9 +305,9 @@ def report(
     def work() -> int:
         from sweeper.commands.inspect import chosen, report
 
-        return report(*chosen(name, study, root), _output(json))
+        return report(*chosen(name, study, root), output_of(json))
 
-    _exit(work, stopped="Stopped.")
+    run(work, stopped="Stopped.")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -391,7 +336,7 @@ def main() -> None:
     try:
         app(with_command(sys.argv[1:]))
     except KeyboardInterrupt:
-        sys.exit(_say(STOPPED, 130))
+        sys.exit(say(STOPPED, 130))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ LAYERS = [
     "runner",
     "transfer",
     "trainer in_script",
+    "export",
     "diagnosis",
     "report",
     "space",
@@ -34,19 +35,20 @@ LAYERS = [
     "loop",
     "sweep",
     "commands",
+    "verb",
     "cli",
     "__main__",
 ]
 """From the bottom up: a module imports from its own layer's own package, or from below."""
 ONLY = {
-    "typer": {"cli"},
+    "typer": {"cli", "verb"},
     "hydra": {"config"},
     "omegaconf": {"config"},
     "submitit": {"launch.slurm.launcher"},
     "wandb": {"report.wandb", "trainer.wandb_file"},
     "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
     "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
-    "jinja2": {"report.page"},
+    "jinja2": {"export.render", "report.page"},
     "tokenizers": {"data.text"},
     "sklearn": {"data.digits"},
 }

@@ -54,6 +54,8 @@ def test_the_configs_are_inside(wheel: Path) -> None:
         "report.html.j2",
         "report.js",
     }
+    exported = {path.name for path in (wheel / "sweeper/export/templates").iterdir()}
+    assert exported == {path.name for path in (ROOT / "sweeper/export/templates").iterdir()}
 
 
 def metadata(wheel: Path) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sweeper.catalog import OVERLAYS
@@ -258,6 +258,7 @@ def _plan(
         "eta_from": origin,
         "correction": correction,
         "data": experiment.corpus.identity(),
+        "model": asdict(settings.plugin_spec("model")),
         **provenance(),
     }
     trial = experiment.trial(size, best_log2, 0, "target")

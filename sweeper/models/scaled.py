@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -165,7 +165,11 @@ class Attention(ScaledModule):
     def __init__(self, head_size: int, seq_len: int, *, causal: bool, unit: bool = False) -> None:
         """`seq_len` is the length trained at: unit scaling depends on it."""
         super().__init__(unit=unit)
-        self.geometry = {"head_size": head_size, "seq_len": seq_len, "causal": causal}
+        self.geometry: dict[str, Any] = {
+            "head_size": head_size,
+            "seq_len": seq_len,
+            "causal": causal,
+        }
 
     def scale_op(self, name: str) -> ScaledOp:
         """An "attention"."""

@@ -20,6 +20,7 @@ from sweeper.scaling.prescription import (
     prescription_of,
 )
 from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp, Update
+from sweeper.transfer.factors import PlannedFactor, planned_factors
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.needs import DEPTH_NEED, needs
 from sweeper.transfer.plan_table import plan_table
@@ -75,7 +76,7 @@ class TransferPlan:
     logarithms) came from. `parameterization` and `optimizer` are named as by `catalog.plugins`.
     Only where a command scales by itself may `hps` hold more than numbers.
     `needs` says in words what a plain model that uses the plan must do beyond `init_` and
-    `param_groups`.
+    `param_groups`; `factors` are all factors of its operations, one by one (None: not recorded).
     """
 
     base: Size
@@ -87,6 +88,7 @@ class TransferPlan:
     source: Mapping[str, Any]
     optimizer: PluginSpec | None = None
     needs: tuple[str, ...] = ()
+    factors: tuple[PlannedFactor, ...] | None = None
     version: int = PLAN_VERSION
 
     @classmethod
@@ -271,10 +273,9 @@ def plan_of(
     parameters = tuple(_planned(spec, rules, hps) for spec in specs)
     operations = {op.name: rules.scheme.scale_op(op, hps) for op in scaled_ops}
     multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
-    unseen = []
+    unseen, depths = [], (target.depth, base.depth)
     if plain:
         seen = {op.kind for op in scaled_ops}
-        depths = (target.depth, base.depth)
         unseen = unseen_needs(rules.scheme, hps, specs, depths, attentions, seen)
     if rules.scheme.unit_scaled and not depth_known:
         unseen.append(DEPTH_NEED)
@@ -297,6 +298,9 @@ def plan_of(
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
             ),
             *(f"mind: {caution}" for caution in cautions),
+        ),
+        factors=planned_factors(
+            rules.scheme, hps, specs, scaled_ops, depths, plain=plain, attentions=attentions
         ),
     )
 

@@ -22,7 +22,10 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 def plan_table(plan: TransferPlan) -> str:
     """Sizes, scheme, rows of parameters with the numbers that they absorbed, needs."""
-    lines = [f"Plan for {_sizes(plan, 'target')}, tuned at {_sizes(plan, 'base')}", _rules(plan)]
+    lines = [
+        f"Plan for {named_sizes(plan, 'target')}, tuned at {named_sizes(plan, 'base')}",
+        _rules(plan),
+    ]
     rows = [line for members in _alike(plan.parameters) for line in _row(*members)]
     hidden = len(rows) - MAX_LINES
     table = _aligned([COLUMNS, *rows[:MAX_LINES]])
@@ -37,7 +40,7 @@ def plan_table(plan: TransferPlan) -> str:
     return "\n".join(lines)
 
 
-def _sizes(plan: TransferPlan, which: str) -> str:
+def named_sizes(plan: TransferPlan, which: str) -> str:
     """The sizes as the user names them, if the plan knows, else width and depth."""
     named: Any = plan.source.get("sizes")
     if isinstance(named, Mapping) and isinstance(named.get(which), Mapping):

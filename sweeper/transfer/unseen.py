@@ -41,7 +41,7 @@ def unseen_needs(
         lines += _branches(scheme, hps, branch.depth, branch.base_depth)
     elif "residual" not in seen and depths[0] != depths[1]:
         lines += _branches(scheme, hps, *depths, where=", if the model has any (shared layers)")
-    gate = _factors(scheme, hps, "gated_silu")
+    gate = scheme_factors(scheme, hps, "gated_silu")
     words = {
         "alpha": "multiply the sigmoid's argument by {}",
         "output": "multiply its output by {}",
@@ -49,13 +49,13 @@ def unseen_needs(
     if done := _phrases(words, gate):
         lines.append(f"gated SiLU, where the model has one: {done}")
     words = {"logit": "multiply the logits by {}"}
-    done = _phrases(words, _factors(scheme, hps, "loss", classes=classes))
+    done = _phrases(words, scheme_factors(scheme, hps, "loss", classes=classes))
     if done and "loss" not in seen:
         lines.append(f"loss: {done}")
     return lines
 
 
-def _factors(
+def scheme_factors(
     scheme: Parameterization, hps: PlainHps, kind: str, **geometry: object
 ) -> dict[str, float]:
     """The scheme's factors of an operation; none where it has no rule for the kind."""
@@ -82,7 +82,7 @@ def _attention(
 
     def factors(head_size: int, length: int = USUAL_LENGTH) -> dict[str, float]:
         geometry = {"head_size": head_size, "seq_len": length, "causal": True}
-        return _factors(scheme, hps, "attention", **geometry)
+        return scheme_factors(scheme, hps, "attention", **geometry)
 
     if not (found := factors(USUAL_HEAD)):
         return
@@ -120,7 +120,7 @@ def _attention_output(
     seen = {(one.head_size, one.seq_len) for one in attentions if one.seq_len}
     size, length = next(iter(seen), (USUAL_HEAD, USUAL_LENGTH))
     geometry = {"head_size": size, "seq_len": length, "causal": True}
-    value = _factors(scheme, hps, "attention", **geometry)["output"]
+    value = scheme_factors(scheme, hps, "attention", **geometry)["output"]
     heads = f"head size {size}, {length} positions and a causal mask"
     others = "" if len(seen) == 1 else "; the scheme's scale_op gives it for others"
     if not isclose(value, 1.0):
@@ -134,7 +134,7 @@ def _branches(
     count = 2 * depth
     geometry = {"branches": count, "base_branches": 2 * base_depth}
     found = [
-        _factors(scheme, hps, "residual", branch=branch, **geometry)
+        scheme_factors(scheme, hps, "residual", branch=branch, **geometry)
         for branch in range(1, count + 1)
     ]
     words = {"branch": "each branch's output", "skip": "the skipped stream"}

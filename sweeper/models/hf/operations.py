@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import cache
-from math import sqrt
+from math import isclose, sqrt
 from typing import Any
 
 from torch import Tensor, nn
@@ -56,10 +56,12 @@ class AttentionScale(Attention):
     value multiplies the family's own scale by the ratio. `output` is a plain factor.
     """
 
-    def __init__(self, head_size: int, seq_len: int, *, causal: bool) -> None:
-        """As in `Attention`."""
+    def __init__(self, head_size: int, seq_len: int, *, causal: bool, own: float = 1.0) -> None:
+        """As in `Attention`; `own` is the family's scale over head_size^-1/2."""
         super().__init__(head_size, seq_len, causal=causal)
         self.logit.fill_(head_size**-0.5)
+        if not isclose(own, 1.0):
+            self.geometry["own"] = own
 
 
 class BranchScale(ScaledModule):
@@ -170,7 +172,9 @@ def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
             names = ("qk_head_dim", "head_dim", "head_size", "attention_head_size")
             size = next((getattr(module, n) for n in names if hasattr(module, n)), head_size)
             causal = bool(getattr(module, "is_causal", True))
-            module.add_module(ATTENTION, AttentionScale(size, seq_len, causal=causal))
+            scale = getattr(module, "scaling", None)
+            own = scale * sqrt(size) if isinstance(scale, int | float) and scale else 1.0
+            module.add_module(ATTENTION, AttentionScale(size, seq_len, causal=causal, own=own))
 
 
 def scale_branches(net: nn.Module, family: str, depth: int, base_depth: int) -> None:

@@ -1,0 +1,153 @@
+"""`sweeper export`: a study's plan in the words of another trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
+from sweeper.commands.transfer import split_root
+from sweeper.config import override_value, parse_overrides
+from sweeper.errors import BadInput, ConfigError
+from sweeper.export.compare import NAMES, Lack, lacking
+from sweeper.export.header import header
+from sweeper.export.registry import build_exporter
+from sweeper.files import write_atomically
+from sweeper.transfer.plan import TransferPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """What `sweeper export` is asked for; `plan` is a file in place of a study's."""
+
+    to: str
+    study: str | None = None
+    plan: Path | None = None
+    width: int | None = None
+    depth: int | None = None
+    out: Path | None = None
+    accept: tuple[str, ...] = ()
+
+
+def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
+    """Write the files; 3, and nothing written, where something cannot be said and was not accepted.
+
+    ConfigError and BadInput name what is unknown, and what to run first where there is no plan.
+    """
+    root, options = split_root(words)
+    exporter = build_exporter(request.to, _options(options))
+    for name in request.accept:
+        if name not in NAMES:
+            raise ConfigError("--accept", name, f"one of {', '.join(NAMES)}")
+    path = request.plan or _plan_of_study(request, root)
+    plan = TransferPlan.load(path)
+    _check(plan, path)
+    lacks = lacking(plan, exporter)
+    missing = [lack for lack in lacks if lack.name not in request.accept]
+    if missing:
+        _refuse(exporter.trainer, missing, output)
+        output.document(_document(request, plan, lacks, []))
+        return NOT_PROVEN
+    files = exporter.files(plan, header(plan, exporter, lacks, request.accept))
+    folder = request.out or path.parent / "export" / request.to
+    written = _write(folder, files)
+    for lack in lacks:
+        output.say(f"Accepted, though {exporter.trainer} cannot express it: {lack}")
+    for file in written:
+        output.say(f"Export: {file}")
+    output.document(_document(request, plan, lacks, written))
+    return DONE
+
+
+def _options(words: Sequence[str]) -> dict[str, Any]:
+    """The exporter's options, given as key=value."""
+    found = {}
+    for override in parse_overrides(words):
+        key = str(override.key_or_group)
+        found[key] = override_value(key, override.value())
+    return found
+
+
+def _plan_of_study(request: ExportRequest, root: Path) -> Path:
+    """The plan of the study for the asked size; BadInput where there is none, or more than one."""
+    study = find_study(request.study, root)
+    sizes = {_size(path): path for path in (root / study / "transfer").glob("w*-d*/plan.json")}
+    asked = {"width": request.width, "depth": request.depth}
+    fitting = {
+        size: path
+        for size, path in sorted(sizes.items())
+        if all(size[i] == value for i, value in enumerate(asked.values()) if value is not None)
+    }
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    has = "; ".join(f"width {width}, depth {depth}" for width, depth in sorted(sizes))
+    if len(fitting) > 1:
+        raise BadInput(
+            f"the study {study!r} has several plans ({has}): choose with --to-width and --to-depth"
+        )
+    width = request.width or "N"
+    depth = f" --to-depth {request.depth}" if request.depth else ""
+    beside = f"; it has some for {has}" if sizes else ""
+    raise BadInput(
+        f"the study {study!r} has no such plan yet{beside}: run "
+        f"`sweeper transfer --study {study} --to-width {width}{depth}` first"
+    )
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Width and depth of a plan's folder, w<width>-d<depth>."""
+    width, _, depth = path.parent.name.removeprefix("w").partition("-d")
+    return (int(width), int(depth)) if width.isdecimal() and depth.isdecimal() else (0, 0)
+
+
+def _check(plan: TransferPlan, path: Path) -> None:
+    """BadInput for a plan without parameters, or without the factors of its operations."""
+    if not plan.parameters:
+        raise BadInput(
+            f"{path} has no parameters: under parameterization={plan.parameterization} the command "
+            "scales by itself, and its command line for the target is what `sweeper transfer` shows"
+        )
+    if plan.factors is None:
+        raise BadInput(
+            f"{path} is of an older sweeper, which recorded no factors of attention and residual "
+            "branches: run `sweeper transfer` again with the same arguments"
+        )
+
+
+def _refuse(trainer: str, missing: Sequence[Lack], output: Output) -> None:
+    """Say what cannot be expressed, and how to go on; nothing was written."""
+    output.tell(f"{trainer} cannot express this plan, and nothing was written:")
+    for lack in missing:
+        output.tell(f"- {lack}")
+    accepts = " ".join(f"--accept {lack.name}" for lack in missing)
+    output.tell(
+        "Where you do it yourself, or mean to train without, say so by adding "
+        f"{accepts}: the header of the export lists it"
+    )
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_atomically(folder / name, text)
+    return [folder / name for name in files]
+
+
+def _document(
+    request: ExportRequest, plan: TransferPlan, lacks: Sequence[Lack], written: Sequence[Path]
+) -> dict[str, Any]:
+    return {
+        "to": request.to,
+        "study": plan.source.get("study"),
+        "files": [str(path) for path in written],
+        "cannot_express": [
+            {
+                "name": lack.name,
+                "accepted": lack.name in request.accept,
+                "differences": [vars(one) for one in lack.differences],
+            }
+            for lack in lacks
+        ],
+    }

@@ -1,0 +1,213 @@
+"""What an exporter is: by which rules its trainer trains, and the files that it is given.
+
+An exporter does not list what its trainer cannot say. It says what the trainer makes of the files,
+parameter by parameter and factor by factor, and `compare` finds the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
+from sweeper.scaling.spec import Role, Update, layer_of
+from sweeper.transfer.factors import PlannedFactor
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def once_a_plan(function: Callable[P, T]) -> Callable[P, T]:
+    """Remember what `function` gave for its last arguments, if they are the very same objects.
+
+    It is asked anew for every parameter of a plan, of which there may be thousands.
+    """
+    last: list[tuple[tuple[Any, ...], T]] = []
+
+    @wraps(function)
+    def remembered(*args: P.args, **named: P.kwargs) -> T:
+        given: tuple[Any, ...] = (*args, *named.values())
+        if not last or not all(a is b for a, b in zip(last[0][0], given, strict=True)):
+            last[:] = [(given, function(*args, **named))]
+        return last[0][1]
+
+    return remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the trainer gives one parameter by the exported files.
+
+    `weight_decay` is the share of the weight that one step removes at the schedule's peak.
+    `forward` is the factor by which the trainer's own forward pass multiplies the parameter. None:
+    the files do not say it, and the trainer's own value stays.
+    """
+
+    lr: float
+    weight_decay: float
+    eps: float | None
+    init_std: float | None
+    forward: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporter:
+    """A trainer that takes groups by name, sets all weights, and has a plain forward pass.
+
+    Another trainer overrides what differs. `trainer` is its name for people, `optimizers` its names
+    for ours (None: any optimizer of torch). `freezes`: whether the files can keep a
+    parameter from being trained. The fields of a subclass are its options.
+    """
+
+    trainer: ClassVar[str]
+    comment: ClassVar[str] = ""
+    """What begins a line of the header; nothing inside a docstring."""
+    optimizers: ClassVar[Mapping[str, str] | None] = None
+    freezes: ClassVar[bool] = True
+
+    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
+        """The trainer's numbers for a trained parameter; here as planned."""
+        return as_planned(parameter)
+
+    def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
+        """The value that the trainer's forward pass has for a factor; here a plain model's."""
+        return factor.usual
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """The texts of the export by the names of their files, `header` in each that can."""
+        raise NotImplementedError
+
+
+def in_gauge(parameter: PlannedParameter, forward: float) -> AbsorbedParam:
+    """The plan's settings where the forward pass multiplies the parameter by `forward`.
+
+    By the abc symmetry (`absorb_multiplier`) the rest of the plan's multiplier is in init, learning
+    rate and eps. At 1 it is `parameter.absorbed()`.
+    """
+    target = replace(parameter.target, multiplier=parameter.target.multiplier / forward)
+    settings = absorb_multiplier(
+        target,
+        Update(parameter.update),
+        name=parameter.name,
+        shape=parameter.shape,
+        init=parameter.init,
+    )
+    return replace(settings, frozen=parameter.frozen)
+
+
+def as_planned(parameter: PlannedParameter, forward: float = 1.0) -> Setting:
+    """The setting that the plan asks for, where the forward pass has the factor `forward`."""
+    wanted = in_gauge(parameter, forward)
+    return Setting(
+        lr=wanted.lr,
+        weight_decay=wanted.weight_decay,
+        eps=wanted.eps,
+        init_std=wanted.init_std,
+        forward=forward,
+    )
+
+
+def trained(plan: TransferPlan) -> list[PlannedParameter]:
+    """The parameters that are not frozen."""
+    return [parameter for parameter in plan.parameters if not parameter.frozen]
+
+
+@once_a_plan
+def first_hidden(plan: TransferPlan) -> PlannedParameter:
+    """The first trained hidden matrix; the first parameter where there is none."""
+    matrices = (p for p in trained(plan) if p.role == Role.HIDDEN and len(p.shape) > 1)
+    return next(matrices, plan.parameters[0])
+
+
+@once_a_plan
+def head_of(plan: TransferPlan) -> PlannedParameter | None:
+    """The matrix that gives the logits; None where it is the embedding's.
+
+    Readouts inside of layers are no heads: a router's, for one.
+    """
+    heads = [p for p in trained(plan) if p.role == Role.READOUT and layer_of(p.name) is None]
+    return heads[-1] if heads else None
+
+
+def is_head(plan: TransferPlan, parameter: PlannedParameter) -> bool:
+    """Whether a trainer's factor of the logits is one of this parameter."""
+    return parameter is head_of(plan)
+
+
+@once_a_plan
+def table_of(plan: TransferPlan) -> PlannedParameter | None:
+    """The first embedding, of tokens; None without one."""
+    return next((one for one in trained(plan) if is_table(one)), None)
+
+
+def is_table(parameter: PlannedParameter) -> bool:
+    """Whether a trainer's factor of the embedding is one of this parameter."""
+    return parameter.role == Role.EMBEDDING and layer_of(parameter.name) is None
+
+
+def rows_multiplier(plan: TransferPlan) -> float:
+    """The plan's factor of the embedding's rows."""
+    table = table_of(plan)
+    return table.target.multiplier if table else 1.0
+
+
+def logits_multiplier(plan: TransferPlan) -> float:
+    """The plan's factor of the logits beside weights without one, the loss's in it.
+
+    A tied head's is beside the factor of the rows, which the plan has in the weights.
+    """
+    head, loss = head_of(plan), value_of(plan, "loss", "logit")
+    if head is not None:
+        return head.target.multiplier * loss
+    return value_of(plan, "tied_readout", "output") * rows_multiplier(plan) * loss
+
+
+def factors_of(plan: TransferPlan, kind: str, factor: str) -> Iterator[PlannedFactor]:
+    """Every factor of a kind of operation."""
+    return (f for f in plan.factors or () if (f.kind, f.factor) == (kind, factor))
+
+
+def value_of(plan: TransferPlan, kind: str, factor: str, otherwise: float = 1.0) -> float:
+    """The value of the first factor of a kind, or `otherwise`."""
+    return next((one.value for one in factors_of(plan, kind, factor)), otherwise)
+
+
+@once_a_plan
+def optimizer_settings(plan: TransferPlan) -> dict[str, float | bool]:
+    """The optimizer's settings beside those of the groups, such as betas, as they are used."""
+    if plan.optimizer is None:
+        return {}
+    from sweeper.catalog import TARGET, with_targets
+    from sweeper.plugin import build_plugin
+
+    config = with_targets("optimizer", {TARGET: plan.optimizer.name, **plan.optimizer.arguments})
+    optimizer = build_plugin(config)
+    values = {name: value for name, value in plan.hps.items() if isinstance(value, float)}
+    return {name: float(value) for name, value in optimizer.settings(values).items()}
+
+
+def optimizer_name(plan: TransferPlan) -> str:
+    """The optimizer's name; adamw where a plan does not say."""
+    return plan.optimizer.name if plan.optimizer else "adamw"
+
+
+def by_atan2(plan: TransferPlan) -> bool:
+    """Whether the optimizer is AdamW that steps by atan2, which no trainer here has."""
+    return bool(plan.optimizer and plan.optimizer.arguments.get("atan2"))
+
+
+def seed_of(plan: TransferPlan) -> int:
+    """The seed that `plan.init_` takes by default."""
+    return int(plan.source.get("seed", 0))
+
+
+NO_EPS = ("lion", "sgd")
+"""Optimizers in which eps plays no part."""
+
+
+def takes_eps(plan: TransferPlan) -> bool:
+    """Whether eps plays a part in the plan's optimizer."""
+    return not by_atan2(plan) and optimizer_name(plan) not in NO_EPS

@@ -1,0 +1,171 @@
+"""transformers: fields of a config.json, and groups and initial weights for its Trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from sweeper.errors import ConfigError
+from sweeper.export.exporter import (
+    Exporter,
+    Setting,
+    as_planned,
+    factors_of,
+    is_head,
+    is_table,
+    logits_multiplier,
+    once_a_plan,
+    rows_multiplier,
+    seed_of,
+    table_of,
+    takes_eps,
+    value_of,
+)
+from sweeper.export.families import (
+    FAMILIES,
+    Family,
+    Multipliers,
+    Shape,
+    family_of_class,
+)
+from sweeper.export.groups import WRAPPERS, rows
+from sweeper.export.pytorch import torch_call
+from sweeper.export.render import render
+from sweeper.transfer.factors import PlannedFactor
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
+
+OWN_FIELDS = "CONFIG counts in the fields that the study's model had of its own."
+NO_FIELDS = (
+    "It is taken that the model was tuned with neutral fields: others multiply those of CONFIG."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hf(Exporter):
+    """`family` is one of `FAMILIES`; "" takes that of the study's own model.
+
+    Multipliers of embedding and head stand in the fields, and the groups are those of weights
+    without them. Fields that the study's model had of its own stay in force.
+    """
+
+    trainer: ClassVar[str] = "transformers"
+    family: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a family that is not known."""
+        if self.family and self.family not in FAMILIES:
+            raise ConfigError("family", self.family, f"one of {', '.join(FAMILIES)}")
+
+    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
+        """As planned beside the factors that the fields have."""
+        given = self._given(plan)
+        if is_table(parameter):
+            return as_planned(parameter, given.embedding)
+        if is_head(plan, parameter):
+            return as_planned(parameter, given.logits / value_of(plan, "loss", "logit"))
+        return as_planned(parameter)
+
+    def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
+        """What the fields have, read back."""
+        given = self._given(plan)
+        match factor.kind, factor.factor:
+            case "attention", "logit":
+                return given.attention
+            case "residual", "branch":
+                return given.attention_branch if factor.branch % 2 else given.ffn_branch
+            case "tied_readout", "output":
+                return given.logits / given.embedding / value_of(plan, "loss", "logit")
+            case "loss", "logit":
+                return factor.value  # it is part of the logits'
+        return 1.0
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_hf.py`, and its fields as `plan_config.json`, to be merged into a config.json."""
+        settings = {p.name: self.setting(plan, p) for p in plan.parameters}
+        fields = self.fields(plan)
+        text = render(
+            "hf.py",
+            header=header,
+            fields=fields,
+            rows=rows(plan, settings),
+            seed=seed_of(plan),
+            wrappers=WRAPPERS,
+            eps=takes_eps(plan),
+            optimizer=torch_call(plan),
+            family=self._name(plan),
+            tuned=OWN_FIELDS if _model(plan) else NO_FIELDS,
+        )
+        return {"plan_hf.py": text, "plan_config.json": json.dumps(fields, indent=2) + "\n"}
+
+    def fields(self, plan: TransferPlan) -> dict[str, Any]:
+        """The configuration's fields; those that the study's model had already multiply."""
+        own, wanted = self._own(plan), _wanted(plan)
+        return self._family(plan).write(_times(wanted, own), _shape(plan))
+
+    @once_a_plan
+    def _given(self, plan: TransferPlan) -> Multipliers:
+        """What the model does by the fields, beside what the study's model did by itself."""
+        family, own = self._family(plan), self._own(plan)
+        one = Multipliers(attention=1.0)
+        return _times(family.read(self.fields(plan), _shape(plan)), _times(one, own, divide=True))
+
+    def _own(self, plan: TransferPlan) -> Multipliers:
+        """The multipliers of the study's model; attention's is in the plan's factor already."""
+        model = _model(plan)
+        name, config = family_of_class(str(model.get("name", ""))), model.get("config") or {}
+        if name is None:
+            return Multipliers(attention=1.0)
+        return replace(FAMILIES[name].read(config, _shape(plan)), attention=1.0)
+
+    def _family(self, plan: TransferPlan) -> Family:
+        return FAMILIES[self._name(plan)]
+
+    def _name(self, plan: TransferPlan) -> str:
+        """The family; ConfigError where neither the option nor the study names one."""
+        own = family_of_class(str(_model(plan).get("name", "")))
+        if name := self.family or own:
+            return name
+        allowed = f"family=NAME, the model to write for: one of {', '.join(FAMILIES)}"
+        raise ConfigError("family", self.family, allowed)
+
+
+def _model(plan: TransferPlan) -> Mapping[str, Any]:
+    """What the study's model was built with: a class of transformers as `name`, and `config`."""
+    model = plan.source.get("model")
+    arguments = model.get("arguments") if isinstance(model, Mapping) else None
+    return arguments if isinstance(arguments, Mapping) else {}
+
+
+def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multipliers:
+    """The product of each pair of factors, or `a` over `b`."""
+    pairs = {name: (value, getattr(b, name)) for name, value in vars(a).items()}
+    return Multipliers(**{name: x / y if divide else x * y for name, (x, y) in pairs.items()})
+
+
+def _wanted(plan: TransferPlan) -> Multipliers:
+    """The plan's own factors; the first of each kind, which others are compared with later."""
+    usual = _shape(plan).usual_attention
+    branches = {
+        one.branch % 2: one.value for one in reversed([*factors_of(plan, "residual", "branch")])
+    }
+    return Multipliers(
+        embedding=rows_multiplier(plan),
+        attention=value_of(plan, "attention", "logit", usual),
+        attention_branch=branches.get(1, 1.0),
+        ffn_branch=branches.get(0, 1.0),
+        logits=logits_multiplier(plan),
+    )
+
+
+def _shape(plan: TransferPlan) -> Shape:
+    """The target's sizes; a head's as the plan saw it."""
+    size = next((f.head_size for f in factors_of(plan, "attention", "logit")), 64)
+    return Shape(width=_width(plan), depth=plan.target.depth, head_size=size)
+
+
+def _width(plan: TransferPlan) -> int:
+    """The target's hidden size: the length of an embedding's row, where there is one."""
+    table = table_of(plan)
+    return table.shape[1] if table and len(table.shape) == 2 else plan.target.width

@@ -1,0 +1,203 @@
+"""Megatron-LM: its muP flags of today, and the recipe flags that are proposed.
+
+The rules are those of `get_mup_config_overrides`, `get_standard_config_overrides` and
+`TransformerConfig.__post_init__` in Megatron-LM's main branch, autumn 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isclose, sqrt
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sweeper.export.exporter import (
+    Exporter,
+    Setting,
+    first_hidden,
+    head_of,
+    in_gauge,
+    is_head,
+    is_table,
+    logits_multiplier,
+    once_a_plan,
+    optimizer_name,
+    optimizer_settings,
+    rows_multiplier,
+    table_of,
+    value_of,
+)
+from sweeper.export.render import render
+from sweeper.scaling.prescription import AbsorbedParam
+from sweeper.trainer.styles import words
+from sweeper.transfer.factors import PlannedFactor
+from sweeper.transfer.plan import PlannedParameter, TransferPlan
+
+PROJECTION = re.compile(r"(o_proj|out_proj|c_proj|wo|w2|down|down_proj|out|linear_proj|linear_fc2)")
+"""Names of the matrices at the ends of branches, which Megatron draws smaller by depth."""
+RECIPE = {
+    "use-mup": ("scaling-recipe", "mup"),
+    "mup-base-hidden-size": ("scaling-base-hidden-size", None),
+    "mup-base-head-dim": ("scaling-base-head-dim", None),
+}
+"""Flags of today, and what the proposal has in their place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Megatron(Exporter):
+    """Flags. `recipe` writes the proposed `--scaling-recipe` in place of `--use-mup`.
+
+    Under Adam hidden matrices have learning rate and eps over m, all else the flags'; decay is
+    coupled to the rate and 0 for what has one dimension; one init for hidden matrices, smaller by
+    depth at the ends of branches, another for embedding and head.
+    """
+
+    trainer: ClassVar[str] = "Megatron-LM"
+    comment: ClassVar[str] = "# "
+    optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd", "lion": "lion"}
+    freezes: ClassVar[bool] = False
+    recipe: bool = False
+
+    @once_a_plan
+    def flags(self, plan: TransferPlan) -> dict[str, Any]:
+        """Every flag by its name, before `recipe` renames some."""
+        m, hidden = _m(plan), _hidden(plan)
+        lr, decay = _flag_lr(plan), hidden.weight_decay / hidden.lr
+        name, values = optimizer_name(plan), optimizer_settings(plan)
+        flags: dict[str, Any] = {
+            "use-mup": True,
+            "mup-base-hidden-size": plan.base.width,
+            "mup-embedding-mult": rows_multiplier(plan),
+            "mup-output-mult": logits_multiplier(plan),
+            **_attention_flags(plan),
+            "optimizer": self.optimizers.get(name, name),
+            "lr": lr,
+            "weight-decay": decay,
+            "init-method-std": hidden.init_std * sqrt(m),
+            "embedding-init-method-std": _embedding_std(plan),
+        }
+        if name in ("adamw", "lion"):
+            prefix = "adam" if name == "adamw" else "lion"
+            flags |= {f"{prefix}-{key}": value for key, value in values.items()}
+        if name == "adamw":
+            flags["adam-eps"] = hidden.eps * m
+        if name == "sgd":
+            flags["sgd-momentum"] = values.get("momentum", 0.9)
+        return flags
+
+    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
+        """By the rules above."""
+        m, flags = _m(plan), self.flags(plan)
+        vector = _marked(plan, parameter) or len(parameter.shape) <= 1
+        sgd = optimizer_name(plan) == "sgd"
+        lr = flags["lr"] * ((m if vector else 1.0) if sgd else (1.0 if vector else 1 / m))
+        eps = flags.get("adam-eps", in_gauge(parameter, 1.0).eps)
+        return Setting(
+            lr=lr,
+            weight_decay=lr * flags["weight-decay"] if len(parameter.shape) > 1 else 0.0,
+            eps=eps if vector or "adam-eps" not in flags else eps / m,
+            init_std=_init_std(plan, parameter, flags, m),
+            forward=_forward(plan, parameter, flags),
+        )
+
+    def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
+        """Attention by power and base head size; residual branches have none."""
+        flags = self.flags(plan)
+        match factor.kind, factor.factor:
+            case "attention", "logit":
+                base: float = flags.get("mup-base-head-dim", 1.0)
+                power: float = flags["mup-attn-scale-power"]
+                return float(sqrt(base) * factor.head_size**-power)
+            case "tied_readout", "output":
+                embedding: float = flags["mup-embedding-mult"] * value_of(plan, "loss", "logit")
+                return output_multiplier(flags["mup-output-mult"], _m(plan)) / embedding
+            case "loss", "logit":
+                return factor.value  # it is part of the output's
+        return 1.0
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_megatron.args`: words for the command line, one flag a line."""
+        flags = self.flags(plan)
+        if self.recipe:
+            flags = dict(_renamed(name, value) for name, value in flags.items())
+        lines = [" ".join(words("spaces", {k: v}, Path())) for k, v in flags.items()]
+        return {"plan_megatron.args": render("megatron.args", header=header, lines=lines)}
+
+
+def output_multiplier(flag: float, m: float) -> float:
+    """What Megatron makes of `--mup-output-mult`: 1 at m other than 1 is taken for no word."""
+    return 1 / m if flag == 1.0 and m != 1.0 else flag
+
+
+def _m(plan: TransferPlan) -> float:
+    return plan.target.width / plan.base.width
+
+
+def _hidden(plan: TransferPlan) -> AbsorbedParam:
+    """The settings that the hidden matrices' flags are made from."""
+    return in_gauge(first_hidden(plan), 1.0)
+
+
+def _flag_lr(plan: TransferPlan) -> float:
+    """`--lr`, so that hidden matrices have the plan's."""
+    return _hidden(plan).lr * (1.0 if optimizer_name(plan) == "sgd" else _m(plan))
+
+
+def _marked(plan: TransferPlan, parameter: PlannedParameter) -> bool:
+    """Whether its LanguageModule marks the parameter as embedding-like: embeddings and head."""
+    return is_table(parameter) or is_head(plan, parameter)
+
+
+def _attention_flags(plan: TransferPlan) -> dict[str, float]:
+    """The power, 1 or 1/2, and a base head size where another factor than 1 stands before it."""
+    first = next(
+        (f for f in plan.factors or () if (f.kind, f.factor) == ("attention", "logit")), None
+    )
+    if first is None:
+        return {"mup-attn-scale-power": 1.0}
+    if isclose(first.value, first.head_size**-0.5):
+        return {"mup-attn-scale-power": 0.5}
+    alpha = first.value * first.head_size
+    usual = isclose(alpha, 1.0)
+    return {"mup-attn-scale-power": 1.0} | ({} if usual else {"mup-base-head-dim": alpha**2})
+
+
+def _embedding_std(plan: TransferPlan) -> float:
+    """Of embedding and untied head, which share it: the embedding's."""
+    one = table_of(plan) or head_of(plan)
+    if one is None:
+        return 0.02
+    return in_gauge(one, one.target.multiplier).init_std
+
+
+def _init_std(
+    plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str, Any], m: float
+) -> float | None:
+    """Of a drawn parameter; the ends of branches are told by their usual names, or not at all."""
+    if _marked(plan, parameter):
+        return float(flags["embedding-init-method-std"])
+    std = float(flags["init-method-std"]) / sqrt(m)
+    if not any(_ends_branch(one) for one in plan.parameters):
+        return None
+    return std / sqrt(2 * plan.target.depth) if _ends_branch(parameter) else std
+
+
+def _ends_branch(parameter: PlannedParameter) -> bool:
+    owner = parameter.name.split(".")[-2:-1]
+    return bool(owner and PROJECTION.fullmatch(owner[0]))
+
+
+def _forward(plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str, Any]) -> float:
+    if is_table(parameter):
+        return float(flags["mup-embedding-mult"])
+    if is_head(plan, parameter):
+        loss = value_of(plan, "loss", "logit")
+        return output_multiplier(flags["mup-output-mult"], _m(plan)) / loss
+    return 1.0
+
+
+def _renamed(name: str, value: Any) -> tuple[str, Any]:
+    new, fixed = RECIPE.get(name, (name, None))
+    return new, value if fixed is None else fixed

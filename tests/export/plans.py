@@ -1,0 +1,94 @@
+"""Plans to export: of a small decoder and of models of transformers, under three schemes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+import sweeper
+from sweeper.export.compare import lacking
+from sweeper.export.header import header
+from sweeper.export.registry import build_exporter
+from sweeper.transfer.plan import TransferPlan
+from tests.transfer.test_planning import TOKENS, Decoder
+
+MUP = {"name": "mup", "depth": "none"}
+COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}
+SCHEMES: dict[str, Any] = {"mup": MUP, "umup": "umup", "completep": COMPLETEP}
+OPTIMIZERS = ("adamw", "lion")
+OPTIONS: dict[str, dict[str, Any]] = {"hf": {"family": "granite"}}
+"""Options that an exporter does not do without here."""
+HPS = {
+    "mup": {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 3.0, "alpha_output": 2.0},
+    "umup": {"eta": 1.0, "alpha_attn": 2.0, "alpha_loss_softmax": 0.5},
+    "completep": {"eta": 2.0**-7, "alpha_attn": 0.5},
+}
+"""Values under which few factors are 1."""
+
+
+@cache
+def plan(scheme: str, optimizer: str = "adamw", width: int = 128, depth: int = 4) -> TransferPlan:
+    """From width 32 and depth 2; the decoder has heads of 8."""
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": width, "n_layer": depth}
+    return sweeper.plan_for(
+        Decoder, base, target, SCHEMES[scheme], HPS[scheme], optimizer=optimizer, inputs=TOKENS
+    )
+
+
+def made(planned: TransferPlan, to: str, **options: Any) -> dict[str, str]:
+    """The files of an export, everything accepted."""
+    exporter = build_exporter(to, {**OPTIONS.get(to, {}), **options})
+    lacks = lacking(planned, exporter)
+    return exporter.files(planned, header(planned, exporter, lacks, {lack.name for lack in lacks}))
+
+
+def missing(planned: TransferPlan, to: str, **options: Any) -> dict[str, list[str]]:
+    """What the trainer cannot say, with its details."""
+    exporter = build_exporter(to, {**OPTIONS.get(to, {}), **options})
+    return {lack.name: lack.details() for lack in lacking(planned, exporter)}
+
+
+def executed(text: str) -> dict[str, Any]:
+    """The names that an exported Python file defines."""
+    names: dict[str, Any] = {}
+    exec(compile(text, "export", "exec"), names)
+    return names
+
+
+def decoder(planned: TransferPlan) -> nn.Module:
+    """The model that `plan` is for, with values of torch's own."""
+    torch.manual_seed(0)
+    return Decoder(planned.target.width, planned.target.depth)
+
+
+Settings = dict[str, tuple[float, ...]]
+
+
+def settings_of(
+    groups: Any, names: dict[int, str], *, keys: tuple[str, ...] = ("lr", "eps", "weight_decay")
+) -> Settings:
+    """Of every parameter the numbers of its group; each must be in one group alone."""
+    found: Settings = {}
+    for group in groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            assert name not in found, f"{name} is in two groups"
+            found[name] = tuple(float(group[key]) for key in keys)
+    return found
+
+
+def planned_settings(planned: TransferPlan, *, over_lr: bool = True) -> Settings:
+    """Learning rate, eps and decay of every parameter, the last for torch's AdamW or as a share."""
+    return {
+        one.name: (one.lr, one.eps, one.weight_decay / (one.lr if over_lr else 1.0))
+        for one in planned.absorbed()
+        if not one.frozen
+    }
+
+
+def names_of(model: nn.Module) -> dict[int, str]:
+    """Parameters' names by identity."""
+    return {id(parameter): name for name, parameter in model.named_parameters()}

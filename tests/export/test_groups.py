@@ -1,0 +1,342 @@
+"""Trainers that take groups by name: every parameter in one group, with the plan's numbers.
+
+Each is held to its documented rule, and to its own code where that is installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fnmatch import fnmatch
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import sweeper
+from sweeper.export.groups import patterns, regex, rows
+from sweeper.transfer.plan import TransferPlan
+from tests.export.plans import (
+    OPTIMIZERS,
+    SCHEMES,
+    Settings,
+    decoder,
+    executed,
+    made,
+    missing,
+    names_of,
+    plan,
+    planned_settings,
+    settings_of,
+)
+from tests.transfer.test_planning import TOKENS, Decoder
+
+ALL = [(scheme, optimizer) for scheme in SCHEMES for optimizer in OPTIMIZERS]
+
+
+def assert_planned(found: Settings, planned: TransferPlan, *, over_lr: bool = True) -> None:
+    """Learning rate, eps and decay of every parameter are the plan's to the last digits."""
+    expected = planned_settings(planned, over_lr=over_lr)
+    assert found.keys() == expected.keys()
+    for name, numbers in expected.items():
+        assert found[name] == pytest.approx(numbers, rel=1e-12), name
+
+
+def frozen_positions() -> TransferPlan:
+    """A plan in which the positions are not trained."""
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
+    return sweeper.plan_for(
+        Decoder, base, target, "mup", {"eta": 0.01}, inputs=TOKENS, frozen=["wpe.*"]
+    )
+
+
+# Patterns ---------------------------------------------------------------------------------------
+
+PARTS = st.sampled_from(["h", "0", "1", "12", "norm", "weight", "out"])
+NAMES = st.sets(st.lists(PARTS, min_size=1, max_size=4).map(".".join), min_size=1, max_size=12)
+
+
+@given(NAMES, st.randoms(use_true_random=False))
+def test_every_name_matches_its_own_row_alone(names: set[str], random: Any) -> None:
+    """As regular expressions and as shell patterns, whatever the rows."""
+    split: dict[int, list[str]] = {}
+    for name in sorted(names):
+        split.setdefault(random.randrange(3), []).append(name)
+    rows = {key: patterns(members, sorted(names)) for key, members in split.items()}
+    for key, members in split.items():
+        for name in members:
+            for other, found in rows.items():
+                by_shell = sum(fnmatch(name, pattern) for pattern in found)
+                by_regex = sum(bool(re.search(regex([one]), name)) for one in found)
+                assert by_shell == by_regex == (1 if other == key else 0), (name, rows)
+
+
+def test_rows_hold_every_parameter_once() -> None:
+    planned = plan("mup")
+    names = [name for row in rows(planned) for name in row.names]
+    assert sorted(names) == sorted(p.name for p in planned.parameters)
+
+
+# OLMo-core --------------------------------------------------------------------------------------
+
+
+def olmo_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for `olmo_core.optim` whose overrides are plain records."""
+    module = ModuleType("olmo_core.optim")
+    for name in ("AdamWConfig", "LionConfig"):
+        setattr(module, name, dict)
+    module.OptimGroupOverride = lambda params, opts: (params, opts)  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "olmo_core", ModuleType("olmo_core"))
+    monkeypatch.setitem(__import__("sys").modules, "olmo_core.optim", module)
+
+
+@pytest.mark.parametrize(("scheme", "optimizer"), ALL)
+def test_olmo_core_by_its_rule(
+    scheme: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shell patterns that all match; a parameter of two overrides would be in two groups."""
+    olmo_module(monkeypatch)
+    planned = plan(scheme, optimizer)
+    names = executed(made(planned, "olmo-core")["plan_olmo_core.py"])
+    model = decoder(planned)
+    groups = []
+    for params, opts in names["GROUP_OVERRIDES"]:
+        matched = [p for n, p in model.named_parameters() for one in params if fnmatch(n, one)]
+        assert len(matched) >= len(params)
+        groups.append({"eps": 0.0, **opts, "params": matched})
+    found = settings_of(groups, names_of(model))
+    if optimizer == "lion":
+        assert not any("eps" in opts for _, opts in names["GROUP_OVERRIDES"])
+        lacking_eps = planned_settings(planned)
+        assert {k: (v[0], v[2]) for k, v in found.items()} == {
+            k: (v[0], v[2]) for k, v in lacking_eps.items()
+        }
+        return
+    assert_planned(found, planned)
+    ours, theirs = decoder(planned), decoder(planned)
+    planned.init_(ours)
+    names["init_"](theirs)
+    pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_olmo_core_keeps_frozen_parameters_out_of_its_default_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It trains by its defaults what no override names."""
+    olmo_module(monkeypatch)
+    names = executed(made(frozen_positions(), "olmo-core")["plan_olmo_core.py"])
+    assert (["wpe.weight"], {"lr": 0.0, "weight_decay": 0.0}) in names["GROUP_OVERRIDES"]
+    model = Decoder(64)
+    before = model.wpe.weight.clone()
+    names["init_"](model)
+    assert torch.equal(before, model.wpe.weight)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_olmo_core_by_its_own_code(scheme: str) -> None:
+    optim = pytest.importorskip("olmo_core.optim")
+    planned = plan(scheme)
+    names = executed(made(planned, "olmo-core")["plan_olmo_core.py"])
+    model = decoder(planned)
+    made_by = optim.AdamWConfig(group_overrides=names["GROUP_OVERRIDES"]).build(model)
+    assert_planned(settings_of(made_by.param_groups, names_of(model)), planned)
+
+
+# llm-foundry ------------------------------------------------------------------------------------
+
+
+def by_regex(model: nn.Module, config: list[dict[str, Any]], match: str) -> list[dict[str, Any]]:
+    """Groups as llm-foundry documents them: in order, the first pattern that is found counts."""
+    left = dict(model.named_parameters())
+    groups = []
+    for group in config:
+        members = [name for name in left if re.search(group[match], name)]
+        assert members, group
+        groups.append({**group, "params": [left.pop(name) for name in members]})
+    assert not left
+    return groups
+
+
+@pytest.mark.parametrize(("scheme", "optimizer"), ALL)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_llm_foundry_by_its_rule(scheme: str, optimizer: str, wrapped: bool) -> None:
+    """Composer's decoupled optimizers hold the decay as the share that a step removes."""
+    planned = plan(scheme, optimizer)
+    section = yaml.safe_load(made(planned, "llm-foundry")["plan_llm_foundry.yaml"])["optimizer"]
+    inner = decoder(planned)
+    model = nn.ModuleDict({"model": inner}) if wrapped else inner
+    groups = by_regex(model, section["param_groups"], "param_str_match")
+    if optimizer == "lion":
+        assert section["name"] == "decoupled_lionw" and "eps" not in section
+        found = settings_of(groups, names_of(inner), keys=("lr", "weight_decay"))
+        expected = planned_settings(planned, over_lr=False)
+        assert found == {name: (lr, decay) for name, (lr, _, decay) in expected.items()}
+        return
+    assert section["name"] == "decoupled_adamw"
+    assert_planned(settings_of(groups, names_of(inner)), planned, over_lr=False)
+
+
+def test_llm_foundry_by_its_own_code() -> None:
+    builders = pytest.importorskip("llmfoundry.utils.builders")
+    planned = plan("completep")
+    section = yaml.safe_load(made(planned, "llm-foundry")["plan_llm_foundry.yaml"])["optimizer"]
+    model = decoder(planned)
+    optimizer = builders.build_optimizer(model, section.pop("name"), section)
+    groups = [group for group in optimizer.param_groups if group["params"]]
+    assert_planned(settings_of(groups, names_of(model)), planned, over_lr=False)
+
+
+def test_llm_foundry_freezes_by_name() -> None:
+    planned = frozen_positions()
+    section = yaml.safe_load(made(planned, "llm-foundry")["plan_llm_foundry.yaml"])["optimizer"]
+    assert [re.search(one, "wpe.weight") is not None for one in section["disable_grad"]] == [True]
+    assert not any(re.search(g["param_str_match"], "wpe.weight") for g in section["param_groups"])
+
+
+# NeMo Automodel ---------------------------------------------------------------------------------
+
+
+def multiplied(groups: list[dict[str, Any]], section: dict[str, Any]) -> list[dict[str, Any]]:
+    """Groups as Automodel's scheduler has them: multiples of the section's own values."""
+    return [
+        {
+            **group,
+            "lr": section["lr"] * group["lr_mult"],
+            "weight_decay": section["weight_decay"] * group["wd_mult"],
+            "eps": section["eps"],
+        }
+        for group in groups
+    ]
+
+
+def assert_rates(found: Settings, planned: TransferPlan) -> None:
+    """Learning rates and decay; eps is one for all, as the export says."""
+    for name, (lr, _, decay) in planned_settings(planned).items():
+        assert (found[name][0], found[name][2]) == pytest.approx((lr, decay), rel=1e-12)
+    assert len({numbers[1] for numbers in found.values()}) == 1
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_automodel_by_its_rule(scheme: str) -> None:
+    planned = plan(scheme)
+    section = yaml.safe_load(made(planned, "automodel")["plan_automodel.yaml"])["optimizer"]
+    model = decoder(planned)
+    groups = by_regex(model, section["param_group_overrides"], "pattern")
+    assert_rates(settings_of(multiplied(groups, section), names_of(model)), planned)
+    assert {"eps", "init"} <= missing(planned, "automodel").keys()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_automodel_by_its_own_code(scheme: str) -> None:
+    optim = pytest.importorskip("nemo_automodel.components.optim.optimizer")
+    planned = plan(scheme)
+    section = yaml.safe_load(made(planned, "automodel")["plan_automodel.yaml"])["optimizer"]
+    model = decoder(planned)
+    fields = {name: value for name, value in section.items() if name != "_target_"}
+    (optimizer,) = optim.AdamWConfig(**fields).build(model)
+    groups = multiplied(list(optimizer.param_groups), section)
+    assert_rates(settings_of(groups, names_of(model)), planned)
+
+
+# torchtitan -------------------------------------------------------------------------------------
+
+
+def titan_model(width: int, depth: int) -> nn.Module:
+    """A Llama of torchtitan's; its attention needs masks, so another stands in for tracing."""
+    llama3 = pytest.importorskip("torchtitan.models.llama3")
+    common = pytest.importorskip("torchtitan.models.common")
+
+    class Fused(nn.Module):
+        def forward(self, *heads: torch.Tensor, **_: Any) -> torch.Tensor:
+            q, k, v = (x.transpose(1, 2) for x in heads)
+            attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return attended.transpose(1, 2)
+
+    config = llama3.Llama3Model.Config(
+        dim=width,
+        vocab_size=32,
+        tok_embeddings=common.Embedding.Config(
+            num_embeddings=32, embedding_dim=width, param_init=llama3._EMBEDDING_INIT
+        ),
+        norm=common.RMSNorm.Config(normalized_shape=width, param_init=llama3._NORM_INIT),
+        lm_head=common.Linear.Config(
+            in_features=width, out_features=32, param_init=llama3._output_linear_init(width)
+        ),
+        layers=llama3._build_llama3_layers(
+            fuse_qkv=False,
+            n_layers=depth,
+            dim=width,
+            n_heads=width // 16,
+            hidden_dim=2 * width,
+            rope=common.ComplexRoPE.Config(dim=16, max_seq_len=64, theta=1e4, scaling="none"),
+            attn_backend="flex",
+        ),
+    )
+    model: nn.Module = config.build()
+    for block in model.layers.values():  # type: ignore[operator, union-attr]
+        block.attention.inner_attention = Fused()
+    return model
+
+
+def titan_plan(scheme: str) -> TransferPlan:
+    inputs = (torch.zeros(2, 8, dtype=torch.long), torch.arange(8)[None].expand(2, -1))
+    base, target = {"width": 32, "depth": 2}, {"width": 64, "depth": 3}
+    hps = {"eta": 0.01}
+    return sweeper.plan_for(titan_model, base, target, SCHEMES[scheme], hps, inputs=inputs)
+
+
+Build = Callable[[nn.Module], list[dict[str, Any]]]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_torchtitan_by_its_own_code(
+    scheme: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its documented route loads the module, and its own group builder takes the regexes."""
+    optim = pytest.importorskip("torchtitan.components.optimizer")
+    manager = pytest.importorskip("torchtitan.config.manager")
+    planned = titan_plan(scheme)
+    for name, text in made(planned, "torchtitan").items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "plan_torchtitan", raising=False)
+    words = ["--module=plan_torchtitan", "--config=planned_run"]
+    config = manager.ConfigManager().parse_args(words)
+    groups = config.optimizer.param_groups
+    model = titan_model(64, 3)
+    built, _ = optim.OptimizersContainer._build_param_groups(model, groups, {})
+    assert built.keys() == {"AdamW"}
+    assert_planned(settings_of(built["AdamW"], names_of(model)), planned)
+    ours = titan_model(64, 3)
+    planned.init_(ours)
+    config.model_spec.post_optimizer_build_fn(None, [model], None)
+    pairs = zip(ours.parameters(), model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchtitan_finds_parameters_behind_checkpointing() -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    optim = pytest.importorskip("torchtitan.components.optimizer")
+    planned = titan_plan("mup")
+    names = executed(made(planned, "torchtitan")["plan_torchtitan.py"])
+    model = titan_model(64, 3)
+    for number, block in model.layers.items():  # type: ignore[operator, union-attr]
+        model.layers.register_module(number, checkpoint_wrapper(block))  # type: ignore[union-attr]
+    own = {id(p): n.replace("_checkpoint_wrapped_module.", "") for n, p in model.named_parameters()}
+    assert own != names_of(model)
+    built, _ = optim.OptimizersContainer._build_param_groups(model, names["PARAM_GROUPS"], {})
+    assert_planned(settings_of(built["AdamW"], own), planned)
+
+
+def test_torchtitan_has_no_lion() -> None:
+    assert "optimizer" in missing(plan("mup", "lion"), "torchtitan")
+    assert "optimizer" not in missing(plan("mup"), "torchtitan")

@@ -1,0 +1,65 @@
+"""What a trainer's factors of embedding and logits act on: the table and the head, nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import sweeper
+from sweeper.export.exporter import head_of, table_of
+from sweeper.export.registry import build_exporter
+from sweeper.scaling.spec import Role
+from sweeper.transfer.plan import TransferPlan
+from tests.transfer.test_planning import TOKENS
+
+
+class Routed(nn.Module):
+    """Two experts a layer, whose router reads the stream out as a head does."""
+
+    def __init__(self, n_embd: int, n_layer: int = 2) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(17, n_embd)
+        self.layers = nn.ModuleList(Layer(n_embd) for _ in range(n_layer))
+        self.head = nn.Linear(n_embd, 17, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.wte(tokens)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    def __init__(self, n_embd: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(n_embd, 2, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(n_embd, n_embd, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        found = [shares[..., i : i + 1] * one(x) for i, one in enumerate(self.experts)]
+        return found[0] + found[1]
+
+
+def routed() -> TransferPlan:
+    hps = {"eta": 0.01, "alpha_output": 3.0, "alpha_emb": 2.0}
+    return sweeper.plan_for(Routed, {"n_embd": 32}, {"n_embd": 128}, "mup", hps, inputs=TOKENS)
+
+
+def test_a_router_is_a_readout_and_no_head() -> None:
+    plan = routed()
+    roles = {parameter.name: parameter.role for parameter in plan.parameters}
+    assert roles["layers.0.router.weight"] == Role.READOUT == roles["head.weight"]
+    head, table = head_of(plan), table_of(plan)
+    assert head is not None and head.name == "head.weight"
+    assert table is not None and table.name == "wte.weight"
+
+
+def test_only_the_head_is_left_to_the_factor_of_the_logits() -> None:
+    plan = routed()
+    for to, options in (("hf", {"family": "granitemoe"}), ("megatron", {}), ("nanogpt-mup", {})):
+        exporter = build_exporter(to, options)
+        forward = {p.name: exporter.setting(plan, p).forward for p in plan.parameters}
+        assert forward.pop("head.weight") == 3 / 4
+        assert forward.pop("wte.weight") == 2
+        assert set(forward.values()) == {1.0}, to
