@@ -71,7 +71,7 @@ test-torch: ## A quick set on the lowest torch allowed and on 2.11, each in an e
 			$$env/bin/pip install -q --disable-pip-version-check -c $$env/constraints.txt --no-deps \
 				mup unit-scaling einops docstring-parser; }; \
 		echo "torch $$version"; \
-		$$env/bin/pytest -q -n 2 -m 'not slow and not gpu' $(QUICK_TESTS); done
+		$$env/bin/pytest -q -n 2 -m 'not slow and not gpu' -k 'not hf' $(QUICK_TESTS); done
 
 check: setup ## Format, lint and types: exactly what CI checks.
 	$(BIN)/ruff format --check .
