@@ -58,7 +58,7 @@ def capture_cuda(function: Callable[[], Tensor], device: torch.device) -> tuple[
 @cache
 def _capture_stream(device_index: int) -> torch.cuda.Stream:
     """One for each device: every stream that multiplies keeps a workspace of cuBLAS for good."""
-    return torch.cuda.Stream(device_index)
+    return torch.cuda.Stream(device_index)  # type: ignore[no-untyped-call]
 
 
 def _leave_capture(before: torch.cuda.Stream, pool: Any) -> None:
