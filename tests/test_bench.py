@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,9 +84,45 @@ def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(proof: Any) -> N
     assert proof.gpu.verdict(proof) == 1
 
 
+def test_what_only_begins_like_a_result_is_none(proof: Any) -> None:
+    """A stage is cut in the middle of a line, or prints a dictionary of its own."""
+    proof.run(stage(proof, "cut", "print('{\"a\": 1}'); print(\"{'b': 2}\"); print('{\"c\": ')"))
+    assert [record["found"] for record in proof.records] == [[{"a": 1}]]
+
+
+def test_a_stage_s_own_processes_end_with_it(proof: Any) -> None:
+    worker = "import time; time.sleep(60)"
+    code = (
+        f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {worker!r}]).pid)"
+    )
+    proof.run(stage(proof, "leaves", code))
+    pid = int((proof.out / "leaves.log").read_text())
+    end = time.monotonic() + 10
+    while time.monotonic() < end and running(pid):
+        time.sleep(0.05)
+    assert not running(pid)
+
+
+def running(pid: int) -> bool:
+    """Nor is one that only waits to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_size_whose_pack_was_not_timed_is_told(proof: Any) -> None:
+    """It may have been too large for the device, which is no failure of `packing.py`."""
+    proof.keep({"times": {"size": "s1", "packed-compiled": {"336": float("nan")}}})
+    assert proof.gpu.verdict(proof) == 1
+    proof.records[0]["times"]["packed-compiled"]["336"] = 0.1
+    assert proof.gpu.verdict(proof) == 0
+
+
 @pytest.mark.parametrize(
     ("closing", "code"),
     [
+        ("10 passed, 400 deselected in 9.1s\n[W] a library's last word", 0),
         ("10 passed, 400 deselected in 9.1s", 0),
         ("9 passed, 1 skipped in 9.1s", 1),
         ("10 skipped, 400 deselected in 2.6s", 1),

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,10 +126,10 @@ class Proof:
         return Running(stage, process)
 
     def _ended(self, one: Running, *, killed: bool) -> None:
-        if killed:
-            # The whole group: a stage's own workers must not go on beside the next stage.
+        # The whole group: a stage's own workers must not go on beside the next stage.
+        with suppress(ProcessLookupError):
             os.killpg(one.process.pid, 9)
-            one.process.wait()
+        one.process.wait()
         log = (self.out / f"{one.stage.name}.log").read_text(errors="replace")
         record: dict[str, Any] = {
             "stage": one.stage.name,
@@ -137,11 +138,19 @@ class Proof:
         }
         if killed or one.process.returncode:
             record["end of log"] = log[-1500:]
-        # A stage's own results are the lines that are JSON.
-        record["found"] = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        record["found"] = results_in(log)
         self.keep(record)
         state = "cut at its limit" if killed else f"exit {one.process.returncode}"
         print(f"{one.stage.name}: {state} after {record['seconds']} s", flush=True)
+
+
+def results_in(log: str) -> list[Any]:
+    """A stage's own results: the lines that are JSON; what only begins like it is not."""
+    found = []
+    for line in log.splitlines():
+        with suppress(ValueError):
+            found += [json.loads(line)] if line.startswith("{") else []
+    return found
 
 
 def own(stage: str, *words: str) -> list[str]:
@@ -171,12 +180,15 @@ def prove(proof: Proof, wheels: Path | None) -> int:
     proof.run(Stage(name="machine", command=own("machine", *device), limit=60))
     proof.run(*first_stages(proof, sizes))
     for size in sizes:
-        proof.run(Stage(name=f"time-{size}", command=timing(proof, size), limit=60))
+        # At s1 fourteen processes begin as well.
+        limit = 100 if size == "s1" else 60
+        proof.run(Stage(name=f"time-{size}", command=timing(proof, size), limit=limit))
         keep_times(proof, size)
     for size in sizes if proof.fake else PROFILED:
         words = ["--size", size, "--count", "2" if proof.fake else str(PACKS[size])]
-        proof.run(Stage(name=f"profile-{size}", command=own("profile", *device, *words), limit=30))
-    words = ["--seconds", str(max(1.0, proof.left() - 25))]
+        proof.run(Stage(name=f"profile-{size}", command=own("profile", *device, *words), limit=60))
+    # It has ten seconds to save itself, and some to say how far it came.
+    words = ["--seconds", str(max(1.0, proof.left() - 32))]
     proof.run(Stage(name="search", command=own("search", *device, *words), limit=proof.left() - 15))
     tell(proof)
     return verdict(proof)
@@ -219,7 +231,7 @@ def keep_times(proof: Proof, size: str) -> None:
 
 
 def verdict(proof: Proof) -> int:
-    """1 when a stage failed, a GPU test failed or was not run, or a compiled side was not."""
+    """1 when a stage failed, a GPU test failed or was not run, or a pack was not timed compiled."""
     problems = []
     for record in proof.records:
         name, code = record.get("stage", ""), record.get("exit")
@@ -229,6 +241,12 @@ def verdict(proof: Proof) -> int:
             problems.append(f"{name}: {'cut at its limit' if code is None else f'exit {code}'}")
         if name == "tests" and not proof.fake and not ran_tests(proof):
             problems.append("tests: none was run on the GPU, or some were skipped")
+    timed = [record["times"] for record in proof.records if "times" in record]
+    problems += [
+        f"{row['size']}: no compiled pack was timed"
+        for row in timed
+        if not known(row.get("packed-compiled"))
+    ]
     for problem in problems:
         print(f"FAILED {problem}", flush=True)
     return int(bool(problems))
@@ -236,8 +254,15 @@ def verdict(proof: Proof) -> int:
 
 def ran_tests(proof: Proof) -> bool:
     """Whether GPU tests passed and none was skipped."""
-    closing = (proof.out / "tests.log").read_text(errors="replace").splitlines()[-1:]
-    return bool(re.search(r"\d+ passed", "".join(closing))) and "skipped" not in "".join(closing)
+    closing = closing_line(proof)
+    return bool(re.search(r"\d+ passed", closing)) and "skipped" not in closing
+
+
+def closing_line(proof: Proof) -> str:
+    """What pytest says at its end; something may be printed after it."""
+    log = (proof.out / "tests.log").read_text(errors="replace").splitlines()
+    closing = [line for line in log if re.search(r"\d+ \w+.* in \d+\.\d+s", line)]
+    return (closing or log or ["nothing printed"])[-1]
 
 
 def tell(proof: Proof) -> None:
@@ -293,8 +318,7 @@ def notes_of(proof: Proof) -> list[str]:
     for record in proof.records:
         name, found = record.get("stage", ""), record.get("found") or []
         if name == "tests":
-            log = (proof.out / "tests.log").read_text(errors="replace").splitlines()
-            notes.append(f"GPU tests: {log[-1] if log else 'nothing printed'}")
+            notes.append(f"GPU tests: {closing_line(proof)}")
         elif name == "search":
             last = found[-1] if found else {}
             done, seconds = last.get("trials"), last.get("seconds")
@@ -325,6 +349,7 @@ def profile(size: str, device: str, count: str) -> None:
     import tempfile
 
     from packing import Packed
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
@@ -346,6 +371,9 @@ def profile(size: str, device: str, count: str) -> None:
         side.check()
     times: dict[str, list[float]] = {}
     for event in found.events() or []:
+        # The host's part is told as well: a launch is not a kernel, and would count twice.
+        if device == "cuda" and (event.device_type != DeviceType.CUDA or event.is_user_annotation):
+            continue
         spent = event.device_time if device == "cuda" else event.self_cpu_time_total
         times.setdefault(event.name, []).append(spent / 1e6)
     top = sorted(times, key=lambda name: -sum(times[name]))[:12]

@@ -187,9 +187,12 @@ def shared(options: argparse.Namespace, size: str, folder: Path, count: int) -> 
     command += ["--threads", str(threads), "--seconds", str(options.seconds)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(command, **pipes) for _ in range(count)]  # type: ignore[call-overload]
-    for one in workers:
-        if one.stdout.readline().strip() != READY:
-            return float("nan")
+    # All are waited for: what one lacks tells nothing of the others, which must not go on.
+    if [one.stdout.readline().strip() for one in workers] != [READY] * count:
+        for one in workers:
+            one.kill()
+            one.wait()
+        return float("nan")
     for one in workers:
         one.stdin.write(f"{GO}\n")
         one.stdin.flush()
@@ -235,8 +238,8 @@ def measure(
         found["processes"][count] = value = shared(options, size, folder, count)
         say.print(f"  {size} {count} processes: {1000 * value:.4f} ms", highlight=False)
         save()
-    modes: dict[str, Compile] = {"packed": "off", "packed-compiled": "on"}
-    for side in modes.keys() & set(options.sides):
+    modes: dict[str, Compile] = {"packed-compiled": "on", "packed": "off"}
+    for side in [mode for mode in modes if mode in options.sides]:
         found[side] = {}
         for count in options.packs[size]:
             found[side][count] = timed(

@@ -196,8 +196,9 @@ class EngineRunner:
             self.sizes.choose_layout(packed, executor)
         for _, group in groupby(packed, key=lambda trial: trial.spec.digest):
             same = tuple(group)
-            self._pending[same[0].spec.digest] += len(same)
             batches += [same[part] for part in split(same, self.sizes.size(same, executor))]
+        for batch in batches:
+            self._pending[batch[0].spec.digest] += len(batch)
         return batches + [(trial,) for trial in fresh if trial.measurement]
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:

@@ -77,17 +77,15 @@ class TrainPack:
             # Only here: the error being handled keeps the pack's tensors alive.
             forget_frames(problem)
             free_unused(device)
-            if len(self.pack.trials) == 1 and self._recompute():
+            program = program_for(self.pack.trials[0].spec, self.execution.device)
+            program.forget_sizes(len(self.pack.trials))
+            if len(self.pack.trials) == 1 and program.recompute():
                 control.notify("a trial does not fit the device: its activations are recomputed")
                 return self.run(control)
         raise_if_broken(device, problem)
         reason = f"{type(problem).__name__}: {problem}"
         details = "\n".join(user_frames(problem))
         return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
-
-    def _recompute(self) -> bool:
-        program = program_for(self.pack.trials[0].spec, self.execution.device)
-        return bool(program.recompute())
 
     def _results(self, control: Control) -> list[Result]:
         trial = self.pack.trials[0]

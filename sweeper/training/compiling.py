@@ -34,10 +34,14 @@ on, and equal runs are equal to the last bit only where none is compiled."""
 
 @dataclass
 class CompileRecord:
-    """What compiling a program has been seen to cost, in seconds, and to gain; None if not yet."""
+    """What compiling a program has been seen to cost, in seconds, and to gain; None if not yet.
+
+    `per_slice` is the seconds of a compiled step, divided by the slices of its pack.
+    """
 
     seconds: float | None = None
     gain: float | None = None
+    per_slice: float | None = None
 
 
 class CompileDecision:
@@ -50,7 +54,7 @@ class CompileDecision:
         first = run.step_index
         # A pack that begins compiled has nothing to decide.
         self.points = [] if run.compiled else [first + step for step in TIMED_STEPS]
-        self._began, self._eager, self._decided = 0.0, 0.0, 0.0
+        self._began, self._eager, self._decided, self._size = 0.0, 0.0, 0.0, 0
 
     def look(self, step: int) -> None:
         """To be called after `step`, which is one of `points`."""
@@ -60,19 +64,21 @@ class CompileDecision:
         now = time.perf_counter()
         match self.points.index(step):
             case 0:
-                self._began = now
+                self._began, self._size = now, len(self.run.slots)
             case 1:
                 self._eager = self._per_step(1, now)
                 self._decide(step)
                 self._decided = time.perf_counter()
             case 2:
                 self._began = now
-            case 3 if self.run.compiled:
+            # Steps of another size say nothing of what compiling gained.
+            case 3 if self.run.compiled and len(self.run.slots) == self._size:
                 self._judge(self._per_step(3, now))
 
-    def shrinks(self, size: int, per_step: float, left: int) -> bool:
-        """Whether compiling a pack for `size` slices saves more over `left` steps than it costs."""
-        saved = per_step * left * (1 - size / len(self.run.slots))
+    def shrinks(self, size: int) -> bool:
+        """Whether compiling the pack for `size` slices saves more time than it costs."""
+        left = self.steps - self.run.step_index
+        saved = (self.record.per_slice or 0.0) * (len(self.run.slots) - size) * left
         return saved > self._cost()
 
     def _per_step(self, last: int, now: float) -> float:
@@ -99,7 +105,7 @@ class CompileDecision:
         self.record.gain = self._eager / compiled
         steps = TIMED_STEPS[2] - TIMED_STEPS[1]
         self.record.seconds = max(0.0, self._began - self._decided - steps * compiled)
-        self.run.compiled_step = compiled
+        self.record.per_slice = compiled / self._size
         if self.record.gain < MIN_GAIN:
             self.run.uncompile()
             self.run.notices.append(

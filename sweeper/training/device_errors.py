@@ -47,9 +47,19 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of the tensors that the frames of `error`, and of what it came of, keep alive."""
-    for one in _causes(error):
+    """Let go of the tensors that the frames of `error`, and of what it came of, keep alive.
+
+    Of what was being handled when it was raised as well, though it says nothing of the error.
+    """
+    seen: list[BaseException] = []
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        one = ahead.pop()
+        if one is None or any(one is other for other in seen):
+            continue
+        seen.append(one)
         one.__traceback__ = None
+        ahead += [getattr(one, "inner_exception", None), one.__cause__, one.__context__]
 
 
 def raise_if_out_of_memory(error: BaseException) -> None:

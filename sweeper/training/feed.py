@@ -104,12 +104,13 @@ class Feed:
     def _samples(self, corpus: ArrayCorpus) -> Gather:
         inputs = torch.from_numpy(np.array(corpus.inputs)).to(self.device)
         labels = torch.from_numpy(corpus.labels.astype(np.int64)).to(self.device)
+        dtype = self.dtype  # a gather that knew the feed would keep both, and the corpus, alive
 
         def gather(positions: Tensor) -> tuple[Tensor, Tensor]:
             # As the corpus has it: float32 throughout, whatever the model is trained in.
             x = (inputs[positions].float() - float(np.float32(corpus.mean))) / float(
                 np.float32(corpus.std)
             )
-            return x.to(self.dtype), labels[positions]
+            return x.to(dtype), labels[positions]
 
         return gather

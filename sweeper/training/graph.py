@@ -7,9 +7,12 @@ step without it, to the last bit: the same kernels run on the same memory.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,16 +34,43 @@ class Graph(Protocol):
         ...
 
 
-Capture = Callable[[Callable[[], Tensor]], tuple[Graph, Tensor]]
-"""A function's work captured, none of it done, and the tensor that it returns."""
+Capture = Callable[[Callable[[], Tensor], torch.device], tuple[Graph, Tensor]]
+"""A function's work on a device captured, none of it done, and the tensor that it returns."""
 
 
-def capture_cuda(function: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
+def capture_cuda(function: Callable[[], Tensor], device: torch.device) -> tuple[Graph, Tensor]:
     """By CUDA. Whatever makes the host wait, or is of the host, is refused by CUDA itself."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function()
+    # Of another device nothing would be captured: the step would be done, and replays do nothing.
+    with torch.cuda.device(device):
+        # Steps that are kept alive by a cycle would tie what is captured to their stream.
+        gc.collect()
+        before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        pool, stream = torch.cuda.graph_pool_handle(), _capture_stream(before.device_index)
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
+                result = function()
+        except BaseException:
+            _leave_capture(before, pool)
+            raise
     return graph, result
+
+
+@cache
+def _capture_stream(device_index: int) -> torch.cuda.Stream:
+    """One for each device: every stream that multiplies keeps a workspace of cuBLAS for good."""
+    return torch.cuda.Stream(device_index)  # type: ignore[no-untyped-call]
+
+
+def _leave_capture(before: torch.cuda.Stream, pool: Any) -> None:
+    """Undo what torch leaves undone where a capture cannot be ended: its stream, and its memory.
+
+    As long as it counts as under way, memory that is cached is not given back for larger blocks.
+    """
+    torch.cuda.set_stream(before)
+    cuda: Any = torch._C
+    with suppress(AttributeError, RuntimeError):  # it was ended: what was captured is what failed
+        cuda._cuda_endAllocateToPool(before.device_index, pool)
+        cuda._cuda_releasePool(before.device_index, pool)
 
 
 class StepGraph:
@@ -77,7 +107,7 @@ class StepGraph:
             inputs, source=source, step=inputs.step.clone(), schedule=inputs.schedule.clone()
         )
         try:
-            self._graph, self._losses = self._capture(lambda: run.compute(static))
+            self._graph, self._losses = self._capture(lambda: run.compute(static), run.device)
         except Exception as error:
             raise_if_out_of_memory(error)
             # Nothing was computed: a capture only writes down.

@@ -61,8 +61,7 @@ class PackRun:
 
     `slots` holds for every slice the index of its trial in the pack, or PADDING. Slices can be
     dropped at any step (`select`): the others train on as if those had never been there.
-    `notices` are sentences for the user. `compiled_step` is the seconds of a compiled step, once
-    they have been measured.
+    `notices` are sentences for the user.
     """
 
     def __init__(self, pack: Pack, device: str = "cpu", *, compile: Compile = "off") -> None:
@@ -77,7 +76,6 @@ class PackRun:
         self.program.release()
         self.notices: list[str] = []
         self.graph: StepGraph | None = None
-        self.compiled_step: float | None = None
         self.slots, self.compiled = self._choose_slots(compile)
         self.seeds = sorted({trial.seed for trial in pack.trials})
         self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
@@ -330,6 +328,7 @@ class PackRun:
 
     def heldout(self) -> Tensor:
         """Mean loss [K] on held-out samples, the same for every trial."""
+        self._forget_graph()  # whose memory nothing else can use
         train, losses = self.prepared.train, []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         for batch in self.pack.corpus.heldout(*size):

@@ -99,6 +99,10 @@ class Program:
         self._compiled.clear()  # it is of the blocks without recomputation
         return self._recomputing
 
+    def forget_sizes(self, least: int) -> None:
+        """Let no pack be filled up to `least` slices or more: so many do not fit the device."""
+        self.compiled_sizes -= {size for size in self.compiled_sizes if size >= least}
+
     def module_state(self) -> dict[str, Tensor]:
         """Buffers that a checkpoint of the module would keep, such as running statistics.
 

@@ -110,19 +110,22 @@ class Training:
                 while self.pack_run.step_index < stop:
                     self.unread_losses.append(self.pack_run.step())
                     self._save_if_due()
+                if stop in sync_points and not self._settle(stop):
+                    break
+                # A pack is compiled for the size that it goes on with.
                 if self.compiling:
                     self.compiling.look(stop)
-                if stop not in sync_points:
-                    continue
-                if self.unread_losses:
-                    self._sync()
-                if not self._active():
-                    break
-                if stop < self.train.steps:
-                    self._compact()
             return self._results()
         finally:
             self.pack_run.program.release()
+
+    def _settle(self, stop: int) -> bool:
+        """Drop what has stopped at this sync point; whether any trial is left to train."""
+        if self.unread_losses:
+            self._sync()
+        if self._active() and stop < self.train.steps:
+            self._compact()
+        return bool(self._active())
 
     def _sync_points(self) -> set[int]:
         """Steps after which the host reads the losses, from where the pack stands."""
@@ -185,7 +188,7 @@ class Training:
         Another size would be compiled anew: only where that saves more time than it takes.
         """
         run, size = self.pack_run, len(self._active())
-        if run.compiled and not self._earns_compiling(size):
+        if run.compiled and not (self.compiling and self.compiling.shrinks(size)):
             sizes = run.program.compiled_sizes
             size = min((compiled for compiled in sizes if compiled >= size), default=size)
         if size < len(run.slots):
@@ -193,11 +196,6 @@ class Training:
             run.select(sorted(order[:size]))
             if run.compiled:
                 run.program.compiled_sizes.add(size)
-
-    def _earns_compiling(self, size: int) -> bool:
-        left = self.train.steps - self.pack_run.step_index
-        step = self.pack_run.compiled_step
-        return bool(self.compiling and step and self.compiling.shrinks(size, step, left))
 
     def _save_if_due(self) -> None:
         """Save when it is time to, or when told to leave; then `Leave` is raised."""

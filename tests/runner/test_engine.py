@@ -12,6 +12,7 @@ import torch
 
 from sweeper.control import Control
 from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch.executor import Context
 from sweeper.launch.inline import Inline
 from sweeper.runner import packing, tasks
 from sweeper.runner.engine import Engine
@@ -215,3 +216,17 @@ def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
 ) -> None:
     executor = Told({1: None})
     assert chosen(executor, tmp_path, monkeypatch) == ([], 1) and executor.used == 1
+
+
+def test_packs_that_were_begun_wait_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling serves them too, and taking one up leaves as many of the others waiting."""
+    trials = [trial(seed=i) for i in range(6)]
+    begun = [tuple(trials[:2])]
+    monkeypatch.setattr("sweeper.runner.engine.checkpoint.saved_packs", lambda *_: list(begun))
+    runner = Engine(device="cpu", pack=2).open(corpus(tmp_path), Inline(), tmp_path)
+    executor = Inline().executor(Context(folder=tmp_path, machine=runner.machine()))
+    batches = runner.batches(trials, executor)
+    waiting = [runner.job(batch, None).task.execution.pending for batch in batches]
+    assert waiting == [4.0, 2.0, 0.0]

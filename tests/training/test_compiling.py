@@ -27,7 +27,6 @@ class Run:
     step_index: int = 0
     slots: list[int] = field(default_factory=lambda: [0, 1, 2, 3])
     compiled: bool = False
-    compiled_step: float | None = None
     notices: list[str] = field(default_factory=list)
     record: CompileRecord = field(default_factory=CompileRecord)
     now: float = 0.0
@@ -79,7 +78,7 @@ def test_cost_and_gain_are_measured_for_the_packs_after_it(monkeypatch: pytest.M
     train(run, 1000, monkeypatch)
     assert run.record.gain == pytest.approx(4.0)
     assert run.record.seconds == pytest.approx(30.0)
-    assert run.compiled_step == pytest.approx(0.25)
+    assert run.record.per_slice == pytest.approx(0.25 / 4)
 
 
 def test_what_gains_nothing_goes_back_and_is_not_tried_again(
@@ -108,6 +107,33 @@ def test_a_pack_that_begins_compiled_decides_nothing() -> None:
 def test_a_smaller_pack_is_compiled_where_the_steps_left_earn_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decision = train(Run(), 1000, monkeypatch)
-    assert decision.shrinks(size=1, per_step=0.25, left=161)  # saves 0.1875 s a step
-    assert not decision.shrinks(size=1, per_step=0.25, left=159)
+    """Compiling costs 30 s; a slice's part of a step is 0.0625 s."""
+    run = Run()
+    decision = train(run, 1000, monkeypatch)
+    for left, earned in ((161, True), (159, False)):
+        run.step_index = 1000 - left
+        assert decision.shrinks(size=1) is earned
+    run.slots, run.step_index = [0, 1], 1000 - 161
+    assert not decision.shrinks(size=1), "of two slices one is all that is saved"
+
+
+def test_a_pack_that_begins_compiled_shrinks_by_what_others_measured() -> None:
+    record = CompileRecord(seconds=30.0, gain=2.0, per_slice=0.1)
+    run = Run(compiled=True, record=record)
+    assert CompileDecision(run, 1000, 0.0).shrinks(size=1)  # type: ignore[arg-type]
+    run.step_index = 950
+    assert not CompileDecision(run, 1000, 0.0).shrinks(size=1)  # type: ignore[arg-type]
+
+
+def test_a_pack_that_shrinks_while_it_is_timed_says_nothing_of_the_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiling.time, "perf_counter", lambda: run.now)
+    run = Run()
+    decision = CompileDecision(run, 1000, 0.0)  # type: ignore[arg-type]
+    while run.step_index < TIMED_STEPS[-1]:
+        run.step()
+        decision.look(run.step_index)
+        if run.step_index == 20:
+            run.slots = [0]
+    assert run.compiled and run.record == CompileRecord()

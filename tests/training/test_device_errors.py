@@ -17,8 +17,9 @@ from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import Job
 from sweeper.runner.tasks import TrainPack
 from sweeper.training import device_errors
-from sweeper.training.device_errors import is_out_of_memory, raise_if_broken
+from sweeper.training.device_errors import forget_frames, is_out_of_memory, raise_if_broken
 from sweeper.training.pack import Pack, PackRun
+from sweeper.training.program import program_for
 from sweeper.training.train import Execution
 from tests.training.tiny_trials import corpus, trial
 
@@ -102,6 +103,34 @@ def test_a_failed_allocation_is_the_pack_s_failure(
     monkeypatch.setattr(PackRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
     outcome = task(tmp_path).run(UNCONTROLLED)
     assert outcome.failure is not None and not outcome.failure.retry and not outcome.results
+
+
+def test_halves_are_not_filled_up_to_what_did_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = task(tmp_path)
+    found = program_for(one.pack.trials[0].spec, "cpu")
+    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.pack.trials), 64})
+    monkeypatch.setattr(PackRun, "step", failing(torch.OutOfMemoryError("full")))
+    one.run(UNCONTROLLED)
+    assert found.compiled_sizes == {1}
+
+
+def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
+    """Of what was being handled too: it holds the tensors as well."""
+
+    def handle() -> None:
+        try:
+            raise torch.OutOfMemoryError("full")
+        except RuntimeError:
+            raise ValueError("another")  # noqa: B904
+
+    with pytest.raises(ValueError, match="another") as caught:
+        handle()
+    error, handled = caught.value, caught.value.__context__
+    assert handled is not None and handled.__traceback__ is not None
+    forget_frames(error)
+    assert error.__traceback__ is None and handled.__traceback__ is None
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,9 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    # That its debug mode is a prototype, and what its compiler would rather be given.
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
 ]
 DEVICE = "cuda"
 BF16 = {"precision": "bfloat16", "seq_len": 64, "batch_size": 4, "steps": 24}
@@ -75,7 +78,7 @@ def test_bfloat16_gradients_packed_and_compiled_are_those_alone(tmp_path: Path) 
         )
         for mine, theirs, right in zip(together, alone, exact, strict=True):
             scale = right.norm()
-            assert (mine[i] - theirs[0]).norm() < 0.02 * scale
+            assert (mine[i] - theirs[0]).norm() < 0.03 * scale
             assert (mine[i] - right[0]).norm() < 0.05 * scale
 
 
@@ -119,37 +122,55 @@ def test_a_killed_pack_goes_on_within_rounding(tmp_path: Path) -> None:
         assert other.objective == pytest.approx(one.objective, rel=5e-3)
 
 
-def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path) -> None:
-    """Under a real limit of the device's memory."""
-    one = PackRun(pack(tmp_path, 1), DEVICE)
+def peak(many: Pack) -> int:
+    """Bytes that two steps and the evaluation of a pack need at once, and all that is there."""
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    one.step()
-    need = torch.cuda.max_memory_allocated()
-    del one
+    run = PackRun(many, DEVICE)
+    for _ in range(2):
+        run.step()
+    run.heldout()
+    return torch.cuda.max_memory_allocated()
+
+
+def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path) -> None:
+    """Under a real limit of the device's memory, between the needs of 16 trials and of 64.
+
+    What any step needs, such as cuBLAS's workspaces, is larger than many of these trials.
+    """
+    trials = pack(tmp_path, 64).trials
+    needs = [peak(Pack(trials=trials[:count], corpus=corpus(tmp_path))) for count in (16, 64)]
+    assert needs[1] - needs[0] > 2**26, "the limit would not tell them apart"
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    told: list[str] = []
     results: list[Any] = []
-    trials = pack(tmp_path, 64).trials
-    torch.cuda.set_per_process_memory_fraction(min(1.0, 24 * need / total))
+    sizes: list[int] = []
+    torch.cuda.set_per_process_memory_fraction(sum(needs) / 2 / total)
     try:
-        run_sweep(trials, tmp_path, results, told)
+        run_sweep(trials, tmp_path, results, sizes)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert {r.status for r in results} == {"complete"} and len(results) == 64
-    assert any("trials is halved" in sentence for sentence in told)
+    assert 1 < max(sizes) < 64
 
 
-def run_sweep(trials: tuple[Trial, ...], folder: Path, results: list[Any], told: list[str]) -> None:
+def run_sweep(
+    trials: tuple[Trial, ...], folder: Path, results: list[Any], sizes: list[int]
+) -> None:
+    """To its end; `sizes` are those of the packs that were trained to theirs."""
     engine = Engine(device=DEVICE, pack=64, compile="off")
-    runner = engine.open(corpus(folder), Inline(), folder, told.append)
+    runner = engine.open(corpus(folder), Inline(), folder)
     wanted = list(trials)
+
+    def record(found: Sequence[Any]) -> None:
+        results.extend(found)
+        sizes.append(len(found))
+
     loop = Loop(
         runner=runner,
         executor=Inline().executor(Context(folder=folder, machine=runner.machine())),
         retries=0,
-        record=results.extend,
-        notify=told.append,
+        record=record,
     )
     loop.run(lambda: [t for t in wanted if t.key not in {r.key for r in results}])
 
@@ -164,13 +185,21 @@ print(*(result.objective for result in results))
 
 
 def test_two_processes_share_a_gpu(tmp_path: Path) -> None:
-    corpus(tmp_path)
+    """Each writes a corpus of its own: none is cut short while another reads it."""
     root = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", WORKER, str(tmp_path)]
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        folder.mkdir()
     env = {**os.environ, "PYTHONPATH": root + os.pathsep + os.environ.get("PYTHONPATH", "")}
     workers = [
-        subprocess.Popen(command, env=env, cwd=root, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(folder)],
+            env=env,
+            cwd=root,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for folder in folders
     ]
     here = [result.objective for result in train(pack(tmp_path), Execution(device=DEVICE))]
     for worker in workers:

@@ -7,7 +7,8 @@ CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sweeper.training import train as training
-from sweeper.training.graph import WARM_STEPS, StepGraph
+from sweeper.training.graph import WARM_STEPS, StepGraph, _capture_stream, capture_cuda
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.train import Execution
 from tests.specs import spec_of
@@ -55,7 +56,7 @@ class Recorder(TorchDispatchMode):
 def recorder(run: PackRun, captures: list[Recorder]) -> Callable[..., Any]:
     """A capture that leaves the pack as it was: CUDA's does nothing either."""
 
-    def capture(function: Callable[[], Tensor]) -> tuple[Recorder, Tensor]:
+    def capture(function: Callable[[], Tensor], _: torch.device) -> tuple[Recorder, Tensor]:
         before = {name: value.clone() for name, value in run.tensors().items()}
         graph = Recorder()
         with graph:
@@ -137,7 +138,7 @@ def test_what_a_step_would_read_of_the_host_would_show(
 
 
 def test_what_cannot_be_captured_is_launched_and_told_once(tmp_path: Path) -> None:
-    def refuse(function: Callable[[], Tensor]) -> Any:
+    def refuse(function: Callable[[], Tensor], _: torch.device) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     plain, replayed, _ = both(tmp_path)
@@ -145,6 +146,50 @@ def test_what_cannot_be_captured_is_launched_and_told_once(tmp_path: Path) -> No
     assert torch.equal(losses_of(plain), losses_of(replayed))
     [notice] = replayed.take_notices()
     assert "cannot be a CUDA graph (operation not permitted" in notice and "more" not in notice
+
+
+def test_a_graph_s_memory_is_let_go_before_the_evaluation(tmp_path: Path) -> None:
+    """Its pool serves nothing else: beside it the evaluation might not fit."""
+    plain, replayed, _ = both(tmp_path)
+    losses_of(plain)
+    losses_of(replayed)
+    assert replayed.graph and replayed.graph._graph is not None
+    assert torch.equal(plain.heldout(), replayed.heldout())
+    assert replayed.graph._graph is None and replayed.graph._losses is None
+
+
+class Stream:
+    device_index = 1
+
+
+def test_a_capture_that_cannot_be_ended_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of this is CUDA: what torch leaves to do after such an error is done."""
+    done: list[Any] = []
+
+    @contextmanager
+    def graph(*_: Any, **given: Any) -> Iterator[None]:
+        done.append(given["pool"])
+        yield
+
+    def fail() -> Tensor:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    _capture_stream.cache_clear()
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(done.append(device)))
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: f"stream {index}")
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda one: done.append(type(one)))
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        monkeypatch.setattr(torch._C, name, lambda *given: done.append(given), raising=False)
+    with pytest.raises(RuntimeError, match="not permitted"):
+        capture_cuda(fail, torch.device("cuda:1"))
+    _capture_stream.cache_clear()
+    assert done == [torch.device("cuda:1"), (0, 7), Stream, *[(1, (0, 7))] * 2]
 
 
 def test_a_trial_alone_is_launched(tmp_path: Path) -> None:

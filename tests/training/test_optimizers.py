@@ -260,6 +260,7 @@ def test_compiled_once_whole_and_to_the_same_weights(
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @variants
 def test_on_a_gpu_no_host_waits_and_the_weights_are_the_same(
     name: str, changed: dict[str, object]

@@ -167,6 +167,7 @@ def test_compiled_equals_eager(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
 def test_gpu_equals_cpu(tmp_path: Path) -> None:
     trials, where = (trial(), trial(seed=1, alpha_ffn_act=1.0)), corpus(tmp_path)
     here = train(Pack(trials=trials, corpus=where))
