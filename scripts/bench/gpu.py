@@ -394,6 +394,7 @@ def search(seconds: float, device: str) -> None:
     """A whole search with its defaults, and how many trials it finished until it was cut."""
     words = SEARCH if device == "cuda" else FAKE_SEARCH
     command = [sys.executable, "-m", "sweeper", "search", *words, f"runner.device={device}"]
+    shutil.rmtree("runs/gpu_proof", ignore_errors=True)  # an earlier proof's would be finished
     start, code = time.perf_counter(), None
     process = subprocess.Popen(command)
     try:

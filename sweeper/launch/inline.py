@@ -67,14 +67,9 @@ class InlineExecutor:
             should_leave=self._should_leave,
         )
         try:
-            outcome = job.task.run(control)
+            outcome = _run(job.task, control)
         except Leave:
             return [Left(job=job.id)]
-        except BrokenDeviceError as error:
-            raise SweeperError(
-                f"{error}; what is finished is recorded. Run the same command to go on; "
-                "launcher=local outlives such errors, and sets the trial aside that causes them"
-            ) from error
         finally:
             self.job = None
         return [Finished(job=job.id, outcome=replace(outcome, notices=tuple(notices)))]
@@ -95,10 +90,20 @@ class InlineExecutor:
 
     def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
         """One after the other, here."""
-        return [task.run(UNCONTROLLED) for task in tasks]
+        return [_run(task, UNCONTROLLED) for task in tasks]
 
     def use(self, layout: int) -> None:
         """There is but one."""
 
     def close(self) -> None:
         """Nothing was started."""
+
+
+def _run(task: Task, control: Control) -> Any:
+    try:
+        return task.run(control)
+    except BrokenDeviceError as error:
+        raise SweeperError(
+            f"{error}; what is finished is recorded. Run the same command to go on; "
+            "launcher=local outlives such errors, and sets the trial aside that causes them"
+        ) from error

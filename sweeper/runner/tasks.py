@@ -24,7 +24,7 @@ from sweeper.training.device_errors import (
     is_out_of_memory,
     raise_if_broken,
 )
-from sweeper.training.pack import Pack
+from sweeper.training.pack import Pack, UpdateBrokenError
 from sweeper.training.packing import measure_pack_size
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program_for
@@ -79,10 +79,15 @@ class TrainPack:
             free_unused(device)
             program = program_for(self.pack.trials[0].spec, self.execution.device)
             program.forget_sizes(len(self.pack.trials))
-            if len(self.pack.trials) == 1 and program.recompute():
+            if (count := len(self.pack.trials)) > 1:
+                control.notify(f"{count} trials do not fit the device together: they are halved")
+            elif program.recompute():
                 control.notify("a trial does not fit the device: its activations are recomputed")
                 return self.run(control)
         raise_if_broken(device, problem)
+        if isinstance(problem, UpdateBrokenError):
+            control.notify(f"the compiled update failed ({problem}): begun anew without it")
+            return self.run(control)
         reason = f"{type(problem).__name__}: {problem}"
         details = "\n".join(user_frames(problem))
         return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
@@ -149,7 +154,10 @@ class MeasurePack:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
             return asdict(measure_pack_size(self.pack, self.device, control))
-        except (SweeperError, *UNTRAINABLE):
+        except SweeperError:
+            return None
+        except UNTRAINABLE as error:
+            raise_if_broken(torch.device(self.device), error)
             return None
 
     def to_json(self) -> dict[str, Any]:

@@ -47,6 +47,13 @@ class Pack:
     corpus: Corpus
 
 
+class UpdateBrokenError(RuntimeError):
+    """A compiled update failed while it ran: it may have changed some of the weights.
+
+    The pack has to begin anew. It then does not compile its update.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepInputs:
     """What a step reads of the host, on the device: see `Feed.source` and `StepInfo`."""
@@ -261,8 +268,7 @@ class PackRun:
                 raise_if_out_of_memory(error)
                 reason = unsupported[COMPILED_UPDATE] = _first_line(error)
                 if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
-                    # It may have changed some of the weights already. The pack begins anew.
-                    raise
+                    raise UpdateBrokenError(reason) from error
                 self.notices.append(
                     f"the optimizer's update cannot be compiled ({reason[:200]}): it runs as it is"
                 )

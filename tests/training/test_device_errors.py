@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.control import UNCONTROLLED
+from sweeper.control import UNCONTROLLED, Control
 from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
@@ -18,7 +18,7 @@ from sweeper.launch.job import Job
 from sweeper.runner.tasks import TrainPack
 from sweeper.training import device_errors
 from sweeper.training.device_errors import forget_frames, is_out_of_memory, raise_if_broken
-from sweeper.training.pack import Pack, PackRun
+from sweeper.training.pack import Pack, PackRun, UpdateBrokenError
 from sweeper.training.program import program_for
 from sweeper.training.train import Execution
 from tests.training.tiny_trials import corpus, trial
@@ -180,3 +180,31 @@ def test_an_execution_is_the_same_but_for_what_waits(tmp_path: Path) -> None:
     one = task(tmp_path)
     record = replace(one, execution=replace(one.execution, pending=2.5)).to_json()
     assert TrainPack.from_json(one.trials, record).execution.pending == 2.5
+
+
+def test_what_does_not_fit_together_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(PackRun, "_gradients", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+    task(tmp_path).run(Control(notify=told.append))
+    assert told == ["2 trials do not fit the device together: they are halved"]
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+def test_a_pack_whose_update_broke_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, broken = list[str](), [UpdateBrokenError("a kernel failed")]
+    update = PackRun._update
+
+    def fails_once(self: PackRun, *given: Any) -> None:
+        if broken:
+            raise broken.pop()
+        update(self, *given)
+
+    whole = task(tmp_path, 1).run(UNCONTROLLED)
+    monkeypatch.setattr(PackRun, "_update", fails_once)
+    again = task(tmp_path, 1).run(Control(notify=told.append))
+    assert again.results[0].objective == whole.results[0].objective
+    assert told == ["the compiled update failed (a kernel failed): begun anew without it"]
