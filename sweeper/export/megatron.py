@@ -58,6 +58,7 @@ class Megatron(Exporter):
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd", "lion": "lion"}
     freezes: ClassVar[bool] = False
+    plain_sgd: ClassVar[bool] = True
     recipe: bool = False
 
     @once_a_plan
