@@ -41,6 +41,9 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
     for name in request.accept:
         if name not in NAMES:
             raise ConfigError("--accept", name, f"one of {', '.join(NAMES)}")
+    sizes = (request.study, request.width, request.depth)
+    if request.plan and any(value is not None for value in sizes):
+        raise BadInput("--plan is the plan: --study, --to-width and --to-depth choose another")
     path = request.plan or _plan_of_study(request, root)
     plan = TransferPlan.load(path)
     _check(plan, path)
@@ -109,6 +112,8 @@ def _check(plan: TransferPlan, path: Path) -> None:
             f"{path} has no parameters: under parameterization={plan.parameterization} the command "
             "scales by itself, and its command line for the target is what `sweeper transfer` shows"
         )
+    if all(parameter.frozen for parameter in plan.parameters):
+        raise BadInput(f"{path} has no parameter that is trained: there is nothing to export")
     if plan.factors is None:
         raise BadInput(
             f"{path} is of an older sweeper, which recorded no factors of attention and residual "
@@ -129,9 +134,17 @@ def _refuse(trainer: str, missing: Sequence[Lack], output: Output) -> None:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        write_atomically(folder / name, text)
+    """BadInput where the folder takes no files; nothing is written then."""
+    taken = next((folder / name for name in files if (folder / name).is_dir()), None)
+    if taken is not None:
+        raise BadInput(f"{taken} is a folder: choose another place by --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_atomically(folder / name, text)
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"{folder} cannot be written to: {reason}; choose --out") from error
     return [folder / name for name in files]
 
 

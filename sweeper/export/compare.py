@@ -12,7 +12,9 @@ from sweeper.export.exporter import (
     by_atan2,
     in_gauge,
     is_head,
+    optimizer_choices,
     optimizer_name,
+    optimizer_settings,
     takes_eps,
     trained,
 )
@@ -110,9 +112,20 @@ def _whole(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
         yield Difference("optimizer", f"{name} by atan2", None, None)
     elif known is not None and name not in known:
         yield Difference("optimizer", f"{name}; it has {', '.join(known)}", None, None)
+    elif name == "sgd" and exporter.plain_sgd:
+        yield from _plain_sgd(plan)
     for parameter in plan.parameters:
         if parameter.frozen and not exporter.freezes:
             yield Difference("frozen", parameter.name, None, None)
+
+
+def _plain_sgd(plan: TransferPlan) -> Iterator[Difference]:
+    """What torch's SGD does otherwise, whatever its settings."""
+    if optimizer_choices(plan).get("nesterov"):
+        yield Difference("optimizer", "sgd with Nesterov's momentum", None, None)
+    decays = any(parameter.target.weight_decay for parameter in trained(plan))
+    if decays and optimizer_settings(plan).get("momentum"):
+        yield Difference("weight_decay", "sgd's decay goes through its momentum", None, None)
 
 
 def _parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:

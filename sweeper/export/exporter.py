@@ -7,7 +7,7 @@ parameter by parameter and factor by factor, and `compare` finds the differences
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -59,7 +59,8 @@ class Exporter:
 
     Another trainer overrides what differs. `trainer` is its name for people, `optimizers` its names
     for ours (None: any optimizer of torch). `freezes`: whether the files can keep a
-    parameter from being trained. The fields of a subclass are its options.
+    parameter from being trained. `plain_sgd`: whether SGD is torch's, whose decay goes through the
+    momentum, and without Nesterov's step. The fields of a subclass are its options.
     """
 
     trainer: ClassVar[str]
@@ -67,6 +68,7 @@ class Exporter:
     """What begins a line of the header; nothing inside a docstring."""
     optimizers: ClassVar[Mapping[str, str] | None] = None
     freezes: ClassVar[bool] = True
+    plain_sgd: ClassVar[bool] = False
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """The trainer's numbers for a trained parameter; here as planned."""
@@ -180,13 +182,27 @@ def optimizer_settings(plan: TransferPlan) -> dict[str, float | bool]:
     """The optimizer's settings beside those of the groups, such as betas, as they are used."""
     if plan.optimizer is None:
         return {}
+    values = {name: value for name, value in plan.hps.items() if isinstance(value, float)}
+    return {name: float(value) for name, value in _optimizer(plan).settings(values).items()}
+
+
+@once_a_plan
+def optimizer_choices(plan: TransferPlan) -> dict[str, Any]:
+    """How the optimizer steps beside its settings, such as nesterov; not what is off."""
+    if plan.optimizer is None or not is_dataclass(optimizer := _optimizer(plan)):
+        return {}
+    told = {"eps", "weight_decay", *optimizer_settings(plan)}
+    choices = {field.name: getattr(optimizer, field.name) for field in fields(optimizer)}
+    return {name: value for name, value in choices.items() if name not in told and value}
+
+
+def _optimizer(plan: TransferPlan) -> Any:
     from sweeper.catalog import TARGET, with_targets
     from sweeper.plugin import build_plugin
 
+    assert plan.optimizer is not None
     config = with_targets("optimizer", {TARGET: plan.optimizer.name, **plan.optimizer.arguments})
-    optimizer = build_plugin(config)
-    values = {name: value for name, value in plan.hps.items() if isinstance(value, float)}
-    return {name: float(value) for name, value in optimizer.settings(values).items()}
+    return build_plugin(config)
 
 
 def optimizer_name(plan: TransferPlan) -> str:

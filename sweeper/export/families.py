@@ -14,6 +14,8 @@ from typing import Any
 from sweeper.errors import BadInput, ConfigError
 
 Fields = Mapping[str, Any]
+LARGEST = 2.0**32
+"""Beyond any size or multiplier of a model, and its inverse below any: what is there is a slip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +47,34 @@ class Shape:
         """From a config.json; BadInput names a field that is missing or no positive number."""
         width, depth = (_whole(fields, name) for name in ("hidden_size", "num_hidden_layers"))
         heads = _whole(fields, "num_attention_heads")
-        size = fields.get("head_dim") or width // heads
-        if {"qk_nope_head_dim", "qk_rope_head_dim"} <= fields.keys():
-            size = fields["qk_nope_head_dim"] + fields["qk_rope_head_dim"]
-        return cls(width=width, depth=depth, head_size=int(size))
+        parts = [name for name in _HEAD_PARTS if fields.get(name) is not None]
+        if len(parts) == len(_HEAD_PARTS):
+            size = sum(_whole(fields, name) for name in parts)
+        elif fields.get("head_dim") is not None:
+            size = _whole(fields, "head_dim")
+        elif heads > width:
+            raise ConfigError("num_attention_heads", heads, f"at most hidden_size, {width}")
+        else:
+            size = width // heads
+        return cls(width=width, depth=depth, head_size=size)
+
+
+_HEAD_PARTS = ("qk_nope_head_dim", "qk_rope_head_dim")
+"""Of latent attention, a head's entries without positions and with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """`names` are a config's `model_type`s, `classes` the models' names without their ending."""
+    """`names` are a config's `model_type`s, `classes` the models' names without their ending.
+
+    `tied`: whether the head is the embedding where a configuration does not say.
+    """
 
     names: tuple[str, ...]
     classes: tuple[str, ...]
     write: Callable[[Multipliers, Shape], dict[str, Any]]
     read: Callable[[Fields, Shape], Multipliers]
+    tied: bool = False
 
 
 def _write_granite(m: Multipliers, shape: Shape) -> dict[str, Any]:
@@ -141,12 +157,12 @@ def _write_falcon_h1(m: Multipliers, shape: Shape) -> dict[str, Any]:
 def _read_falcon_h1(fields: Fields, shape: Shape) -> Multipliers:
     """What multiplies the input of attention is in q, in k and, through v, in the output."""
     into = number(fields, "attention_in_multiplier", 1.0)
-    _, down = fields.get("mlp_multipliers") or (1.0, 1.0)
+    _, down = numbers(fields, "mlp_multipliers", (1.0, 1.0))
     return Multipliers(
         embedding=number(fields, "embedding_multiplier", 1.0),
         attention=shape.usual_attention * number(fields, "key_multiplier", 1.0) * into**2,
         attention_branch=number(fields, "attention_out_multiplier", 1.0) * into,
-        ffn_branch=float(down),
+        ffn_branch=down,
         logits=number(fields, "lm_head_multiplier", 1.0),
     )
 
@@ -172,6 +188,7 @@ FAMILIES: Mapping[str, Family] = {
         classes=("MiniCPM3",),
         write=_write_minicpm,
         read=_read_minicpm,
+        tied=True,
     ),
     "falcon_h1": Family(
         names=("falcon_h1",), classes=("FalconH1",), write=_write_falcon_h1, read=_read_falcon_h1
@@ -190,8 +207,24 @@ def number(fields: Fields, name: str, otherwise: float) -> float:
     value = fields.get(name)
     if value is None:
         return otherwise
+    return _positive(name, value)
+
+
+def numbers(fields: Fields, name: str, otherwise: tuple[float, ...]) -> tuple[float, ...]:
+    """A field as so many numbers as `otherwise` has; see `number`."""
+    value = fields.get(name)
+    if value is None:
+        return otherwise
+    if not isinstance(value, list | tuple) or len(value) != len(otherwise):
+        raise ConfigError(name, value, f"a list of {len(otherwise)} positive numbers")
+    return tuple(_positive(f"{name}[{i}]", one) for i, one in enumerate(value))
+
+
+def _positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ConfigError(name, value, "a positive number")
+    if not 1 / LARGEST <= value <= LARGEST:
+        raise ConfigError(name, _short(value), "a number from 2^-32 to 2^32")
     return float(value)
 
 
@@ -201,4 +234,11 @@ def _whole(fields: Fields, name: str) -> int:
         raise BadInput(f"the configuration has no {name}: is it a model's config.json?")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(name, value, "a positive whole number")
+    if value > LARGEST:
+        raise ConfigError(name, _short(value), "a whole number of at most 2^32")
     return value
+
+
+def _short(value: float) -> object:
+    """A number for a message: some have thousands of digits."""
+    return value if isinstance(value, float) else f"{str(value)[:12]}..."

@@ -7,12 +7,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from sweeper.errors import BadInput
 from sweeper.export.exporter import Setting, as_planned
 from sweeper.scaling.spec import NUMBER
 from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Parts that DDP, torch.compile, activation checkpointing and FSDP1 put into a name."""
+
+ODD = re.compile(r"[\s\"'\\*?\[\]]")
+"""What a name must not have: patterns stand between spaces and quotes, and some are a shell's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +58,15 @@ class Row:
 
 
 def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list[Row]:
-    """All parameters in rows; `settings` by name replace the plan's with multipliers absorbed."""
+    """All parameters in rows; `settings` by name replace the plan's with multipliers absorbed.
+
+    BadInput for a name that no pattern can say.
+    """
+    if odd := next((one.name for one in plan.parameters if ODD.search(one.name)), None):
+        raise BadInput(
+            f"the parameter {odd!r} cannot be written as a pattern: its name has a space, a quote, "
+            "a backslash or one of * ? [ ]"
+        )
     members: dict[tuple[object, ...], list[PlannedParameter]] = {}
     for one in plan.parameters:
         members.setdefault(_key(one, _setting(one, settings)), []).append(one)

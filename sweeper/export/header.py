@@ -10,6 +10,7 @@ from sweeper.export.compare import Lack
 from sweeper.export.exporter import (
     Exporter,
     head_of,
+    optimizer_choices,
     optimizer_name,
     optimizer_settings,
     rows_multiplier,
@@ -59,8 +60,9 @@ def _origin(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
 
 
 def _assumptions(plan: TransferPlan) -> Iterator[str]:
-    settings = ", ".join(f"{k} {value_text(v)}" for k, v in optimizer_settings(plan).items())
-    optimizer = optimizer_name(plan) + (f" ({settings})" if settings else "")
+    settings = [f"{k} {value_text(v)}" for k, v in optimizer_settings(plan).items()]
+    settings += [k if v is True else f"{k} {v}" for k, v in optimizer_choices(plan).items()]
+    optimizer = optimizer_name(plan) + (f" ({', '.join(settings)})" if settings else "")
     hps = ", ".join(f"{name} {value_text(value)}" for name, value in plan.hps.items())
     yield f"Scheme: {plan.parameterization} with {optimizer}; {hps}."
     bases = [parameter.base for parameter in plan.parameters if not parameter.frozen]

@@ -114,7 +114,8 @@ class Hf(Exporter):
     def _own(self, plan: TransferPlan) -> Multipliers:
         """The multipliers of the study's model; attention's is in the plan's factor already."""
         model = _model(plan)
-        name, config = family_of_class(str(model.get("name", ""))), model.get("config") or {}
+        name, config = family_of_class(str(model.get("name", ""))), model.get("config")
+        config = config if isinstance(config, Mapping) else {}
         if name is None:
             return Multipliers(attention=1.0)
         return replace(FAMILIES[name].read(config, _shape(plan)), attention=1.0)

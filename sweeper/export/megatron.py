@@ -58,6 +58,7 @@ class Megatron(Exporter):
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd", "lion": "lion"}
     freezes: ClassVar[bool] = False
+    plain_sgd: ClassVar[bool] = True
     recipe: bool = False
 
     @once_a_plan
@@ -123,7 +124,9 @@ class Megatron(Exporter):
         if self.recipe:
             flags = dict(_renamed(name, value) for name, value in flags.items())
         lines = [" ".join(words("spaces", {k: v}, Path())) for k, v in flags.items()]
-        return {"plan_megatron.args": render("megatron.args", header=header, lines=lines)}
+        head = head_of(plan)
+        text = render("megatron.args", header=header, lines=lines, head=head.name if head else None)
+        return {"plan_megatron.args": text}
 
 
 def output_multiplier(flag: float, m: float) -> float:

@@ -11,6 +11,7 @@ from sweeper.export.exporter import (
     Exporter,
     Setting,
     first_hidden,
+    head_of,
     in_gauge,
     is_head,
     is_table,
@@ -108,7 +109,13 @@ class NanogptMup(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_nanogpt_mup.py`, a configuration file of train.py."""
-        text = render("nanogpt_mup.py", header=header, flags=self.flags(plan))
+        head = head_of(plan)
+        text = render(
+            "nanogpt_mup.py",
+            header=header,
+            flags=self.flags(plan),
+            head=head.name if head else None,
+        )
         return {"plan_nanogpt_mup.py": text}
 
     def _loss(self, plan: TransferPlan) -> float:

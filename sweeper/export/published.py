@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from math import isclose, sqrt
 from typing import Any
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.export.families import FAMILIES, Fields, Multipliers, Shape, number
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp
@@ -19,6 +19,9 @@ from sweeper.trial import PlainHps
 
 NEAR = 0.02
 """Published numbers are rounded to two digits: within this share they are the rule's."""
+
+OTHERS = ("mlp_multipliers", "ssm_multipliers", "ssm_in_multiplier", "ssm_out_multiplier")
+"""Fields of multipliers that nothing here is made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +47,17 @@ class Published:
         if name is None:
             known = ", ".join(name for family in FAMILIES.values() for name in family.names)
             raise BadInput(f"model_type={kind!r} has no multipliers that are known here: {known}")
-        shape = Shape.of(fields)
+        shape, tied = Shape.of(fields), fields.get("tie_word_embeddings")
+        if not isinstance(tied, bool | None):
+            raise ConfigError("tie_word_embeddings", tied, "true or false")
         return cls(
             family=name,
             shape=shape,
             multipliers=FAMILIES[name].read(fields, shape),
             init_std=number(fields, "initializer_range", 0.02),
-            inner=int(number(fields, "intermediate_size", 4 * shape.width)),
-            tied=bool(fields.get("tie_word_embeddings", False)),
-            others={
-                key: fields[key]
-                for key in ("mlp_multipliers", "ssm_multipliers", "ssm_in_multiplier")
-                if fields.get(key) is not None
-            },
+            inner=max(1, int(number(fields, "intermediate_size", 4 * shape.width))),
+            tied=FAMILIES[name].tied if tied is None else tied,
+            others={key: fields[key] for key in OTHERS if fields.get(key) is not None},
         )
 
     @property
@@ -97,11 +98,12 @@ class Published:
     def scheme(self) -> str:
         """The scheme in words."""
         width = self.base_width != self.shape.width
-        if not width and self.attention_rule == "1/sqrt(d)":
-            return "the standard parameterization: neither logits nor attention follow the width"
-        name = f"muP with base width {self.base_width}" if width else "attention of muP alone"
-        if self.attention_rule == "1/sqrt(d)":
-            name += ", attention's 1/sqrt(d) kept"
+        usual = self.attention_rule == "1/sqrt(d)"
+        if not width and usual:
+            name = "the standard parameterization: neither logits nor attention follow the width"
+        else:
+            name = f"muP with base width {self.base_width}" if width else "attention of muP alone"
+            name += ", attention's 1/sqrt(d) kept" if usual else ""
         if self.base_depth != self.shape.depth:
             name += (
                 f"; branches over the root of the layers, times {self.branch_constant:.3g}: "

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.export.exporter import Exporter, optimizer_name, optimizer_settings, seed_of, takes_eps
+from sweeper.export.exporter import (
+    Exporter,
+    optimizer_choices,
+    optimizer_name,
+    optimizer_settings,
+    seed_of,
+    takes_eps,
+)
 from sweeper.export.groups import WRAPPERS, rows
 from sweeper.export.render import render
 from sweeper.transfer.plan import TransferPlan
@@ -40,10 +47,13 @@ def torch_call(plan: TransferPlan) -> str:
             return f"torch.optim.AdamW(param_groups(model), betas={betas})"
         case "sgd":
             momentum = values.get("momentum", 0.0)
+            nesterov = "Nesterov's " if optimizer_choices(plan).get("nesterov") else ""
             return (
-                f"...  # SGD of your own with momentum {momentum!r} and decoupled decay: torch's "
-                "mixes the decay into the momentum"
+                f"...  # SGD of your own with {nesterov}momentum {momentum!r} and decoupled decay: "
+                "torch's mixes the decay into the momentum"
             )
     name = optimizer_name(plan)
-    told = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    told = ", ".join(
+        f"{key}={value!r}" for key, value in {**values, **optimizer_choices(plan)}.items()
+    )
     return f"...  # {name} of your own on param_groups(model): {told}"

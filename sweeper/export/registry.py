@@ -31,7 +31,9 @@ def build_exporter(name: str, options: Mapping[str, Any]) -> Exporter:
         allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
         raise ConfigError("--to", name, allowed)
     target = EXPORTERS.get(name, name)
-    if not (isinstance(kind := import_target(target, "--to"), type) and issubclass(kind, Exporter)):
+    kind = import_target(target, "--to")
+    # A class without a trainer's name is a beginning of one, as Exporter itself.
+    if not (isinstance(kind, type) and issubclass(kind, Exporter) and hasattr(kind, "trainer")):
         raise ConfigError("--to", name, "a subclass of sweeper.export.exporter.Exporter")
     exporter: Exporter = build_plugin({"_target_": target, **options})
     return exporter

@@ -120,8 +120,21 @@ class TransferPlan:
         for parameter in plan.parameters:
             if parameter.update not in list(Update):
                 raise ConfigError("update", parameter.update, ", ".join(Update))
-            if not (parameter.target.multiplier > 0 and parameter.target.lr > 0):
-                raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
+            _check_numbers(parameter)
+        seed = plan.source.get("seed", 0)
+        if not isinstance(seed, int):
+            raise ConfigError("source.seed", seed, "a whole number")
+        names = [parameter.name for parameter in plan.parameters]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadInput(f"{twice} is there twice")
+        for key, size in (("base", plan.base), ("target", plan.target)):
+            if size.width < 1 or size.depth < 1:
+                raise ConfigError(key, str(size), "width and depth of at least 1")
+        for factor in plan.factors or ():
+            seen = factor.head_size > 0 or (factor.kind, factor.factor) != ("attention", "logit")
+            if not (factor.value > 0 and factor.usual > 0 and seen):
+                raise BadInput(f"{factor.where}: factors and head sizes must be positive")
         return plan
 
     def absorbed(self) -> list[AbsorbedParam]:
@@ -190,6 +203,15 @@ class TransferPlan:
         """Plain JSON, as in `plan.json`."""
         record: dict[str, Any] = encode(asdict(self))
         return record
+
+
+def _check_numbers(parameter: PlannedParameter) -> None:
+    """BadInput for numbers that nothing can be trained with."""
+    target = parameter.target
+    if not (target.multiplier > 0 and target.lr > 0):
+        raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
+    if min(target.init_std, target.eps, target.weight_decay) < 0:
+        raise BadInput(f"{parameter.name}: init_std, eps and weight_decay must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)

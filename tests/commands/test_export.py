@@ -68,6 +68,29 @@ def test_out_and_plan_choose_the_places(planned: Path, sweeper: Run, tmp_path: P
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["plan_pytorch.py"]
 
 
+def test_a_place_that_takes_no_files_is_bad_input(
+    planned: Path, sweeper: Run, tmp_path: Path
+) -> None:
+    """Exit code 1 is for work that failed, and a temporary file's name helps nobody."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "there" / "plan_pytorch.py").mkdir(parents=True)
+    accepts = [word for name in NAMES for word in ("--accept", name)]
+    for out, said in (("file", "file cannot be written to"), ("there", "is a folder")):
+        answer = sweeper("export", "--to", "pytorch", *accepts, "--out", out)
+        assert answer.code == 2 and said in answer.err and ".tmp" not in answer.err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("to", sorted(set(EXPORTERS) - {"hf"}))
+def test_a_plan_in_which_nothing_is_trained_is_refused(
+    planned: Path, sweeper: Run, to: str
+) -> None:
+    record = json.loads((planned / "plan.json").read_text())
+    changed(planned, parameters=[{**one, "frozen": True} for one in record["parameters"]])
+    answer = sweeper("export", "--to", to)
+    assert answer.code == 2 and "no parameter that is trained" in answer.err
+
+
 def test_a_study_without_a_plan_names_the_command(study: Path, sweeper: Run) -> None:
     answer = sweeper("export", "--to", "pytorch", "--study", "a")
     assert answer.code == 2
@@ -93,6 +116,8 @@ def test_of_several_plans_the_size_chooses(planned: Path, sweeper: Run) -> None:
         (["--to", "hf"], "family='' is refused: family=NAME"),
         (["--to", "pytorch", "--study", "nope"], "there is no study 'nope'"),
         (["--to", "pytorch", "--plan", "nope"], "nope cannot be read"),
+        (["--to", "pytorch", "--plan", "x", "--to-width", "64"], "--plan is the plan"),
+        (["--to", "sweeper.export.exporter.Exporter"], "a subclass of"),
         (["--to", "pytorch", "root=elsewhere"], "there is no study in elsewhere yet"),
     ],
 )

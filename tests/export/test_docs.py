@@ -8,10 +8,18 @@ import sweeper
 from sweeper.export.compare import NAMES
 from sweeper.export.registry import EXPORTERS
 from sweeper.transfer.plan import TransferPlan
-from tests.export.plans import HPS, OPTIONS, missing, plan
+from tests.export.plans import HPS, OPTIONS, made, missing, plan
 from tests.transfer.test_planning import TOKENS, Decoder
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+
+
+class Tied(Decoder):
+    """The decoder with its embedding as head."""
+
+    def __init__(self, n_embd: int, n_layer: int) -> None:
+        super().__init__(n_embd, n_layer)
+        self.lm_head.weight = self.wte.weight
 
 
 def frozen() -> TransferPlan:
@@ -48,3 +56,15 @@ def test_every_name_and_trainer_is_on_the_page() -> None:
     page = PAGE.read_text()
     assert all(f"| `{name}` |" in page for name in NAMES)
     assert all(f"`{to}`" in page for to in EXPORTERS) and OPTIONS
+
+
+def test_a_tied_head_s_factor_is_said_to_be_missing() -> None:
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 2}
+    tied = sweeper.plan_for(Tied, base, target, "mup", HPS["mup"], inputs=TOKENS)
+    lacking = [to for to in EXPORTERS if "output" in missing(tied, to)]
+    names = ", ".join(f"`{to}`" for to in lacking[:-1]) + f" and `{lacking[-1]}`"
+    assert f"`output` is missing in {names} then" in " ".join(PAGE.read_text().split())
+    for to in ("megatron", "nanogpt-mup"):
+        (text,) = made(tied, to).values()
+        (untied,) = made(plan("mup"), to).values()
+        assert "is a matrix of its own" in untied and "is a matrix of its own" not in text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatch
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sweeper
+from sweeper.errors import BadInput
 from sweeper.export.groups import patterns, regex, rows
 from sweeper.transfer.plan import TransferPlan
 from tests.export.plans import (
@@ -80,6 +82,15 @@ def test_rows_hold_every_parameter_once() -> None:
     planned = plan("mup")
     names = [name for row in rows(planned) for name in row.names]
     assert sorted(names) == sorted(p.name for p in planned.parameters)
+
+
+@pytest.mark.parametrize("name", ["a b", 'a"', "a'", "a\\", "a*", "a[0]", "a?", "a\nb"])
+def test_a_name_that_would_break_the_files_is_refused(name: str) -> None:
+    """A space parted it in two; a quote made a file that is no Python or YAML."""
+    whole = plan("mup")
+    first = replace(whole.parameters[0], name=name)
+    with pytest.raises(BadInput, match="cannot be written as a pattern"):
+        rows(replace(whole, parameters=(first, *whole.parameters[1:])))
 
 
 # OLMo-core --------------------------------------------------------------------------------------

@@ -97,6 +97,25 @@ def test_independent_decay_is_refused() -> None:
     assert "weight_decay" not in missing(planned(4), "megatron")
 
 
+def test_its_sgd_is_torch_s() -> None:
+    """Decay goes through the momentum there, and there is no flag for Nesterov's step."""
+    said = "sgd's decay goes through its momentum"
+    assert said in missing(planned(1, "sgd", decay=2.0**-13), "megatron")["weight_decay"]
+    assert "weight_decay" not in missing(planned(1, "sgd"), "megatron")
+    nesterov = sweeper.plan_for(
+        Decoder,
+        {"n_embd": 32, "n_layer": 2},
+        {"n_embd": 64, "n_layer": 2},
+        "mup",
+        {"eta": 0.1},
+        optimizer={"name": "sgd", "nesterov": True},
+        inputs=TOKENS,
+    )
+    assert missing(nesterov, "megatron")["optimizer"] == ["sgd with Nesterov's momentum"]
+    assert "Nesterov's momentum 0.9" in made(nesterov, "pytorch")["plan_pytorch.py"]
+    assert "nesterov" in made(nesterov, "megatron")["plan_megatron.args"]
+
+
 def test_eps_of_embedding_and_output_is_the_base_s() -> None:
     lines = missing(planned(4), "megatron")["eps"]
     assert any(line.startswith("embedding") and "factor 0.25" in line for line in lines)

@@ -85,7 +85,9 @@ def test_minicpm_keeps_the_usual_attention() -> None:
     rows = ours(model)
     assert rows["attention: q k^T times"]["published"] == 0.125
     assert rows["attention: q k^T times"]["ours"] == 1 / 64
-    assert rows["head"]["ours"] == pytest.approx(1 / 16)
+    assert "head" not in rows  # its class ties it to the embedding where the file is silent
+    untied = ours(Published.of({**MINICPM_2B, "tie_word_embeddings": False}))
+    assert untied["head"]["ours"] == pytest.approx(1 / 16)
 
 
 def test_falcon_h1_has_constants_of_its_own() -> None:
@@ -94,7 +96,8 @@ def test_falcon_h1_has_constants_of_its_own() -> None:
     assert model.attention_rule == "neither" and model.alpha_attention == pytest.approx(3.125)
     assert not model.even_branches and "branches have constants of their own" in model.scheme
     assert any("0.9375 (attention's), 0.585938 (the FFN's)" in line for line in model.lines())
-    assert any(line.startswith("ssm_in_multiplier: 1.25") for line in model.lines())
+    for said in ("ssm_in_multiplier: 1.25", "ssm_out_multiplier: 0.2357"):
+        assert any(line.startswith(said) for line in model.lines())
 
 
 def test_neutral_fields_stand_for_the_standard_parameterization() -> None:
@@ -102,6 +105,36 @@ def test_neutral_fields_stand_for_the_standard_parameterization() -> None:
     model = Published.of({**GRANITE_8B, **neutral})
     assert model.scheme.startswith("the standard parameterization")
     assert model.base_depth == 40 and model.base_width == 4096
+    deep = Published.of({**GRANITE_8B, **neutral, "residual_multiplier": 0.22})
+    assert deep.scheme.startswith("the standard parameterization")
+    assert "depth-muP from about 2 layers" in deep.scheme
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((name, 10**400) for name in ("hidden_size", "num_hidden_layers", "attention_multiplier")),
+        *((name, float("inf")) for name in ("embedding_multiplier", "residual_multiplier")),
+        *(
+            (name, value)
+            for name in ("logits_scaling", "initializer_range")
+            for value in (0, 1e-320)
+        ),
+        ("num_attention_heads", 8192),
+        *(("head_dim", value) for value in (-1, 0, 1.5, "x", [1], True)),
+        *(("qk_nope_head_dim", value) for value in (-5, "x")),
+        ("tie_word_embeddings", "yes"),
+        *(
+            ("mlp_multipliers", value)
+            for value in (3, [1], [1, 2, 3], [None, 1], [1, float("nan")])
+        ),
+    ],
+)
+def test_a_number_that_no_model_has_is_refused_by_name(field: str, value: object) -> None:
+    family = "falcon_h1" if field == "mlp_multipliers" else "granite"
+    fields = {**GRANITE_8B, "model_type": family, "qk_rope_head_dim": 32, field: value}
+    with pytest.raises(BadInput, match=field):
+        Published.of(fields)
 
 
 def test_another_family_is_refused_with_those_that_are_known() -> None:

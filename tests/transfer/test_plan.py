@@ -74,6 +74,30 @@ def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path) -> None:
         TransferPlan.load(saved(tmp_path, record))
 
 
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        (("base", "width"), 0, "base='width 0"),
+        (("target", "depth"), -1, "target='width"),
+        (("source", "seed"), "x", "source.seed='x' is refused"),
+        (("parameters", 0, "target", "eps"), -1.0, r"embedding\.weight: init_std, eps"),
+        (("parameters", 0, "target", "weight_decay"), -1.0, r"embedding\.weight: init_std, eps"),
+        (("parameters", 0, "name"), "head.weight", r"head\.weight is there twice"),
+        (("factors", 0, "value"), 0.0, "factors and head sizes must be positive"),
+    ],
+)
+def test_a_damaged_number_is_refused_by_name(
+    where: tuple[Any, ...], value: object, message: str, tmp_path: Path
+) -> None:
+    record: Any = plan().to_json()
+    part = record
+    for key in where[:-1]:
+        part = part[key]
+    part[where[-1]] = value
+    with pytest.raises(BadInput, match=message):
+        TransferPlan.load(saved(tmp_path, record))
+
+
 def test_reading_a_plan_needs_no_torch(tmp_path: Path) -> None:
     path = saved(tmp_path, plan().to_json())
     code = (
