@@ -174,6 +174,10 @@ def explain(
     if (to_width is None) == (published is None):
         given = "give one of --to-width and --from"
         raise typer.BadParameter(given, ctx=context, param_hint="--to-width")
+    if published is not None and (to_depth is not None or config_dir is not None):
+        given = "a published model has its own: it does not go with --from"
+        hint = "--config-dir" if to_depth is None else "--to-depth"
+        raise typer.BadParameter(given, ctx=context, param_hint=hint)
 
     def work() -> int:
         if to_width is None:

@@ -12,7 +12,7 @@ from sweeper.commands.transfer import split_root
 from sweeper.config import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.compare import NAMES, Lack, lacking
-from sweeper.export.header import header
+from sweeper.export.header import header, is_export
 from sweeper.export.registry import build_exporter
 from sweeper.files import write_atomically
 from sweeper.transfer.plan import TransferPlan
@@ -138,6 +138,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
     taken = next((folder / name for name in files if (folder / name).is_dir()), None)
     if taken is not None:
         raise BadInput(f"{taken} is a folder: choose another place by --out")
+    if (foreign := _foreign(folder, files)) is not None:
+        raise BadInput(f"{foreign} is no export and is kept: choose another place by --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -146,6 +148,17 @@ def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
         reason = error.strerror or error
         raise BadInput(f"{folder} cannot be written to: {reason}; choose --out") from error
     return [folder / name for name in files]
+
+
+def _foreign(folder: Path, files: Mapping[str, str]) -> Path | None:
+    """A file that an export would replace and that no export wrote."""
+    there = [path for name in files if (path := folder / name).is_file()]
+    try:
+        # Not all formats have comments: one file that says so vouches for those beside it.
+        ours = any(is_export(path.read_text(errors="replace")) for path in there)
+    except OSError:
+        ours = False
+    return None if ours or not there else there[0]
 
 
 def _document(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from math import isclose
 from textwrap import wrap
@@ -33,6 +34,11 @@ FACTOR_WORDS = {
     ("gated_silu", "alpha"): "gated SiLU: the sigmoid's argument times {}",
     ("gated_silu", "output"): "gated SiLU: its output times {}",
 }
+
+
+def is_export(text: str) -> bool:
+    """Whether a file's text says that it is an export; lines may break anywhere."""
+    return bool(re.search(r"written\W+by\W+`sweeper\W+export`", text))
 
 
 def header(

@@ -68,6 +68,19 @@ def test_out_and_plan_choose_the_places(planned: Path, sweeper: Run, tmp_path: P
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["plan_pytorch.py"]
 
 
+def test_nobody_s_own_file_is_replaced(planned: Path, sweeper: Run, tmp_path: Path) -> None:
+    accepts = [word for name in NAMES for word in ("--accept", name)]
+    words = ["export", "--to", "pytorch", *accepts, "--out", "there"]
+    (tmp_path / "there").mkdir()
+    file = tmp_path / "there" / "plan_pytorch.py"
+    file.write_text("mine")
+    answer = sweeper(*words)
+    assert answer.code == 2 and "is no export and is kept" in answer.err
+    assert file.read_text() == "mine"
+    file.unlink()
+    assert sweeper(*words).code == 0 == sweeper(*words).code, "an export is replaced by the next"
+
+
 def test_a_place_that_takes_no_files_is_bad_input(
     planned: Path, sweeper: Run, tmp_path: Path
 ) -> None:
@@ -170,5 +183,8 @@ def test_explain_takes_one_of_both(sweeper: Run) -> None:
     for words in ([], ["--to-width", "8", "--from", "x"]):
         answer = sweeper("explain", *words)
         assert answer.code == 2 and "give one of --to-width and --from" in answer.err
+    for words in (["--to-depth", "4"], ["--config-dir", "conf"]):
+        answer = sweeper("explain", "--from", "x", *words)
+        assert answer.code == 2 and "does not go with --from" in answer.err
     answer = sweeper("explain", "--from", "x", "model.width=8")
     assert answer.code == 2 and "takes no settings: model.width=8" in answer.err
