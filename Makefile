@@ -30,7 +30,7 @@ demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes o
 	$(BIN)/sweeper transfer --study demo --to-width 256 --validate
 
 test: setup ## Run the tests.
-	$(BIN)/pytest -n 5 --dist worksteal -rs
+	$(BIN)/pytest -n 6 --dist worksteal -rs
 
 coverage: setup ## Run the tests and report coverage; slower.
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
