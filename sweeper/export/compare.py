@@ -10,6 +10,7 @@ from sweeper.export.exporter import (
     Exporter,
     Setting,
     by_atan2,
+    head_of,
     in_gauge,
     is_head,
     optimizer_choices,
@@ -25,6 +26,7 @@ from sweeper.transfer.plan import PlannedParameter, TransferPlan
 NAMES: Mapping[str, str] = {
     "optimizer": "another optimizer than the plan's",
     "frozen": "parameters that are to stay as they are",
+    "tied": "a head of its own beside the embedding",
     "embedding_lr": "the learning rate of embeddings",
     "hidden_lr": "the learning rate of hidden matrices",
     "readout_lr": "the learning rate of the head",
@@ -117,6 +119,8 @@ def _whole(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     for parameter in plan.parameters:
         if parameter.frozen and not exporter.freezes:
             yield Difference("frozen", parameter.name, None, None)
+    if exporter.ties and (head := head_of(plan)) is not None:
+        yield Difference("tied", head.name, None, None)
 
 
 def _plain_sgd(plan: TransferPlan) -> Iterator[Difference]:

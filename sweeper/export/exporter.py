@@ -59,7 +59,8 @@ class Exporter:
 
     Another trainer overrides what differs. `trainer` is its name for people, `optimizers` its names
     for ours (None: any optimizer of torch). `freezes`: whether the files can keep a
-    parameter from being trained. `plain_sgd`: whether SGD is torch's, whose decay goes through the
+    parameter from being trained. `ties`: whether its models have no head beside the embedding.
+    `plain_sgd`: whether SGD is torch's, whose decay goes through the
     momentum, and without Nesterov's step. The fields of a subclass are its options.
     """
 
@@ -68,6 +69,7 @@ class Exporter:
     """What begins a line of the header; nothing inside a docstring."""
     optimizers: ClassVar[Mapping[str, str] | None] = None
     freezes: ClassVar[bool] = True
+    ties: ClassVar[bool] = False
     plain_sgd: ClassVar[bool] = False
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:

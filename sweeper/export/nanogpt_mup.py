@@ -44,6 +44,7 @@ class NanogptMup(Exporter):
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamW"}
     freezes: ClassVar[bool] = False
+    ties: ClassVar[bool] = True
     completep: bool = False
 
     @once_a_plan
