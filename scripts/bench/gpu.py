@@ -63,9 +63,9 @@ class Running:
     started: float = field(default_factory=time.monotonic)
 
     @property
-    def over(self) -> bool:
-        """Whether its time is up."""
-        return time.monotonic() - self.started > self.stage.limit
+    def seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self.started
 
 
 class Proof:
@@ -78,6 +78,8 @@ class Proof:
         (self.out / "results.jsonl").unlink(missing_ok=True)
         self.fake: bool = options.fake
         self.device = "cpu" if options.fake else "cuda"
+        # A test's machine is busy, and what a stage does on a CPU is no measure of anything.
+        self.patience = 5.0 if options.fake else 1.0
         self.end = time.monotonic() + options.deadline
         self.started = time.monotonic()
         self.records: list[dict[str, Any]] = []
@@ -105,7 +107,7 @@ class Proof:
         while running:
             time.sleep(0.1)
             for one in list(running):
-                over = one.over or self.left() <= 0
+                over = one.seconds > one.stage.limit * self.patience or self.left() <= 0
                 if one.process.poll() is None and not over:
                     continue
                 running.remove(one)
