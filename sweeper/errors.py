@@ -56,6 +56,11 @@ def suggest(word: str, choices: Iterable[str]) -> str:
     return f"known: {', '.join(options)}" if options else "nothing is allowed here"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in a line; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def user_frames(error: BaseException) -> list[str]:
     """Where the user's own code raised `error`, one line a call, the innermost last.
 

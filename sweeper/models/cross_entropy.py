@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweeper.errors import first_line
 from sweeper.models.scaled import CrossEntropy, Linear, scale_gradient, tokens_in
 
 MIN_CHUNKED_CLASSES = 4096
@@ -119,7 +120,8 @@ def _losses(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Te
         except Exception as error:
             if "out of memory" in str(error).lower():
                 raise
-            _fused_fails.append(str(error))
+            _fused_fails.append(first_line(error))
+            _untold.append(_fused_fails[-1])
     return _written_out(logits, targets, factor)
 
 
@@ -131,15 +133,13 @@ def _fused() -> Callable[..., tuple[Tensor, Tensor]]:
 
 _fused_fails: list[str] = []
 """Why it cannot be compiled here, once that has been seen."""
+_untold: list[str] = []
+"""Likewise, until somebody has asked for it."""
 
 
 def take_refusal() -> str | None:
     """Why the loss is not compiled in this process, for the first who asks; None otherwise."""
-    if not _fused_fails or _fused_fails[-1] == "":
-        return None
-    reason = _fused_fails[-1]
-    _fused_fails.append("")
-    return reason
+    return _untold.pop() if _untold else None
 
 
 def _written_out(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:

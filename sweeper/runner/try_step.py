@@ -73,7 +73,9 @@ class TryStep:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; TypeError for a corpus that is no dataclass."""
-        return {"corpus": describe(self.corpus), "device": "cuda" if self._pinned else self.device}
+        # A worker that is pinned to a GPU sees no other.
+        device = "cuda" if self.device.startswith("cuda") else self.device
+        return {"corpus": describe(self.corpus), "device": device}
 
     @classmethod
     def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TryStep:
@@ -84,11 +86,6 @@ class TryStep:
     def modules(self) -> list[str]:
         """Modules of the user's own that are needed."""
         return modules_of(self._pack)
-
-    @property
-    def _pinned(self) -> bool:
-        # A worker that is pinned to a GPU sees no other.
-        return self.device.startswith("cuda")
 
     @property
     def _pack(self) -> Pack:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import torch
 
-from sweeper.errors import BrokenDeviceError
+from sweeper.errors import BrokenDeviceError, first_line
 
 _OUT_OF_MEMORY = (
     "out of memory",  # torch, CUDA, Triton
@@ -81,8 +81,8 @@ def raise_if_broken(device: torch.device, error: BaseException) -> None:
         torch.zeros(1, device=device).add_(1).item()
     except Exception as still:
         if not is_out_of_memory(still):
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise BrokenDeviceError(f"{device} is unusable after an error: {reason}") from error
+            reason = f"{device} is unusable after an error: {first_line(error)}"
+            raise BrokenDeviceError(reason) from error
 
 
 def free_unused(device: torch.device) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from sweeper.errors import first_line
 from sweeper.training.device_errors import raise_if_out_of_memory
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ class StepGraph:
         except Exception as error:
             raise_if_out_of_memory(error)
             # Nothing was computed: a capture only writes down.
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            run.notices.append(f"steps cannot be a CUDA graph ({reason[:200]}): they are launched")
+            reason = first_line(error)[:200]
+            run.notices.append(f"steps cannot be a CUDA graph ({reason}): they are launched")
             run.graph = None
             return False
         self._inputs = static

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sweeper.data.corpus import Corpus
+from sweeper.errors import first_line
 from sweeper.models.cross_entropy import take_refusal
 from sweeper.training.device_errors import raise_if_out_of_memory
 from sweeper.training.feed import BLOCK_STEPS, Feed
@@ -198,7 +199,7 @@ class PackRun:
 
     def _rule_out(self, mode: GradientMode, error: Exception) -> None:
         """Never try a mode again that failed where a slower one succeeded; tell the user."""
-        reason = self.program.unsupported[mode] = _first_line(error)
+        reason = self.program.unsupported[mode] = first_line(error)
         if mode == "mapped":
             consequence = "its trials are trained one after the other"
         else:
@@ -210,7 +211,7 @@ class PackRun:
         notices, self.notices = self.notices, []
         if reason := take_refusal():
             text = "the loss of large vocabularies cannot be compiled"
-            notices.append(f"{text} ({_first_line(reason)[:200]}): it moves more memory")
+            notices.append(f"{text} ({reason[:200]}): it moves more memory")
         return notices
 
     def _random_seeds(self) -> list[int]:
@@ -245,10 +246,7 @@ class PackRun:
         with torch.no_grad():
             if self.prepared.train.clip is not None:
                 clip_gradients(grads, self.prepared.train.clip)
-            # Not in the update: compiled, it would compute these anew for every weight.
-            settings = self.update_hps.settings.items()
-            biases = {name: bias(value, inputs.step) for name, value in settings}
-            self._update(grads, StepInfo(step=inputs.step, schedule=inputs.schedule, biases=biases))
+            self._update(grads, StepInfo(step=inputs.step, schedule=inputs.schedule))
         return losses
 
     @property
@@ -258,21 +256,24 @@ class PackRun:
 
     def _update(self, grads: list[Tensor], now: StepInfo) -> None:
         """The optimizer's step, compiled where gradients are and as long as that succeeds."""
-        arguments = (list(self.params.values()), grads, self.state, self.update_hps, now)
+        arguments = (list(self.params.values()), grads, self.state, self.update_hps)
         unsupported = self.program.unsupported
         if self.compiled and self.device.type != "cpu" and COMPILED_UPDATE not in unsupported:
+            # Not in the update: compiled, it would compute these anew for every weight.
+            settings = self.update_hps.settings.items()
+            biases = {name: bias(value, now.step) for name, value in settings}
             try:
-                self.program.update(compiled=True)(*arguments)
+                self.program.update(compiled=True)(*arguments, replace(now, biases=biases))
                 return
             except Exception as error:
                 raise_if_out_of_memory(error)
-                reason = unsupported[COMPILED_UPDATE] = _first_line(error)
+                reason = unsupported[COMPILED_UPDATE] = first_line(error)
                 if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
                     raise UpdateBrokenError(reason) from error
                 self.notices.append(
                     f"the optimizer's update cannot be compiled ({reason[:200]}): it runs as it is"
                 )
-        self.program.update(compiled=False)(*arguments)
+        self.program.update(compiled=False)(*arguments, now)
 
     def _schedule_factors(self) -> Tensor:
         """The schedule factors [K] of this step, from a block that is sent ahead."""
@@ -345,10 +346,6 @@ class PackRun:
             with self.precision():
                 losses.append(self.program.evaluate(self.params, self.buffers, x, y))
         return torch.stack(losses).mean(0)
-
-
-def _first_line(error: Exception | str) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _compiled_mode(size: int) -> GradientMode:
