@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
 
-.PHONY: help setup demo test coverage test-faults test-trainers test-zoo test-torch check format bench
+.PHONY: help setup demo test coverage test-faults test-trainers test-zoo test-long test-torch check format bench
 .PHONY: gpu-wheels gpu clean
 
 help: ## Show this list.
@@ -53,7 +53,10 @@ test-trainers: $(TRAINERS)/.installed ## Hold exports to the trainers' own code,
 	PYTHONPATH=$(TRAINERS) $(BIN)/pytest -rs tests/export
 
 test-zoo: setup ## Classify every family of transformers, coordinate checks; prints their tables.
-	$(BIN)/pytest -m zoo tests/zoo
+	$(BIN)/pytest -m long tests/zoo
+
+test-long: setup ## What takes minutes each: the zoo, every combination, more trainers, the GPU's proof.
+	$(BIN)/pytest -n 2 --dist worksteal -rs -m long
 
 # Where pip has no CPU builds of them it takes those for CUDA, gigabytes each: name an index of CPU
 # builds as TORCH_PIP=--index-url=...

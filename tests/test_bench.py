@@ -46,7 +46,7 @@ def test_says_how_it_is_used(
     assert not ended.value.code and "usage" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_proof_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> None:
     """Every stage, on a CPU; what cannot be proven there is said."""
     printed = run("gpu.py", "--fake", "--out", str(tmp_path), "--deadline", "400")

@@ -171,7 +171,7 @@ def findings(steps: dict[str, Step], budget: dict[str, Any]) -> Findings:
 def exceeded(record: dict[str, Any], budget: dict[str, Any]) -> list[str]:
     """A sentence for every size that moves more than its budget allows."""
     sentences = []
-    for size in SIZES.keys() & record.keys() & budget.keys():
+    for size in PACKS.keys() & record.keys() & budget.keys():
         now, allowed = record[size]["bytes"], budget[size]["bytes"]
         if now >= (1 + TOLERANCE) * allowed:
             more = f"{now / 1e6:.1f} MB per trial and step, {100 * (now / allowed - 1):.1f} % above"
@@ -194,8 +194,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", default=",".join(SIZES), help="of %(default)s")
-    parser.add_argument("--kernels", choices=SIZES, help="list the kernels of this size instead")
+    parser.add_argument("--sizes", default=",".join(PACKS), help="of %(default)s")
+    parser.add_argument("--kernels", choices=PACKS, help="list the kernels of this size instead")
     parser.add_argument("--budget", type=Path, default=BUDGET)
     parser.add_argument("--write-budget", action="store_true", help="from what is counted now")
     parser.add_argument("--out", type=Path)

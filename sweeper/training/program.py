@@ -38,6 +38,11 @@ COMPILED_UPDATE = "compiled update"
 
 MAX_COMPILATIONS = 256
 """Shapes that may be compiled before torch gives up on compiling: far more than a study has."""
+# The compiler's own random numbers differ from those of eager torch. They are part of a trial's
+# result, which must not depend on whether its pack was compiled. Inductor stores what reads more
+# than four tensors; a factor of every trial counts as one, so that the gradient of a gated
+# activation or of a scaled norm would be written and read once more (8 % of a step's traffic).
+COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True, "realize_reads_threshold": 8}
 
 
 class Program:
@@ -203,10 +208,8 @@ class Program:
             # Every size of a pack is another shape; torch's limit on them has had two names.
             key = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
             setattr(config, key, max(getattr(config, key), MAX_COMPILATIONS))
-            # The compiler's own random numbers differ from those of eager torch. They are part of
-            # a trial's result, which must not depend on whether its pack was compiled.
             self._compiled[name] = torch.compile(
-                function, dynamic=False, fullgraph=whole, options={"fallback_random": True}
+                function, dynamic=False, fullgraph=whole, options=COMPILE_OPTIONS
             )
         return cast(Callable[..., Any], self._compiled[name])
 

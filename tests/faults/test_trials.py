@@ -53,6 +53,7 @@ def test_a_trial_that_exits_fails_alone_and_is_tried_again(
     assert {line["key"] for line in kept} >= expected.keys()
 
 
+@pytest.mark.faults  # `test_local.py` ends a trial of a worker that needs no seconds to start
 def test_a_trial_without_an_end_is_ended_and_tried_again(
     harness: Harness, expected: Outcomes
 ) -> None:

@@ -43,7 +43,9 @@ def nano(workplace: Path, request: pytest.FixtureRequest) -> Path:
     return workplace
 
 
-@pytest.mark.parametrize("nano", ["nanoGPT", "nanoGPT-mup"], indirect=True)
+@pytest.mark.parametrize(
+    "nano", [pytest.param("nanoGPT", marks=pytest.mark.long), "nanoGPT-mup"], indirect=True
+)
 def test_nanogpt_as_published(sweeper: Run, nano: Path) -> None:
     prepare = nano / "data" / "shakespeare_char" / "prepare.py"
     subprocess.run([sys.executable, str(prepare)], check=True, capture_output=True)
@@ -76,6 +78,7 @@ def test_transformers_trainer(sweeper: Run, workplace: Path) -> None:
     assert len(results(workplace / "runs/a")) == 2
 
 
+@pytest.mark.long
 def test_two_ranks_train_by_a_plan_two_trials_at_a_time(sweeper: Run, workplace: Path) -> None:
     """FSDP2 on gloo under torchrun, the scheme ours: the script loads the plan of its trial."""
     script = ROOT / "scripts" / "train_with_plan.py"

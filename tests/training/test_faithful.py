@@ -1,4 +1,7 @@
-"""Packed equals alone: every model, optimizer and parameterization that has a config."""
+"""Packed equals alone: every model, optimizer and parameterization that has a config.
+
+Every pair of them is in every run of the tests; all combinations are in `make test-long`.
+"""
 
 from __future__ import annotations
 
@@ -90,13 +93,19 @@ REFUSED = {
 """Optimizers that a scheme has no rule for, and the key that says so."""
 
 
+def is_quick(model: str, optimizer: str, scheme: str) -> bool:
+    """With every pair of two groups goes the cheapest, or the most usual, of the third.
+
+    A model of transformers knows neither optimizer nor scheme: every one of both is enough.
+    """
+    if model == "hf":
+        return optimizer == "adamw" or scheme == "mup"
+    return model == "mlp" or optimizer == "adamw" or scheme == "mup"
+
+
 COMBINATIONS = [
-    (model, optimizer, scheme)
-    for model, optimizer, scheme in product(
-        configs("model"), configs("optimizer"), configs("parameterization")
-    )
-    # A model of transformers is another module, which knows neither: every one of both is enough.
-    if model != "hf" or optimizer == "adamw" or scheme == "mup"
+    pytest.param(*names, marks=() if is_quick(*names) else pytest.mark.long)
+    for names in product(configs("model"), configs("optimizer"), configs("parameterization"))
 ]
 
 

@@ -23,7 +23,7 @@ from tests.zoo.conftest import COORDINATES
 
 pytest.importorskip("transformers", minversion="5.0")
 coord_check = pytest.importorskip("mup.coord_check")
-pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 BASE, WIDTHS = 64, (64, 128, 256, 512)
 DEPTH, HEAD, SEQ, CLASSES = 2, 16, 32, 64

@@ -24,7 +24,7 @@ from sweeper.scaling.spec import ParamSpec, Update
 from tests.zoo.conftest import ROWS
 
 pytest.importorskip("transformers", minversion="5.0")
-pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 BASE, WIDE, DEPTH, SEQ, CLASSES = 64, 128, 2, 12, 61
 MODULES = [
