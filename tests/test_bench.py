@@ -178,6 +178,7 @@ def test_the_verdict_s_errors_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_whole_search_trains_the_same_trials_on_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
