@@ -1,0 +1,79 @@
+"""Results to record, and what a study's files and its mirror then hold."""
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
+
+from sweeper.trial import Log2Hps, Result, Trial
+from tests.specs import spec_of
+
+SPEC = spec_of({"model": {"width": 64, "depth": 2}})
+
+
+def make(number: int, status: str = "complete", **changes: Any) -> Result:
+    trial = Trial(
+        spec=SPEC,
+        log2_hps=Log2Hps({"eta": number / 4 - 3, "alpha_attn": 1.0}),
+        seed=number,
+        phase="random",
+    )
+    objective = {"diverged": math.inf, "failed": math.nan}.get(status, 3.0 + number)
+    fields = {"heldout": objective, "seconds": 2.0, "finished_at": 1e9 + number} | changes
+    return Result(trial=trial, status=status, objective=objective, **fields)  # type: ignore[arg-type]
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that are the record, oldest first."""
+    return sorted((folder / "results").glob("*.jsonl"))
+
+
+def filed(folder: Path) -> dict[str, tuple[str, float]]:
+    """What the record says, by key: status and objective (failed ones as None)."""
+    found = {}
+    for line in "".join(path.read_text() for path in files(folder)).splitlines():
+        result = Result.from_json(json.loads(line))
+        value = None if result.status == "failed" else result.objective
+        found[result.key] = (result.status, value)  # what gives way comes first
+    return found
+
+
+def mirrored(folder: Path, url: str | None = None) -> dict[str, tuple[str, float]]:
+    """What Optuna says, read as any dashboard would read it; the newest trial of a key counts."""
+    trials = shown(folder) if url is None else in_database(url, folder.name)
+    assert all(t.state.is_finished() for t in trials)
+    return {t.user_attrs["key"]: (t.user_attrs["status"], t.value) for t in trials}
+
+
+def shown(folder: Path) -> list[FrozenTrial]:
+    """The trials in the study's journal, read as a dashboard reads it."""
+    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+    return optuna.load_study(study_name=folder.name, storage=storage).trials
+
+
+def in_database(url: str, name: str) -> list[FrozenTrial]:
+    """The trials of a study in a database."""
+    storage = optuna.storages.RDBStorage(url)
+    try:
+        return optuna.load_study(study_name=name, storage=storage).trials
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def refuse(code: int) -> Callable[..., Any]:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return refused
+
+
+def rubbish(journal: Path) -> None:
+    journal.write_bytes(os.urandom(5000))
