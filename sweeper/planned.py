@@ -131,5 +131,6 @@ def described(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hps) 
         except OutsideLaw as error:
             outside.append(str(error))
     if not outside:
-        return f"law={name}"
+        own = callable(getattr(experiment.settings.law, "fitted_to", None))
+        return f"law={name}" + ", fitted to these very curves: no independent test" * own
     return f"law={name}, but as at the base at {len(outside)} of {len(sizes)} sizes: {outside[0]}"

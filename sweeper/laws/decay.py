@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweeper.laws.law import Factors, Scale, check_exponents
+from sweeper.laws.law import Factors, OutsideLaw, Scale, check_exponents
 
 SOURCES = {
     0.0: "arXiv:2510.19093 and arXiv:2405.13698 (AdamW)",
@@ -38,5 +38,10 @@ class Decay:
         check_exponents(self, "power")
 
     def factors(self, base: Scale, target: Scale) -> Factors:
-        """The factor on weight decay."""
+        """The factor on weight decay; `OutsideLaw` for another batch or number of tokens."""
+        if (base.batch, base.tokens) != (target.batch, target.tokens):
+            raise OutsideLaw(
+                "law=decay says what the width does to weight decay, and nothing of another batch "
+                "or another number of tokens: take law=joint, or law=timescale for the decay"
+            )
         return Factors(weight_decay=(target.width / base.width) ** self.power)

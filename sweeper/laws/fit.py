@@ -12,6 +12,11 @@ from sweeper.laws.law import Factors, OutsideLaw, Scale, growth
 
 Direction = tuple[float, float]
 """How log2 of the batch and log2 of the tokens change."""
+DIRECTIONS: Mapping[str, Direction] = {
+    "tokens at a fixed batch": (0.0, 1.0),
+    "batch at fixed tokens": (1.0, 0.0),
+    "batch at fixed steps": (1.0, 1.0),
+}
 
 
 class Exponents(Protocol):
@@ -76,7 +81,12 @@ class Fit:
         along = self.measured.log2_eta(direction)
         assert along is not None
         value, low, high = (2.0**end for end in along)
-        notes = [f"the fitted factor on eta is {value:.3g}, from {low:.3g} to {high:.3g} (95 %)"]
+        told = {name: self.measured.log2_eta(way) for name, way in DIRECTIONS.items()}
+        powers = [f"{n} {e[0]:+.2f} [{e[1]:+.2f}, {e[2]:+.2f}]" for n, e in told.items() if e]
+        notes = [
+            f"the factor on eta is {value:.3g}, from {low:.3g} to {high:.3g} (95 %)",
+            f"measured exponents: {', '.join(powers)}",
+        ]
         ranges = (
             ("batch", target.batch, self.measured.batches),
             ("number of tokens", target.tokens, self.measured.tokens),
@@ -128,10 +138,5 @@ PUBLISHED = (
     Published(name="horizon", source="arXiv:2409.19913, 2603.28743", batch=None, tokens=-0.32),
     Published(name="batch", source="arXiv:2205.10287", batch=0.5, tokens=None),
     Published(name="joint", source="marin-community/marin", batch=0.5, tokens=-0.3),
-    Published(name="joint, law.tokens=-0.5", source="arXiv:2512.22382", batch=0.5, tokens=-0.5),
+    Published(name="Complete(d)P", source="arXiv:2512.22382", batch=0.5, tokens=-0.5),
 )
-DIRECTIONS: Mapping[str, Direction] = {
-    "tokens at a fixed batch": (0.0, 1.0),
-    "batch at fixed tokens": (1.0, 0.0),
-    "batch at fixed steps": (1.0, 1.0),
-}

@@ -41,11 +41,10 @@ class Exponent:
         """For people, in a line."""
         found = self.measured
         text = f"{self.direction}: {found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
-        laws = [
-            f"{one.law} {one.exponent:+.2f} {'lies inside' if one.inside else 'does not'}"
-            for one in self.published
-        ]
-        return "; ".join([text, *laws])
+        for words, side in (("inside: ", True), ("outside: ", False)):
+            laws = [f"{p.law} {p.exponent:+.2f}" for p in self.published if p.inside is side]
+            text += f"; {words}{', '.join(laws)}" if laws else ""
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
