@@ -123,6 +123,9 @@ def transfer(
     found = _measured(experiment, study, conclusion, request, size, folder, output)
     experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
     plan = _plan(experiment, size, conclusion, trend, folder)
+    if found.exponents is not None and not request.validate:
+        for line in exponent_lines(found.exponents):
+            output.say(line)
     private_folder(folder)
     log2_hps = named(settings.space, conclusion.best_log2)
     output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
@@ -172,8 +175,6 @@ def _measured(
         private_folder(folder)
         return validate(experiment, conclusion, size.width, folder, output)
     experiment, exponents = fit_measured(experiment, study, conclusion.best_log2)
-    for line in exponent_lines(exponents) if exponents else ():
-        output.say(line)
     trend = measured_trend(experiment, study, conclusion, size.width)
     _check_correction(experiment.settings, trend)
     return Validation(experiment=experiment, verdicts=[], trend=trend, exponents=exponents)
