@@ -126,19 +126,7 @@ def transfer(
     if found.exponents is not None and not request.validate:
         for line in exponent_lines(found.exponents):
             output.say(line)
-    private_folder(folder)
-    log2_hps = named(settings.space, conclusion.best_log2)
-    output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
-    write_json(folder / "plan.json", plan.to_json())
-    _show_plan(plan, output)
-    show.trend(output.people, trend, applied=plan.source["correction"] is not None)
-    if settings.transfer.correct and trend is None:
-        output.say("No correction: the optima of fewer than two widths are known.")
-    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
-        output.notes([sentence])
-    write_report(settings.folder)
-    output.say(f"Plan: {folder / 'plan.json'}")
-    output.say(f"Report: {settings.folder / 'report.html'}")
+    _keep(settings, conclusion, plan, trend, folder, output)
     judged = [verdict.axis for verdict in verdicts]
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
@@ -159,6 +147,30 @@ def transfer(
     holds = all(verdict.answer == "holds" for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
+
+
+def _keep(
+    settings: Settings,
+    conclusion: Conclusion,
+    plan: TransferPlan,
+    trend: Trend | None,
+    folder: Path,
+    output: Output,
+) -> None:
+    """Write the plan and the report, and show them."""
+    private_folder(folder)
+    log2_hps = named(settings.space, conclusion.best_log2)
+    output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
+    write_json(folder / "plan.json", plan.to_json())
+    _show_plan(plan, output)
+    show.trend(output.people, trend, applied=plan.source["correction"] is not None)
+    if settings.transfer.correct and trend is None:
+        output.say("No correction: the optima of fewer than two widths are known.")
+    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
+        output.notes([sentence])
+    write_report(settings.folder)
+    output.say(f"Plan: {folder / 'plan.json'}")
+    output.say(f"Report: {settings.folder / 'report.html'}")
 
 
 def _measured(
