@@ -73,22 +73,31 @@ def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedL
         target=target,
         factors=factors,
         counted=counted(experiment),
-        notes=tuple(map(str, [*notes, *_cautions(experiment, factors)])),
+        notes=tuple(map(str, [*notes, *_cautions(experiment, factors, base, target)])),
     )
 
 
-def _cautions(experiment: Experiment, factors: Factors) -> list[str]:
+USUAL_BETAS = {"beta1": 0.9, "beta2": 0.999}
+"""What a law's change of betas is told on where a command keeps its own to itself."""
+
+
+def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Scale) -> list[str]:
     """What multiplies a law's factor on decay; what a command of its own is not given."""
     settings = experiment.settings
     if settings.own:
         changed = [key for key in ("eps", "weight_decay") if getattr(factors, key) != 1]
         lost = [key for key in changed if not _takes(experiment, key)]
+        usual = replace(base, betas=USUAL_BETAS)
+        betas = settings.law.factors(usual, replace(target, betas=USUAL_BETAS)).betas
         return [
             *(
                 f"the command is not given {k}: multiply it by {getattr(factors, k):.4g}"
                 for k in lost
             ),
-            "its betas are not known: docs/laws.md says what the law does to them",
+            *(
+                f"the command is not given {k}: {USUAL_BETAS[k]} becomes {v:.6g}"
+                for k, v in betas.items()
+            ),
         ]
     rule = settings.raw["parameterization"].get("decay", "independent")
     if factors.weight_decay == 1 or rule == "independent":
