@@ -30,7 +30,9 @@ from sweeper.verb import (
     Published,
     Root,
     Study,
+    ToBatch,
     ToDepth,
+    ToTokens,
     ToWidth,
     Trainer,
     TrainerOptions,
@@ -99,6 +101,8 @@ def transfer(
     to_width: ToWidth,
     overrides: Changes = None,
     to_depth: ToDepth = None,
+    to_tokens: ToTokens = None,
+    to_batch: ToBatch = None,
     study: OfStudy = None,
     validate: Annotated[
         bool,
@@ -115,6 +119,7 @@ def transfer(
 ) -> None:
     """Rescale a study's optimum to a larger model; with --validate, show whether it holds.
 
+    Another batch or number of tokens than the study's takes a law: --to-tokens=1e9 law=joint.
     The plan with every parameter's numbers goes to <study>/transfer/<target>/plan.json.
     """
 
@@ -123,7 +128,14 @@ def transfer(
 
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
-        request = TransferRequest(width=to_width, depth=to_depth, validate=validate, strict=strict)
+        request = TransferRequest(
+            width=to_width,
+            depth=to_depth,
+            tokens=to_tokens,
+            batch=to_batch,
+            validate=validate,
+            strict=strict,
+        )
         return transfer(study, request, overrides or [], config_dir, output_of(json))
 
     run(work)

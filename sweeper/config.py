@@ -17,7 +17,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.catalog import OVERLAYS, TARGET, conf_folder, groups, with_names, with_targets
+from sweeper.catalog import (
+    OVERLAYS,
+    TARGET,
+    conf_folder,
+    groups,
+    plugin_target,
+    with_names,
+    with_targets,
+)
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.models.model_rules import RULE_KEYS
 from sweeper.own_command import literal_metric
@@ -262,6 +270,7 @@ def _load_settings(path: Path) -> DictConfig:
     except ConfigError as error:
         raise BadInput(f"{path}: {error}") from error
     settings.pop("format", None)
+    settings.setdefault("law", {TARGET: plugin_target("law", "none")})  # studies older than laws
     return OmegaConf.create(settings)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from sweeper.planned import planned_log2
 from sweeper.search.strategy import History, Point
 from sweeper.settings import Experiment
 from sweeper.transfer.ladder import Size, SizeCurve
@@ -106,9 +107,14 @@ def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Miss
 def replay_ladder(
     experiment: Experiment, best_log2: Log2Hps, sizes: Iterable[Size], lookup: Lookup
 ) -> tuple[list[SizeCurve], int, Missing]:
-    """Curves measured so far at every size, how many trials they hold, and those they lack."""
+    """Curves measured so far at every size, how many trials they hold, and those they lack.
+
+    A size's runs are what its plan would be: the study's law changes their hyperparameters.
+    """
     rule, curves, missing, count = experiment.settings.transfer, [], [], 0
     for size in sizes:
+        planned = planned_log2(experiment, size, best_log2)
+        middle = rule.around(best_log2, planned) if planned is not best_log2 else best_log2
 
         def trial(point: Point, size: Size = size) -> Trial:
             return experiment.trial(size, point.log2_hps, point.seed, point.phase)
@@ -122,15 +128,16 @@ def replay_ladder(
             loss = value(point)
             return math.inf if loss is not None and math.isnan(loss) else loss
 
-        state = rule.line(best_log2, laid)
+        state = rule.line(middle, laid)
         losses, failed = {}, 0
         for eta in (*state.losses, *state.missing):
-            values = [value(point) for point in rule.runs_at(best_log2, eta)]
+            values = [value(point) for point in rule.runs_at(middle, eta)]
             known = tuple(loss for loss in values if loss is not None)
             count += len(known)
             failed += sum(map(math.isnan, known))
             if eta in state.losses and not any(map(math.isnan, known)):
                 losses[eta] = known
-        curves.append(SizeCurve(size=size, losses=losses, failed=failed))
-        missing += [trial(point) for point in rule.missing(best_log2, laid)]
+        moved = planned[rule.along] - best_log2[rule.along]
+        curves.append(SizeCurve(size=size, losses=losses, failed=failed, planned_log2=moved))
+        missing += [trial(point) for point in rule.missing(middle, laid)]
     return curves, count, missing

@@ -13,6 +13,7 @@ from sweeper.data.corpus import Corpus, Source
 from sweeper.data.own import OwnData
 from sweeper.errors import ConfigError, key_prefix, suggest
 from sweeper.launch.executor import Launcher
+from sweeper.laws.law import Law
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
 from sweeper.models.model_rules import RULE_KEYS
@@ -61,6 +62,7 @@ GROUPS = (
     "data",
     "logger",
     "fp8",
+    "law",
 )
 SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
@@ -98,6 +100,7 @@ class Settings:
     source: Source
     logger: Logger
     fp8: Fp8
+    law: Law
     transfer: LadderRule
     check: CheckRule
     base: Size
@@ -235,6 +238,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
         fp8=plugin("fp8", Fp8),
+        law=plugin("law", Law),
         transfer=section("transfer", LadderRule),
         check=section("check", CheckRule),
         base=base,
@@ -391,7 +395,6 @@ def placeholder_data(settings: Settings) -> dict[str, Any]:
 
 def default_name(raw: Mapping[str, Any]) -> str:
     """`<parameterization>-<search>-w<width>-d<depth>`; a user's own class by its module."""
-    groups = ("parameterization", "search")
-    names = [plugin_name(group, str(raw[group][TARGET])) for group in groups]
+    names = [plugin_name(g, str(raw[g][TARGET])) for g in ("parameterization", "search")]
     parts = [name.split(".")[-2] if "." in name else name for name in names]
     return "-".join([*parts, f"w{raw['model']['width']}", f"d{raw['model']['depth']}"])

@@ -70,6 +70,23 @@ ToWidth = Annotated[int, typer.Option("--to-width", min=1, help="Width of the ta
 ToDepth = Annotated[
     int | None, typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given.")
 ]
+ToTokens = Annotated[
+    float | None,
+    typer.Option(
+        "--to-tokens",
+        min=1,
+        help="Tokens of its whole run (examples, where those are no sequences), by a law=...; the "
+        "base's if not given.",
+    ),
+]
+ToBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--to-batch",
+        min=1,
+        help="Its batch, in sequences or examples a step, by a law=...; the base's if not given.",
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
 ]

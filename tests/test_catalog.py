@@ -52,6 +52,7 @@ NAMES = {
     "data": ["digits", "idx", "own", "stdlib", "text", "tokens"],
     "fp8": ["fp8"],
     "launcher": ["inline", "local", "slurm"],
+    "law": ["batch", "decay", "fit", "horizon", "joint", "none", "timescale"],
     "logger": ["jsonl", "none", "tensorboard", "wandb"],
     "model": ["hf", "llama", "mlp", "own", "vit"],
     "optimizer": ["adafactor", "adamw", "lion", "muon", "sgd"],

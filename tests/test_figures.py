@@ -200,3 +200,26 @@ def test_ctrl_c_lets_sweeper_stop_by_itself(tmp_path: Path, whole_group: bool) -
     _, said = script.communicate(timeout=60)
     assert script.returncode == 130 and not said
     assert (tmp_path / "stopped").exists()
+
+
+def test_laws_are_set_beside_the_ladders_that_they_predict() -> None:
+    def claim(ladder: str, measured: str) -> dict[str, str]:
+        return {"claim": f"mup: the best η stays over {ladder}", "measured": measured}
+
+    record = {
+        "figure": "lr_transfer",
+        "size": "width 32, depth 2, 200 steps of 8 x 32",
+        "claims": [
+            claim("width", "shift +0.06 [-0.12, +0.30] at width 128"),
+            claim("batch size", "shift +0.30 [+0.06, +0.65] at batch size 32, at most 0.30"),
+            claim("steps", "shift -0.88 [-1.07, -0.61] at steps 800, at most 0.88"),
+        ],
+    }
+    rows = [line for line in claims.laws([record]).splitlines() if line.startswith("| mup")]
+    # Of four times the batch at as many steps joint says 2 (0.5 - 0.3), of the steps 2 x -0.3.
+    assert rows == [
+        "| mup, batch size x 4 | +0.30 [+0.06, +0.65] | says nothing | says nothing "
+        "| +0.40 **inside** | +0.00 outside |",
+        "| mup, steps x 4 | -0.88 [-1.07, -0.61] | -0.64 **inside** | says nothing "
+        "| -0.60 outside | -1.00 **inside** |",
+    ]

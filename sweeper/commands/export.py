@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,33 +77,39 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
 def _plan_of_study(request: ExportRequest, root: Path) -> Path:
     """The plan of the study for the asked size; BadInput where there is none, or more than one."""
     study = find_study(request.study, root)
-    sizes = {_size(path): path for path in (root / study / "transfer").glob("w*-d*/plan.json")}
-    asked = {"width": request.width, "depth": request.depth}
+    plans = {_size(path): path for path in (root / study / "transfer").glob("w*-d*/plan.json")}
+    asked = (request.width, request.depth)
     fitting = {
         size: path
-        for size, path in sorted(sizes.items())
-        if all(size[i] == value for i, value in enumerate(asked.values()) if value is not None)
+        for size, path in sorted(plans.items())
+        if all(value in (None, size[i]) for i, value in enumerate(asked))
     }
     if len(fitting) == 1:
         return next(iter(fitting.values()))
-    has = "; ".join(f"width {width}, depth {depth}" for width, depth in sorted(sizes))
+    has = "; ".join(map(_words, sorted(plans)))
     if len(fitting) > 1:
-        raise BadInput(
-            f"the study {study!r} has several plans ({has}): choose with --to-width and --to-depth"
-        )
+        alike = len({size[:2] for size in fitting}) == 1
+        options = " or ".join(f"--plan {path}" for path in fitting.values())
+        how = options if alike else "--to-width and --to-depth"
+        raise BadInput(f"the study {study!r} has several plans ({has}): choose with {how}")
     width = request.width or "N"
     depth = f" --to-depth {request.depth}" if request.depth else ""
-    beside = f"; it has some for {has}" if sizes else ""
+    beside = f"; it has some for {has}" if plans else ""
     raise BadInput(
         f"the study {study!r} has no such plan yet{beside}: run "
         f"`sweeper transfer --study {study} --to-width {width}{depth}` first"
     )
 
 
-def _size(path: Path) -> tuple[int, int]:
-    """Width and depth of a plan's folder, w<width>-d<depth>."""
-    width, _, depth = path.parent.name.removeprefix("w").partition("-d")
-    return (int(width), int(depth)) if width.isdecimal() and depth.isdecimal() else (0, 0)
+def _size(path: Path) -> tuple[int, ...]:
+    """Width and depth of a plan's folder, and its batch and steps where they are told."""
+    match = re.fullmatch(r"w(\d+)-d(\d+)(?:-b(\d+)-s(\d+))?", path.parent.name)
+    return tuple(int(one) for one in match.groups() if one) if match else (0, 0)
+
+
+def _words(size: tuple[int, ...]) -> str:
+    words = f"width {size[0]}, depth {size[1]}"
+    return words if len(size) == 2 else f"{words}, {size[3]} steps of {size[2]}"
 
 
 def _check(plan: TransferPlan, path: Path) -> None:

@@ -10,9 +10,18 @@ from pathlib import Path
 
 from sweeper.catalog import OVERLAYS
 from sweeper.commands.experiment import changed_code, check_target, open_experiment
+from sweeper.commands.laws import (
+    check_law,
+    exponent_lines,
+    fit_measured,
+    folder_name,
+    law_record,
+    target_size,
+)
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.quick_check import quick_check, summary
 from sweeper.commands.validate import (
+    Validation,
     check_ladders,
     measured_trend,
     remove_stale_verdicts,
@@ -21,6 +30,7 @@ from sweeper.commands.validate import (
 from sweeper.config import override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
+from sweeper.planned import apply_law, given
 from sweeper.replay import replay_search
 from sweeper.report import console as show
 from sweeper.report.log import notice_of
@@ -33,7 +43,7 @@ from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size
 from sweeper.transfer.plan import TransferPlan, make_plan, own_plan
 from sweeper.transfer.trend import MIN_TREND_WIDTHS, Trend
 from sweeper.transfer.verdict import Verdict
-from sweeper.trial import Log2Hps, in_use, named, plain
+from sweeper.trial import Log2Hps, defaults, in_use, named, plain
 
 
 def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -80,6 +90,8 @@ class TransferRequest:
 
     width: int
     depth: int | None = None
+    tokens: float | None = None
+    batch: int | None = None
     validate: bool = False
     strict: bool = False
 
@@ -98,6 +110,8 @@ def transfer(
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
+    size = target_size(experiment, size, request.tokens, request.batch)
+    check_law(experiment, size, defaults(settings.space), validate=request.validate)
     if request.validate:
         check_ladders(experiment)
     study = Study.read(settings.folder)
@@ -105,27 +119,14 @@ def transfer(
     if settings.transfer.eta is not None:
         best = Log2Hps({**conclusion.best_log2, "eta": settings.transfer.eta})
         conclusion = replace(conclusion, best_log2=best)
-    folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
-    verdicts: list[Verdict] = []
-    if request.validate:
-        private_folder(folder)
-        verdicts, trend = validate(experiment, conclusion, size.width, folder, output)
-    else:
-        trend = measured_trend(experiment, study, conclusion, size.width)
-        _check_correction(settings, trend)
-    private_folder(folder)
-    output.notes(remove_stale_verdicts(folder, named(settings.space, conclusion.best_log2)))
-    plan = _plan(experiment, size, conclusion, trend)
-    write_json(folder / "plan.json", plan.to_json())
-    _show_plan(plan, output)
-    show.trend(output.people, trend, applied=plan.source["correction"] is not None)
-    if settings.transfer.correct and trend is None:
-        output.say("No correction: the optima of fewer than two widths are known.")
-    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
-        output.notes([sentence])
-    write_report(settings.folder)
-    output.say(f"Plan: {folder / 'plan.json'}")
-    output.say(f"Report: {settings.folder / 'report.html'}")
+    folder = settings.folder / "transfer" / folder_name(settings, size)
+    found = _measured(experiment, study, conclusion, request, size, folder, output)
+    experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
+    plan = _plan(experiment, size, conclusion, trend, folder)
+    if found.exponents is not None and not request.validate:
+        for line in exponent_lines(found.exponents):
+            output.say(line)
+    _keep(settings, conclusion, plan, trend, folder, output)
     judged = [verdict.axis for verdict in verdicts]
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
@@ -140,10 +141,55 @@ def transfer(
         "trend": trend and trend.to_json(),
         "check": summary(check),
     }
+    if found.exponents is not None:
+        document["exponents"] = found.exponents.to_json()
     output.document(document)
     holds = all(verdict.answer == "holds" for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
+
+
+def _keep(
+    settings: Settings,
+    conclusion: Conclusion,
+    plan: TransferPlan,
+    trend: Trend | None,
+    folder: Path,
+    output: Output,
+) -> None:
+    """Write the plan and the report, and show them."""
+    private_folder(folder)
+    log2_hps = named(settings.space, conclusion.best_log2)
+    output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
+    write_json(folder / "plan.json", plan.to_json())
+    _show_plan(plan, output)
+    show.trend(output.people, trend, applied=plan.source["correction"] is not None)
+    if settings.transfer.correct and trend is None:
+        output.say("No correction: the optima of fewer than two widths are known.")
+    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
+        output.notes([sentence])
+    write_report(settings.folder)
+    output.say(f"Plan: {folder / 'plan.json'}")
+    output.say(f"Report: {settings.folder / 'report.html'}")
+
+
+def _measured(
+    experiment: Experiment,
+    study: Study,
+    conclusion: Conclusion,
+    request: TransferRequest,
+    size: Size,
+    folder: Path,
+    output: Output,
+) -> Validation:
+    """What ladders say: trained now where asked for, else as far as the study holds them."""
+    if request.validate:
+        private_folder(folder)
+        return validate(experiment, conclusion, size.width, folder, output)
+    experiment, exponents = fit_measured(experiment, study, conclusion.best_log2)
+    trend = measured_trend(experiment, study, conclusion, size.width)
+    _check_correction(experiment.settings, trend)
+    return Validation(experiment=experiment, verdicts=[], trend=trend, exponents=exponents)
 
 
 def _checks(settings: Settings) -> bool:
@@ -171,6 +217,8 @@ def _suggest_next(
     options = [f"--study={settings.name}", f"--to-width={request.width}"]
     depth = request.depth or settings.base.depth
     options += [f"--to-depth={depth}"] * (depth != settings.base.depth)
+    options += [f"--to-tokens={request.tokens:.0f}"] if request.tokens is not None else []
+    options += [f"--to-batch={request.batch}"] if request.batch is not None else []
     settled = [
         LADDER_AXES[v.axis] for v in verdicts if v.seed_advice is None and v.axis in LADDER_AXES
     ]
@@ -183,12 +231,14 @@ def _suggest_next(
 def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
     """Where the target differs from the base along an axis that no ladder `judged` changes."""
     ladders, notes = settings.transfer.ladders(settings.ladder_base), []
-    for axis in ("width", "depth"):
-        base, asked = getattr(settings.base, axis), getattr(target, axis)
+    for axis in LADDER_AXES:
+        base = getattr(settings.ladder_base, axis)
+        asked = getattr(target, axis, base)
         sizes = [size for name in (axis, JOINT_AXIS) if name in judged for size in ladders[name]]
         if asked != base and all(getattr(size, axis) == base for size in sizes):
+            words = axis.replace("_", " ")
             notes.append(
-                f"the target's {axis}, {asked}, is not proven: no ladder changes it from the "
+                f"the target's {words}, {asked}, is not proven: no ladder changes it from the "
                 f"base's {base}; add transfer.{LADDER_AXES[axis]}=[{base},{2 * base},{4 * base}]"
             )
     return notes
@@ -238,7 +288,11 @@ def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
 
 
 def _plan(
-    experiment: Experiment, size: Size, conclusion: Conclusion, trend: Trend | None
+    experiment: Experiment,
+    size: Size,
+    conclusion: Conclusion,
+    trend: Trend | None,
+    folder: Path,
 ) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
     settings = experiment.settings
@@ -261,10 +315,14 @@ def _plan(
         "model": asdict(settings.plugin_spec("model")),
         **provenance(),
     }
-    trial = experiment.trial(size, best_log2, 0, "target")
-    folder = settings.folder / "transfer" / f"w{size.width}-d{size.depth}"
+    law = apply_law(experiment, size, best_log2)
+    planned = best_log2 if law is None else given(experiment, law, best_log2)
+    trial = experiment.trial(size, planned, 0, "target")
+    target = Size(width=size.width, depth=size.depth)
     if command := settings.runner.words(trial, folder.absolute(), write=True):
         source["target_command"] = command
     if settings.own:
-        return own_plan(settings.base, size, in_use(settings.space, best_log2), source)
-    return make_plan(experiment.prepared(size), settings.base, size, plain(best_log2), source)
+        hps = in_use(settings.space, planned)
+        return own_plan(settings.base, target, hps, source, law)
+    prepared = experiment.prepared(size)
+    return make_plan(prepared, settings.base, target, plain(best_log2), source, law)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.commands.experiment import check_taken, progress
+from sweeper.commands.laws import exponent_lines, finished, fit_law, law_record, replanned
 from sweeper.commands.output import Output, failures
 from sweeper.errors import BadInput, key_prefix
 from sweeper.files import try_json, write_json
 from sweeper.lock import StudyLock
+from sweeper.planned import described
 from sweeper.replay import replay_ladder
 from sweeper.report import console as show
 from sweeper.report.plots import learning_rate_figure, save
@@ -20,10 +22,11 @@ from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, check_seeds
 from sweeper.study import Study
 from sweeper.sweep import Sweep
+from sweeper.transfer.exponents import FittedExponents
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve
 from sweeper.transfer.trend import Trend, fit_trend
 from sweeper.transfer.verdict import Verdict, judge_ladder
-from sweeper.trial import Choice, Result, defaults, encode, named
+from sweeper.trial import Choice, defaults, encode, named
 
 
 def check_ladders(experiment: Experiment) -> None:
@@ -55,9 +58,22 @@ def _check_words(experiment: Experiment, size: Size) -> None:
         settings.runner.words(trial, settings.folder)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What the ladders say: a verdict an axis, eta's trend over width, and a law fitted to them.
+
+    `experiment` has that law where it could be fitted.
+    """
+
+    experiment: Experiment
+    verdicts: list[Verdict]
+    trend: Trend | None
+    exponents: FittedExponents | None = None
+
+
 def validate(
     experiment: Experiment, conclusion: Conclusion, target: int, folder: Path, output: Output
-) -> tuple[list[Verdict], Trend | None]:
+) -> Validation:
     """Train the ladders and judge them; also eta's trend over width, at the width `target`."""
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders = rule.ladders(settings.ladder_base)
@@ -69,15 +85,28 @@ def validate(
             curves = {c.size: c for c in sweep.ladder(conclusion.best_log2, sizes)}
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
-    centre = conclusion.best_log2[rule.along]
+    best = conclusion.best_log2
+    experiment, exponents = fit_law(experiment, best, curves.values())
+    if exponents is not None:
+        curves = replanned(experiment, best, curves)
+    centre = best[rule.along]
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
     verdicts = [
-        judge_ladder(axis, of_axis, centre, settings.ladder_base, rule)
+        judge_ladder(
+            axis,
+            of_axis,
+            centre,
+            settings.ladder_base,
+            rule,
+            described(experiment, ladders[axis], best),
+        )
         for axis, of_axis in by_axis.items()
     ]
     trend = fit_trend(by_axis.get("width", ()), centre, target)
-    log2_hps = named(settings.space, conclusion.best_log2)
+    log2_hps = named(settings.space, best)
     record = _record(rule.along, log2_hps, verdicts, list(curves.values()), trend)
+    record |= {"law": law} if (law := law_record(settings)) else {}
+    record |= {"exponents": exponents.to_json()} if exponents else {}
     name = "" if rule.along == "eta" else f"-{rule.along}"
     path = folder / f"validation{name}.json"
     write_json(path, _with_earlier(record, try_json(path)))
@@ -86,11 +115,20 @@ def validate(
         save(learning_rate_figure(encode(record), verdict.axis), picture)
         show.verdict(output.people, verdict, rule.along)
         output.say(f"Curves: {picture}.png")
-    return verdicts, trend if rule.along == "eta" else None
+    for line in exponent_lines(exponents) if exponents else ():
+        output.say(line)
+    return Validation(
+        experiment=experiment,
+        verdicts=verdicts,
+        trend=trend if rule.along == "eta" else None,
+        exponents=exponents,
+    )
 
 
-def remove_stale_verdicts(folder: Path, log2_hps: Mapping[str, Choice]) -> list[str]:
-    """Remove verdicts in a target's `folder` that judge other hyperparameters than a new plan's.
+def remove_stale_verdicts(
+    folder: Path, log2_hps: Mapping[str, Choice], law: Mapping[str, Any] | None
+) -> list[str]:
+    """Remove verdicts in a target's `folder` on other hyperparameters or another law than a plan's.
 
     A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
     so validating the other plan again trains nothing. Returns a sentence for each one removed.
@@ -98,14 +136,15 @@ def remove_stale_verdicts(folder: Path, log2_hps: Mapping[str, Choice]) -> list[
     sentences = []
     for path in sorted(folder.glob("validation*.json")):
         record = try_json(path)
-        if not record or record.get("log2_hps") == log2_hps:
+        if not record or (record.get("log2_hps") == log2_hps and record.get("law") == law):
             continue
         curves = path.stem.replace("validation", "curves", 1)
         for axis in (*LADDER_AXES, JOINT_AXIS):
             for suffix in ("png", "svg"):
                 (folder / f"{curves}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
-        sentences.append(f"{path.name} judged other hyperparameters and was removed")
+        other = "another law" if record.get("log2_hps") == log2_hps else "other hyperparameters"
+        sentences.append(f"{path.name} judged {other} and was removed")
     return sentences
 
 
@@ -113,16 +152,11 @@ def measured_trend(
     experiment: Experiment, study: Study, conclusion: Conclusion, target: int
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
-
-    def lookup(key: str) -> Result | None:
-        result = study.get(key)  # what was stopped early or failed is no measurement
-        return result if result and result.status in ("complete", "diverged") else None
-
     settings = experiment.settings
     if settings.transfer.along != "eta":
         return None
     sizes: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
-    curves, _, missing = replay_ladder(experiment, conclusion.best_log2, sizes, lookup)
+    curves, _, missing = replay_ladder(experiment, conclusion.best_log2, sizes, finished(study))
     return None if missing else fit_trend(curves, conclusion.best_log2["eta"], target)
 
 
@@ -155,7 +189,7 @@ def _record(
 
 def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """The record, with what an earlier one says of the same hyperparameters on other ladders."""
-    if any(earlier.get(key) != record[key] for key in ("along", "log2_hps")):
+    if any(earlier.get(key) != record.get(key) for key in ("along", "log2_hps", "law")):
         return record
     try:
         axes = {axis["axis"]: axis for axis in (*earlier["axes"], *record["axes"])}

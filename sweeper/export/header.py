@@ -45,7 +45,8 @@ def header(
     plan: TransferPlan, exporter: Exporter, lacks: Sequence[Lack], accepted: Collection[str]
 ) -> str:
     """All lines, each behind the exporter's sign of a comment; no date, so that files compare."""
-    lines = [*_origin(plan, exporter), "", *_assumptions(plan), "", *_forward(plan), ""]
+    law = [*plan.law.lines(), ""] if plan.law else []
+    lines = [*_origin(plan, exporter), "", *_assumptions(plan), "", *law, *_forward(plan), ""]
     lines += _lacks(exporter, lacks, accepted)
     wrapped = [part for line in lines for part in _wrapped(line)]
     text = "\n".join(f"{exporter.comment}{line}".rstrip() for line in wrapped)

@@ -159,10 +159,17 @@ def plan(console: Console, plan: TransferPlan) -> None:
             short(target.weight_decay),
         )
     console.print(filled)
+    _law(console, plan)
     if plan.needs:
         console.print("In your own training code, TransferPlan.load leaves to the model:")
     for need in plan.needs:
         console.print(f"- {need}", highlight=False, markup=False)
+
+
+def _law(console: Console, plan: TransferPlan) -> None:
+    """What the law changed, if there is one."""
+    for line in plan.law.lines() if plan.law else ():
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _own_plan(console: Console, plan: TransferPlan) -> None:
@@ -173,6 +180,7 @@ def _own_plan(console: Console, plan: TransferPlan) -> None:
     for name, value in plan.hps.items():
         filled.add_row(name, value_text(value))
     console.print(filled)
+    _law(console, plan)
 
 
 def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained]) -> None:
@@ -236,13 +244,15 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
 def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     """One axis: the table of its sizes, and the answer; `along`: what the curves are along."""
     axis = result.axis.replace("_", " ")
-    columns = [axis, f"optimum log2 {along}", "shift", "basin", "loss", "regret", "loss gap"]
+    by_law = ["law"] * bool(result.law)
+    columns = [axis, f"optimum log2 {along}", *by_law, "shift", "basin", "loss", "regret"]
     title = "Learning-rate curves" if along == "eta" else f"Curves of {along}"
-    shown = table(f"{title} over {axis}", [*columns, "answer"])
+    shown = table(f"{title} over {axis}", [*columns, "loss gap", "answer"])
     for size in result.sizes:
         shown.add_row(
             label_size(asdict(size.size), result.axis),
             within(size.optimum_log2),
+            *(f"{size.planned_log2:+.2f}" for _ in by_law),
             within(size.shift_log2, sign="+"),
             _basin(size.basin.width_log2),
             number(size.loss.value, 3),
@@ -251,14 +261,21 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
             size.answer,
         )
     console.print(shown)
-    legend = (
-        "Shift: how far the optimum lies from the base's, in log2. "
+    legend = "Shift: how far the optimum lies from the base's, in log2. "
+    if result.law:
+        legend = (
+            f"Law: what it adds to log2 {along}. Shift: how far the optimum lies from the base's "
+            "beyond that, in log2. "
+        )
+    legend += (
         f"Basin: the range of {along} within 1 % of the least loss, its width in log2. "
         f"Regret: the loss in nats from training at the transferred {along} instead of the "
         "optimum. Loss gap: the loss from training at the base's optimum instead. "
         f"±: 95 % interval. A size holds with {result.limits}."
     )
-    if result.axis in UNSCALED_AXES:
+    if result.law:
+        legend += f" Planned by {result.law}."
+    elif result.axis in UNSCALED_AXES:
         legend += f" The rule over {axis}: eta stays as it is."
     if result.axis == JOINT_AXIS:
         legend += " w: width, d: depth, b: batch size, s: steps."

@@ -246,12 +246,12 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
 
 def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
     """A target as the template shows it."""
-    size, base = target.plan.get("target"), target.plan.get("base") or {}
+    base = target.plan.get("base") or {}
     source = target.plan.get("source") or {}
-    label = f"width {size['width']}, depth {size['depth']}" if size else target.name
     return {
         "name": target.name,
-        "label": label,
+        "label": sections.target_words(target.plan, target.name),
+        "law": sections.law(target.plan),
         "answers": target.answers,
         "axes": [
             _axis(validation, verdict, base, names)
@@ -281,6 +281,7 @@ def _axis(validation: Document, verdict: Document, base: Document, names: _Names
         "todo": verdict.get("todo", ""),
         "note": verdict.get("note", ""),
         "limits": verdict.get("limits", ""),
+        "law": verdict.get("law", ""),
         "sizes": [_size(size, axis, base) for size in verdict.get("sizes") or ()],
         "figure": Markup(drawing),
     }

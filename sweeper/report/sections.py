@@ -11,7 +11,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sweeper.errors import ConfigError
 from sweeper.files import RECORD_ERRORS
+from sweeper.laws.applied import AppliedLaw
+from sweeper.plugin import call_checked
 from sweeper.report.documents import Document, interval, number
 from sweeper.report.plots import svg
 
@@ -115,6 +118,35 @@ def _scales(records: Sequence[Document], name: str) -> Section:
         "note": show.SCALES_NOTE,
         "figure": Markup(svg(show.scale_figure(found), name)),
     }
+
+
+def law(plan: Document) -> list[str]:
+    """The lines on the law of a plan; none without one."""
+    applied = _law(plan)
+    return [line.removeprefix("- ") for line in applied.lines()] if applied else []
+
+
+def target_words(plan: Document, name: str) -> str:
+    """A plan's target in words; the folder's `name` where there is no plan."""
+    if not (size := plan.get("target")):
+        return name
+    words, applied = f"width {size['width']}, depth {size['depth']}", _law(plan)
+    if applied is None:
+        return words
+    base, target = applied.base, applied.target
+    if (base.batch, base.steps) == (target.batch, target.steps):
+        return words
+    return f"{words}, {target.steps:,} steps of {target.batch:,}"
+
+
+def _law(plan: Document) -> AppliedLaw | None:
+    if not plan.get("law"):
+        return None
+    try:
+        applied: AppliedLaw = call_checked(AppliedLaw, plan["law"], {})
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return applied
 
 
 def _list(value: object) -> list[Any]:

@@ -128,6 +128,7 @@ def param_groups(
     model: nn.Module,
     lr_scale: float,
     differs: Sequence[str] = (),
+    betas: tuple[float, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`."""
     if not lr_scale > 0:
@@ -145,6 +146,7 @@ def param_groups(
                 "initial_lr": lr,
                 "eps": members[0].eps,
                 "weight_decay": members[0].weight_decay / lr,
+                **({} if betas is None else {"betas": betas}),
             }
         )
     return groups

@@ -55,8 +55,12 @@ def check(
     updates: Collection[Update],
     optimizer: Optimizer,
     model: nn.Module | None,
+    betas: tuple[float, float] | None = None,
 ) -> None:
-    """BadInput with all that does not agree; see `TransferPlan.check`."""
+    """BadInput with all that does not agree; see `TransferPlan.check`.
+
+    `betas` are those that a law planned, if one changed them.
+    """
     problems: list[str] = []
     groups = optimizer.param_groups
     if model is None:
@@ -66,6 +70,7 @@ def check(
     problems += _kind_problems(updates, optimizer)
     problems += _rate_problems(pairs)
     problems += _eps_problems(pairs)
+    problems += _betas_problems(pairs, betas)
     problems += _decay_problems(pairs, optimizer)
     if problems:
         raise BadInput(". ".join(["the optimizer does not train by the plan", *problems]))
@@ -183,6 +188,22 @@ def _eps_problems(pairs: Sequence[Pair]) -> list[str]:
         return []
     advice = "keep each group's own eps, as param_groups gives it, and set none on all"
     return [f"eps is not the plan's: {_listed([*wrong.values()])}; {advice}"]
+
+
+def _betas_problems(pairs: Sequence[Pair], betas: tuple[float, float] | None) -> list[str]:
+    """An optimizer that averages must take the betas that a law planned from its groups."""
+    if betas is None:
+        return []
+    for pair in pairs:
+        found = pair.group.get("betas")
+        same = found is not None and all(
+            isclose(one, planned, rel_tol=EXACT_TOLERANCE)
+            for one, planned in zip(found, betas, strict=True)
+        )
+        if not same:
+            told = f"{_short(pair.label)} has {found}, planned {betas}"
+            return [f"betas are not those of the plan's law: {told}; param_groups gives them"]
+    return []
 
 
 def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:

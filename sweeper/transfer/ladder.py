@@ -51,7 +51,7 @@ LADDER_AXES = {"width": "widths", "depth": "depths", "batch_size": "batches", "s
 JOINT_AXIS = "size"
 """The axis of the ladder `transfer.sizes`, along which several of these change at once."""
 UNSCALED_AXES = ("batch_size", "steps")
-"""Axes that no parameterization has a rule for: the learning rate is transferred as it is."""
+"""Axes that no parameterization has a rule for: without a law the learning rate stays."""
 
 
 def describe_size(size: Size, axis: str) -> str:
@@ -178,6 +178,15 @@ class LadderRule:
 
         return replay_line(rule, axis, mean_loss)
 
+    def around(self, best_log2: Log2Hps, planned: Log2Hps) -> Log2Hps:
+        """The middle of a size's curve: what is `planned` there, on the grid of `best_log2`.
+
+        So what was trained around the one serves the curve around the other.
+        """
+        moved = planned[self.along] - best_log2[self.along]
+        middle = best_log2[self.along] + self.step * round(moved / self.step)
+        return Log2Hps({**planned, self.along: middle})
+
     def runs_at(self, best_log2: Log2Hps, value: float) -> list[Point]:
         """The runs of one point of a curve, one a seed: `along` has `value` (log2)."""
         hps = Log2Hps({**best_log2, self.along: value})
@@ -194,9 +203,11 @@ class LadderRule:
 class SizeCurve:
     """A measured curve: losses by log2 eta (or the rule's `along`), one a seed; +inf: diverged.
 
-    Points of which a run failed are not among them; `failed` counts those runs.
+    Points of which a run failed are not among them; `failed` counts those runs. `planned_log2` is
+    log2 of the factor that a law plans with at this size; 0 without a law.
     """
 
     size: Size
     losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
     failed: int = 0
+    planned_log2: float = 0.0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError
+from sweeper.laws.applied import AppliedLaw
 from sweeper.plugin import call_checked
 from sweeper.scaling.prescription import (
     AbsorbedParam,
@@ -25,7 +26,8 @@ from sweeper.transfer.ladder import Size
 from sweeper.transfer.needs import DEPTH_NEED, needs
 from sweeper.transfer.plan_table import plan_table
 from sweeper.transfer.unseen import unseen_needs
-from sweeper.trial import Choice, PlainHps, PluginSpec, encode
+from sweeper.trial import Choice, PlainHps, PluginSpec, encode, log2
+from sweeper.trial import plain as as_used
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,6 +79,7 @@ class TransferPlan:
     Only where a command scales by itself may `hps` hold more than numbers.
     `needs` says in words what a plain model that uses the plan must do beyond `init_` and
     `param_groups`; `factors` are all factors of its operations, one by one (None: not recorded).
+    `law` is what changed `hps` beyond those that were tuned, for another batch or horizon.
     """
 
     base: Size
@@ -89,6 +92,7 @@ class TransferPlan:
     optimizer: PluginSpec | None = None
     needs: tuple[str, ...] = ()
     factors: tuple[PlannedFactor, ...] | None = None
+    law: AppliedLaw | None = None
     version: int = PLAN_VERSION
 
     @classmethod
@@ -167,18 +171,27 @@ class TransferPlan:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
         A group has `params`, a `name` for people, and `lr` (times `lr_scale`), `eps` and
-        `weight_decay`; parameters of equal settings share one, and frozen ones are in none.
-        `initial_lr` repeats `lr` for schedules: torch's multiply it, and so can a loop of one's
-        own. The plan's decay is independent of the learning rate: the share of a weight that a
-        step removes. torch's decoupled decay removes lr x weight_decay, so the group's
-        `weight_decay` is decay / lr, and `lr_scale` leaves the decay alone. A scheduler scales
-        both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or SGD with momentum) is
-        something else; see `needs`. After `fully_shard`, call this anew: it replaces parameters.
+        `weight_decay`, and `betas` where a law changed them; parameters of equal settings share
+        one, and frozen ones are in none. `initial_lr` repeats `lr` for schedules: torch's multiply
+        it, and so can a loop of one's own. The plan's decay is independent of the learning rate:
+        the share of a weight that a step removes. torch's decoupled decay removes lr x
+        weight_decay, so the group's `weight_decay` is decay / lr, and `lr_scale` leaves the decay
+        alone. A scheduler scales both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or
+        SGD with momentum) is something else; see `needs`. After `fully_shard`, call this anew: it
+        replaces parameters.
         BadInput and `differs` as in `init_`.
         """
         from sweeper.training import apply
 
-        return apply.param_groups(self.absorbed(), model, lr_scale, differs)
+        return apply.param_groups(self.absorbed(), model, lr_scale, differs, self.betas)
+
+    @property
+    def betas(self) -> tuple[float, float] | None:
+        """Both betas of the optimizer where the law changed one; else they are the optimizer's."""
+        if self.law is None or not self.law.factors.betas:
+            return None
+        beta1, beta2 = (self.law.betas[name] for name in ("beta1", "beta2"))
+        return beta1, beta2
 
     def check(self, optimizer: TorchOptimizer, model: nn.Module | None = None) -> None:
         """Make sure that `optimizer` trains by the plan, now: before training or at any step.
@@ -193,15 +206,17 @@ class TransferPlan:
         from sweeper.training import optimizer_check
 
         updates = {Update(one.update) for one in self.parameters if not one.frozen}
-        optimizer_check.check(self.absorbed(), updates, optimizer, model)
+        optimizer_check.check(self.absorbed(), updates, optimizer, model, self.betas)
 
     def __str__(self) -> str:
         """A table of what is trained alike, and the `needs`, in less than 60 lines."""
         return plan_table(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, as in `plan.json`."""
+        """Plain JSON, as in `plan.json`; without a law it names none."""
         record: dict[str, Any] = encode(asdict(self))
+        if self.law is None:
+            del record["law"]
         return record
 
 
@@ -230,8 +245,9 @@ def make_plan(
     target: Size,
     hps: PlainHps,
     source: Mapping[str, Any],
+    law: AppliedLaw | None = None,
 ) -> TransferPlan:
-    """The plan of what was prepared at `target`, for hyperparameters `hps`."""
+    """The plan of what was prepared at `target`, for hyperparameters `hps`, tuned at the base."""
     rules = Rules(
         parameterization=prepared.spec.parameterization,
         scheme=prepared.scheme,
@@ -249,17 +265,30 @@ def make_plan(
         source,
         plain=not shape.complete,
         cautions=shape.cautions,
+        law=law,
     )
-    return replace(plan, hps=hps)
+    return replace(plan, hps=_lawful(hps, law))
+
+
+def _lawful(hps: PlainHps, law: AppliedLaw | None) -> PlainHps:
+    """The hyperparameters at the target."""
+    return hps if law is None else as_used(law.apply(log2(hps)))
 
 
 OWN_NEED = "everything: the command scales by itself, and is given the hyperparameters as they are"
 
 
 def own_plan(
-    base: Size, target: Size, hps: Mapping[str, Choice], source: Mapping[str, Any]
+    base: Size,
+    target: Size,
+    hps: Mapping[str, Choice],
+    source: Mapping[str, Any],
+    law: AppliedLaw | None = None,
 ) -> TransferPlan:
-    """The plan of a model that only its own command knows: hyperparameters, and no parameter."""
+    """The plan of a model that only its own command knows: hyperparameters, and no parameter.
+
+    `hps` are the target's, with what the law changed.
+    """
     return TransferPlan(
         base=base,
         target=target,
@@ -269,6 +298,7 @@ def own_plan(
         operations={},
         source=dict(source),
         needs=(OWN_NEED,),
+        law=law,
     )
 
 
@@ -285,14 +315,17 @@ def plan_of(
     attentions: Collection[SeenAttention] = (),
     depth_known: bool = True,
     cautions: Sequence[str] = (),
+    law: AppliedLaw | None = None,
 ) -> TransferPlan:
-    """The plan of classified parameters and operations, for hyperparameters `hps`.
+    """The plan of classified parameters and operations, for hyperparameters `hps` at the base.
 
+    At the target they are those that the `law` makes of them.
     A `plain` model may have operations that are not among `scaled_ops`; `attentions` are those
     that were seen. Not `depth_known`: no size of the model is its depth. `cautions` are sentences
     on the model as a whole, which end the `needs`.
     """
-    parameters = tuple(_planned(spec, rules, hps) for spec in specs)
+    tuned, hps = hps, _lawful(hps, law)
+    parameters = tuple(_planned(spec, rules, hps, tuned) for spec in specs)
     operations = {op.name: rules.scheme.scale_op(op, hps) for op in scaled_ops}
     multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
     unseen, depths = [], (target.depth, base.depth)
@@ -324,11 +357,12 @@ def plan_of(
         factors=planned_factors(
             rules.scheme, hps, specs, scaled_ops, depths, plain=plain, attentions=attentions
         ),
+        law=law,
     )
 
 
-def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps) -> PlannedParameter:
-    def prescribed(spec: ParamSpec) -> Prescription:
+def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps) -> PlannedParameter:
+    def prescribed(spec: ParamSpec, hps: PlainHps) -> Prescription:
         return prescription_of(spec, rules.scheme, rules.updates, hps)
 
     return PlannedParameter(
@@ -339,8 +373,8 @@ def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps) -> PlannedParameter:
         base_shape=spec.base_shape,
         fan_in=spec.fan_in,
         fan_out=spec.fan_out,
-        target=prescribed(spec),
-        base=prescribed(spec.at_base()),
+        target=prescribed(spec, hps),
+        base=prescribed(spec.at_base(), tuned),
         update=rules.updates.kind(spec),
         frozen=spec.frozen,
     )

@@ -17,6 +17,7 @@ NAMES_WIDTH, NAMES_LINES = 48, 2
 MAX_LINES = 38
 """Lines of all rows together."""
 MAX_NEEDS = 12
+LAW_WIDTH = 96
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -26,6 +27,8 @@ def plan_table(plan: TransferPlan) -> str:
         f"Plan for {named_sizes(plan, 'target')}, tuned at {named_sizes(plan, 'base')}",
         _rules(plan),
     ]
+    if plan.law is not None:
+        lines += [part for line in plan.law.lines() for part in _folded(line)]
     rows = [line for members in _alike(plan.parameters) for line in _row(*members)]
     hidden = len(rows) - MAX_LINES
     table = _aligned([COLUMNS, *rows[:MAX_LINES]])
@@ -38,6 +41,12 @@ def plan_table(plan: TransferPlan) -> str:
     if len(plan.needs) > MAX_NEEDS:
         lines.append(f"... and {len(plan.needs) - MAX_NEEDS} more: plan.needs has them all")
     return "\n".join(lines)
+
+
+def _folded(line: str) -> list[str]:
+    """A line of a list for people, on as many as it needs."""
+    indent = "  " if line.startswith("- ") else ""
+    return wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def named_sizes(plan: TransferPlan, which: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from sweeper.transfer.curve import BIAS, Array, CurveFit, Estimate, fit_curve
 from sweeper.transfer.ladder import SizeCurve
+from sweeper.transfer.power_law import fit_plane
 from sweeper.trial import encode
 
 MIN_TREND_WIDTHS = 3
@@ -77,31 +77,20 @@ def fit_trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> T
 def _fit_line(fits: dict[int, CurveFit], target: int) -> tuple[Array, Array]:
     """Slope, and log2 eta at `target`, of the weighted line: the measured one, then its draws.
 
-    The weights are the inverse variances of the optima.
+    See `fit_plane`.
     """
-    optima = np.array([fit.optimum.value for fit in fits.values()])
+    # What a law plans at a width is taken out: the trend is of what the law leaves.
+    planned = np.array([fit.curve.planned_log2 for fit in fits.values()])
+    optima = np.array([fit.optimum.value for fit in fits.values()]) - planned
     generator = np.random.default_rng(list(fits))
     # Each width has a bias of its own here: the slope would otherwise trust that the curves'
     # shapes are the same over the whole ladder.
     draws = np.array([fit.free_optimum_draws for fit in fits.values()])
-    draws += generator.normal(0.0, BIAS, draws.shape)
-    # From percentiles, not from the standard deviation: a few draws far off would dominate it.
-    low, high = np.percentile(draws, [2.5, 97.5], axis=1)
-    weights = ((high - low) / (2 * 1.96)) ** -2.0
+    draws += generator.normal(0.0, BIAS, draws.shape) - planned[:, None]
     # With log2 width measured from the target's, the intercept is the prediction.
     x = np.vstack([np.log2(np.array(list(fits)) / target), np.ones(len(fits))])
-    solve = np.linalg.solve((x * weights) @ x.T, x * weights)
-    slope, prediction = solve @ optima
-    residuals = optima - slope * x[0] - prediction
-    # The Birge ratio, the root of chi^2 per degree of freedom: above 1 the optima scatter about
-    # the line more than their own intervals say, and the draws widen by it. Below 1 it is left
-    # out, since few widths may lie on a line by chance.
-    scale = max(1.0, math.sqrt((weights * residuals**2).sum() / max(1, len(fits) - 2)))
-    deviations = scale * (solve @ (draws - optima[:, None]))
-    return (
-        np.append(slope, slope + deviations[0]),
-        np.append(prediction, prediction + deviations[1]),
-    )
+    slopes, predictions = fit_plane(x, optima, draws)
+    return slopes, predictions
 
 
 def _warranted(

@@ -28,7 +28,8 @@ class SizeVerdict:
     `regret` is the loss in nats from training at the transferred eta, `loss_gap` that from
     training at the optimum of the base's curve. The answer rests on `shift_log2` and `loss_gap`:
     an eta that is wrong at the base already is a fault of the search, not of the transfer. `basin`
-    is the range of learning rates within 1 % of the least loss.
+    is the range of learning rates within 1 % of the least loss. `planned_log2` is log2 of the
+    factor that a law plans with: shift, regret and loss gap are what it leaves.
     """
 
     size: Size
@@ -42,6 +43,7 @@ class SizeVerdict:
     reason: str
     basin: Basin = UNKNOWN_BASIN
     is_base: bool = False
+    planned_log2: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ class Verdict:
 
     `todo` says what would settle an open answer, and `seed_advice` in numbers where that is more
     seeds. `note` warns of an eta that is wrong at the base itself, and of larger models that are
-    worse. `limits` are the thresholds in words.
+    worse. `limits` are the thresholds in words. `law` says by which law eta was planned.
     """
 
     axis: str
@@ -69,28 +71,42 @@ class Verdict:
     note: str = ""
     limits: str = ""
     seed_advice: SeedAdvice | None = None
+    law: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Plain JSON; without a law it says nothing of one."""
         record: dict[str, Any] = encode(asdict(self))
+        if not self.law:
+            del record["law"]
+            for size in record["sizes"]:
+                del size["planned_log2"]
         return record
 
 
 def judge_ladder(
-    axis: str, curves: Sequence[SizeCurve], transferred: float, base: Size, rule: LadderRule
+    axis: str,
+    curves: Sequence[SizeCurve],
+    transferred: float,
+    base: Size,
+    rule: LadderRule,
+    law: str = "",
 ) -> Verdict:
     """Fit every curve and judge it against the thresholds of `rule`.
 
-    `transferred` is the log2 eta that the plan uses. A size holds when both its intervals lie
-    within the thresholds. It fails when one interval lies beyond its threshold, or when training
-    at the base's optimum diverges. Otherwise it is open; with one seed there is no interval, so
-    every size is. The axis fails if any size fails, and holds if all hold.
+    `transferred` is the log2 eta that the plan uses at the base; at another size a law's factor,
+    `SizeCurve.planned_log2`, is added. `law` says which law that is.
+
+    A size holds when both its intervals lie within the thresholds. It fails when one interval lies
+    beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open;
+    with one seed there is no interval, so every size is. The axis fails if any size fails, and
+    holds if all hold.
     """
-    fits = {curve.size: fit_curve(curve, transferred) for curve in curves}
+    fits = {curve.size: fit_curve(curve, transferred + curve.planned_log2) for curve in curves}
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
     sizes = [
         replace(
             _judge_size(curve.size, fits[curve.size], base_fit, rule, is_base=curve.size == base),
+            planned_log2=curve.planned_log2,
             **_failed(curve, base_curve),
         )
         for curve in curves
@@ -116,6 +132,7 @@ def judge_ladder(
             f"{100 * rule.max_regret:g} % of the least loss"
         ),
         seed_advice=seed_advice,
+        law=law,
     )
 
 
@@ -176,11 +193,13 @@ def _judge_size(
 def _compare_with_base(fit: CurveFit, base_fit: CurveFit) -> tuple[Estimate, Estimate]:
     """The shift of the optimum from the base's, and the loss gap of training at the base's.
 
-    The draws of two sizes are independent, so their differences are draws of the shift.
+    The base's optimum goes to the size by the law's factor, if there is a law. The draws of two
+    sizes are independent, so their differences are draws of the shift.
     """
-    draws = fit.free_optimum_draws - base_fit.free_optimum_draws
-    shift = Estimate.from_draws(fit.optimum.value - base_fit.optimum.value, draws)
-    gap = fit.loss_gap(base_fit.optimum.value, base_fit.safe_optimum_draws)
+    planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
+    draws = fit.free_optimum_draws - base_fit.free_optimum_draws - planned
+    shift = Estimate.from_draws(fit.optimum.value - base_fit.optimum.value - planned, draws)
+    gap = fit.loss_gap(base_fit.optimum.value + planned, base_fit.safe_optimum_draws + planned)
     if fit.noise_unknown or base_fit.noise_unknown:
         shift = shift.without_interval()
         gap = gap if math.isinf(gap.low) else gap.without_interval(0.0)

@@ -205,9 +205,10 @@ class TestValidate:
     def test_a_depth_that_no_ladder_climbs_is_not_proven(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def holding(experiment: Experiment, *_: object) -> tuple[list[Verdict], None]:
+        def holding(experiment: Experiment, *_: object) -> validate.Validation:
             climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
-            return [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed], None
+            verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
+            return validate.Validation(experiment=experiment, verdicts=verdicts, trend=None)
 
         monkeypatch.setattr("sweeper.commands.transfer.validate", holding)
         words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from sweeper.laws.none import NoLaw
 from sweeper.replay import replay_search
 from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import History, Point, Strategy
@@ -88,6 +89,7 @@ class Experiment:
     @property
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(
+            law=NoLaw(),
             own=False,
             search=self.search,
             space=self.space,
