@@ -36,7 +36,7 @@ class Update(StrEnum):
     PARAMETER = "parameter"
     """As the parameter's RMS: Adafactor, Adam with parameter scaling."""
     ORTHOGONAL = "orthogonal"
-    """A matrix whose singular values are all 1: Muon."""
+    """A matrix whose singular values are of order 1: Muon, Shampoo, SOAP."""
     NORMALIZED = "normalized"
     """A matrix of unit Frobenius norm."""
 
