@@ -386,7 +386,7 @@ def placeholder_data(settings: Settings) -> dict[str, Any]:
     data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
     if (shape := getattr(settings.source, "input_shape", None)) is not None:
         data |= {"input_shape": list(shape), "classes": 10}
-    return data
+    return data | getattr(settings.source, "placeholder", {})
 
 
 def default_name(raw: Mapping[str, Any]) -> str:

@@ -140,12 +140,12 @@ class ScaledOp:
     """An operation without weights that a scheme may scale: attention, gated SiLU, residual, loss.
 
     `kind` is the operation's; `geometry` holds what its rule needs: `head_size`, `seq_len` and
-    `causal` for attention; `branch` (1 .. `branches`, odd is attention), `branches` and
-    `base_branches` for a residual; `classes` for the loss. A "tied_readout" is the output of an
-    embedding that is also the head: `fan_in` and `base_fan_in`, the entries that it sums over,
-    and `own`, the factor on the logits that the model itself has at this size over the one that
-    it has at the base. Of a plain model it has the `parameter`'s name, and `lookup`: whether rows
-    of it are picked by numbers.
+    `causal` for attention; `branch` (1 .. `branches`), `branches`, `base_branches` and, where
+    they are not 1, `attentions` (branches of a layer before its FFN) for a residual; `classes`
+    for the loss. A "tied_readout" is the output of an embedding that is also the head: `fan_in`
+    and `base_fan_in`, the entries that it sums over, and `own`, the factor on the logits that
+    the model itself has at this size over the one that it has at the base. Of a plain model it
+    has the `parameter`'s name, and `lookup`: whether rows of it are picked by numbers.
     """
 
     name: str

@@ -179,7 +179,7 @@ def check_coordinates(
     - An output with as many entries at any width (logits) may begin as small as it likes, so
       there only growth of the output and of its change is a fault.
     - `intended` are exponents by which changes of a role's modules shrink on purpose; what runs
-      before any other weight, a norm's gain among them, shrinks with its embeddings. What comes
+      before any other weight, a norm's gain among them, shrinks with the embeddings. What comes
       after gets less and less from them, so with any intended exponent only growth is a fault of
       whole changes.
 
@@ -198,7 +198,9 @@ def check_coordinates(
         table = [[one for run in runs[size] for one in run if one.name == name] for size in sizes]
         if any(len(row) < len(runs[size]) for row, size in zip(table, sizes, strict=True)):
             continue  # a module that not all sizes have
-        expected = wanted.get(Role.EMBEDDING, 0.0) if name in early else 0.0
+        # A decoder's table comes after the encoder's weights, and moves by itself alone.
+        embedded = name in early or table[0][0].role is Role.EMBEDDING
+        expected = wanted.get(Role.EMBEDDING, 0.0) if embedded else 0.0
         same_entries = table[0][0].entries == table[-1][0].entries
         fixed = axis == "width" and same_entries and len(sizes) > 1
         modules.append(
