@@ -116,8 +116,7 @@ class Settings:
     @property
     def ladder_base(self) -> LadderSize:
         """The base as a step of the ladders."""
-        train = {key: int(self.raw["train"][key]) for key in ("batch_size", "steps")}
-        return LadderSize(width=self.base.width, depth=self.base.depth, **train)
+        return LadderSize.of(self.base, self.raw["model"], self.raw["train"])
 
     @property
     def cache(self) -> Path:
@@ -160,7 +159,7 @@ class Settings:
         return TrialSpec(
             runner=self.identity,
             parameterization=self.plugin_spec("parameterization"),
-            model=self.plugin_spec("model"),
+            model=self.plugin_spec("model").with_arguments(size.model_overrides()),
             width=size.width,
             depth=size.depth,
             base_width=self.base.width,

@@ -52,7 +52,7 @@ class ExpertLinear(ScaledModule):
 
 
 class Routing(nn.Module):
-    """Which experts a token takes, and with what weight: gate / k for the k chosen, else 0.
+    """Which experts a token takes: the gates of those chosen, else 0.
 
     Chosen are the largest of gate + bias. The bias is no parameter: in training every step moves it
     by `balance` times what its expert's load lacks of an even share (arXiv:2601.20205).
@@ -75,7 +75,7 @@ class Routing(nn.Module):
         if self.training and self.balance:
             lack = self.active / self.experts - chosen.mean(0)
             self.bias = self.bias + self.balance * lack.to(self.bias.dtype)
-        return gates * chosen / self.active
+        return gates * chosen
 
 
 class Experts(nn.Module):
@@ -96,10 +96,10 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, seq, width] -> the same shape."""
         tokens = x.flatten(0, 1)
-        shares = self.routing(self.router(tokens))
+        gates = self.routing(self.router(tokens)) / self.routing.active
         up, gate = self.up_gate(tokens).chunk(2, -1)
         each = self.down(self.act(up, gate))
-        out = (each * shares.mT[..., None]).sum(0).view(x.shape)
+        out: Tensor = (each * gates.mT[..., None]).sum(0).view(x.shape)
         return out if self.shared is None else out + self.shared(x)
 
 
@@ -128,8 +128,8 @@ class Block(nn.Module):
 class MoE(nn.Module):
     """Decoder of any width and depth, with any number of experts of any size.
 
-    There are `experts * granularity` experts of inner width `ffn_ratio * width / granularity`, and a
-    token takes `top_k * granularity` of them: granularity cuts every expert into so many.
+    There are `experts * granularity` experts of inner width `ffn_ratio * width / granularity`, and
+    a token takes `top_k * granularity` of them: granularity cuts every expert into so many.
     `shared` counts experts of the whole size, as one, that all tokens take. `balance` moves the
     biases that balance the loads, a step. `base_depth` and `unit` as in every model.
     """
@@ -204,9 +204,7 @@ class MoE(nn.Module):
 
     def inner_growth(self) -> Mapping[str, float]:
         """By the names of the experts' second matrices: inner width over that of granularity 1."""
-        return {
-            f"layers.{i}.experts.down.weight": 1 / self.granularity for i in range(self.depth)
-        }
+        return {f"layers.{i}.experts.down.weight": 1 / self.granularity for i in range(self.depth)}
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, seq, classes] of `tokens` [batch, seq]; with `targets`, the mean loss."""

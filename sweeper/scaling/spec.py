@@ -57,7 +57,10 @@ class ParamSpec:
     `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the width and with
     the depth. `lookup` tells an embedding whose rows are picked (words) from one that is multiplied
     with its input (patches). `tied` are other names of the same parameter.
-    `note` says in a line how the parameter is used, and what to mind. `width` is the model's.
+    `inner_growth` is, of the second matrix of an expert, its inner width over that of an uncut
+    expert of the same model (1 / granularity), 1 of all else: its base fan-in is the uncut
+    expert's. `note` says in a line how the parameter is used, and what to mind. `width` is the
+    model's.
     """
 
     name: str
@@ -84,6 +87,7 @@ class ParamSpec:
     groups: int = 1
     base_groups: int = 1
     frozen: bool = False
+    inner_growth: float = 1.0
     note: str = ""
 
     @property

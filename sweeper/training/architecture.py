@@ -170,7 +170,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         # One that declares operations beside those sites is taken to declare all that it has.
         complete = len(ops) > len(sites) and getattr(model, "declares_all_operations", True)
         return _frozen(model, rules.frozen), Architecture(
-            specs=tuple(compared.specs),
+            specs=tuple(_with_inner_growth(model, compared.specs)),
             scaled_ops=ops,
             sites=tuple(sites),
             scale_buffers=frozenset(name for name, _ in model.named_buffers()),
@@ -188,7 +188,18 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     kept = matching("model.keep_init", rules.keep_init, (s.name for s in compared.specs))
     inits = tuple((s.name, s.init) for s in compared.specs)
     kept |= _special(replace(spec, width=spec.base_width), unit, inits)
-    return replace(seen, specs=tuple(overridden(compared.specs, kept, frozen)))
+    return replace(seen, specs=tuple(overridden(seen.specs, kept, frozen)))
+
+
+def _with_inner_growth(model: nn.Module, specs: Sequence[ParamSpec]) -> list[ParamSpec]:
+    """The specs, of experts that are cut beside the whole ones: see `ParamSpec.inner_growth`."""
+    growths: Mapping[str, float] = getattr(model, "inner_growth", dict)()
+    return [
+        replace(s, inner_growth=growth, base_fan_in=round(s.base_fan_in / growth))
+        if (growth := growths.get(s.name, 1.0)) != 1.0
+        else s
+        for s in specs
+    ]
 
 
 class _Called:

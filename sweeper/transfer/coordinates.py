@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -169,7 +169,7 @@ def _read_slope(record: Mapping[str, Any]) -> Slope:
 def check_coordinates(
     axis: str, runs: Runs, rule: CheckRule, intended: Mapping[Role, float] | None = None
 ) -> CoordinateCheck:
-    """Judge what was measured along `axis`, "width" or "depth".
+    """Judge what was measured along `axis`: "width", "depth" or another size of the model.
 
     Over the width every module that all sizes have is judged: its output at initialization, its
     change after the first and the last step, and the direct part of the last change. Exceptions:
@@ -185,6 +185,10 @@ def check_coordinates(
 
     Over the depth only the modules outside of layers are judged: a layer's contribution must
     fall as there are more of them, and only their sum is of order 1.
+
+    Over other sizes (experts) direct changes alone are judged. At initialization a mean over more
+    experts is smaller, and a cut expert larger, on purpose; and a token that changes its experts
+    moves all that comes after by as much as an expert's output, however small the step.
     """
     sizes = sorted(runs)
     first_run = runs[sizes[0]][0]
@@ -206,6 +210,8 @@ def check_coordinates(
         modules.append(
             _check_module(log_sizes, table, rule, expected, fixed=fixed, fading=bool(wanted))
         )
+        if axis not in ("width", "depth"):
+            modules[-1] = _by_direct_changes(modules[-1])
     return CoordinateCheck(
         axis=axis,
         sizes=tuple(getattr(size, axis) for size in sizes),
@@ -256,6 +262,15 @@ def _check_module(
         slopes.append(_slope("direct", rule.steps, log_sizes, direct, rule, expected, False))
     answer = _worst([slope.answer for slope in slopes])
     return ModuleCheck(name=first.name, role=first.role, slopes=tuple(slopes), answer=answer)
+
+
+def _by_direct_changes(module: ModuleCheck) -> ModuleCheck:
+    """The module judged by these alone."""
+    slopes = tuple(
+        one if one.quantity == "direct" else replace(one, answer="pass", reason="not judged")
+        for one in module.slopes
+    )
+    return replace(module, slopes=slopes, answer=_worst([one.answer for one in slopes]))
 
 
 def _slope(

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from sweeper.transfer.curve import UNKNOWN, UNKNOWN_BASIN, Basin, CurveFit, Estimate, fit_curve
-from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size, size_record
 from sweeper.trial import encode
 
 Answer = Literal["holds", "fails", "cannot say yet"]
@@ -73,6 +73,8 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         record: dict[str, Any] = encode(asdict(self))
+        for judged in record["sizes"]:
+            judged["size"] = size_record(judged["size"])
         return record
 
 
