@@ -32,7 +32,7 @@ from sweeper.models.scaled import (
 class ExpertLinear(ScaledModule):
     """`multiplier * W_e x` for every expert e, without bias; W is [experts, out, in].
 
-    The input is one for all experts, [..., in], or one for each, [..., experts, in].
+    The input is one for all experts or one for each.
     """
 
     multiplier: Tensor
@@ -43,18 +43,24 @@ class ExpertLinear(ScaledModule):
         super().__init__(unit=unit)
         self.weight = nn.Parameter(torch.empty(experts, out_features, in_features))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[batch, seq, (experts,) in] -> [experts, batch * seq, out], or back to front."""
+    def forward(self, x: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """[(experts,) tokens, in] -> [experts, tokens, out], or of `chosen` [tokens, k] experts.
+
+        Then it is [k, tokens, out]: what the others would give is no part of the model.
+        """
         weight: Tensor = self.weight
         if self.unit:
             weight = scale_gradient(weight, 1 / (sqrt(tokens_in(x)) * self.multiplier))
-        return torch.matmul(x, weight.mT) * self.multiplier
+        y = torch.matmul(x, weight.mT) * self.multiplier
+        if chosen is None:
+            return y
+        return y.gather(0, chosen.mT[..., None].expand(-1, -1, y.shape[-1]))
 
 
 class Routing(nn.Module):
-    """Which experts a token takes: the gates of those chosen, else 0.
+    """Which experts a token takes, and their gates.
 
-    Chosen are the largest of gate + bias. The bias is no parameter: in training every step moves it
+    They are the largest of gate + bias. The bias is no parameter: in training every step moves it
     by `balance` times what its expert's load lacks of an even share (arXiv:2601.20205).
     """
 
@@ -66,16 +72,15 @@ class Routing(nn.Module):
         self.experts, self.active, self.balance = experts, active, balance
         self.register_buffer("bias", torch.zeros(experts))
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """[tokens, experts] -> the same shape."""
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """[tokens, experts] -> gates and indices of those chosen, [tokens, k] both."""
         gates = torch.sigmoid(logits)
-        scores = gates.detach() + self.bias.to(gates.dtype)
-        least = scores.topk(self.active, -1).values[..., -1:]
-        chosen = (scores >= least).to(gates.dtype)
+        chosen = (gates.detach() + self.bias.to(gates.dtype)).topk(self.active, -1).indices
         if self.training and self.balance:
-            lack = self.active / self.experts - chosen.mean(0)
+            taken = torch.zeros_like(gates).scatter(-1, chosen, 1.0)
+            lack = self.active / self.experts - taken.mean(0)
             self.bias = self.bias + self.balance * lack.to(self.bias.dtype)
-        return gates * chosen
+        return gates.gather(-1, chosen), chosen
 
 
 class Experts(nn.Module):
@@ -96,10 +101,10 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, seq, width] -> the same shape."""
         tokens = x.flatten(0, 1)
-        gates = self.routing(self.router(tokens)) / self.routing.active
+        gates, chosen = self.routing(self.router(tokens))
         up, gate = self.up_gate(tokens).chunk(2, -1)
-        each = self.down(self.act(up, gate))
-        out: Tensor = (each * gates.mT[..., None]).sum(0).view(x.shape)
+        each = self.down(self.act(up, gate), chosen)
+        out: Tensor = (each * gates.mT[..., None]).mean(0).view(x.shape)
         return out if self.shared is None else out + self.shared(x)
 
 
