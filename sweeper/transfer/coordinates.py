@@ -186,14 +186,18 @@ def check_coordinates(
     Over the depth only the modules outside of layers are judged: a layer's contribution must
     fall as there are more of them, and only their sum is of order 1.
 
-    Over other sizes (experts) direct changes alone are judged. At initialization a mean over more
-    experts is smaller, and a cut expert larger, on purpose; and a token that changes its experts
-    moves all that comes after by as much as an expert's output, however small the step.
+    Over the sizes of experts direct changes are judged, and whether the whole change grows of
+    modules without parameters. At initialization a mean over more experts is smaller, and a cut
+    expert larger, on purpose. A token that changes its experts moves all that comes after by as
+    much as an expert's output, however small the step: it does so the more often the more there
+    are, so that over their number only direct changes say anything.
     """
     sizes = sorted(runs)
     first_run = runs[sizes[0]][0]
     early = _of_embeddings(first_run)
     wanted = intended if intended and axis == "width" else {}
+    of_experts = axis not in ("width", "depth")
+    fading = bool(wanted) or of_experts
     log_sizes = [math.log2(getattr(size, axis)) for size in sizes]
     modules = []
     for name in (measured.name for measured in first_run):
@@ -207,11 +211,9 @@ def check_coordinates(
         expected = wanted.get(Role.EMBEDDING, 0.0) if embedded else 0.0
         same_entries = table[0][0].entries == table[-1][0].entries
         fixed = axis == "width" and same_entries and len(sizes) > 1
-        modules.append(
-            _check_module(log_sizes, table, rule, expected, fixed=fixed, fading=bool(wanted))
-        )
-        if axis not in ("width", "depth"):
-            modules[-1] = _by_direct_changes(modules[-1])
+        modules.append(_check_module(log_sizes, table, rule, expected, fixed=fixed, fading=fading))
+        if of_experts:
+            modules[-1] = _of_experts(modules[-1], axis)
     return CoordinateCheck(
         axis=axis,
         sizes=tuple(getattr(size, axis) for size in sizes),
@@ -264,10 +266,13 @@ def _check_module(
     return ModuleCheck(name=first.name, role=first.role, slopes=tuple(slopes), answer=answer)
 
 
-def _by_direct_changes(module: ModuleCheck) -> ModuleCheck:
-    """The module judged by these alone."""
+def _of_experts(module: ModuleCheck, axis: str) -> ModuleCheck:
+    """The module judged by what says something over a size of the experts."""
+    judged = {"direct"}
+    if axis != "experts" and all(one.quantity != "direct" for one in module.slopes):
+        judged.add("change")
     slopes = tuple(
-        one if one.quantity == "direct" else replace(one, answer="pass", reason="not judged")
+        one if one.quantity in judged else replace(one, answer="pass", reason="not judged")
         for one in module.slopes
     )
     return replace(module, slopes=slopes, answer=_worst([one.answer for one in slopes]))

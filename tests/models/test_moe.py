@@ -162,6 +162,25 @@ def test_without_the_rules_the_parts_of_experts_move_less(
     assert down.slopes[-1].slope.value == pytest.approx(-0.8, abs=0.35)
 
 
+def test_a_sum_over_experts_in_place_of_a_mean_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = check_coordinates("top_k", measured("top_k", tmp_path), RULE)
+
+    def summed(self: Routing, logits: torch.Tensor, route: Any = Routing.forward) -> Any:
+        gates, chosen = route(self, logits)
+        return gates * self.active, chosen
+
+    monkeypatch.setattr(Routing, "forward", summed)
+    wrong = check_coordinates("top_k", measured("top_k", tmp_path), RULE)
+    mean, total = (
+        next(one for one in check.modules if one.name == "layers.0.experts")
+        for check in (right, wrong)
+    )
+    assert mean.answer != "fail" and total.answer == "fail"
+    assert total.slopes[-1].slope.value - mean.slopes[-1].slope.value == pytest.approx(1, abs=0.3)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
     """The balancing biases too are each trial's own."""
