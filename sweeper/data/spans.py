@@ -13,10 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.corpus import Batch, TokenCorpus, check_heldout
-from sweeper.data.text import Stdlib, Text
-from sweeper.data.tokens import Tokens
+from sweeper.data.corpus import Batch, Source, TokenCorpus, check_heldout
 from sweeper.errors import BadInput, ConfigError
+from sweeper.plugin import build_plugin
 
 IntArray = NDArray[np.int64]
 Target = Literal["whole", "spans"]
@@ -193,21 +192,28 @@ class Spans:
             raise ConfigError("sentinels", self.sentinels, f"from 2 to {2**16}")
         self.source()
 
-    def source(self) -> Stdlib | Text | Tokens:
-        """Where the tokens come from."""
+    def source(self) -> Source:
+        """Where the tokens come from; ConfigError as that source's."""
+        given: dict[str, Any] = {"heldout": self.heldout}
         if self.path is not None and self.path.endswith((".bin", ".npy")):
             if self.tokenizer != "bytes":
                 allowed = f"bytes with a file of tokens, which {self.path} is: it is tokenized"
                 raise ConfigError("tokenizer", self.tokenizer, allowed)
-            return Tokens(path=self.path, vocab_size=self.vocab_size, heldout=self.heldout)
-        size = 256 if self.vocab_size is None else self.vocab_size
-        if self.path is None:
-            return Stdlib(heldout=self.heldout, tokenizer=self.tokenizer, vocab_size=size)
-        return Text(path=self.path, heldout=self.heldout, tokenizer=self.tokenizer, vocab_size=size)
+            kind, given["vocab_size"] = "tokens.Tokens", self.vocab_size
+        else:
+            kind = "text.Stdlib" if self.path is None else "text.Text"
+            given["tokenizer"] = self.tokenizer
+            given["vocab_size"] = 256 if self.vocab_size is None else self.vocab_size
+        if self.path is not None:
+            given["path"] = self.path
+        source: Source = build_plugin({"_target_": f"sweeper.data.{kind}", **given})
+        return source
 
     def prepare(self, cache: Path) -> SpanCorpus:
         """The corpus; BadInput as the source's."""
-        return SpanCorpus(tokens=self.source().prepare(cache), corruption=self.corruption)
+        tokens = self.source().prepare(cache)
+        assert isinstance(tokens, TokenCorpus)
+        return SpanCorpus(tokens=tokens, corruption=self.corruption)
 
     @property
     def corruption(self) -> Corruption:

@@ -186,11 +186,7 @@ def check_coordinates(
     Over the depth only the modules outside of layers are judged: a layer's contribution must
     fall as there are more of them, and only their sum is of order 1.
 
-    Over the sizes of experts direct changes are judged, and whether the whole change grows of
-    modules without parameters. At initialization a mean over more experts is smaller, and a cut
-    expert larger, on purpose. A token that changes its experts moves all that comes after by as
-    much as an expert's output, however small the step: it does so the more often the more there
-    are, so that over their number only direct changes say anything.
+    Over the sizes of experts see `_of_experts`.
     """
     sizes = sorted(runs)
     first_run = runs[sizes[0]][0]
@@ -267,7 +263,14 @@ def _check_module(
 
 
 def _of_experts(module: ModuleCheck, axis: str) -> ModuleCheck:
-    """The module judged by what says something over a size of the experts."""
+    """The module judged by what says something over a size of the experts.
+
+    Direct changes do, and of modules without parameters whether the whole change grows. At
+    initialization a mean over more experts is smaller, and a cut expert larger, on purpose. A
+    token that changes its experts moves all that comes after by as much as an expert's output,
+    however small the step: the more often the more there are, so that over their number only direct
+    changes say anything.
+    """
     judged = {"direct"}
     if axis != "experts" and all(one.quantity != "direct" for one in module.slopes):
         judged.add("change")

@@ -177,8 +177,9 @@ def test_a_sum_over_experts_in_place_of_a_mean_grows(
         next(one for one in check.modules if one.name == "layers.0.experts")
         for check in (right, wrong)
     )
-    assert mean.answer != "fail" and total.answer == "fail"
-    assert total.slopes[-1].slope.value - mean.slopes[-1].slope.value == pytest.approx(1, abs=0.3)
+    grown = total.slopes[-1].slope.value - mean.slopes[-1].slope.value
+    assert mean.answer != "fail" and total.answer != "pass"
+    assert grown == pytest.approx(1, abs=0.3)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
