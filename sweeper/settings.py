@@ -119,8 +119,7 @@ class Settings:
     @property
     def ladder_base(self) -> LadderSize:
         """The base as a step of the ladders."""
-        train = {key: int(self.raw["train"][key]) for key in ("batch_size", "steps")}
-        return LadderSize(width=self.base.width, depth=self.base.depth, **train)
+        return LadderSize.of(self.base, self.raw["model"], self.raw["train"])
 
     @property
     def cache(self) -> Path:
@@ -163,7 +162,7 @@ class Settings:
         return TrialSpec(
             runner=self.identity,
             parameterization=self.plugin_spec("parameterization"),
-            model=self.plugin_spec("model"),
+            model=self.plugin_spec("model").with_arguments(size.model_overrides()),
             width=size.width,
             depth=size.depth,
             base_width=self.base.width,
@@ -390,7 +389,7 @@ def placeholder_data(settings: Settings) -> dict[str, Any]:
     data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
     if (shape := getattr(settings.source, "input_shape", None)) is not None:
         data |= {"input_shape": list(shape), "classes": 10}
-    return data
+    return data | getattr(settings.source, "placeholder", {})
 
 
 def default_name(raw: Mapping[str, Any]) -> str:

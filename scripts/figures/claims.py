@@ -31,6 +31,7 @@ ORDER = (
     "coupling",
     "exponents",
     "effective_theory",
+    "encoder_decoder",
     "spectral",
     "depth",
 )
@@ -57,6 +58,8 @@ CAPTIONS = {
     "exponents": f"{CURVES} Rings: the parameterization that should train alike. Right: the "
     "difference with its 95 % interval; grey line: none.",
     "effective_theory": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
+    "the η that is transferred; means over a twentieth of a run.",
+    "encoder_decoder": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
     "the η that is transferred; means over a twentieth of a run.",
     "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
     f"that keep it, dashed: rules that do not. Below: {CURVES}",

@@ -232,11 +232,19 @@ class Residual(ScaledModule):
     scales = ("branch", "skip")
 
     def __init__(
-        self, index: int, branches: int, base_branches: int, *, unit: bool = False
+        self,
+        index: int,
+        branches: int,
+        base_branches: int,
+        *,
+        unit: bool = False,
+        attentions: int = 1,
     ) -> None:
-        """Branch `index` (1 .. `branches`, odd is attention)."""
+        """Branch `index` (1 .. `branches`): each layer has `attentions`, then feed-forward."""
         super().__init__(unit=unit)
         self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
+        if attentions != 1:
+            self.geometry["attentions"] = attentions
 
     def scale_op(self, name: str) -> ScaledOp:
         """A "residual"."""

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from sweeper.transfer.curve import UNKNOWN, UNKNOWN_BASIN, Basin, CurveFit, Estimate, fit_curve
-from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size, size_record
 from sweeper.trial import encode
 
 Answer = Literal["holds", "fails", "cannot say yet"]
@@ -76,10 +76,12 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; without a law it says nothing of one."""
         record: dict[str, Any] = encode(asdict(self))
+        for judged in record["sizes"]:
+            judged["size"] = size_record(judged["size"])
         if not self.law:
             del record["law"]
-            for size in record["sizes"]:
-                del size["planned_log2"]
+            for judged in record["sizes"]:
+                del judged["planned_log2"]
         return record
 
 
