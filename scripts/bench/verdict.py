@@ -37,7 +37,8 @@ class Scenario:
 
     `slope` moves the optimum by log2 eta a doubling; `scatter` is the standard deviation around
     that. With u the distance to the optimum in log2 and k the `skew`, the loss is the floor and
-    curvature * 2 (e^(k u) - 1 - k u) / k^2, a parabola as k goes to 0, and infinite from `cliff`
+    curvature * 2 (e^(k u) - 1 - k u) / k^2, a parabola as k goes to 0, times `steep` to the right
+    of the optimum, and infinite from `cliff`
     on, a run's own cliff within 0.1 of it. A run's noise (nats) doubles with every `rise` to the
     right of the optimum; an offset of each seed, four times as large, is common to all widths'
     points of that seed. Along log2 eta the noise of a seed is independent, or correlated as
@@ -51,6 +52,7 @@ class Scenario:
     centre: Range = (-0.75, 0.75)
     curvature: Range = (0.02, 0.12)
     skew: Range = (0.0, 0.0)
+    steep: Range = (1.0, 1.0)
     cliff: Range = (math.inf, math.inf)
     noise: Range = (0.002, 0.012)
     rise: float = math.inf
@@ -78,6 +80,7 @@ SCENARIOS = (
     Scenario(name="skewed, noise alike", skew=(0.2, 0.6)),
     Scenario(name="skewed, noise rising and rough", **SKEWED, rough=ROUGH),
     Scenario(name="skewed, noise rising and smooth", **SKEWED, smooth=1.0),
+    Scenario(name="the right side steeper", steep=(1.5, 3.0), rise=1.0),
     Scenario(name="seeds with optima of their own", seed_shift=0.15),
 )
 
@@ -92,11 +95,13 @@ class Valley:
     curvature: float
     skew: float
     cliff: float
+    steep: float = 1.0
 
     def loss(self, eta: float) -> float:
         """Expected loss at log2 `eta`."""
         u, k = eta - self.optimum, self.skew
         rise = 2 * (math.exp(k * u) - 1 - k * u) / k**2 if k else u * u
+        rise *= self.steep if u > 0 else 1.0
         return self.floor + self.curvature * rise if u < self.cliff else math.inf
 
     def within(self) -> float:
@@ -137,7 +142,7 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
         return bounds[0] if bounds[0] == bounds[1] else float(generator.uniform(*bounds))
 
     slope, centre, curvature = map(uniform, (scenario.slope, scenario.centre, scenario.curvature))
-    skew, cliff = uniform(scenario.skew), uniform(scenario.cliff)
+    skew, cliff, steep = map(uniform, (scenario.skew, scenario.cliff, scenario.steep))
     valleys = tuple(
         Valley(
             size=Size(width=width, depth=2),
@@ -146,6 +151,7 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
             curvature=curvature,
             skew=skew,
             cliff=cliff,
+            steep=steep,
         )
         for step, width in enumerate(WIDTHS)
     )

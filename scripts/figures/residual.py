@@ -8,6 +8,7 @@ python scripts/figures/residual.py [size=paper] [OVERRIDES]
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ def main() -> None:
     lab = Lab.of("residual")
     found = {}
     for index, (name, words) in enumerate(VARIANTS.items()):
-        study = f"{index}-{name.replace('u-muP', 'umup').replace(', ', '-').replace(' ', '-')}"
+        study = f"{index}-" + re.sub(r"[^\w]+", "-", name.replace("u-muP", "umup"))
         small = "size=paper" not in lab.words
         eta = MUP_RANGE if name == "muP" else UMUP_RANGE
         searched = lab.search(study, *words, *[eta] * small, *ALONE)

@@ -142,17 +142,26 @@ class Embedding(ScaledModule):
 
 
 class RMSNorm(nn.Module):
-    """Division by the root mean square of the last dimension; a gain only if asked for."""
+    """Division by the root mean square of the last dimension; a gain only if asked for.
 
-    def __init__(self, width: int, *, gain: bool = False, eps: float = 1e-5) -> None:
+    With `unit`, the gain's gradient, a sum over the tokens, is divided by the root of their number.
+    """
+
+    def __init__(
+        self, width: int, *, gain: bool = False, unit: bool = False, eps: float = 1e-5
+    ) -> None:
         """`gain=True` adds a trainable vector [width] that starts at 1."""
         super().__init__()
-        self.width, self.eps = width, eps
+        self.width, self.eps, self.unit = width, eps, unit
         self.gain = nn.Parameter(torch.ones(width)) if gain else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> the same shape, RMS 1."""
-        return F.rms_norm(x, (self.width,), self.gain, self.eps)
+        gain = self.gain
+        if gain is not None and self.unit:
+            root = torch.full((), tokens_in(x) ** -0.5, dtype=gain.dtype, device=gain.device)
+            gain = scale_gradient(gain, root)
+        return F.rms_norm(x, (self.width,), gain, self.eps)
 
 
 class Attention(ScaledModule):
