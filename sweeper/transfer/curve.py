@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.transfer.noise import Array, Noise, model_weights
-from sweeper.transfer.smooth import curvature, deviation, smoother
+from sweeper.transfer.noise import Noise, model_weights
+from sweeper.transfer.smooth import smooth_rows
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""
@@ -39,6 +39,7 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 SAME_ETA = 1e-9
 """Values of log2 eta that differ by less are the same grid point."""
 
+Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 
@@ -251,8 +252,9 @@ def fit_curve(
 
     `weights` are the probabilities of the noise's `MODELS`; None: what this curve alone says.
 
-    The intervals are a parametric bootstrap: the fit is repeated with noise drawn afresh. The
-    seeds themselves are not resampled, since two of them have but three outcomes.
+    The intervals are a parametric bootstrap: the fit is repeated on curves that differ from the
+    smoothed one by what noise, drawn afresh, makes of it. The seeds themselves are not resampled,
+    since two of them have but three outcomes.
     """
     if not curve.losses:
         return None
@@ -271,26 +273,15 @@ def fit_curve(
     # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
     # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
-    draws = np.tile(means, (DRAWS, 1))
+    rows = np.tile(means, (DRAWS + 1, 1))
     if measured is not None and weights is not None:
-        finite = near & np.isfinite(means)
-        x, seeds = etas - etas[lowest], runs.shape[1]
-        errors = measured.draws(generator, x, weights, DRAWS) / math.sqrt(seeds)
-        bent = curvature(x[finite], means[finite])
-        spread = measured.covariance(x[finite], weights) / seeds
-        smooth = smoother(x[finite], bent, spread)
-        means = means.copy()
-        means[finite] = smooth @ means[finite]
-        root = np.linalg.cholesky(
-            deviation(x[finite], bent)
-            + 1e-12 * bent**2 * np.eye(finite.sum())
-            + 1e-300 * np.eye(finite.sum())
-        )
-        shape = generator.normal(size=(DRAWS, finite.sum())) @ root.T
-        errors[:, finite] = errors[:, finite] @ smooth.T + shape @ (smooth - np.eye(len(smooth))).T
-        draws = means + errors
-    # Row 0 holds the measured means and gives the values; the other rows give the intervals.
-    parabolas = Parabolas.through(etas, np.vstack([means, draws]))
+        known, seeds = near & np.isfinite(means), runs.shape[1]
+        x = etas - etas[lowest]
+        noises = measured.draws(generator, x, weights, DRAWS) / math.sqrt(seeds)
+        spread = measured.covariance(x[known], weights) / seeds
+        rows = smooth_rows(generator, x, means, known, spread, noises)
+    # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
+    parabolas = Parabolas.through(etas, rows)
     safe, losses, free = parabolas.minima
     loss_draws = losses[1:] + _offset_draws(generator, near_runs, noise)
     optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)

@@ -136,8 +136,9 @@ def covariance(x: Array, rise: float, kernel: Kernel) -> Array:
 def model_weights(noises: Sequence[Noise]) -> Array:
     """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
     total = np.sum([noise.log_likelihood for noise in noises], axis=0)
-    weights: Array = np.exp(total - total.max())
-    return weights / weights.sum()
+    weights = np.exp(total - total.max())
+    shares: Array = weights / weights.sum()
+    return shares
 
 
 def _contrasts(seeds: int) -> Array:

@@ -308,10 +308,10 @@ def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
     allowed = rule.allowed_gap(size.loss.value)
     within, beyond = list[float](), list[float]()
     for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
-        size = abs(estimate.value)
-        room = limit - size
+        value = abs(estimate.value)
+        room = limit - value
         least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
-        reach = most - size if room > 0 else size - least
+        reach = most - value if room > 0 else value - least
         # Compared before dividing: room may be 0.
         small = reach < MAX_SEED_FACTOR**0.5 * abs(room)
         factor = (reach / room) ** 2 if small else MAX_SEED_FACTOR
