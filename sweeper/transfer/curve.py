@@ -21,8 +21,8 @@ BIAS = 0.04
 """Standard error, in log2, by which a parabola misplaces the optimum of a real curve.
 
 A loss that rises half as steeply again on one side of the optimum moves the fit by that much. No
-noise shows it, so an optimum's interval adds it. A shift between two sizes does not: their curves
-have nearly the same shape, and the bias cancels."""
+noise shows it, so the intervals of optimum and basin add it. A shift between two sizes does not:
+their curves have nearly the same shape, and the bias cancels."""
 
 FIT_RADIUS = 1.0
 """A parabola is fitted to the points within this distance, in log2, of the lowest one."""
@@ -269,7 +269,7 @@ def fit_curve(
     measured = measure_noise(curve)
     if measured is not None and weights is None:
         weights = model_weights([measured])
-    noise = math.nan if measured is None or weights is None else measured.deviation(weights)
+    noise = math.nan if measured is None else measured.deviation
     # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
     # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
@@ -290,7 +290,7 @@ def fit_curve(
         optimum=Estimate.from_draws(float(safe[0]), optimum_draws),
         loss=Estimate.from_draws(float(losses[0]), loss_draws),
         regret=Estimate(value=0.0, low=0.0, high=0.0),
-        basin=_basin(parabolas, generator),
+        basin=_basin(parabolas, generator.normal(0.0, 0.0 if math.isnan(noise) else BIAS, DRAWS)),
         at_end=lowest in (0, len(etas) - 1),
         noise=noise,
         safe_optimum_draws=safe[1:],
@@ -322,7 +322,7 @@ def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> 
     return error * generator.standard_t(seeds - 1, DRAWS)
 
 
-def _basin(parabolas: Parabolas, generator: np.random.Generator) -> Basin:
+def _basin(parabolas: Parabolas, bias: Array) -> Basin:
     """The basin of the first row, and its interval from the others, the bootstrap draws."""
     etas, losses, (optima, least, _) = parabolas.etas, parabolas.losses, parabolas.minima
     limits = BASIN_TOLERANCE * np.abs(least)
@@ -330,8 +330,7 @@ def _basin(parabolas: Parabolas, generator: np.random.Generator) -> Basin:
     # The left end is the right end of the mirrored curve.
     left, far_left = _basin_end(-etas[::-1], losses[:, ::-1], -optima, least, limits)
     narrow, wide = right + left, far_right + far_left
-    bias = np.append(0.0, generator.normal(0.0, BIAS, len(narrow) - 1))
-    narrow, wide = np.maximum(0.0, narrow + bias), np.maximum(0.0, wide + bias)
+    narrow, wide = (np.maximum(0.0, ends + np.append(0.0, bias)) for ends in (narrow, wide))
     width = Estimate(
         value=float(narrow[0]),
         low=Estimate.from_draws(float(narrow[0]), narrow[1:]).low,

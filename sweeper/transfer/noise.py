@@ -68,12 +68,14 @@ class Noise:
     """What one curve's losses say of every model in `MODELS`, at its points `x`.
 
     `log_likelihood` [model] has offsets and sigma integrated out. `variance` [model] estimates
-    sigma^2 with `freedom` degrees of freedom.
+    sigma^2 with `freedom` degrees of freedom. `deviation` is a run's standard deviation in nats,
+    the offsets left out, were it the same at all points.
     """
 
     log_likelihood: Array
     variance: Array
     freedom: int
+    deviation: float
 
     @classmethod
     def measure(cls, x: Array, runs: Array) -> Noise:
@@ -84,25 +86,26 @@ class Noise:
         points, seeds = runs.shape
         contrasts = runs @ _contrasts(seeds)
         ones = np.ones(points)
-        rows = []
+        rows, freedom = [], (points - 1) * (seeds - 1)
         for rise, kernel in MODELS:
             root = np.linalg.cholesky(covariance(x, rise, kernel))
             white = np.linalg.solve(root, np.column_stack([ones, contrasts]))
             one, rest = white[:, 0], white[:, 1:]
             weight = one @ one
             squares = float((rest**2).sum() - ((one @ rest) ** 2).sum() / weight)
-            freedom = (points - 1) * (seeds - 1)
             determinant = 2 * np.log(np.diag(root)).sum() + math.log(weight)
             squares = max(squares, np.finfo(float).tiny)
             rows.append(
                 (-((seeds - 1) * determinant + freedom * math.log(squares)) / 2, squares / freedom)
             )
         likelihood, variance = np.array(rows).T
-        return cls(log_likelihood=likelihood, variance=variance, freedom=freedom)
-
-    def deviation(self, weights: Array) -> float:
-        """Standard deviation of a run at the lowest point, in nats."""
-        return math.sqrt(float(weights @ self.variance))
+        plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
+        return cls(
+            log_likelihood=likelihood,
+            variance=variance,
+            freedom=freedom,
+            deviation=math.sqrt(plain / freedom),
+        )
 
     def covariance(self, x: Array, weights: Array) -> Array:
         """That of a run's noise at the points `x` [point, point], the mean over the models."""

@@ -64,7 +64,7 @@ def smooth_rows(
     smoothed, errors = means.copy(), noises.copy()
     smoothed[known] = matrix @ means[known]
     values, vectors = np.linalg.eigh(deviation(x[known], bend))
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # whatever the vectors' signs
     shapes = generator.normal(size=(len(noises), len(root))) @ root.T
     errors[:, known] = noises[:, known] @ matrix.T + shapes @ error.T
     rows: Array = np.vstack([smoothed, smoothed + errors])
