@@ -43,7 +43,7 @@ class SelfAttention(nn.Module):
         """`width // head_size` heads."""
         super().__init__()
         self.heads, self.head_size = width // head_size, head_size
-        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.qkv = Linear(width, 3 * width, unit=unit, parts=3)
         self.core = Attention(head_size, seq_len, causal=True, unit=unit)
         self.out = Linear(width, width, unit=unit)
         cos, sin = rotary_table(seq_len, head_size)
@@ -67,7 +67,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
         """`hidden` is the inner width."""
         super().__init__()
-        self.up_gate = Linear(width, 2 * hidden, unit=unit)
+        self.up_gate = Linear(width, 2 * hidden, unit=unit, parts=2)
         self.act = GatedSiLU(unit=unit)
         self.down = Linear(hidden, width, unit=unit)
 
@@ -85,10 +85,10 @@ class Block(nn.Module):
         """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
-        self.attention_norm = RMSNorm(model.width, gain=model.norm_gain)
+        self.attention_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
         self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
-        self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain)
+        self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
         self.ffn = FeedForward(model.width, model.ffn_width, unit=unit)
         self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
 
@@ -130,7 +130,7 @@ class Llama(nn.Module):
         self.base_depth, self.fp8 = base_depth or depth, fp8 or Fp8()
         self.embedding = Embedding(classes, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
-        self.norm = RMSNorm(width, gain=norm_gain)
+        self.norm = RMSNorm(width, gain=norm_gain, unit=unit)
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
         self.fp8.apply_to(self)
