@@ -24,7 +24,7 @@ from sweeper.scaling.spec import with_layer
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.space import checked_plugin, is_own, read_space
 from sweeper.study import check_study_name, read_root
-from sweeper.train_settings import TrainSettings
+from sweeper.train_settings import TrainSettings, numerics_beside
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.transfer.coordinates import CheckRule
@@ -150,7 +150,8 @@ class Settings:
             names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
         digests = {name: module_digest(name) for name in sorted(modules - {""})}
-        return {**self.runner.identity(), **({"modules": digests} if digests else {})}
+        runner = {**self.runner.identity(), **({"modules": digests} if digests else {})}
+        return {**runner, **numerics_beside(runner, names, self.raw)}
 
     def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
         """What determines a trial of `size` beside its hyperparameters and its seed."""

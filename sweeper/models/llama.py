@@ -18,10 +18,10 @@ class Block(nn.Module):
         """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
-        self.attention_norm = RMSNorm(model.width, gain=model.norm_gain)
+        self.attention_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
         self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
-        self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain)
+        self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
         self.ffn = FeedForward(model.width, model.ffn_width, unit=unit)
         self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
 
@@ -63,7 +63,7 @@ class Llama(nn.Module):
         self.base_depth, self.fp8 = base_depth or depth, fp8 or Fp8()
         self.embedding = Embedding(classes, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
-        self.norm = RMSNorm(width, gain=norm_gain)
+        self.norm = RMSNorm(width, gain=norm_gain, unit=unit)
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
         self.fp8.apply_to(self)
