@@ -138,7 +138,7 @@ def _bases(statistics: Tensor, last: Tensor, step: Tensor, every: int) -> Tensor
         return last.clone()
     values, vectors = eigen(statistics)
     seen = values > rounding(values)
-    return torch.where(seen[:, None] | values.isnan()[:, None], vectors, 0.0).flip(2)
+    return torch.where(seen[:, None] | values.isnan()[:, None], vectors, 0.0).flip(2).contiguous()
 
 
 @_bases.register_fake
