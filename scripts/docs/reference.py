@@ -58,7 +58,9 @@ def _usage(parameter: Any) -> str:
 def _paragraphs(text: str) -> str:
     """A docstring's text; lines that are commands stand as code."""
     lines = (text or "").splitlines()
-    return "\n".join(f"\n    {line}\n" if line.startswith("sweeper ") else plain(line) for line in lines)
+    return "\n".join(
+        f"\n    {line}\n" if line.startswith("sweeper ") else plain(line) for line in lines
+    )
 
 
 def _options(command: Any) -> str:
