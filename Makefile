@@ -117,4 +117,4 @@ gpu: setup ## Prove the engine on this machine's GPU, ten minutes; results in be
 	$(BIN)/python scripts/bench/gpu.py --out $(BENCH)/gpu
 
 clean: ## Remove what setup and tests made; studies in runs/ stay.
-	rm -rf $(VENV) .venv-torch build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf $(VENV) .venv-torch build .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache .coverage* *.egg-info
