@@ -40,8 +40,7 @@ class SOAP:
 
     `p -= schedule * (lr * Q_L (m' / (sqrt(v) + eps)) Q_R^T + weight_decay * p)`: m averages the
     gradient by beta1, m' = Q_L^T m Q_R, and v averages the squares of Q_L^T G Q_R by beta2, as do
-    the statistics of which Q_L and Q_R are eigenvectors. Every `every` steps the bases are renewed
-    by one power iteration and QR. At the first step hidden matrices do not move: their bases come
+    the statistics of which Q_L and Q_R are eigenvectors, anew every `every` steps. At the first step hidden matrices do not move: their bases come
     from it, and a gradient in its own eigenbasis is diagonal, all else being rounding that
     Adam would blow up. All else trains by AdamW. More than two dimensions are one matrix, [first,
     all others]. `normalize` divides each update by its largest singular value
