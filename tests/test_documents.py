@@ -41,6 +41,7 @@ from tests.documents import PAGES, ROOT, Command, commands, scripts, words_of
 
 COMMANDS = {page: list(commands(page)) for page in PAGES}
 RUN = [command for page in PAGES for command in COMMANDS[page] if not command.mark]
+USAGE_ERROR: Any = typer.BadParameter.__base__
 VERBS: Any = typer.main.get_command(app)
 PLUGINS: dict[str, Any] = {
     "optimizer": Optimizer,
@@ -164,7 +165,7 @@ def test_every_script_and_target_of_make_exists(page: Path) -> None:
     "line", ["search model.widht=64", "search --nope", "searhc", "transfer --to-width 64 law=jont"]
 )
 def test_a_misspelt_one_is_noticed(line: str) -> None:
-    with pytest.raises((BadInput, AssertionError, typer._click.exceptions.UsageError)):
+    with pytest.raises((BadInput, AssertionError, USAGE_ERROR)):
         parse(words_of(line))
 
 
