@@ -92,6 +92,7 @@ $(VENV)/.docs: $(STAMP)
 docs: $(VENV)/.docs ## Build the site into build/site, strictly: no broken link, no page unreachable.
 	$(BIN)/python scripts/docs/build.py build/docs
 	$(BIN)/zensical build --strict --clean
+	@echo "build/site/index.html; its search needs a server: python -m http.server -d build/site"
 
 bench: setup ## Time sweeper against its peers on this machine, half an hour; results in bench/.
 	mkdir -p $(BENCH)
