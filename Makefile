@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 BENCH ?= bench
 
 .PHONY: help setup demo test coverage test-faults test-trainers test-zoo test-long test-torch check format bench
-.PHONY: gpu-wheels gpu clean
+.PHONY: docs gpu-wheels gpu clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -85,6 +85,15 @@ format: setup ## Put the code in its format.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## Build the site into build/site, strictly: no broken link, no page unreachable.
+	$(BIN)/python scripts/docs/build.py build/docs
+	$(BIN)/zensical build --strict --clean
+	@echo "build/site/index.html; its search needs a server: python -m http.server -d build/site"
+
 bench: setup ## Time sweeper against its peers on this machine, half an hour; results in bench/.
 	mkdir -p $(BENCH)
 	$(BIN)/python scripts/bench/orchestration.py --peers $(BENCH)/peers \
@@ -109,4 +118,4 @@ gpu: setup ## Prove the engine on this machine's GPU, ten minutes; results in be
 	$(BIN)/python scripts/bench/gpu.py --out $(BENCH)/gpu
 
 clean: ## Remove what setup and tests made; studies in runs/ stay.
-	rm -rf $(VENV) .venv-torch $(TRAINERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf $(VENV) .venv-torch build .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache .coverage* *.egg-info

@@ -15,7 +15,7 @@ BENCH = load_script("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 
-# One kind alone is known to be misjudged: docs/method.md says by how much.
+# One kind alone is known to be misjudged: docs/verdict.md says by how much.
 @pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - {"the right side steeper"}))
 def test_wrong_answers_are_rare_and_intervals_hold(
     name: str, monkeypatch: pytest.MonkeyPatch
