@@ -39,7 +39,7 @@ class Entry:
 
 
 def named_studies(words: Sequence[str], root: Path) -> tuple[list[str], Path]:
-    """The studies and the folder of all, as `root=DIR` or `study=NAME` among the names give them."""
+    """The studies and the folder of all, which `root=DIR` among the names may give."""
     names = []
     for word in words:
         if word.startswith("root="):

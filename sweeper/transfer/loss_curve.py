@@ -91,19 +91,16 @@ def _fit_law(widths: Array, rows: Array) -> tuple[Array, Array, Array]:
     For one exponent the other two are a straight line. At the ends the exponent is 0 or +inf, and
     the floor of exponent 0 is -inf; the first row keeps its numbers, to be drawn.
     """
-    best = np.full(len(rows), math.inf)
-    found = np.full((3, len(rows)), math.nan)
-    for exponent in EXPONENTS:
-        x = (widths / widths[0]) ** -exponent
-        centred = x - x.mean()
-        amplitude = rows @ centred / float(centred @ centred)
-        floor = rows.mean(axis=1) - amplitude * x.mean()
-        error = ((rows - floor[:, None] - amplitude[:, None] * x) ** 2).sum(axis=1)
-        better = error < best
-        best[better] = error[better]
-        scaled = amplitude * widths[0] ** exponent
-        found[:, better] = np.array([np.full(len(rows), exponent), floor, scaled])[:, better]
-    exponents, floors, amplitudes = found
+    powers = (widths / widths[0]) ** -EXPONENTS[:, None]
+    middles = powers.mean(axis=1)
+    centred = powers - middles[:, None]
+    # A line explains (rows . x)^2 / (x . x) of the squares: the best exponent explains most.
+    products, squares = rows @ centred.T, (centred**2).sum(axis=1)
+    best = (products**2 / squares).argmax(axis=1)
+    slopes = products[np.arange(len(rows)), best] / squares[best]
+    exponents = EXPONENTS[best]
+    floors = rows.mean(axis=1) - slopes * middles[best]
+    amplitudes = slopes * widths[0] ** exponents
     drawn = np.arange(len(rows)) > 0
     lowest, highest = exponents == EXPONENTS[0], exponents == EXPONENTS[-1]
     floors[drawn & lowest], exponents[drawn & lowest] = -math.inf, 0.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from sweeper.transfer.curve import Array, Estimate
 
 
+@cache
 def quantile(freedom: int, probability: float) -> float:
     """Student's quantile at a `probability` above 1/2, by bisection of the exact distribution."""
     low, high = 0.0, 1.0
