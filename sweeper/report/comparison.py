@@ -88,6 +88,8 @@ def law_words(candidate: Candidate) -> str:
     words = f"a doubling of the width changes the re-tuned loss by {_signed(curve.per_doubling)}"
     if not math.isfinite(curve.exponent.value):
         return f"{words} nats"
+    if not (math.isfinite(curve.exponent.high) and math.isfinite(curve.floor.low)):
+        return f"{words} nats; these widths do not tell a power law's floor and exponent"
     law = (
         f"loss = {curve.floor.value:.3f} [{curve.floor.low:.3f}, {curve.floor.high:.3f}] + "
         f"{curve.amplitude:.3g} width^-{curve.exponent.value:.2f} "
@@ -210,11 +212,12 @@ def _look(index: int) -> dict[str, Any]:
 
 
 def _draw_losses(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
-    """Filled and solid: transferred; hollow and dashed: re-tuned; dotted: the fitted law."""
+    """Solid: transferred; rings and dashed: re-tuned; dotted: the fitted law."""
     look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
     places = [one.width * 2 ** (0.06 * aside) for one in candidate.widths]
     _bars(ax, places, [one.transferred for one in candidate.widths], label=candidate.name, **look)
-    hollow = look | {"markerfacecolor": "white", "linestyle": DASHED}
+    # A ring, so that both are seen where they agree.
+    hollow = look | {"markerfacecolor": "none", "markersize": 8, "linestyle": DASHED}
     _bars(ax, places, [one.retuned for one in candidate.widths], **hollow)
     if candidate.curve is not None and math.isfinite(candidate.curve.exponent.value):
         widths = np.geomspace(places[0], places[-1], 50)
