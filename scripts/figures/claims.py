@@ -30,6 +30,7 @@ ORDER = (
     "fp8",
     "coupling",
     "exponents",
+    "gammas",
     "effective_theory",
     "spectral",
     "depth",
