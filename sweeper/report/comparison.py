@@ -201,7 +201,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     robust.axhline(0, color=FAINT, linewidth=0.8)
     robust.set(xlabel="octaves of η from the best one", ylabel="nats lost")
     width = "/".join(dict.fromkeys(str(one.robust_width) for one in comparison.candidates))
-    robust.set_title(f"Robustness at width {width}")
+    robust.set_title(f"Robustness at width {width} (△: at least)")
     handles, labels = losses.get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
     return figure
