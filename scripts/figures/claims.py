@@ -57,6 +57,7 @@ CAPTIONS = {
     "crosses in a row.",
     "exponents": f"{CURVES} Rings: the parameterization that should train alike. Right: the "
     "difference with its 95 % interval; grey line: none.",
+    "gammas": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
     "effective_theory": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
     "the η that is transferred; means over a twentieth of a run.",
     "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
