@@ -132,7 +132,13 @@ def _validation(settings: Settings) -> Document:
 
 def _entry(settings: Settings, validation: Document) -> Entry:
     """What is compared of one study; BadInput where its trials are gone or of another kind."""
-    curves = [_curve(one, validation) for one in ladder_curves(validation, "width")]
+    try:
+        curves = [_curve(one, validation) for one in ladder_curves(validation, "width")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"{settings.name}: its validation.json is damaged: run "
+            f"`{_validate(settings, settings.root)}` again"
+        ) from error
     results = Study.read(settings.folder).results()
     scheme = settings.plugin_spec("parameterization")
     trained: dict[Size, TrialSpec] = {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.relative import Standard
-from sweeper.scaling.scheme import GAMMAS, Scheme, decay_factor
+from sweeper.scaling.scheme import GAMMAS, Scheme, base_std, decay_factor, gamma
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 
@@ -42,12 +41,17 @@ class ScaledEmbedding(Scheme):
                 "optimizer=adamw or lion, or parameterization=standard with an alignment"
             )
             raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
-        standard = Standard(depth=self.depth, completep_alpha=self.completep_alpha)
-        scale, growth = standard.scale(spec, hps), self.growth(spec)
+        m, growth = spec.width_ratio, self.growth(spec)
+        summed = spec.role in (Role.HIDDEN, Role.READOUT)
+        depth_lr, depth_gradient = self.depth_factors(spec, update)
         at_base = spec.base_fan_out * spec.base_groups if self._times_width(spec) else 1
-        lr = scale.lr * growth * at_base
-        decay = decay_factor(self.decay, hps["eta"], lr, growth)
-        return replace(scale, lr=lr, weight_decay=decay)
+        lr = gamma(spec, hps) * growth * at_base * depth_lr
+        return ParamScale(
+            init_std=base_std(spec) * m ** -(0.5 if summed else 0.0),
+            lr=lr,
+            eps=depth_gradient,
+            weight_decay=decay_factor(self.decay, hps["eta"], lr, growth),
+        )
 
     def growth(self, spec: ParamSpec) -> float:
         """Factor of width on the learning rate, relative to the base: m or 1, over m where shared.

@@ -143,3 +143,9 @@ def test_trials_that_are_gone_are_told(ranked: Path, sweeper: Run) -> None:
     for path in (ranked / "b/results").glob("*.jsonl"):
         path.unlink()
     assert_refused(sweeper("compare", "a", "b"), "b: the study holds no trial of its ladder's")
+
+
+def test_a_damaged_record_gets_the_command_that_writes_it_anew(ranked: Path, sweeper: Run) -> None:
+    path = ranked / "b/transfer/w32-d1/validation.json"
+    path.write_text(path.read_text().replace('"losses"', '"lost"'))
+    assert_refused(sweeper("compare", "a", "b"), "b: its validation.json is damaged")

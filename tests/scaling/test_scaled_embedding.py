@@ -9,6 +9,7 @@ from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.relative import Standard
 from sweeper.scaling.scaled_embedding import ScaledEmbedding
+from sweeper.scaling.scheme import DepthRule
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 
@@ -75,3 +76,13 @@ def test_a_tied_table_gives_logits_over_the_growth() -> None:
 def test_other_updates_than_adam_s_are_refused(update: Update) -> None:
     with pytest.raises(ConfigError, match="its rule is AdamW's"):
         ScaledEmbedding().scale(specs()[0], ONES, update)
+
+
+@pytest.mark.parametrize("depth", ["none", "depth_mup", "completep"])
+def test_all_but_rates_is_the_standard_one_at_any_depth(depth: DepthRule) -> None:
+    ours, standard = ScaledEmbedding(depth=depth), Standard(depth=depth)
+    for spec in specs_between(build, base=(16, 1), target=(64, 4)):
+        one, other = ours.scale(spec, ONES), standard.scale(spec, ONES)
+        factor = 64 if spec.role is Role.EMBEDDING else 1
+        assert one.lr == pytest.approx(factor * other.lr)
+        assert (one.init_std, one.eps, one.weight_decay) == (other.init_std, other.eps, 1.0)
