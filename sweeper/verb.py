@@ -55,7 +55,7 @@ Study = Annotated[
 ]
 Studies = Annotated[
     list[str],
-    typer.Argument(metavar="STUDY...", help="The studies; two or more.", autocompletion=_studies),
+    typer.Argument(metavar="STUDY", help="The studies; two or more.", autocompletion=_studies),
 ]
 OfStudy = Annotated[
     str | None,
