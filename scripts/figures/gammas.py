@@ -61,10 +61,12 @@ def judge(lab: Lab, found: Mapping[str, Document]) -> None:
 @rc_context(STYLE)
 def draw(found: Mapping[str, Document]) -> Figure:
     """A panel of curves for each constant, and one of the shifts."""
-    judged = {name: verdict(record, "width") for name, record in found.items()}
+    layers = {name: name.removeprefix("gamma_") for name in found}
+    judged = {layers[name]: verdict(record, "width") for name, record in found.items()}
     figure, axes = panels(2, 2)
+    figure.set_figwidth(8.0)
     for ax, (name, record) in zip(axes, found.items(), strict=False):
-        curves(ax, record, "width", f"{name}: {judged[name]['answer']}")
+        curves(ax, record, "width", f"{layers[name]}: {judged[layers[name]]['answer']}")
         ax.set_xlabel(f"log2 {name}")
         ax.set_ylabel("training loss (nats)")
     shifts(axes[-1], judged, "width", "best constant against the base's")
