@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps \
-		mup unit-scaling einops docstring-parser
+		mup unit-scaling einops docstring-parser pytorch_optimizer
 	@touch $@
 
 demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes on two cores.
@@ -72,7 +72,7 @@ test-torch: ## A quick set on the lowest torch allowed and on 2.11, each in an e
 			$$env/bin/pip install -q --disable-pip-version-check -c $$env/constraints.txt \
 				-e '.[digits]' pytest pytest-xdist hypothesis; \
 			$$env/bin/pip install -q --disable-pip-version-check -c $$env/constraints.txt --no-deps \
-				mup unit-scaling einops docstring-parser; }; \
+				mup unit-scaling einops docstring-parser pytorch_optimizer; }; \
 		echo "torch $$version"; \
 		$$env/bin/pytest -q -n 2 -m 'not slow and not gpu' -k 'not hf' $(QUICK_TESTS); done
 

@@ -24,7 +24,7 @@ from sweeper.scaling.spec import with_layer
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.space import checked_plugin, is_own, read_space
 from sweeper.study import check_study_name, read_root
-from sweeper.train_settings import TrainSettings
+from sweeper.train_settings import TrainSettings, numerics_beside
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.transfer.coordinates import CheckRule
@@ -119,8 +119,7 @@ class Settings:
     @property
     def ladder_base(self) -> LadderSize:
         """The base as a step of the ladders."""
-        train = {key: int(self.raw["train"][key]) for key in ("batch_size", "steps")}
-        return LadderSize(width=self.base.width, depth=self.base.depth, **train)
+        return LadderSize.of(self.base, self.raw["model"], self.raw["train"])
 
     @property
     def cache(self) -> Path:
@@ -151,7 +150,8 @@ class Settings:
             names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
         digests = {name: module_digest(name) for name in sorted(modules - {""})}
-        return {**self.runner.identity(), **({"modules": digests} if digests else {})}
+        runner = {**self.runner.identity(), **({"modules": digests} if digests else {})}
+        return {**runner, **numerics_beside(runner, names, self.raw)}
 
     def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
         """What determines a trial of `size` beside its hyperparameters and its seed."""
@@ -163,7 +163,7 @@ class Settings:
         return TrialSpec(
             runner=self.identity,
             parameterization=self.plugin_spec("parameterization"),
-            model=self.plugin_spec("model"),
+            model=self.plugin_spec("model").with_arguments(size.model_overrides()),
             width=size.width,
             depth=size.depth,
             base_width=self.base.width,
@@ -390,7 +390,7 @@ def placeholder_data(settings: Settings) -> dict[str, Any]:
     data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
     if (shape := getattr(settings.source, "input_shape", None)) is not None:
         data |= {"input_shape": list(shape), "classes": 10}
-    return data
+    return data | getattr(settings.source, "placeholder", {})
 
 
 def default_name(raw: Mapping[str, Any]) -> str:

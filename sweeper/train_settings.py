@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, cos, pi
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sweeper.errors import ConfigError
 
@@ -76,3 +77,16 @@ class TrainSettings:
             return (step + 1) / warmup
         progress = (step - warmup) / max(1, self.steps - 1 - warmup)
         return self.final_lr + (1 - self.final_lr) * 0.5 * (1 + cos(pi * progress))
+
+
+def numerics_beside(
+    runner: Mapping[str, Any], plugins: Iterable[str], tree: Mapping[str, Any]
+) -> dict[str, int]:
+    """What the key of the engine's trials has where a correction changed them alone.
+
+    Under u-muP the gradient of a norm's gain is over the root of the tokens. Adam sees its size
+    where gradients are clipped together; elsewhere no more than by its eps.
+    """
+    unit = any("umup" in name.lower() for name in plugins)
+    clipped = tree["train"].get("clip") is not None and tree["model"].get("norm_gain")
+    return {"norm_gains": 2} if runner.get("name") == "engine" and unit and clipped else {}

@@ -7,7 +7,7 @@ import json
 import marshal
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NewType, get_args
 
@@ -117,6 +117,10 @@ class PluginSpec:
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_arguments(self, changed: Mapping[str, Any]) -> PluginSpec:
+        """The same plugin, built with `changed` in place of its own arguments of these names."""
+        return replace(self, arguments={**self.arguments, **changed}) if changed else self
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

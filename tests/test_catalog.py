@@ -49,13 +49,13 @@ def test_says_where_configs_are_missing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 NAMES = {
-    "data": ["digits", "idx", "own", "stdlib", "text", "tokens"],
+    "data": ["digits", "idx", "own", "spans", "stdlib", "text", "tokens"],
     "fp8": ["fp8"],
     "launcher": ["inline", "local", "slurm"],
     "law": ["batch", "decay", "fit", "horizon", "joint", "none", "timescale"],
     "logger": ["jsonl", "none", "tensorboard", "wandb"],
-    "model": ["hf", "llama", "mlp", "own", "vit"],
-    "optimizer": ["adafactor", "adamw", "lion", "muon", "sgd"],
+    "model": ["encoder_decoder", "hf", "llama", "mlp", "moe", "own", "vit"],
+    "optimizer": ["adafactor", "adamw", "lion", "muon", "sgd", "shampoo", "soap"],
     "parameterization": [
         "adjusted",
         "effective_theory",

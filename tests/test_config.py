@@ -87,7 +87,7 @@ class TestCompose:
                 ["parameterization=foo"],
                 "parameterization='foo' .* one of .*mup, ntk, own, spectral, standard, umup",
             ),
-            (["model=null"], "model=None is refused: one of hf, llama"),
+            (["model=null"], "model=None is refused: one of encoder_decoder, hf, llama"),
             (["model=[llama]"], r"model=\['llama'\] is refused"),
             (["experiment=nope"], "experiment='nope' is refused: one of coupling, demo"),
             (["parametrization=mup"], "no such key; did you mean parameterization"),

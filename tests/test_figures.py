@@ -22,7 +22,7 @@ from sweeper.transfer.ladder import Size
 from tests.scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
-SHARED = ("lab", "claims")
+SHARED = ("lab", "claims", "strategies")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.scripts import load_script
 
-spikes = load_script("figures/effective_theory.py").spikes
+spikes = load_script("figures/strategies.py").spikes
 
 
 @pytest.mark.parametrize(

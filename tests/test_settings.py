@@ -274,3 +274,17 @@ def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(
     assert list(first["modules"]) == ["own_plugin_of_a_user"]
     assert identity("# edited\n") != first and identity("") == first
     assert "modules" not in builtin
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        (["model.norm_gain=true", "train.clip=1.0"], True),
+        (["model.norm_gain=true"], False),
+        (["train.clip=1.0"], False),
+        (["parameterization=mup", "model.norm_gain=true", "train.clip=1.0"], False),
+    ],
+)
+def test_only_clipped_gains_of_umup_have_new_keys(words: list[str], changed: bool) -> None:
+    found = resolve(compose_tree(["model.width=16", "runner.device=cpu", *words]))
+    assert ("norm_gains" in found.identity) == changed

@@ -158,7 +158,7 @@ def _strategy(sweep: Sweep) -> tuple[Strategy, Space]:
         conf = Path(__file__).parents[2] / "conf/parameterization/umup.yaml"
         ranges = yaml.safe_load(conf.read_text())["space"]
         space = {name: Axis(**axis) for name, axis in ranges.items()}
-        return IndependentSearch(runs=50, seeds=1), space
+        return IndependentSearch(runs=50, seeds=1, retune=False), space
     etas = [result.trial.log2_hps["eta"] for result in sweep.results]
     seeds = len({result.trial.seed for result in sweep.results})
     axis = Axis(low=min(etas), high=max(etas), default=(min(etas) + max(etas)) / 2)

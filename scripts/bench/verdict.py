@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.search.strategy import Point
-from sweeper.transfer.curve import BASIN_TOLERANCE, Estimate
+from sweeper.transfer.curve import BASIN_TOLERANCE, Array, Estimate
 from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
 from sweeper.transfer.trend import Trend, fit_trend
 from sweeper.transfer.verdict import SizeVerdict, Verdict, judge_ladder
@@ -37,10 +37,13 @@ class Scenario:
 
     `slope` moves the optimum by log2 eta a doubling; `scatter` is the standard deviation around
     that. With u the distance to the optimum in log2 and k the `skew`, the loss is the floor and
-    curvature * 2 (e^(k u) - 1 - k u) / k^2, a parabola as k goes to 0, and infinite from `cliff`
+    curvature * 2 (e^(k u) - 1 - k u) / k^2, a parabola as k goes to 0, times `steep` to the right
+    of the optimum, and infinite from `cliff`
     on, a run's own cliff within 0.1 of it. A run's noise (nats) doubles with every `rise` to the
     right of the optimum; an offset of each seed, four times as large, is common to all widths'
-    points of that seed.
+    points of that seed. Along log2 eta the noise of a seed is independent, or correlated as
+    exp(-d / `rough`) or exp(-(d / `smooth`)^2 / 2) at a distance d. `seed_shift` is the standard
+    deviation (log2) of a seed's own optimum around the true one, at every width anew.
     """
 
     name: str
@@ -49,13 +52,19 @@ class Scenario:
     centre: Range = (-0.75, 0.75)
     curvature: Range = (0.02, 0.12)
     skew: Range = (0.0, 0.0)
+    steep: Range = (1.0, 1.0)
     cliff: Range = (math.inf, math.inf)
     noise: Range = (0.002, 0.012)
     rise: float = math.inf
+    rough: float = 0.0
+    smooth: float = 0.0
+    seed_shift: float = 0.0
     seeds: int = 2
 
 
 SKEWED: dict[str, Any] = {"skew": (0.2, 0.6), "rise": 1.0}
+ROUGH = -0.5 / math.log(0.3)
+"""The noise half an octave apart is correlated by 0.3: so were a small Llama's residuals."""
 SCENARIOS = (
     Scenario(name="parabolas"),
     Scenario(name="skewed, noise rising", **SKEWED),
@@ -68,6 +77,11 @@ SCENARIOS = (
     Scenario(name="flat basins", **SKEWED, curvature=(0.004, 0.02)),
     Scenario(name="noisy", **SKEWED, noise=(0.012, 0.04)),
     Scenario(name="optima scatter by 0.15", **SKEWED, scatter=0.15),
+    Scenario(name="skewed, noise alike", skew=(0.2, 0.6)),
+    Scenario(name="skewed, noise rising and rough", **SKEWED, rough=ROUGH),
+    Scenario(name="skewed, noise rising and smooth", **SKEWED, smooth=1.0),
+    Scenario(name="the right side steeper", steep=(1.5, 3.0), rise=1.0),
+    Scenario(name="seeds with optima of their own", seed_shift=0.15),
 )
 
 
@@ -81,11 +95,13 @@ class Valley:
     curvature: float
     skew: float
     cliff: float
+    steep: float = 1.0
 
     def loss(self, eta: float) -> float:
         """Expected loss at log2 `eta`."""
         u, k = eta - self.optimum, self.skew
         rise = 2 * (math.exp(k * u) - 1 - k * u) / k**2 if k else u * u
+        rise *= self.steep if u > 0 else 1.0
         return self.floor + self.curvature * rise if u < self.cliff else math.inf
 
     def within(self) -> float:
@@ -126,7 +142,7 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
         return bounds[0] if bounds[0] == bounds[1] else float(generator.uniform(*bounds))
 
     slope, centre, curvature = map(uniform, (scenario.slope, scenario.centre, scenario.curvature))
-    skew, cliff = uniform(scenario.skew), uniform(scenario.cliff)
+    skew, cliff, steep = map(uniform, (scenario.skew, scenario.cliff, scenario.steep))
     valleys = tuple(
         Valley(
             size=Size(width=width, depth=2),
@@ -135,12 +151,32 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
             curvature=curvature,
             skew=skew,
             cliff=cliff,
+            steep=steep,
         )
         for step, width in enumerate(WIDTHS)
     )
     return Truth(
         valleys=valleys, slope=slope, target=centre + slope * math.log2(TARGET / WIDTHS[0])
     )
+
+
+UnitNoise = dict[float, Array]
+
+
+def _along_eta(
+    scenario: Scenario, rule: LadderRule, generator: np.random.Generator
+) -> UnitNoise | None:
+    """Correlated noise of variance 1 by log2 eta, one a seed; None where it is independent."""
+    if not scenario.rough and not scenario.smooth:
+        return None
+    count = round(rule.span / rule.step) + rule.extend
+    etas = rule.step * np.arange(-count, count + 1)
+    distances = np.abs(etas[:, None] - etas)
+    rough = np.exp(-distances / scenario.rough) if scenario.rough else 0.0
+    smooth = np.exp(-((distances / scenario.smooth) ** 2) / 2) if scenario.smooth else 0.0
+    root = np.linalg.cholesky(rough + smooth + 1e-9 * np.eye(len(etas)))
+    noise = root @ generator.normal(size=(len(etas), rule.seeds))
+    return dict(zip(etas.tolist(), noise, strict=True))
 
 
 def measure(
@@ -152,9 +188,15 @@ def measure(
     curves = []
     for valley in truth.valleys:
         runs: dict[tuple[float, int], float] = {}
+        unit_noise = _along_eta(scenario, rule, generator)
+        own = generator.normal(0, scenario.seed_shift, rule.seeds) if scenario.seed_shift else None
 
         def value(
-            point: Point, valley: Valley = valley, runs: dict[tuple[float, int], float] = runs
+            point: Point,
+            valley: Valley = valley,
+            runs: dict[tuple[float, int], float] = runs,
+            unit_noise: UnitNoise | None = unit_noise,
+            own: Array | None = own,
         ) -> float:
             eta, seed = point.log2_hps["eta"], point.seed
             if (eta, seed) not in runs:
@@ -163,7 +205,12 @@ def measure(
                 jitter = float(generator.uniform(-0.1, 0.1))
                 clean = valley.loss(eta + jitter) if math.isfinite(valley.cliff) else 0.0
                 loss = valley.loss(eta) if math.isfinite(clean) else math.inf
-                runs[eta, seed] = loss + offsets[seed] + float(generator.normal(0, spread))
+                if own is not None:
+                    # Without what the seeds' optima add to the mean of a parabola.
+                    loss = valley.loss(eta - own[seed])
+                    loss -= valley.curvature * scenario.seed_shift**2
+                unit = generator.normal() if unit_noise is None else unit_noise[eta][seed]
+                runs[eta, seed] = loss + offsets[seed] + spread * float(unit)
             return runs[eta, seed]
 
         etas = rule.line({"eta": 0.0}, value).losses

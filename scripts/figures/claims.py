@@ -26,12 +26,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 ORDER = (
     "lr_transfer",
     "hp_search",
+    "residual",
     "rms",
     "fp8",
     "coupling",
     "exponents",
     "gammas",
     "effective_theory",
+    "encoder_decoder",
     "spectral",
     "depth",
 )
@@ -44,6 +46,9 @@ CAPTIONS = {
     "hp_search": f"Above: {CURVES} Below, left and middle: the least loss after so many runs, of "
     "the random search its expectation over the order of its runs; dotted lines: where the phases "
     "of the independent search end. Below, right: fresh seeds, the mean with its 95 % interval.",
+    "residual": "Left: the loss, each at its best η, less muP's, paired by seed, with its 95 % "
+    "interval. "
+    "Right: how far the best η has moved since the fewest steps.",
     "rms": "Above: hollow circles are the RMS at initialization, full ones at the end, the mean "
     "over the seeds; the band is E4M3's normal range. Below: the mean with its 95 % interval, "
     "where one thing is made larger by the factor that is named.",
@@ -59,6 +64,8 @@ CAPTIONS = {
     "difference with its 95 % interval; grey line: none.",
     "gammas": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
     "effective_theory": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
+    "the η that is transferred; means over a twentieth of a run.",
+    "encoder_decoder": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
     "the η that is transferred; means over a twentieth of a run.",
     "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
     f"that keep it, dashed: rules that do not. Below: {CURVES}",

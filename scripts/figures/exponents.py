@@ -140,7 +140,12 @@ def _setting(lab: Lab, name: str, words: str) -> Document:
 def _tuned(lab: Lab) -> Document:
     """Standard with full alignment, and the constants of the layer types tuned at the base."""
     ranges = [f"{gamma}={{low: -3, high: 3, default: 0}}" for gamma in GAMMAS]
-    search = ["search=independent", "search.runs=63", "parameterization.alignment=full"]
+    search = [
+        "search=independent",
+        "search.runs=63",
+        "search.retune=false",
+        "parameterization.alignment=full",
+    ]
     searched = lab.search("tuned", "parameterization=standard", *search, *ranges, *ALONE)
     return lab.transfer("tuned", 4 * searched["base"]["width"])
 

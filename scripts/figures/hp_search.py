@@ -275,16 +275,16 @@ def _figure(
 def _costs(ax: Axes, found: Searched, title: str) -> None:
     """Best loss against runs: of the random search the expectation over its order.
 
-    The runs that compare the combination have other seeds, whose losses are others: left out.
+    The independent one's rises where fresh seeds correct what a lucky one selected.
     """
-    phases = {n: run for n, run in found.independent["phase_ends"].items() if n != "combine"}
+    phases = found.independent["phase_ends"]
     last, tops = max(phases.values()), [0.0]
     for name, search in (("random", found.random), ("independent", found.independent)):
         points = [(number(run), number(loss)) for run, loss in search["best_loss_curve"]]
         shown = [(run, loss) for run, loss in points if math.isfinite(loss) and run <= last]
         ax.step(*zip(*shown, strict=True), where="post", color=COLORS[name], label=name)
         tops.append(shown[-1][1])
-        tops += [loss for run, loss in shown if run == phases["eta"]]
+        tops += [loss for run, loss in shown if run >= phases["eta"]]
     low, high = min(tops[1:]), max(tops)
     ax.set_ylim(low - 0.1 * (high - low), high + 0.5 * (high - low))
     for name, run in phases.items():

@@ -21,7 +21,7 @@ from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.transfer.coordinates import CoordinateCheck
-from sweeper.transfer.ladder import Size
+from sweeper.transfer.ladder import MODEL_AXES, Size
 from sweeper.transfer.rules import rule_table
 from sweeper.trial import Log2Hps, defaults
 
@@ -120,9 +120,9 @@ def _hps(experiment: Experiment, output: Output, *, of_study: bool) -> Log2Hps:
 def _ladders(settings: Settings) -> dict[str, list[Size]]:
     """The sizes to check by axis; BadInput without any beside the base."""
     climbed = settings.transfer.ladders(settings.ladder_base)
-    ladders = {
-        axis: [Size(width=size.width, depth=size.depth) for size in climbed[axis]]
-        for axis in ("width", "depth")
+    ladders: dict[str, list[Size]] = {
+        axis: [size.model_size for size in climbed[axis]]
+        for axis in ("width", "depth", *MODEL_AXES)
         if axis in climbed
     }
     if not ladders:

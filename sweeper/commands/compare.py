@@ -14,7 +14,7 @@ from sweeper.commands.transfer import load_study
 from sweeper.errors import BadInput
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.report import comparison as show
-from sweeper.report.documents import Document, axis_verdict, ladder_curves, number
+from sweeper.report.documents import Document, axis_verdict, is_curve_of, ladder_curves, number
 from sweeper.report.plots import save
 from sweeper.settings import Settings
 from sweeper.study import Study
@@ -175,19 +175,15 @@ def _flops(settings: Settings, spec: TrialSpec) -> float:
 
 def _size(result: Result) -> LadderSize:
     spec = result.trial.spec
-    return LadderSize(
-        width=spec.width,
-        depth=spec.depth,
-        batch_size=spec.train.batch_size,
-        steps=spec.train.steps,
-    )
+    model = Size(width=spec.width, depth=spec.depth)
+    return LadderSize.of(model, spec.model.arguments, asdict(spec.train))
 
 
 def _curve(curve: Document, validation: Document) -> SizeCurve:
     """A recorded curve, with what a law had planned at its size."""
-    size = LadderSize(**{key: int(curve[key]) for key in LADDER_AXES})
+    size = LadderSize(**{key: int(curve[key]) for key in LADDER_AXES if key in curve})
     judged = axis_verdict(validation, "width").get("sizes") or ()
-    planned = [one.get("planned_log2", 0.0) for one in judged if one["size"] == asdict(size)]
+    planned = [one.get("planned_log2", 0.0) for one in judged if is_curve_of(one["size"], curve)]
     points = curve.get("points") or ()
     losses = {number(p["log2_eta"]): tuple(map(number, p["losses"])) for p in points}
     return SizeCurve(size=size, losses=losses, planned_log2=next(iter(planned), 0.0))

@@ -163,6 +163,9 @@ def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool
             "single_log2": named(space, combined.single_log2),
             "finding": combined.summary,
         }
+    if (retune := conclusion.retune) is not None:
+        record["retune"]["finding"] = retune.summary
+        del record["retune"]["line"]["choices"]
     for line in record["lines"]:
         if not line["choices"]:
             del line["choices"]

@@ -23,7 +23,7 @@ from sweeper.settings import Experiment, check_seeds
 from sweeper.study import Study
 from sweeper.sweep import Sweep
 from sweeper.transfer.exponents import FittedExponents
-from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve
+from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve, size_record
 from sweeper.transfer.trend import Trend, fit_trend
 from sweeper.transfer.verdict import Verdict, judge_ladder
 from sweeper.trial import Choice, defaults, encode, named
@@ -176,7 +176,7 @@ def _record(
         "trend": trend and trend.to_json(),
         "curves": [
             {
-                **asdict(curve.size),
+                **size_record(asdict(curve.size)),
                 "points": [
                     {f"log2_{along}": value, "losses": list(losses)}
                     for value, losses in sorted(curve.losses.items())
@@ -201,4 +201,4 @@ def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[st
 
 
 def _size_of(curve: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(curve[key] for key in LADDER_AXES)
+    return tuple(curve.get(key, 0) for key in LADDER_AXES)

@@ -68,7 +68,7 @@ class Linear(ScaledModule):
     With `unit`, the weight's gradient is divided by the root of the number of tokens in place
     of its multiplication (u-muP paper, A.4). With `unit` and `readout`, the gradient to x
     carries `backward_multiplier` in place of `multiplier`. `formats` compute the product in
-    simulated FP8 (see `fp8.py`).
+    simulated FP8 (see `fp8.py`). `parts` equal blocks of rows are matrices of their own, fused.
     """
 
     multiplier: Tensor
@@ -83,6 +83,7 @@ class Linear(ScaledModule):
         unit: bool = False,
         readout: bool = False,
         formats: Formats | None = None,
+        parts: int = 1,
     ) -> None:
         """Shapes as in `nn.Linear`; `readout` for the last layer."""
         super().__init__(unit=unit)
@@ -90,6 +91,7 @@ class Linear(ScaledModule):
         if self.has_backward_multiplier:
             self.register_buffer("backward_multiplier", torch.ones(()), persistent=False)
         self.in_features, self.out_features = in_features, out_features
+        self.parts = parts
         self.formats = formats if formats and formats.casts else None
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
 
@@ -142,17 +144,26 @@ class Embedding(ScaledModule):
 
 
 class RMSNorm(nn.Module):
-    """Division by the root mean square of the last dimension; a gain only if asked for."""
+    """Division by the root mean square of the last dimension; a gain only if asked for.
 
-    def __init__(self, width: int, *, gain: bool = False, eps: float = 1e-5) -> None:
+    With `unit`, the gain's gradient, a sum over the tokens, is divided by the root of their number.
+    """
+
+    def __init__(
+        self, width: int, *, gain: bool = False, unit: bool = False, eps: float = 1e-5
+    ) -> None:
         """`gain=True` adds a trainable vector [width] that starts at 1."""
         super().__init__()
-        self.width, self.eps = width, eps
+        self.width, self.eps, self.unit = width, eps, unit
         self.gain = nn.Parameter(torch.ones(width)) if gain else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> the same shape, RMS 1."""
-        return F.rms_norm(x, (self.width,), self.gain, self.eps)
+        gain: Tensor | None = self.gain
+        if gain is not None and self.unit:
+            root = torch.full((), tokens_in(x) ** -0.5, dtype=gain.dtype, device=gain.device)
+            gain = scale_gradient(gain, root)
+        return F.rms_norm(x, (self.width,), gain, self.eps)
 
 
 class Attention(ScaledModule):
@@ -232,11 +243,19 @@ class Residual(ScaledModule):
     scales = ("branch", "skip")
 
     def __init__(
-        self, index: int, branches: int, base_branches: int, *, unit: bool = False
+        self,
+        index: int,
+        branches: int,
+        base_branches: int,
+        *,
+        unit: bool = False,
+        attentions: int = 1,
     ) -> None:
-        """Branch `index` (1 .. `branches`, odd is attention)."""
+        """Branch `index` (1 .. `branches`): each layer has `attentions`, then feed-forward."""
         super().__init__(unit=unit)
         self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
+        if attentions != 1:
+            self.geometry["attentions"] = attentions
 
     def scale_op(self, name: str) -> ScaledOp:
         """A "residual"."""

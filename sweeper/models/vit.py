@@ -9,13 +9,12 @@ from __future__ import annotations
 from math import sqrt
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Fp8
+from sweeper.models.plain_layers import FeedForward, normalized
 from sweeper.models.scaled import (
-    Activation,
     Attention,
     CrossEntropy,
     Embedding,
@@ -24,11 +23,6 @@ from sweeper.models.scaled import (
     Residual,
     scale_gradient,
 )
-
-
-def normalized(x: Tensor) -> Tensor:
-    """Layer norm over the last dimension, its gains fixed at 1 and biases at 0 (eq. 1.11)."""
-    return F.layer_norm(x, x.shape[-1:], eps=1e-6)
 
 
 def patches(images: Tensor, size: int) -> Tensor:
@@ -46,7 +40,7 @@ class SelfAttention(nn.Module):
         """`width // head_size` heads; `tokens` is the number of patches."""
         super().__init__()
         self.head_size = head_size
-        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.qkv = Linear(width, 3 * width, unit=unit, parts=3)
         self.core = Attention(head_size, tokens, causal=False, unit=unit)
         self.out = Linear(width, width, unit=unit)
 
@@ -55,22 +49,6 @@ class SelfAttention(nn.Module):
         shape = (*x.shape[:2], -1, self.head_size)
         q, k, v = (t.reshape(shape).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
         out: Tensor = self.out(self.core(q, k, v).transpose(1, 2).reshape(x.shape))
-        return out
-
-
-class FeedForward(nn.Module):
-    """`down(gelu(up(x)))`."""
-
-    def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
-        """`hidden` is the inner width."""
-        super().__init__()
-        self.up = Linear(width, hidden, unit=unit)
-        self.act = Activation("gelu", unit=unit)
-        self.down = Linear(hidden, width, unit=unit)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., width] -> the same shape."""
-        out: Tensor = self.down(self.act(self.up(x)))
         return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich import box
 from rich.console import Console
@@ -88,6 +88,8 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
         )
         for line in conclusion.lines:
             filled.add_row(*_line_row(line))
+        if conclusion.retune is not None:
+            filled.add_row(*_line_row(replace(conclusion.retune.line, name="eta, retuned")))
         console.print(filled)
     if conclusion.pairs:
         _pairs(console, conclusion.pairs)

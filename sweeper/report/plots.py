@@ -132,7 +132,8 @@ def best_loss_figure(search: Document) -> Figure:
 @rc_context(STYLE)
 def lines_figure(search: Document) -> Figure:
     """One panel a line search: the objective against the hyperparameter, all on one loss axis."""
-    lines = list(search.get("lines") or ())
+    again = [{**one["line"], "name": "eta, retuned"} for one in [search.get("retune")] if one]
+    lines = [*(search.get("lines") or ()), *again]
     columns = min(3, max(1, len(lines)))
     rows = max(1, math.ceil(len(lines) / columns))
     figure, panels = _panels(rows, columns, 0.9 + 1.7 * rows)

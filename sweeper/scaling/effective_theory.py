@@ -96,7 +96,8 @@ class EffectiveTheory(Scheme):
         """
         if spec.role is not Role.HIDDEN:
             return 1.0
-        fan_in_ratio = spec.fan_in / spec.width
+        # M is of an uncut expert: what cutting changes is no part of it.
+        fan_in_ratio = spec.fan_in / spec.width / spec.inner_growth
         if self.ffn_multiplier is None:
             return fan_in_ratio
         if fan_in_ratio != 1:

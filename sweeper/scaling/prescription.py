@@ -68,12 +68,25 @@ def prescription_of(
     factors: Mapping[str, float] = {
         name: getattr(scale, name) * hps[name] for name in SETTING_FACTORS if name in hps
     }
+    if spec.inner_growth != 1.0:
+        scale = replace(scale, init_std=scale.init_std * expert_init(spec.inner_growth))
     return prescribe(
         replace(scale, **factors),
         eta=hps["eta"],
         eps=optimizer.eps,
         weight_decay=optimizer.weight_decay,
     )
+
+
+def expert_init(inner_growth: float) -> float:
+    """Factor on the init of an expert's second matrix, in the growth r of its inner width.
+
+    Its step is to move the expert's output by O(1), for which a learning rate of 1/fan-in does,
+    as for any hidden weight. Its init is r^-1/2 below fan-in's, so that a step of the first
+    matrix, which the second hands on, also does: a mean over the inner width, like that over the
+    experts (arXiv:2601.20205, Table 1: init alpha_ffn^-1 n^-1/2, rate alpha_ffn^-1 n^-1).
+    """
+    return float(inner_growth**-0.5)
 
 
 def initial_distribution(init: str, init_std: float) -> tuple[float, float]:

@@ -36,7 +36,7 @@ class Update(StrEnum):
     PARAMETER = "parameter"
     """As the parameter's RMS: Adafactor, Adam with parameter scaling."""
     ORTHOGONAL = "orthogonal"
-    """A matrix whose singular values are all 1: Muon."""
+    """A matrix whose singular values are of order 1: Muon, Shampoo, SOAP."""
     NORMALIZED = "normalized"
     """A matrix of unit Frobenius norm."""
 
@@ -57,7 +57,10 @@ class ParamSpec:
     `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the width and with
     the depth. `lookup` tells an embedding whose rows are picked (words) from one that is multiplied
     with its input (patches). `tied` are other names of the same parameter.
-    `note` says in a line how the parameter is used, and what to mind. `width` is the model's.
+    `inner_growth` is, of the second matrix of an expert, its inner width over that of an uncut
+    expert of the same model (1 / granularity), 1 of all else: its base fan-in is the uncut
+    expert's. `note` says in a line how the parameter is used, and what to mind. `width` is the
+    model's.
     """
 
     name: str
@@ -84,6 +87,7 @@ class ParamSpec:
     groups: int = 1
     base_groups: int = 1
     frozen: bool = False
+    inner_growth: float = 1.0
     note: str = ""
 
     @property
@@ -140,12 +144,12 @@ class ScaledOp:
     """An operation without weights that a scheme may scale: attention, gated SiLU, residual, loss.
 
     `kind` is the operation's; `geometry` holds what its rule needs: `head_size`, `seq_len` and
-    `causal` for attention; `branch` (1 .. `branches`, odd is attention), `branches` and
-    `base_branches` for a residual; `classes` for the loss. A "tied_readout" is the output of an
-    embedding that is also the head: `fan_in` and `base_fan_in`, the entries that it sums over,
-    and `own`, the factor on the logits that the model itself has at this size over the one that
-    it has at the base. Of a plain model it has the `parameter`'s name, and `lookup`: whether rows
-    of it are picked by numbers.
+    `causal` for attention; `branch` (1 .. `branches`), `branches`, `base_branches` and, where
+    they are not 1, `attentions` (branches of a layer before its FFN) for a residual; `classes`
+    for the loss. A "tied_readout" is the output of an embedding that is also the head: `fan_in`
+    and `base_fan_in`, the entries that it sums over, and `own`, the factor on the logits that
+    the model itself has at this size over the one that it has at the base. Of a plain model it
+    has the `parameter`'s name, and `lookup`: whether rows of it are picked by numbers.
     """
 
     name: str

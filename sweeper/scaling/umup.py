@@ -35,8 +35,13 @@ def gated_silu_scale(alpha: float) -> float:
     return 1.0 / log_interpolate(1 / (1 + 1 / alpha**2), 1 / sqrt(2), 0.5)
 
 
-def residual_tau(branch: int, branches: int, residual: float, ratio: float) -> float:
-    """tau: variance of `branch` (1 .. `branches`, odd is attention) over that of its skip.
+def residual_tau(
+    branch: int, branches: int, residual: float, ratio: float, attentions: int = 1
+) -> float:
+    """tau: variance of `branch` (1 .. `branches`) over that of its skip.
+
+    A layer has so many `attentions`, one in the paper, then an FFN. More of them share the variance
+    that one has.
 
     Eqs. 19-24 with errata E4 and E5 (docs/errata.md): the alphas are squared, 1/sqrt(L) belongs
     inside, and alpha_residual^2 is the average of attention's and FFN's variance over the
@@ -45,12 +50,14 @@ def residual_tau(branch: int, branches: int, residual: float, ratio: float) -> f
     # Variances of all FFN and of all attention branches together, the embedding's being 1.
     ffn = residual**2 * 2 / (ratio**2 + 1)
     attention = ratio**2 * ffn
-    layers_before = (branch - 1) // 2
-    # One branch has 2 / branches of its kind's variance. The skip holds the embedding and all
-    # branches before this one, whose variances add up. Both are written times branches / 2.
-    if branch % 2:
-        return attention / (branches / 2 + layers_before * (attention + ffn))
-    return ffn / (branches / 2 + (layers_before + 1) * attention + layers_before * ffn)
+    layers = branches / (attentions + 1)
+    layers_before, place = divmod(branch - 1, attentions + 1)
+    # A layer has 1 / layers of its kinds' variances. The skip holds the embedding and all
+    # branches before this one, whose variances add up. Both are written times the layers.
+    if place < attentions:
+        share = attention / attentions
+        return share / (layers + layers_before * (attention + ffn) + place * share)
+    return ffn / (layers + (layers_before + 1) * attention + layers_before * ffn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +135,7 @@ class UMuP:
                     geometry["branches"],
                     hps["alpha_residual"],
                     hps["alpha_residual_attn_ratio"],
+                    geometry.get("attentions", 1),
                 )
                 return {"branch": sqrt(tau / (1 + tau)), "skip": 1 / sqrt(1 + tau)}
             case "loss":

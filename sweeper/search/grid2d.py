@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from sweeper.errors import ConfigError
+from sweeper.search.cost import best_mean_curve
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
@@ -17,7 +18,6 @@ from sweeper.search.strategy import (
     missing_points,
     phase_ends,
     pruned_notes,
-    running_best,
 )
 from sweeper.trial import Axis, Log2Hps, Space, defaults
 
@@ -136,7 +136,7 @@ class Grid2D:
             seeds=self.seeds,
             runs=len(history.results),
             notes=(self._note(space, history, best), *pruned_notes(history)),
-            best_loss_curve=running_best(result.objective for result in history.results),
+            best_loss_curve=best_mean_curve(history.results, self.seeds),
             phase_ends=phase_ends(history),
         )
 

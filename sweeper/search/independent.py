@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean, stdev
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
+from sweeper.search.cost import independent_curve
 from sweeper.search.line import (
     LineRule,
     LineState,
@@ -25,25 +26,32 @@ from sweeper.search.strategy import (
     LineResult,
     Phase,
     Point,
+    Retune,
     chosen_axes,
+    hps_key,
     missing_points,
     phase_ends,
     pruned_notes,
-    running_best,
 )
-from sweeper.trial import Log2Hps, Space, defaults
+from sweeper.trial import Axis, Log2Hps, Space, defaults
 
 FRESH_SEED = 1000
 """The last phase's first seed: a comparison on trials that were selected by it would be biased."""
 
 
+RETUNE = LineRule(step=1.0, points=5, reach=1, extend=2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class IndependentSearch:
-    """A line over eta, then a line for every other hyperparameter, then the combination.
+    """A line over eta, then a line for every other hyperparameter, the combination, eta again.
 
     `eta` is the first line, of one seed. `runs` trials are shared out among the lines of the
     second phase, each point with `seeds` seeds. `combine_seeds` fresh seeds compare the combined
-    optimum with the best single configuration. `axes` names the hyperparameters (null: all).
+    optimum with the best single configuration. The better one moved other hyperparameters than
+    eta, and the best eta with them: `retune` lays a short line over it there, on the same fresh
+    seeds, begun with the value and its two neighbours; false leaves it out. `axes` names the
+    hyperparameters (null: all).
     """
 
     eta: LineRule = field(default_factory=LineRule)
@@ -51,6 +59,7 @@ class IndependentSearch:
     runs: int = 330
     seeds: int = 3
     combine_seeds: int = 3
+    retune: LineRule | Literal[False] | None = field(default_factory=lambda: RETUNE)
     axes: tuple[str, ...] | None = None
     prune: PrunerKind = "none"
 
@@ -62,16 +71,24 @@ class IndependentSearch:
         for key, least in (("runs", 0), ("seeds", 1), ("combine_seeds", 1)):
             if getattr(self, key) < least:
                 raise ConfigError(key, getattr(self, key), f"at least {least}")
+        if self.retune and self.retune.points < 3:
+            allowed = "at least 3: the value and its two neighbours; search.retune=false: none"
+            raise ConfigError("retune.points", self.retune.points, allowed)
 
     def plan(self, space: Space) -> list[Phase]:
-        """The three phases; lines share their middle point, so fewer trials may run."""
+        """The phases; lines share their middle point, so fewer trials may run."""
         names = self._line_names(space)
         rule = self._line_rule(space)
-        return [
+        phases = [
             Phase(name="eta", trials=self.eta.points),
             Phase(name="lines", trials=sum(rule.planned(space[n]) for n in names) * self.seeds),
             Phase(name="combine", trials=2 * self.combine_seeds),
         ]
+        if self.retune and names and not _is_fixed(space["eta"]):
+            # Its middle is the configuration that the combination kept.
+            trials = (self.retune.points - 1) * self.combine_seeds
+            phases.append(Phase(name="retune", trials=trials))
+        return phases
 
     def _line_names(self, space: Space) -> list[str]:
         names = chosen_axes(space, self.axes)
@@ -117,9 +134,42 @@ class IndependentSearch:
         points = missing_points(missing, range(self.seeds), "lines", history)
         if points:
             return points
+        finalists, seeds = self._finalists(space, history), self._fresh_seeds()
+        points = missing_points(finalists, seeds, "combine", history)
+        kept = self._retuned(space, history, finalists)
+        if points or kept is None:
+            return points
+        missing = [Log2Hps({**kept, "eta": v}) for v in self._retune_line(history, kept).missing]
+        return missing_points(missing, seeds, "retune", history)
+
+    def _finalists(self, space: Space, history: History) -> tuple[Log2Hps, Log2Hps]:
+        """The combined optimum and the best single configuration."""
         lines = self._line_results(space, history)
-        combined, single = self._combined(space, lines), self._best_single(space, history, lines)[0]
-        return missing_points([combined, single], self._fresh_seeds(), "combine", history)
+        return self._combined(space, lines), self._best_single(space, history, lines)[0]
+
+    def _retuned(
+        self, space: Space, history: History, finalists: Sequence[Log2Hps]
+    ) -> Log2Hps | None:
+        """The configuration whose eta is retuned; None while it is not known, or where none is.
+
+        Where nothing but eta moved, the line over eta holds.
+        """
+        if not self.retune or _is_fixed(space["eta"]):
+            return None
+        means = [history.mean(hps, self._fresh_seeds()) for hps in finalists]
+        known = [mean for mean in means if mean is not None and not math.isnan(mean)]
+        if len(known) < len(means) or math.isinf(min(known)):
+            return None
+        kept = finalists[means.index(min(known))]
+        return None if hps_key(kept) == hps_key(self._base(space, history)) else kept
+
+    def _retune_line(self, history: History, kept: Log2Hps) -> LineState:
+        assert self.retune
+        eta, step = kept["eta"], self.retune.step
+        axis = Axis(low=eta - step, high=eta + step, default=eta)
+        return replay_line(
+            self.retune, axis, line_objective(history, kept, "eta", self._fresh_seeds())
+        )
 
     def _fresh_seeds(self) -> range:
         return range(FRESH_SEED, FRESH_SEED + self.combine_seeds)
@@ -188,12 +238,18 @@ class IndependentSearch:
         """The better of combined and single over fresh seeds, else the best single so far."""
         lines = self._line_results(space, history)
         best, objective, seeds = self._best_single(space, history, lines)
-        combination = self._combination(self._combined(space, lines), best, history)
+        finalists = self._combined(space, lines), best
+        combination = self._combination(*finalists, history)
         notes = [*line_notes(lines), *pruned_notes(history)]
         if combination is not None:
             notes.append(combination.summary)
             if not math.isnan(combination.difference):
                 best, objective, seeds = _winner(combination)
+        retune = self._retune(space, history, finalists)
+        if retune is not None:
+            notes += [retune.summary, *line_notes([replace(retune.line, name="eta, retuned")])]
+            best = Log2Hps({**best, "eta": retune.line.optimum_log2})
+            objective = retune.line.objective
         return Conclusion(
             best_log2=best,
             objective=objective,
@@ -201,10 +257,45 @@ class IndependentSearch:
             runs=len(history.results),
             lines=tuple(lines),
             combination=combination,
+            retune=retune,
             notes=tuple(notes),
-            best_loss_curve=running_best(r.objective for r in history.results),
+            best_loss_curve=independent_curve(
+                history.results,
+                self._base(space, history),
+                self.seeds,
+                finalists,
+                self.combine_seeds,
+            ),
             phase_ends=phase_ends(history),
         )
+
+    def _retune(
+        self, space: Space, history: History, finalists: Sequence[Log2Hps]
+    ) -> Retune | None:
+        """What the last line over eta has found so far; None before its first point."""
+        kept = self._retuned(space, history, finalists)
+        if kept is None:
+            return None
+        state = self._retune_line(history, kept)
+        line = line_result("eta", state, history, kept, space["eta"])
+        if line is None or len(state.losses) < 2:
+            return None
+        if line.objective >= state.losses[kept["eta"]]:  # of equals the one that was kept
+            line = replace(line, optimum_log2=kept["eta"])
+        best = Log2Hps({**kept, "eta": line.optimum_log2})
+        pairs = [
+            (a, b)
+            for seed in self._fresh_seeds()
+            if (a := history.value(kept, seed)) is not None
+            and (b := history.value(best, seed)) is not None
+        ]
+        gain, error = _paired(pairs)
+        return Retune(line=line, before_log2=kept["eta"], gain=gain, error=error)
+
+
+def _is_fixed(axis: Axis) -> bool:
+    """Whether there is nothing to retune: one value, or a list of choices."""
+    return bool(axis.choices) or axis.low == axis.high
 
 
 def _paired(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:

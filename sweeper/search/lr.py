@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sweeper.errors import ConfigError
+from sweeper.search.cost import best_mean_curve
 from sweeper.search.line import (
     LineRule,
     LineState,
@@ -21,7 +22,6 @@ from sweeper.search.strategy import (
     Point,
     missing_points,
     pruned_notes,
-    running_best,
 )
 from sweeper.trial import Log2Hps, Space, defaults
 
@@ -59,14 +59,13 @@ class LearningRateLine:
         base = defaults(space)
         state = self._replay(base, space, history)
         line = line_result("eta", state, history, base, space["eta"])
-        objectives = [result.objective for result in history.results]
         return Conclusion(
             best_log2=Log2Hps({**base, "eta": line.optimum_log2 if line else base["eta"]}),
             objective=line.objective if line else float("inf"),
             seeds=self.seeds,
-            runs=len(objectives),
+            runs=len(history.results),
             lines=(line,) if line else (),
             notes=(*line_notes([line] if line else []), *pruned_notes(history)),
-            best_loss_curve=running_best(objectives),
-            phase_ends={"eta": len(objectives)},
+            best_loss_curve=best_mean_curve(history.results, self.seeds),
+            phase_ends={"eta": len(history.results)},
         )

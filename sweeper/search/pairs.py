@@ -9,6 +9,7 @@ from itertools import combinations, product
 from typing import Literal
 
 from sweeper.errors import ConfigError
+from sweeper.search.cost import best_mean_curve
 from sweeper.search.coupling import row_optima, transfer_error
 from sweeper.search.line import (
     LineRule,
@@ -33,7 +34,6 @@ from sweeper.search.strategy import (
     missing_points,
     phase_ends,
     pruned_notes,
-    running_best,
 )
 from sweeper.trial import Axis, Log2Hps, Space, defaults
 
@@ -175,7 +175,7 @@ class Pairs:
             lines=() if line is None else (line,),
             pairs=whole,
             notes=(*self._notes(line, whole, objective), *pruned_notes(history)),
-            best_loss_curve=running_best([result.objective for result in history.results]),
+            best_loss_curve=best_mean_curve(history.results, self.seeds),
             phase_ends=phase_ends(history),
         )
 

@@ -168,14 +168,41 @@ class Combination:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retune:
+    """A last line over eta around the configuration that was kept, the others at their optima.
+
+    `gain` is what it saves in nats against `before_log2`, the value of the first line: a mean
+    over seeds that both share, with its standard error, NaN for a single seed. The same seeds
+    chose the value, so the gain is at its largest; it is 0 where nothing moved.
+    """
+
+    line: LineResult
+    before_log2: float
+    gain: float
+    error: float
+
+    @property
+    def summary(self) -> str:
+        """What retuning did, in words."""
+        moved, before = self.line.optimum_log2, self.before_log2
+        if moved == before:
+            return f"retuning eta after combining left it at 2^{before:g}"
+        gain = "" if math.isinf(self.gain) else f" and gained {self.gain:.4f} nats"
+        if gain and not math.isnan(self.error):
+            gain += f" (standard error {self.error:.4f})"
+        return f"retuning eta after combining moved it from 2^{before:g} to 2^{moved:g}{gain}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Conclusion:
     """The result of a search, with the names that `search.json` gives its parts.
 
     `best_log2` is complete: it has every hyperparameter. `runs` counts all trials so far.
 
     `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
-    the expectation over the order of its trials, else in the order of its phases. `phase_ends`
-    counts the trials up to the end of each phase.
+    the expectation over the order of its trials, else in the order of its phases. A configuration
+    counts with the mean over its seeds, so the curve may rise. `phase_ends` counts the trials up to
+    the end of each phase.
     """
 
     best_log2: Log2Hps
@@ -188,6 +215,7 @@ class Conclusion:
     best_loss_curve: tuple[tuple[int, float], ...] = ()
     phase_ends: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[PairGrid, ...] = ()
+    retune: Retune | None = None
 
 
 class Strategy(Protocol):

@@ -14,17 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.catalog import TARGET, with_targets
+from sweeper.data.spans import Corruption
 from sweeper.errors import ConfigError, key_prefix
 from sweeper.models.classifier import Comparison, Tracer, Untraced, compare, scaled_ops
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
 from sweeper.models.padding import padding_rows
+from sweeper.models.scaled import Linear
 from sweeper.plugin import arguments, build_plugin, call_checked, import_target
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 from sweeper.train_settings import TrainSettings
 from sweeper.trial import PluginSpec, TrialSpec
+
+DATA_SHAPES = ("classes", "input_shape", "spans")
+"""What of a corpus's identity a model is built by."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,8 +37,9 @@ class Architecture:
     """A model at its size: what its parameters and operations are, and what can be scaled in it.
 
     `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
-    plain model that got such buffers. `unseen_ties` are readouts tied to an embedding whose logits
-    no call computes that could be scaled. `padding` is the row of each table that stays 0.
+    plain model that got such buffers. `parts` counts the fused matrices of a parameter, blocks of
+    its rows, where a model declares several. `unseen_ties` are readouts tied to an embedding whose
+    logits no call computes that could be scaled. `padding` is the row of each table that stays 0.
     `complete` tells that the model declares all operations that it has. `cautions` are sentences
     for the user about the whole model.
     """
@@ -42,6 +48,7 @@ class Architecture:
     scaled_ops: tuple[ScaledOp, ...]
     sites: tuple[OpSite, ...]
     scale_buffers: frozenset[str]
+    parts: Mapping[str, int] = field(default_factory=dict)
     unseen_ties: tuple[ScaledOp, ...] = ()
     complete: bool = False
     padding: Mapping[str, int] = field(default_factory=dict)
@@ -61,9 +68,13 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
     """The model of `spec` at another size; ConfigError names a `model.` key that is refused."""
     data = spec.data
     offered = {"classes": data["classes"], "base_depth": spec.base_depth, "unit": unit}
-    # Never both: a model for the other kind of data misses an argument, and is refused here.
+    # Never two: a model for another kind of data misses an argument, and is refused here.
     if "input_shape" in data:
         offered["input_shape"] = tuple(data["input_shape"])
+    elif "spans" in data:
+        source_len, target_len = span_lengths(data, spec.train.seq_len)
+        offered |= {"source_len": source_len, "target_len": target_len}
+        offered["start"] = data["classes"] - 1
     else:
         offered["seq_len"] = spec.train.seq_len
     config = plugin_config("model", spec.model)
@@ -75,7 +86,11 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
         with redirect_stdout(sys.stderr):  # stdout is the command's; models may print
             model = build_plugin(config | {"width": width, "depth": depth}, offered)
     except ConfigError as error:
-        kinds = {"seq_len": "sequences of tokens", "input_shape": "arrays, such as data=digits"}
+        kinds = {
+            "seq_len": "sequences of tokens",
+            "input_shape": "arrays, such as data=digits",
+            "source_len": "sequences and what is missing in them: data=spans",
+        }
         if error.key in kinds and error.value is None:
             allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
             raise ConfigError("model._target_", target, allowed) from error
@@ -83,6 +98,12 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
     if not isinstance(model, nn.Module):
         raise ConfigError("model._target_", target, "an nn.Module")
     return model
+
+
+def span_lengths(data: Mapping[str, Any], seq_len: int) -> tuple[int, int]:
+    """Tokens of an input and of a target, of data whose windows have spans cut out."""
+    how = {"sentinels": 0, **data["spans"]}  # how many there are changes no length
+    return Corruption(**how).lengths(seq_len)
 
 
 def plugin_config(group: str, plugin: PluginSpec) -> dict[str, Any]:
@@ -120,7 +141,7 @@ def architecture(spec: TrialSpec, unit: bool) -> Architecture:
             runner={},
             parameterization=anything,
             optimizer=anything,
-            data={key: spec.data[key] for key in ("classes", "input_shape") if key in spec.data},
+            data={key: spec.data[key] for key in DATA_SHAPES if key in spec.data},
             train=TrainSettings(steps=1, batch_size=1, seq_len=spec.train.seq_len),
         ),
         unit,
@@ -152,10 +173,15 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         # One that declares operations beside those sites is taken to declare all that it has.
         complete = len(ops) > len(sites) and getattr(model, "declares_all_operations", True)
         return _frozen(model, rules.frozen), Architecture(
-            specs=tuple(compared.specs),
+            specs=tuple(_with_inner_growth(model, compared.specs)),
             scaled_ops=ops,
             sites=tuple(sites),
             scale_buffers=frozenset(name for name, _ in model.named_buffers()),
+            parts={
+                f"{name}.weight": module.parts
+                for name, module in model.named_modules()
+                if isinstance(module, Linear) and module.parts > 1
+            },
             unseen_ties=tuple(
                 ScaledOp(name=name, kind="tied_readout", geometry=geometry)
                 for name, geometry in tied.items()
@@ -170,7 +196,18 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     kept = matching("model.keep_init", rules.keep_init, (s.name for s in compared.specs))
     inits = tuple((s.name, s.init) for s in compared.specs)
     kept |= _special(replace(spec, width=spec.base_width), unit, inits)
-    return replace(seen, specs=tuple(overridden(compared.specs, kept, frozen)))
+    return replace(seen, specs=tuple(overridden(seen.specs, kept, frozen)))
+
+
+def _with_inner_growth(model: nn.Module, specs: Sequence[ParamSpec]) -> list[ParamSpec]:
+    """The specs, of experts that are cut beside the whole ones: see `ParamSpec.inner_growth`."""
+    growths: Mapping[str, float] = getattr(model, "inner_growth", dict)()
+    return [
+        replace(s, inner_growth=growth, base_fan_in=round(s.base_fan_in / growth))
+        if (growth := growths.get(s.name, 1.0)) != 1.0
+        else s
+        for s in specs
+    ]
 
 
 class _Called:
@@ -242,6 +279,10 @@ def example_inputs(spec: TrialSpec, model: nn.Module) -> tuple[Tensor, ...]:
     targets: tuple[int, ...] = (2,)
     if "input_shape" in spec.data:
         x = torch.empty(2, *spec.data["input_shape"], device="meta")
+    elif "spans" in spec.data:
+        source_len, target_len = span_lengths(spec.data, spec.train.seq_len)
+        targets = (2, target_len)
+        x = torch.empty(2, source_len, dtype=torch.long, device="meta")
     else:
         targets = (2, spec.train.seq_len)
         x = torch.empty(targets, dtype=torch.long, device="meta")

@@ -13,8 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.transfer.curve import FIT_RADIUS, SAME_ETA, UNKNOWN, Array, CurveFit, Estimate
-from sweeper.transfer.curve import fit_curve as fit_eta
+from sweeper.transfer.curve import (
+    FIT_RADIUS,
+    SAME_ETA,
+    UNKNOWN,
+    Array,
+    CurveFit,
+    Estimate,
+    fit_curves,
+)
 from sweeper.transfer.ladder import SizeCurve
 from sweeper.transfer.loss_curve import LossCurve, fit_loss_curve
 from sweeper.transfer.student import mean_estimate
@@ -149,9 +156,10 @@ class _Measured:
     @classmethod
     def of(cls, ladder: Ladder) -> _Measured:
         fits, transferred, retuned = [], [], []
+        fitted = fit_curves(ladder.curves, ladder.transferred)
         for curve in ladder.curves:
             eta = ladder.transferred + curve.planned_log2
-            fit = fit_eta(curve, eta)
+            fit = fitted[curve.size]
             if fit is None:
                 raise ValueError(
                     f"{ladder.name}: no learning rate of width {curve.size.width} trained"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -169,7 +169,7 @@ def _read_slope(record: Mapping[str, Any]) -> Slope:
 def check_coordinates(
     axis: str, runs: Runs, rule: CheckRule, intended: Mapping[Role, float] | None = None
 ) -> CoordinateCheck:
-    """Judge what was measured along `axis`, "width" or "depth".
+    """Judge what was measured along `axis`: "width", "depth" or another size of the model.
 
     Over the width every module that all sizes have is judged: its output at initialization, its
     change after the first and the last step, and the direct part of the last change. Exceptions:
@@ -179,17 +179,21 @@ def check_coordinates(
     - An output with as many entries at any width (logits) may begin as small as it likes, so
       there only growth of the output and of its change is a fault.
     - `intended` are exponents by which changes of a role's modules shrink on purpose; what runs
-      before any other weight, a norm's gain among them, shrinks with its embeddings. What comes
+      before any other weight, a norm's gain among them, shrinks with the embeddings. What comes
       after gets less and less from them, so with any intended exponent only growth is a fault of
       whole changes.
 
     Over the depth only the modules outside of layers are judged: a layer's contribution must
     fall as there are more of them, and only their sum is of order 1.
+
+    Over the sizes of experts see `_of_experts`.
     """
     sizes = sorted(runs)
     first_run = runs[sizes[0]][0]
     early = _of_embeddings(first_run)
     wanted = intended if intended and axis == "width" else {}
+    of_experts = axis not in ("width", "depth")
+    fading = bool(wanted) or of_experts
     log_sizes = [math.log2(getattr(size, axis)) for size in sizes]
     modules = []
     for name in (measured.name for measured in first_run):
@@ -198,12 +202,14 @@ def check_coordinates(
         table = [[one for run in runs[size] for one in run if one.name == name] for size in sizes]
         if any(len(row) < len(runs[size]) for row, size in zip(table, sizes, strict=True)):
             continue  # a module that not all sizes have
-        expected = wanted.get(Role.EMBEDDING, 0.0) if name in early else 0.0
+        # A decoder's table comes after the encoder's weights, and moves by itself alone.
+        embedded = name in early or table[0][0].role is Role.EMBEDDING
+        expected = wanted.get(Role.EMBEDDING, 0.0) if embedded else 0.0
         same_entries = table[0][0].entries == table[-1][0].entries
         fixed = axis == "width" and same_entries and len(sizes) > 1
-        modules.append(
-            _check_module(log_sizes, table, rule, expected, fixed=fixed, fading=bool(wanted))
-        )
+        modules.append(_check_module(log_sizes, table, rule, expected, fixed=fixed, fading=fading))
+        if of_experts:
+            modules[-1] = _of_experts(modules[-1], axis)
     return CoordinateCheck(
         axis=axis,
         sizes=tuple(getattr(size, axis) for size in sizes),
@@ -254,6 +260,25 @@ def _check_module(
         slopes.append(_slope("direct", rule.steps, log_sizes, direct, rule, expected, False))
     answer = _worst([slope.answer for slope in slopes])
     return ModuleCheck(name=first.name, role=first.role, slopes=tuple(slopes), answer=answer)
+
+
+def _of_experts(module: ModuleCheck, axis: str) -> ModuleCheck:
+    """The module judged by what says something over a size of the experts.
+
+    Direct changes do, and of modules without parameters whether the whole change grows. At
+    initialization a mean over more experts is smaller, and a cut expert larger, on purpose. A
+    token that changes its experts moves all that comes after by as much as an expert's output,
+    however small the step: the more often the more there are, so that over their number only direct
+    changes say anything.
+    """
+    judged = {"direct"}
+    if axis != "experts" and all(one.quantity != "direct" for one in module.slopes):
+        judged.add("change")
+    slopes = tuple(
+        one if one.quantity in judged else replace(one, answer="pass", reason="not judged")
+        for one in module.slopes
+    )
+    return replace(module, slopes=slopes, answer=_worst([one.answer for one in slopes]))
 
 
 def _slope(

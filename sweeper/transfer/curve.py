@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.transfer.ladder import SizeCurve
+from sweeper.transfer.ladder import Size, SizeCurve
+from sweeper.transfer.noise import Noise, model_weights
+from sweeper.transfer.smooth import smooth_rows
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""
@@ -18,11 +21,14 @@ BIAS = 0.04
 """Standard error, in log2, by which a parabola misplaces the optimum of a real curve.
 
 A loss that rises half as steeply again on one side of the optimum moves the fit by that much. No
-noise shows it, so an optimum's interval adds it. A shift between two sizes does not: their curves
-have nearly the same shape, and the bias cancels."""
+noise shows it, so the intervals of optimum and basin add it. A shift between two sizes does not:
+their curves have nearly the same shape, and the bias cancels."""
 
 FIT_RADIUS = 1.0
 """A parabola is fitted to the points within this distance, in log2, of the lowest one."""
+
+NOISE_RADIUS = 2.0
+"""The noise is measured at the points within this distance, in log2, of the lowest one."""
 
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
@@ -218,11 +224,42 @@ class CurveFit:
         return math.isnan(self.noise)
 
 
-def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
+def fit_curves(curves: Sequence[SizeCurve], transferred: float) -> dict[Size, CurveFit | None]:
+    """Fit every curve of a ladder: one rise of the noise and one correlation for all of them.
+
+    `transferred` is the log2 eta of the base; a law's factor is added at every other size.
+    """
+    noises = [noise for curve in curves if (noise := measure_noise(curve)) is not None]
+    weights = model_weights(noises) if noises else None
+    return {
+        curve.size: fit_curve(curve, transferred + curve.planned_log2, weights) for curve in curves
+    }
+
+
+def measure_noise(curve: SizeCurve) -> Noise | None:
+    """The noise of a curve's runs near its lowest point; None where too few show it."""
+    etas = np.array(sorted(curve.losses))
+    runs = np.array([curve.losses[float(eta)] for eta in etas])
+    finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
+    if not finite.any():
+        return None
+    lowest = int(np.argmin(runs.mean(axis=1)))
+    near = finite & (np.abs(etas - etas[lowest]) <= _radius(etas, lowest, NOISE_RADIUS))
+    if near.sum() < 2 or runs.shape[1] < 2 or same_seeds(runs[near]):
+        return None
+    return Noise.measure(etas[near] - etas[lowest], runs[near])
+
+
+def fit_curve(
+    curve: SizeCurve, transferred: float, weights: Array | None = None
+) -> CurveFit | None:
     """Fit a parabola around the lowest point; None when no point of the curve is finite.
 
-    The intervals are a parametric bootstrap: the fit is repeated with noise drawn afresh. The
-    seeds themselves are not resampled, since two of them have but three outcomes.
+    `weights` are the probabilities of the noise's `MODELS`; None: what this curve alone says.
+
+    The intervals are a parametric bootstrap: the fit is repeated on curves that differ from the
+    smoothed one by what noise, drawn afresh, makes of it. The seeds themselves are not resampled,
+    since two of them have but three outcomes.
     """
     if not curve.losses:
         return None
@@ -232,15 +269,24 @@ def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
     if not np.isfinite(means).any():
         return None
     lowest = int(np.argmin(means))
-    near = np.abs(etas - etas[lowest]) <= _radius(etas, lowest, 2 * FIT_RADIUS)
+    near = np.abs(etas - etas[lowest]) <= _radius(etas, lowest, NOISE_RADIUS)
     near_runs = runs[np.isfinite(runs).all(axis=1) & near]
-    noise, freedom = _noise(near_runs)
+    measured = measure_noise(curve)
+    if measured is not None and weights is None:
+        weights = model_weights([measured])
+    noise = math.nan if measured is None else measured.deviation
     # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
     # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
-    draws = means + _noise_draws(generator, runs.shape, noise, freedom)
-    # Row 0 holds the measured means and gives the values; the other rows give the intervals.
-    parabolas = Parabolas.through(etas, np.vstack([means, draws]))
+    rows = np.tile(means, (DRAWS + 1, 1))
+    if measured is not None and weights is not None:
+        known, seeds = near & np.isfinite(means), runs.shape[1]
+        x = etas - etas[lowest]
+        noises = measured.draws(generator, x, weights, DRAWS) / math.sqrt(seeds)
+        spread = measured.covariance(x[known], weights) / seeds
+        rows = smooth_rows(generator, x, means, known, spread, noises)
+    # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
+    parabolas = Parabolas.through(etas, rows)
     safe, losses, free = parabolas.minima
     loss_draws = losses[1:] + _offset_draws(generator, near_runs, noise)
     optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
@@ -249,7 +295,7 @@ def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
         optimum=Estimate.from_draws(float(safe[0]), optimum_draws),
         loss=Estimate.from_draws(float(losses[0]), loss_draws),
         regret=Estimate(value=0.0, low=0.0, high=0.0),
-        basin=_basin(parabolas),
+        basin=_basin(parabolas, generator.normal(0.0, 0.0 if math.isnan(noise) else BIAS, DRAWS)),
         at_end=lowest in (0, len(etas) - 1),
         noise=noise,
         safe_optimum_draws=safe[1:],
@@ -262,46 +308,16 @@ def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
     return replace(fit, regret=fit.loss_gap(transferred))
 
 
-def _noise(runs: Array) -> tuple[float, int]:
-    """Standard deviation of one run [eta, seed], and its degrees of freedom; NaN, 0 if too few.
-
-    The residual of a two-way table: every eta's mean is the curve itself, and every seed's mean
-    is an offset that all its points share. Such an offset moves no optimum, so it is no noise.
-    """
-    points, seeds = runs.shape
-    freedom = (points - 1) * (seeds - 1)
-    if freedom < 1 or same_seeds(runs):
-        return math.nan, 0
-    residual = runs - runs.mean(1, keepdims=True) - runs.mean(0, keepdims=True) + runs.mean()
-    return float(np.sqrt((residual**2).sum() / freedom)), freedom
-
-
 def same_seeds(runs: Array) -> bool:
     """Whether all seeds of the runs [eta, seed] lost the same to the last digit, where finite."""
     finite = runs[np.isfinite(runs).all(axis=1)]
     return bool(min(finite.shape) > 1 and (finite == finite[:, :1]).all())
 
 
-def _noise_draws(
-    generator: np.random.Generator, shape: tuple[int, int], noise: float, freedom: int
-) -> Array:
-    """Noise of the mean at every point [DRAWS, point]; zeros if `noise` is unknown.
-
-    `noise` is itself estimated from few degrees of freedom. So each row first draws its own noise
-    level from the chi-squared distribution of that estimate: over all rows the result is
-    Student's t, not normal.
-    """
-    points, seeds = shape
-    if math.isnan(noise):
-        return np.zeros((DRAWS, points))
-    spread = noise * np.sqrt(freedom / generator.chisquare(freedom, (DRAWS, 1)) / seeds)
-    return generator.normal(0.0, 1.0, (DRAWS, points)) * spread
-
-
 def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
     """What other seeds would add to the loss [DRAWS]: the error of the mean of their offsets.
 
-    `_noise` takes the seeds' common offsets out, since they move no optimum. They do move the
+    `Noise` takes the seeds' common offsets out, since they move no optimum. They do move the
     loss.
     """
     seeds = runs.shape[1]
@@ -311,7 +327,7 @@ def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> 
     return error * generator.standard_t(seeds - 1, DRAWS)
 
 
-def _basin(parabolas: Parabolas) -> Basin:
+def _basin(parabolas: Parabolas, bias: Array) -> Basin:
     """The basin of the first row, and its interval from the others, the bootstrap draws."""
     etas, losses, (optima, least, _) = parabolas.etas, parabolas.losses, parabolas.minima
     limits = BASIN_TOLERANCE * np.abs(least)
@@ -319,6 +335,7 @@ def _basin(parabolas: Parabolas) -> Basin:
     # The left end is the right end of the mirrored curve.
     left, far_left = _basin_end(-etas[::-1], losses[:, ::-1], -optima, least, limits)
     narrow, wide = right + left, far_right + far_left
+    narrow, wide = (np.maximum(0.0, ends + np.append(0.0, bias)) for ends in (narrow, wide))
     width = Estimate(
         value=float(narrow[0]),
         low=Estimate.from_draws(float(narrow[0]), narrow[1:]).low,

@@ -10,7 +10,7 @@ import numpy as np
 
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
-from sweeper.transfer.curve import BIAS, Array, Estimate, fit_curve
+from sweeper.transfer.curve import BIAS, Array, Estimate, fit_curves
 from sweeper.transfer.ladder import SizeCurve
 from sweeper.transfer.power_law import fit_plane
 from sweeper.trial import encode
@@ -112,8 +112,12 @@ def fit_exponents(
 
     Curves whose lowest point is at their end, or without an interval, are left out.
     """
-    fits = [(scale, fit_curve(curve, transferred)) for scale, curve in curves]
-    usable = [(s, fit) for s, fit in fits if fit and not fit.at_end and not fit.noise_unknown]
+    fits = fit_curves([curve for _, curve in curves], transferred)
+    usable = [
+        (scale, fit)
+        for scale, curve in curves
+        if (fit := fits[curve.size]) and not fit.at_end and not fit.noise_unknown
+    ]
     if not usable:
         return None
     optima = np.array([fit.optimum.value for _, fit in usable])

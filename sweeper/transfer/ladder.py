@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from sweeper.errors import ConfigError
@@ -30,9 +30,34 @@ class Size:
         """The settings of the training that it replaces, under their names in `train`."""
         return {}
 
+    def model_overrides(self) -> Mapping[str, int]:
+        """The arguments of the model that it replaces, beside width and depth."""
+        return {}
+
+
+MODEL_AXES = {"experts": "experts", "top_k": "top_ks", "granularity": "granularities"}
+"""Arguments of a model that a ladder may change, and the key of its values in `transfer`."""
+
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class LadderSize(Size):
+class ModelSize(Size):
+    """A model's size with those of its experts; 0 of what the model does not have."""
+
+    experts: int = 0
+    top_k: int = 0
+    granularity: int = 0
+
+    def __str__(self) -> str:
+        each = {key.replace("_", " "): size for key, size in self.model_overrides().items()}
+        return ", ".join([super().__str__(), *(f"{key} {size}" for key, size in each.items())])
+
+    def model_overrides(self) -> Mapping[str, int]:
+        """The experts' number and sizes, of a model that has them."""
+        return {key: size for key in MODEL_AXES if (size := getattr(self, key))}
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class LadderSize(ModelSize):
     """A size on a ladder, with the batch size and the number of steps that it is trained with."""
 
     batch_size: int
@@ -41,12 +66,30 @@ class LadderSize(Size):
     def __str__(self) -> str:
         return f"{super().__str__()}, batch size {self.batch_size}, {self.steps} steps"
 
+    @classmethod
+    def of(cls, size: Size, model: Mapping[str, Any], train: Mapping[str, Any]) -> LadderSize:
+        """`size` with what the configuration's `model` and `train` have beside it."""
+        experts = {key: model[key] for key in MODEL_AXES if type(model.get(key)) is int}
+        trained = {key: int(train[key]) for key in ("batch_size", "steps")}
+        return cls(width=size.width, depth=size.depth, **trained, **experts)
+
+    @property
+    def model_size(self) -> ModelSize:
+        """That of its model alone."""
+        return ModelSize(**{one.name: getattr(self, one.name) for one in fields(ModelSize)})
+
     def train_overrides(self) -> Mapping[str, int]:
         """Batch size and steps."""
         return {"batch_size": self.batch_size, "steps": self.steps}
 
 
-LADDER_AXES = {"width": "widths", "depth": "depths", "batch_size": "batches", "steps": "steps"}
+LADDER_AXES = {
+    "width": "widths",
+    "depth": "depths",
+    "batch_size": "batches",
+    "steps": "steps",
+    **MODEL_AXES,
+}
 """What changes along a ladder, and the key of its values in `transfer`."""
 JOINT_AXIS = "size"
 """The axis of the ladder `transfer.sizes`, along which several of these change at once."""
@@ -62,8 +105,13 @@ def describe_size(size: Size, axis: str) -> str:
 def label_size(size: Mapping[str, Any], axis: str) -> str:
     """The cell of a size in a column headed `axis`: 64, or w64 d4 b32 s1000 for `JOINT_AXIS`."""
     if axis == JOINT_AXIS:
-        return " ".join(f"{key[0]}{size[key]}" for key in LADDER_AXES)
+        return " ".join(f"{key[0]}{size[key]}" for key in LADDER_AXES if size.get(key))
     return str(size[axis])
+
+
+def size_record(size: Mapping[str, Any]) -> dict[str, Any]:
+    """A size for a record: without what its model does not have."""
+    return {key: value for key, value in size.items() if value or key not in MODEL_AXES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +122,9 @@ class SizeOverrides:
     depth: int | None = None
     batch_size: int | None = None
     steps: int | None = None
+    experts: int | None = None
+    top_k: int | None = None
+    granularity: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no size."""
@@ -90,8 +141,9 @@ class SizeOverrides:
 class LadderRule:
     """The ladders to train, the grid of each learning-rate curve, and the verdict's thresholds.
 
-    - `widths`, `depths`, `batches` and `steps` each give a ladder over that axis alone; `sizes`
-      gives one along which several axes change at once. Unnamed axes stay at the base's value.
+    - `widths`, `depths`, `batches`, `steps`, and of a model with experts `experts`, `top_ks`
+      and `granularities` each give a ladder over that axis alone; `sizes` gives one along which
+      several axes change at once. Unnamed axes stay at the base's value.
     - `along` is the hyperparameter on the curves' horizontal axis. With another one than eta, eta
       is held at the transferred value.
     - `seeds` runs are trained at each point. `span` and `step` (log2) are the half-width and the
@@ -108,6 +160,9 @@ class LadderRule:
     depths: tuple[int, ...] = ()
     batches: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
+    experts: tuple[int, ...] = ()
+    top_ks: tuple[int, ...] = ()
+    granularities: tuple[int, ...] = ()
     sizes: tuple[SizeOverrides, ...] = ()
     along: str = "eta"
     seeds: int = 2
@@ -144,9 +199,15 @@ class LadderRule:
     def ladders(self, base: LadderSize) -> Mapping[str, list[LadderSize]]:
         """The sizes of every ladder by axis, ascending, the base among them.
 
-        An axis without a size beside the base has no ladder.
+        An axis without a size beside the base has no ladder. ConfigError for one that the model
+        does not have.
         """
         ladders = {}
+        for axis, key in MODEL_AXES.items():
+            asked = getattr(self, key) or [one for s in self.sizes if (one := getattr(s, axis))]
+            if asked and not getattr(base, axis):
+                allowed = f"nothing with a model that has no {axis}: model=moe has"
+                raise ConfigError(f"transfer.{key}", [*asked], allowed)
         for axis, key in LADDER_AXES.items():
             values = {*getattr(self, key), getattr(base, axis)}
             if len(values) > 1:

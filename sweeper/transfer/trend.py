@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.transfer.curve import BIAS, Array, CurveFit, Estimate, fit_curve
+from sweeper.transfer.curve import BIAS, Array, CurveFit, Estimate, fit_curves
 from sweeper.transfer.ladder import SizeCurve
 from sweeper.transfer.power_law import fit_plane
 from sweeper.trial import encode
@@ -47,7 +47,7 @@ def fit_trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> T
 
     Curves whose lowest point is at their end are left out: there the optimum is only a bound.
     """
-    all_fits = {curve.size.width: fit_curve(curve, transferred) for curve in curves}
+    all_fits = {size.width: fit for size, fit in fit_curves(curves, transferred).items()}
     fits = {
         width: fit
         for width, fit in sorted(all_fits.items())

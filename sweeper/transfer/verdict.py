@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal
 
-from sweeper.transfer.curve import UNKNOWN, UNKNOWN_BASIN, Basin, CurveFit, Estimate, fit_curve
-from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size
+from sweeper.transfer.curve import UNKNOWN, UNKNOWN_BASIN, Basin, CurveFit, Estimate, fit_curves
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size, size_record
 from sweeper.trial import encode
 
 Answer = Literal["holds", "fails", "cannot say yet"]
@@ -76,10 +76,12 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; without a law it says nothing of one."""
         record: dict[str, Any] = encode(asdict(self))
+        for judged in record["sizes"]:
+            judged["size"] = size_record(judged["size"])
         if not self.law:
             del record["law"]
-            for size in record["sizes"]:
-                del size["planned_log2"]
+            for judged in record["sizes"]:
+                del judged["planned_log2"]
         return record
 
 
@@ -101,7 +103,7 @@ def judge_ladder(
     with one seed there is no interval, so every size is. The axis fails if any size fails, and
     holds if all hold.
     """
-    fits = {curve.size: fit_curve(curve, transferred + curve.planned_log2) for curve in curves}
+    fits = fit_curves(curves, transferred)
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
     sizes = [
         replace(
@@ -320,18 +322,20 @@ def advise(
 def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
     """Seeds a point that would settle `size`.
 
-    An interval shrinks with the root of the number of seeds. One of half-width h around a value
-    that is d off its threshold clears it with (h / d)^2 times as many. To hold, both values must
-    clear their thresholds; to fail, one beyond its threshold suffices.
+    An interval shrinks with the root of the number of seeds. One that reaches h from its value
+    towards a threshold that is d off clears it with (h / d)^2 times as many. To hold, both values
+    must clear their thresholds; to fail, one beyond its threshold suffices.
     """
     allowed = rule.allowed_gap(size.loss.value)
     within, beyond = list[float](), list[float]()
     for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
-        room = limit - abs(estimate.value)
-        half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+        value = abs(estimate.value)
+        room = limit - value
+        least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
+        reach = most - value if room > 0 else value - least
         # Compared before dividing: room may be 0.
-        small = half < MAX_SEED_FACTOR**0.5 * abs(room)
-        factor = (half / room) ** 2 if small else MAX_SEED_FACTOR
+        small = reach < MAX_SEED_FACTOR**0.5 * abs(room)
+        factor = (reach / room) ** 2 if small else MAX_SEED_FACTOR
         (within if room > 0 else beyond).append(factor)
     factor = min(beyond) if beyond else max(within)
     return max(rule.seeds + 1, math.ceil(rule.seeds * factor))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError
-from sweeper.models.llama import Llama, rotary_table, rotate
+from sweeper.models.decoder_layers import rotary_table, rotate
+from sweeper.models.llama import Llama
 
 
 def tiny(**more: object) -> Llama:

@@ -18,6 +18,7 @@ from sweeper.models.scaled import (
     GatedSiLU,
     Linear,
     Residual,
+    RMSNorm,
     ScaledModule,
     scale_forward,
     scale_gradient,
@@ -104,6 +105,45 @@ def test_residual(tau: float) -> None:
     x, x2 = twin(4, 6)
     actual = block.add(torch.tanh(block.split(x)), x)
     assert_same(actual, U.residual_apply(torch.tanh, x2, tau), [(x, x2)])
+
+
+def test_gain_of_a_norm() -> None:
+    layer = RMSNorm(8, gain=True, unit=True).double()
+    (g, g2), (x, x2) = twin(8), twin(3, 5, 8)
+    layer.gain = nn.Parameter(g)
+    oracle = U.rms_norm(x2, (8,), g2, eps=1e-5)
+    assert_same(layer(x), oracle, [(x, x2), (layer.gain, g2)])
+
+
+def test_clipped_runs_with_gains_are_the_library_s() -> None:
+    """The norm that clips is one of all gradients: a gain's must have the library's size."""
+    tokens, targets = torch.randint(20, (2, 4, 6), generator=torch.Generator().manual_seed(3))
+    embedding, head = Embedding(20, 8, unit=True), Linear(8, 20, unit=True, readout=True)
+    norm, loss = RMSNorm(8, gain=True, unit=True).double(), CrossEntropy(20, unit=True)
+    fill(embedding)
+    fill(head, multiplier=1 / 8, backward_multiplier=20**-0.5)
+    fill(loss)
+    (e, e2), (w, w2), (g, g2) = twin(20, 8), twin(20, 8, seed=1), twin(8)
+    embedding.weight, head.weight, norm.gain = (nn.Parameter(one) for one in (e, w, g))
+
+    def ours() -> Tensor:
+        return loss(head(norm(embedding(tokens))), targets)
+
+    def theirs() -> Tensor:
+        x = U.rms_norm(U.embedding(tokens, e2), (8,), g2, eps=1e-5)
+        logits = U.linear_readout(x, w2, None)
+        return U.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    mine: list[Tensor] = [embedding.weight, head.weight, norm.gain]
+    for one, parameters in ((ours, mine), (theirs, [e2, w2, g2])):
+        optimizer = torch.optim.AdamW(parameters, lr=0.1, eps=1e-3)  # so that sizes matter
+        for _ in range(6):
+            optimizer.zero_grad()
+            one().backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+    for a, b in zip(mine, (e2, w2, g2), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 2.0])

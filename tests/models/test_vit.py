@@ -10,7 +10,8 @@ import torch
 
 from sweeper.errors import ConfigError
 from sweeper.models.classifier import scaled_ops, specs_between
-from sweeper.models.vit import ViT, normalized, patches
+from sweeper.models.plain_layers import normalized
+from sweeper.models.vit import ViT, patches
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 from tests.training.tiny_trials import SCHEMES
 

@@ -135,6 +135,13 @@ def search(**changes: Any) -> dict[str, Any]:
         "error": 0.0012,
         "finding": "combining helped (-0.0190 nats, standard error 0.0012)",
     }
+    retune = {
+        "line": line("eta", BEST["eta"], 0.05),
+        "before_log2": BEST["eta"] - 1,
+        "gain": 0.04,
+        "error": 0.005,
+        "finding": "retuning eta after combining moved it",
+    }
     return {
         "study": "demo",
         "parameterization": "umup",
@@ -149,6 +156,7 @@ def search(**changes: Any) -> dict[str, Any]:
         "runs": 60,
         "lines": lines,
         "combination": combination,
+        "retune": retune,
         "notes": ["eta: the optimum lay at the end of 2^-1..2^3; the grid was extended by 1"],
         "best_loss_curve": [[i + 1, cost] for i, cost in enumerate(costs)],
         "phase_ends": {"eta": 9, "lines": 54, "combine": 60},

@@ -117,6 +117,7 @@ def test_the_verdict_comes_first(full):
         "Best hyperparameters",
         "Search",
         "Combination",
+        "Eta again",
         "Notes",
         "Plan for width 64, depth 2",
         "Plan for width 256, depth 2",
@@ -144,6 +145,7 @@ def test_what_the_search_found_is_there(full):
     assert "Best loss: 3.4120 nats, mean over 3 seeds." in text
     assert "alpha_residual 0.70711 -0.5 0 -3 to 3" in text
     assert "combining helped (-0.0190 nats, standard error 0.0012)" in text
+    assert "around the configuration that was kept: retuning eta after combining moved it." in text
     assert "the grid was extended by 1" in text
     assert "10 complete, 2 diverged, 0 pruned, 0 failed." in text
 

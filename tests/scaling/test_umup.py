@@ -177,3 +177,18 @@ def test_no_base_model_enters(role: Role, fan_in: int, base: int) -> None:
 def test_an_unknown_operation_is_an_error() -> None:
     with pytest.raises(ValueError, match="convolution"):
         UMuP().scale_op(ScaledOp(name="x", kind="convolution", geometry={}), DEFAULTS)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), ALPHA, ALPHA)
+def test_branches_of_a_kind_have_its_variance_however_many_a_layer_has(
+    layers: int, attentions: int, residual: float, ratio: float
+) -> None:
+    """alpha_residual^2 is the mean of attention's and FFN's variance, the embedding's being 1."""
+    per_layer, stream = attentions + 1, 1.0
+    sums = {"attention": 0.0, "ffn": 0.0}
+    for branch in range(1, layers * per_layer + 1):
+        tau = residual_tau(branch, layers * per_layer, residual, ratio, attentions)
+        sums["attention" if branch % per_layer else "ffn"] += tau * stream
+        stream += tau * stream
+    assert sum(sums.values()) / 2 == pytest.approx(residual**2)
+    assert sums["attention"] / sums["ffn"] == pytest.approx(ratio**2)

@@ -115,7 +115,9 @@ def assert_sound(found: Conclusion, space: Space, history: History) -> None:
         [loss for _, loss in found.best_loss_curve],
     )
     assert runs == list(range(1, len(runs) + 1)) and len(runs) in (0, found.runs)
-    assert all(after <= before + 1e-9 for before, after in pairwise(losses))
+    # Means over seeds may rise, and end at the mean that is concluded.
+    if {result.trial.seed for result in history.results} == {0}:
+        assert all(after <= before + 1e-9 for before, after in pairwise(losses))
     ends = list(found.phase_ends.values())
     assert ends == sorted(ends) and ends[-1] == found.runs
     json.dumps(encode({"best": found.best_log2, "cost": found.best_loss_curve}), allow_nan=False)

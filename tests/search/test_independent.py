@@ -2,23 +2,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from sweeper.errors import ConfigError
+from sweeper.search.cost import best_mean_curve, independent_curve
 from sweeper.search.independent import FRESH_SEED, IndependentSearch
 from sweeper.search.line import LineRule
-from sweeper.search.strategy import History
+from sweeper.search.strategy import History, Point
 from sweeper.trial import Axis, Log2Hps, defaults
 
-from .fakes import basin, batches, cliff, run_search, space_of
+from .fakes import basin, batches, cliff, point_result, run_search, space_of
 
 SPACE = {
     "eta": Axis(low=-1, high=3, default=1),
     "a": Axis(low=-2, high=2),
     "b": Axis(low=-3, high=3),
 }
-SMALL = IndependentSearch(runs=2 * 9 * 2, seeds=2)
+SMALL = IndependentSearch(runs=2 * 9 * 2, seeds=2, retune=False)
 
 
 def conclude(search: IndependentSearch, objective: object, space: object = SPACE) -> object:
@@ -31,17 +33,18 @@ def where(hps: Log2Hps) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("scheme", ["umup", "mup"])
-def test_default_phases_are_9_330_and_6_runs(scheme: str) -> None:
+def test_default_phases_are_9_330_6_and_12_runs(scheme: str) -> None:
     space, search = space_of(scheme), IndependentSearch()
     assert [(p.name, p.trials) for p in search.plan(space)] == [
         ("eta", 9),
         ("lines", 330),
         ("combine", 6),
+        ("retune", 12),
     ]
     history = run_search(search, space, basin(space))
     counts = Counter(r.trial.phase for r in history.results)
     # The five lines share the 3 runs of their common point, one of which the line over eta has.
-    assert counts == {"eta": 9, "lines": 330 - 4 * 3 - 1, "combine": 6}
+    assert counts == {"eta": 9, "lines": 330 - 4 * 3 - 1, "combine": 6, "retune": 12}
     found = search.conclude(space, history)
     assert not any(line.extended for line in found.lines)
     assert [len(line.points_log2) for line in found.lines] == [9, 22, 22, 22, 22, 22]
@@ -128,7 +131,7 @@ def test_when_both_finalists_diverge_the_best_measured_single_change_stays(loss:
 
 
 def test_one_fresh_seed_cannot_tell_whether_combining_helped() -> None:
-    search = IndependentSearch(runs=36, seeds=2, combine_seeds=1)
+    search = IndependentSearch(runs=36, seeds=2, combine_seeds=1, retune=False)
     found = conclude(search, clash)
     assert search.plan(SPACE)[-1].trials == 2
     assert "one seed cannot say" in found.notes[-1] and where(found.best_log2) == (1, 0, 1)
@@ -217,8 +220,97 @@ def test_best_loss_curve_counts_the_runs_in_the_order_of_the_phases() -> None:
     )
 
 
+def pulled(hps: Log2Hps, seed: int) -> float:
+    """The best eta rises by 1 with b, whose best is 1."""
+    return 3 + 0.1 * (hps["eta"] - 1 - hps["b"]) ** 2 + 0.3 * (hps["b"] - 1) ** 2 + 0.01 * seed
+
+
+RETUNED = IndependentSearch(runs=2 * 9 * 2, seeds=2, combine_seeds=2)
+
+
+def test_eta_is_retuned_after_combining_on_the_same_fresh_seeds() -> None:
+    history = run_search(RETUNED, SPACE, pulled)
+    found = RETUNED.conclude(SPACE, history)
+    single = found.combination.single_log2
+    assert single["eta"] == 1 and single["b"] != 0
+    retune = found.retune
+    assert retune.before_log2 == 1 and retune.line.optimum_log2 == found.best_log2["eta"]
+    gain = pulled(single, 0) - pulled(found.best_log2, 0)
+    assert retune.gain == pytest.approx(gain) and gain > 0 and retune.error < 1e-9
+    runs = [r for r in history.results if r.trial.phase == "retune"]
+    assert {r.trial.seed for r in runs} == {FRESH_SEED, FRESH_SEED + 1} and len(runs) == 2 * 4
+    assert found.runs == len(history.results) == found.phase_ends["retune"]
+    assert found.objective == pytest.approx(pulled(found.best_log2, FRESH_SEED) + 0.005)
+    assert any("moved it from 2^1 to 2^" in note for note in found.notes)
+    assert found.best_loss_curve[-1] == (found.runs, pytest.approx(found.objective))
+
+
+def test_a_study_without_retuning_goes_on_with_it_alone() -> None:
+    before = replace(RETUNED, retune=False)
+    history = run_search(before, SPACE, pulled)
+    points = RETUNED.propose(SPACE, history)
+    assert {point.phase for point in points} == {"retune"}
+    assert {point.log2_hps["eta"] for point in points} == {0, 2}
+    assert not before.propose(SPACE, history) and before.conclude(SPACE, history).retune is None
+
+
+@pytest.mark.parametrize("loss", [3.0, math.inf])
+def test_of_equals_the_eta_before_retuning_stays(loss: float) -> None:
+    def objective(hps: Log2Hps, seed: int) -> float:
+        if seed >= FRESH_SEED:
+            return 3.0 if hps["eta"] == 1 else loss
+        return pulled(hps, seed)
+
+    found = conclude(RETUNED, objective)
+    assert found.best_log2["eta"] == found.retune.before_log2 == 1 and found.retune.gain == 0
+    assert any("left it at 2^1" in note for note in found.notes)
+
+
+def test_a_retuned_eta_at_the_end_of_its_line_extends_it() -> None:
+    def objective(hps: Log2Hps, seed: int) -> float:
+        return pulled(hps, seed) if seed < FRESH_SEED else 2 + (hps["eta"] - 3) ** 2
+
+    found = conclude(RETUNED, objective)
+    assert found.retune.line.extended == 2 and found.best_log2["eta"] == 3
+    assert any(note.startswith("eta, retuned: the optimum lay at the end") for note in found.notes)
+
+
+@pytest.mark.parametrize("eta", [Axis(low=1, high=1, default=1), SPACE["eta"]])
+def test_nothing_is_retuned_where_eta_is_fixed_or_nothing_else_moved(eta: Axis) -> None:
+    at = {"b": 2.0 * (eta.low == eta.high)}
+    search = IndependentSearch(runs=36, seeds=2, eta=LineRule(extend=0))
+    found = conclude(search, basin(SPACE, at=at), SPACE | {"eta": eta})
+    assert found.retune is None and "retune" not in found.phase_ends
+
+
+def test_the_cost_curve_has_means_ends_fresh_and_shows_the_harm_of_combining() -> None:
+    """Worked by hand: eta 0 is lucky with seed 0, and a 1 with b 1 is worse than either."""
+    rows = [
+        ("eta", 0, 0, 0, 3.0, 3.0),
+        ("eta", 1, 0, 0, 2.5, 2.5),
+        ("lines", 1, 0, 1, 2.9, 2.7),  # the other seed of the base: its mean rises
+        ("lines", 1, 1, 0, 2.0, 2.7),  # one seed of two is no mean
+        ("lines", 1, 1, 1, 2.8, 2.4),
+        ("combine", 1, 2, FRESH_SEED, 3.5, 2.4),
+        ("combine", 1, 2, FRESH_SEED + 1, 3.7, 3.6),  # combining harms
+        ("combine", 1, 1, FRESH_SEED, 2.5, 3.6),
+        ("combine", 1, 1, FRESH_SEED + 1, 2.7, 2.6),  # the single change is kept
+        ("retune", 2, 1, FRESH_SEED, 2.0, 2.6),
+        ("retune", 2, 1, FRESH_SEED + 1, 2.4, 2.2),
+    ]
+    results = [
+        point_result(Point(log2_hps=Log2Hps({"eta": e, "a": a}), seed=s, phase=p), loss)
+        for p, e, a, s, loss, _ in rows
+    ]
+    base, combined, single = (Log2Hps({"eta": 1, "a": a}) for a in (0, 2, 1))
+    curve = independent_curve(results, base, 2, [combined, single], 2)
+    assert [loss for _, loss in curve] == pytest.approx([row[-1] for row in rows])
+    means = best_mean_curve(results[:5], 2)
+    assert [loss for _, loss in means] == pytest.approx([3.0, 2.5, 2.7, 2.7, 2.4])
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"runs": -1}, {"seeds": 0}, {"combine_seeds": 0}]
+    "wrong", [{"runs": -1}, {"seeds": 0}, {"combine_seeds": 0}, {"retune": LineRule(points=2)}]
 )  # fmt: skip
 def test_an_empty_search_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -1,4 +1,7 @@
-"""The optimizers as others wrote them: torch's own, and Lion from its paper, trial by trial."""
+"""The optimizers as others wrote them, trial by trial.
+
+torch's own, pytorch_optimizer's SOAP, and Lion and Shampoo from their papers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
 
+import numpy as np
+import pytorch_optimizer
 import torch
+from scipy.linalg import fractional_matrix_power
 from torch import Tensor
 
 from sweeper.scaling.spec import Update
@@ -131,10 +137,102 @@ def muon(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
     return step
 
 
+def shampoo(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """The paper's Algorithm 1 with bias-corrected averages, by SciPy's powers of matrices."""
+    settings = optimizer.settings(member.values)
+    beta1, beta2 = settings["beta1"], settings["beta2"]
+    hidden, others, plain = _beside_adamw(optimizer, params, kinds, member)
+    state: dict[int, list[Any]] = {}
+    count = 0
+
+    def inverse_root(mean: Any, eps: float) -> Any:
+        """In the directions that gradients had; SciPy would blow up rounding in the others."""
+        values, vectors = np.linalg.eigh(mean)
+        basis = vectors[:, values > np.finfo(float).eps * len(mean) * max(values[-1], 0.0)]
+        root = fractional_matrix_power(basis.T @ mean @ basis, 0.5) if basis.size else mean[:0, :0]
+        inner = root + eps * np.eye(len(root))
+        return basis @ (fractional_matrix_power(inner, -0.5) if basis.size else inner) @ basis.T
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        nonlocal count
+        count += 1
+        plain([grads[i] for i in others], factor)
+        for i in hidden:
+            g = grads[i].reshape(len(grads[i]), -1).numpy()
+            sums = state.setdefault(i, [0.0 * g, 0.0 * g @ g.T, 0.0 * g.T @ g])
+            for j, (beta, new) in enumerate([(beta1, g), (beta2, g @ g.T), (beta2, g.T @ g)]):
+                sums[j] = beta * sums[j] + (1 - beta) * new
+            left, right = (
+                inverse_root(side / (1 - beta2**count), member.eps_of(i)) for side in sums[1:]
+            )
+            move = left @ (sums[0] / (1 - beta1**count)) @ right
+            p = params[i].data
+            p.mul_(1 - factor * member.weight_decay)
+            p.sub_(factor * member.lr_of(i) * torch.from_numpy(move.real.copy()).view_as(p))
+
+    return step
+
+
+def _beside_adamw(
+    optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member
+) -> tuple[list[int], list[int], Step]:
+    """Indices of hidden matrices, of all else, and torch's AdamW for that."""
+    hidden = [i for i, kind in enumerate(kinds) if kind is Update.ORTHOGONAL]
+    others = [i for i in range(len(params)) if i not in hidden]
+    if not others:
+        return hidden, others, lambda grads, factor: None
+    chosen = [params[i] for i in others]
+    return hidden, others, adamw(optimizer, chosen, kinds, member, others)
+
+
+def _seen(sides: Sequence[Tensor], bases: Sequence[Tensor]) -> list[Tensor]:
+    """Eigenvectors of the sides, 0 where the eigenvalue is rounding."""
+    values = [torch.diagonal(q.T @ side @ q) for side, q in zip(sides, bases, strict=True)]
+    least = [v.max().clamp(min=0) * torch.finfo(v.dtype).eps * len(v) for v in values]
+    return [q * (v > low) for q, v, low in zip(bases, values, least, strict=True)]
+
+
+def soap(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """pytorch_optimizer's, which adds eps before its bias correction and decays by itself."""
+    settings = optimizer.settings(member.values)
+    hidden, others, plain = _beside_adamw(optimizer, params, kinds, member)
+    flat = [params[i].detach().view(len(params[i]), -1) for i in hidden]
+    chosen = [
+        group | {"weight_decay": 0.0, "betas": (settings["beta1"], settings["beta2"])}
+        for group in groups(flat, member, hidden)
+    ]
+    frequency = optimizer.every
+    made = pytorch_optimizer.SOAP(chosen, precondition_frequency=frequency) if hidden else None
+    if made:
+        # By default it goes on from its last bases by one power iteration: these hold arbitrary
+        # vectors where no gradient was, and what follows is no function of the gradients.
+        eigenbases = made.get_orthogonal_matrix
+        made.get_orthogonal_matrix = lambda sides: _seen(sides, eigenbases(sides))
+        made.get_orthogonal_matrix_qr = lambda state, *_: made.get_orthogonal_matrix(state["GG"])
+    inner = stepper(made) if made else None
+    count = 0
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        nonlocal count
+        plain([grads[i] for i in others], factor)
+        if made is None or inner is None:
+            return
+        for p in flat:
+            p.mul_(1 - factor * member.weight_decay)
+        for i, group in zip(hidden, made.param_groups, strict=True):
+            group["eps"] = member.eps_of(i) * sqrt(1 - settings["beta2"] ** max(count, 1))
+        inner([grads[i] for i in hidden], factor)
+        count += 1
+
+    return step
+
+
 ORACLES: dict[str, Callable[[Any, list[Tensor], Sequence[Update], Member], Step]] = {
     "adafactor": adafactor,
     "adamw": adamw,
     "lion": lion,
     "muon": muon,
     "sgd": sgd,
+    "shampoo": shampoo,
+    "soap": soap,
 }

@@ -22,6 +22,8 @@ VARIANTS = [(name, {}) for name in NAMES] + [
     ("sgd", {"nesterov": True}),
     ("muon", {"nesterov": False}),
     ("adafactor", {"clip": 0.3, "rms_floor": 2.0}),
+    ("shampoo", {"normalize": True, "every": 2}),
+    ("soap", {"every": 2}),
 ]
 IDS = [f"{name}-{next(iter(changed))}" if changed else name for name, changed in VARIANTS]
 variants = pytest.mark.parametrize(("name", "changed"), VARIANTS, ids=IDS)
@@ -75,7 +77,8 @@ def exact(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changed"), [v for v in VARIANTS if v[0] in ORACLES and "atan2" not in v[1]]
+    ("name", "changed"),
+    [v for v in VARIANTS if v[0] in ORACLES and not {"atan2", "normalize"} & set(v[1])],
 )
 def test_equals_what_others_wrote(
     name: str, changed: dict[str, object], monkeypatch: pytest.MonkeyPatch
@@ -219,7 +222,8 @@ def test_float32_is_float64_rounded(name: str, changed: dict[str, object]) -> No
     trials = [Member(lr=0.01, weight_decay=0.01, seed=k) for k in range(2)]
     exactly = OptimizerRun(optimizer, trials).train(6)
     rounded = OptimizerRun(optimizer, trials, dtype=torch.float32)
-    assert_alike([p.float() for p in exactly], rounded.train(6), 3e-5)
+    # An eigenvector is known as well as its eigenvalue differs from the next.
+    assert_alike([p.float() for p in exactly], rounded.train(6), 5e-4 if name == "soap" else 3e-5)
     for tensors in (rounded.params, *rounded.state.values()):
         assert {t.dtype for t in tensors} == {torch.float32}
 
@@ -272,7 +276,8 @@ def test_on_a_gpu_no_host_waits_and_the_weights_are_the_same(
         grads = here.grads()
         here.step(0.5, grads)
         grads, now = [g.cuda() for g in grads], there.now(0.5)
-        torch.cuda.set_sync_debug_mode("error")
+        # For an eigenbasis torch itself has the host wait.
+        torch.cuda.set_sync_debug_mode("default" if name in ("shampoo", "soap") else "error")
         try:
             with torch.no_grad():
                 there.update(there.params, grads, there.state, there.update_hps, now)
@@ -312,6 +317,34 @@ def test_muon_moves_singular_values_to_1_and_keeps_their_vectors() -> None:
         assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
 
 
+def test_muon_splits_fused_matrices_as_if_they_were_separate() -> None:
+    """Two trials of one [9, 4] of three parts and one [4, 6] of two, against their matrices."""
+    fused = [spec(Role.HIDDEN, 9, 4), spec(Role.HIDDEN, 4, 6)]
+    members, parts = [Member(weight_decay=0.1), Member(lr=0.3, eps=1e-3, seed=1)], [3, 2]
+    run = OptimizerRun(shipped("muon", split=True), members, fused)
+    run.update_hps = replace(run.update_hps, parts=parts)
+    blocks = [
+        [run.params[i].detach().clone().chunk(count, 1)[j] for j in range(count)]
+        for i, count in enumerate(parts)
+    ]
+    layers = [spec(Role.HIDDEN, *one[0].shape[1:]) for one in blocks for _ in one]
+    apart = OptimizerRun(shipped("muon"), members, layers)
+    owner = [i for i, one in enumerate(blocks) for _ in one]
+    apart.params = [p.clone() for one in blocks for p in one]
+    hps = run.update_hps
+    lists = {name: [getattr(hps, name)[i] for i in owner] for name in ("lr", "eps", "weight_decay")}
+    apart.update_hps = replace(apart.update_hps, **lists)
+    for _ in range(3):
+        grads = run.grads()
+        run.step(0.7, grads)
+        apart.step(0.7, [g for i, n in enumerate(parts) for g in grads[i].chunk(n, 1)])
+    joined = [torch.cat(apart.params[:3], 1), torch.cat(apart.params[3:], 1)]
+    assert_alike([p.detach() for p in run.params], joined)
+    whole = OptimizerRun(shipped("muon"), members, fused)
+    whole.update_hps = replace(whole.update_hps, parts=parts)
+    assert not torch.equal(whole.train(3)[0], joined[0])
+
+
 @every
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_impossible_values_are_refused(name: str, value: float) -> None:
@@ -333,6 +366,8 @@ def test_impossible_values_are_refused(name: str, value: float) -> None:
         ("adafactor", "beta2_decay", 0.8),
         ("adafactor", "clip", 0.0),
         ("adafactor", "rms_floor", 0.0),
+        ("shampoo", "every", 0),
+        ("soap", "every", -1),
     ],
 )
 def test_impossible_values_of_one_are_refused(name: str, key: str, value: object) -> None:
@@ -342,8 +377,8 @@ def test_impossible_values_of_one_are_refused(name: str, key: str, value: object
 
 
 @every
-def test_kinds_are_what_the_first_step_does(name: str) -> None:
-    """A gradient ten times as large, a weight ten times as large: what the step makes of it."""
+def test_kinds_are_what_the_first_steps_do(name: str) -> None:
+    """A gradient ten times as large, a weight ten times as large: what the steps make of it."""
     optimizer = shipped(name)
     specs = (spec(Role.HIDDEN, 8, 8), spec(Role.READOUT, 8, 8), spec(Role.VECTOR, 8))
     for i, kind in enumerate(optimizer.kind(s) for s in specs):
@@ -353,7 +388,8 @@ def test_kinds_are_what_the_first_step_does(name: str) -> None:
             with torch.no_grad():
                 run.params[i].mul_(weight)
             start = run.params[i].detach().clone()
-            run.step(1.0, [g * gradient for g in run.grads()])
+            for _ in range(2 if name == "soap" else 1):  # its first only prepares the second
+                run.step(1.0, [g * gradient for g in run.grads()])
             lengths[gradient, weight] = float((run.params[i].detach() - start).norm())
         by_gradient, by_weight = (lengths[key] / lengths[1, 1] for key in ((10, 1), (1, 10)))
         assert by_gradient == pytest.approx(10 if kind is Update.GRADIENT else 1, rel=1e-6)

@@ -141,3 +141,9 @@ def test_a_model_without_fp8_refuses_it() -> None:
         build_model(spec_of(tree() | {"model": model, "fp8": FP8}), False, 32, 2)
     with pytest.raises(ConfigError, match=r"^fp8\.heads="):
         build_model(spec_of(tree() | {"fp8": FP8 | {"heads": None}}), False, 32, 2)
+
+
+def test_llama_declares_its_fused_matrices() -> None:
+    parts = prepare(spec_of(tree())).architecture.parts
+    layers = {name.removeprefix("layers.0."): n for name, n in parts.items() if "layers.0" in name}
+    assert layers == {"attention.qkv.weight": 3, "ffn.up_gate.weight": 2}

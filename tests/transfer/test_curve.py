@@ -152,7 +152,7 @@ def test_the_doubt_about_an_eta_widens_its_loss_gap() -> None:
     found = fit_curve(Valley(optimum=0.3).curve(), 0.0)
     assert found is not None
     sure, unsure = found.loss_gap(0.5), found.loss_gap(0.5, np.linspace(0.0, 1.0, 400))
-    assert sure.high - sure.low < 1e-9
+    assert sure.high - sure.low < 1e-6
     assert unsure.low <= 1e-4 and unsure.high == pytest.approx(0.05 * 0.7**2, rel=0.1)
 
 
@@ -205,15 +205,20 @@ def test_the_basin_of_a_parabola_is_what_the_formula_says(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "DRAWS", 5)
+        patch.setattr(module, "BIAS", 0.0)
         found = fitted(Valley(optimum=optimum, curvature=curvature, floor=floor)).basin
     half = math.sqrt(BASIN_TOLERANCE * floor / curvature)
     assert found.low_log2 == pytest.approx(optimum - half, abs=1e-6)
     assert found.high_log2 == pytest.approx(optimum + half, abs=1e-6)
-    for value in (found.width_log2.low, found.width_log2.value, found.width_log2.high):
-        assert value == pytest.approx(2 * half, abs=1e-6)
+    assert found.width_log2.value == pytest.approx(2 * half, abs=1e-6)
+    for end in (found.width_log2.low, found.width_log2.high):
+        assert end == pytest.approx(2 * half, abs=2e-3)
 
 
-def test_a_basin_ends_before_a_cliff_and_at_the_latest_there() -> None:
+def test_a_basin_ends_before_a_cliff_and_at_the_latest_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BIAS", 0.0)
     found = fitted(Valley(edge=0.6, curvature=0.05, floor=3.0)).basin
     half = math.sqrt(0.03 / 0.05)
     assert found.high_log2 == 0.5 and found.low_log2 == pytest.approx(-half)
@@ -221,7 +226,10 @@ def test_a_basin_ends_before_a_cliff_and_at_the_latest_there() -> None:
     assert found.width_log2.high == pytest.approx(half + 1.0)
 
 
-def test_a_curve_that_ends_within_its_basin_shows_the_least_it_can_be() -> None:
+def test_a_curve_that_ends_within_its_basin_shows_the_least_it_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BIAS", 0.0)
     found = fitted(Valley(curvature=1e-4)).basin
     assert (found.low_log2, found.high_log2) == (-2.0, 2.0)
     assert (found.width_log2.low, found.width_log2.value, found.width_log2.high) == (

@@ -16,6 +16,7 @@ from sweeper.transfer.ladder import (
     SizeOverrides,
     describe_size,
     label_size,
+    size_record,
 )
 
 from .curves import Valley
@@ -35,6 +36,40 @@ def test_a_ladder_ascends_once_through_every_value_with_the_base_among_them() ->
     for axis, sizes in found.items():
         assert BASE in sizes
         assert {replace(size, **{axis: getattr(BASE, axis)}) for size in sizes} == {BASE}
+
+
+def test_ladders_over_experts_change_the_model_alone() -> None:
+    model = {"experts": 8, "top_k": 2, "granularity": 1, "ffn_ratio": 2.0}
+    base = LadderSize.of(BASE, model, {"batch_size": 16, "steps": 1000})
+    assert base == replace(BASE, experts=8, top_k=2, granularity=1)
+    rule = LadderRule(
+        widths=(), experts=(4, 16), top_ks=(1,), granularities=(2, 4),
+        sizes=(SizeOverrides(width=128, experts=16),),
+    )  # fmt: skip
+    found = rule.ladders(base)
+    assert [size.experts for size in found["experts"]] == [4, 8, 16]
+    assert [size.top_k for size in found["top_k"]] == [1, 2]
+    assert [size.granularity for size in found["granularity"]] == [1, 2, 4]
+    assert found["experts"][0].model_overrides() == {"experts": 4, "top_k": 2, "granularity": 1}
+    assert (
+        str(found["top_k"][0].model_size) == "width 64, depth 4, experts 8, top k 1, granularity 1"
+    )
+    joint = asdict(found["size"][1])
+    assert (
+        label_size(joint, "size") == "w128 d4 b16 s1000 e16 t2 g1" and size_record(joint) == joint
+    )
+
+
+def test_a_model_without_experts_has_no_such_ladder() -> None:
+    assert LadderSize.of(BASE, {"experts": "many"}, {"batch_size": 16, "steps": 1000}) == BASE
+    assert BASE.model_overrides() == {} and not {"experts", "top_k"} & {*size_record(asdict(BASE))}
+    for rule, key in (
+        (LadderRule(widths=(), granularities=(2,)), "transfer.granularities"),
+        (LadderRule(widths=(), sizes=(SizeOverrides(top_k=1),)), "transfer.top_ks"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            rule.ladders(BASE)
+        assert caught.value.key == key
 
 
 def test_a_ladder_without_a_second_size_is_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,9 @@ CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (3, 5)
 WITHOUT_A_RULE = {
     ("umup", "sgd"),
-    ("umup", "muon"),
     ("spectral", "sgd"),
-    ("effective_theory", "muon"),
     ("effective_theory", "adafactor"),
+    *product(("umup", "effective_theory"), ("muon", "shampoo", "soap")),
 }
 """Schemes that refuse an optimizer."""
 

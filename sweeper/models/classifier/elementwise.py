@@ -9,7 +9,7 @@ from math import prod
 from torch import Tensor
 
 from sweeper.models.classifier.layout import ParamLayout, broadcast_mapping, extents, param_rank
-from sweeper.models.classifier.state import OpCall, OutputInfo, TraceState
+from sweeper.models.classifier.state import OpCall, OutputInfo, TraceState, storage_id
 from sweeper.models.classifier.uses import Use, UseKind
 
 COPIES = {"clone", "_to_copy", "lift_fresh_copy", "_unsafe_view", "_reshape_copy", "view_copy"}
@@ -80,7 +80,9 @@ def _derive(state: TraceState, call: OpCall, weights: list[Tensor]) -> None:
     """Record the output as a weight that is a function of `weights`, entry by entry."""
     out = call.outputs[0]
     shifted = call.name in _ADDITIONS and len(call.inputs) == 1
-    transformed = not shifted and call.name not in COPIES
+    # Between a tensor and itself lies that tensor: only its gradient is another.
+    alike = call.name == "lerp" and len({storage_id(tensor) for tensor in call.inputs[:2]}) == 1
+    transformed = not (shifted or alike or call.name in COPIES)
     derived = [
         (
             replace(

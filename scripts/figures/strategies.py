@@ -1,0 +1,236 @@
+"""Four strategies for learning rates (arXiv:2304.02034), each with its own tuned (lr, wd).
+
+One rate for all, and s = 0 ("neural-tangent"), 1/2 (hybrid) and 1 (maximal-update) of the family.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from lab import (
+    ANSWERS,
+    NOTHING,
+    Answer,
+    Document,
+    Lab,
+    below,
+    by_eta,
+    curves,
+    estimate,
+    farthest,
+    mean,
+    paired,
+    panels,
+    shade,
+    verdict,
+    why,
+    within,
+)
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from sweeper.report.documents import number
+from sweeper.report.plots import STYLE
+from sweeper.study import Study
+from sweeper.transfer.curve import Estimate
+from sweeper.trial import Result
+
+ONE_RATE, TANGENT, HYBRID, MAXIMAL = "standard", "neural-tangent", "hybrid", "maximal-update"
+CENTRES = {ONE_RATE: -7, TANGENT: 0, HYBRID: -1, MAXIMAL: -2}
+"""log2 eta in the middle of each grid: hidden weights then have about 2^-7 at width 32."""
+FAMILY = {TANGENT: 0.0, HYBRID: 0.5, MAXIMAL: 1.0}
+DECAY, UNIT = -8, -1
+"""log2 of lr x wd, the share of a weight that a step removes, in the middle of every grid; and of
+the config's `optimizer.weight_decay`, of which the space's is a multiple."""
+ALONE = ("transfer.depths=[]", "transfer.batches=[]", "transfer.steps=[]")
+RATES = "Effective theory, (1.108)-(1.116)"
+STRETCH, RISE = 0.05, 0.1
+"""A spike is a stretch of this share of a run whose mean loss is so many nats above the least
+mean before it; neighbouring ones are one spike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """What one strategy's study holds: its search, its validation, all of its runs."""
+
+    name: str
+    searched: Document
+    found: Document
+    results: Sequence[Result]
+
+    def size(self, *, base: bool) -> Document:
+        """The size that was searched, or the one farthest from it."""
+        judged = verdict(self.found, "width")
+        near = next(one for one in judged["sizes"] if one["is_base"])
+        size: Document = (near if base else farthest(judged))["size"]
+        return size
+
+    def runs(self, eta: float, *, base: bool) -> list[Result]:
+        """The runs of one point of a curve, by seed: all but eta as it was tuned."""
+        hps, size = {**self.searched["best_log2"], "eta": eta}, self.size(base=base)
+        chosen = [
+            r for r in self.results if r.trial.log2_hps == hps and r.trial.width == size["width"]
+        ]
+        return sorted(chosen, key=lambda run: run.trial.seed)
+
+    def heldout(self, *, base: bool) -> list[float]:
+        """Held-out losses, one a seed, at the eta of the least training loss."""
+        curve = by_eta(self.found, self.size(base=base))
+        best = min(curve, key=lambda eta: mean(curve[eta]))
+        return [run.heldout for run in self.runs(best, base=base)]
+
+    def spikes(self, *, base: bool) -> list[float]:
+        """Spikes a run, one number a seed, over the runs with eta at most a factor of 2 off."""
+        tuned = self.found["transferred_log2_eta"]
+        etas = [eta for eta in by_eta(self.found, self.size(base=base)) if abs(eta - tuned) <= 1]
+        counts = [[spikes(r.curve) for r in self.runs(eta, base=base)] for eta in etas]
+        return [fmean(seed) for seed in zip(*counts, strict=True)]
+
+
+def spikes(curve: Sequence[float]) -> int:
+    """How often the loss rises by `RISE` nats above the least mean of a stretch before."""
+    means = curve_means(curve)
+    above = [means[i] > min(means[:i]) + RISE for i in range(1, len(means))]
+    return sum(now and not before for before, now in pairwise([False, *above]))
+
+
+def curve_means(curve: Sequence[float]) -> list[float]:
+    """Means of a curve over stretches of the share `STRETCH`."""
+    long = max(1, round(STRETCH * len(curve)))
+    return [fmean(curve[start : start + long]) for start in range(0, len(curve), long)]
+
+
+def tuned_strategy(lab: Lab, name: str) -> Strategy:
+    """A grid over (lr, wd) with the neighbour test, then curves over width."""
+    searched = lab.search(name, *_words(name), *ALONE)
+    found = lab.transfer(name, 4 * searched["base"]["width"])
+    results = Study.read(lab.folder / name).results()
+    return Strategy(name=name, searched=searched, found=found, results=results)
+
+
+def _words(name: str) -> list[str]:
+    """The parameterization, with ranges of the grid that all strategies have alike."""
+    eta, decay = CENTRES[name], "+parameterization.space.weight_decay"
+    words = ["parameterization=standard", "parameterization.decay=scaled"]
+    if name in FAMILY:
+        words, decay = [f"parameterization.s={FAMILY[name]}"], decay[1:]
+    ranges = {"parameterization.space.eta": eta, decay: DECAY - UNIT - eta}
+    return words + [
+        f"{key}={{low: {middle - 2}, high: {middle + 2}, default: {middle}}}"
+        for key, middle in ranges.items()
+    ]
+
+
+def judge_extreme(
+    lab: Lab, source: str, losses: Mapping[str, Sequence[float]], name: str, place: str, width: int
+) -> None:
+    """Whether one strategy is the best or the worst of all, each pair of them by seed."""
+    sign = 1 if place == "best" else -1
+    gaps = [paired(losses[name], losses[other]) for other in losses if other != name]
+    answers = {below(gap, NOTHING) if sign > 0 else below(NOTHING, gap) for gap in gaps}
+    answer: Answer = "cannot say" if "cannot say" in answers else "borne out"
+    means = ", ".join(f"{other} {fmean(values):.3f}" for other, values in losses.items())
+    lab.claim(
+        source,
+        f"of the four the {name} strategy does {place}",
+        f"held-out losses {means}, width {width}",
+        "not borne out" if "not borne out" in answers else answer,
+    )
+
+
+def judge_product(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
+    """Two accepted points, each known to a factor of 2: they differ when it is by more than 4."""
+    best = {name: found[name].searched["best_log2"] for name in (ONE_RATE, TANGENT)}
+    products = [one["eta"] + one["weight_decay"] + UNIT for one in best.values()]
+    notes = [note for name in best for note in found[name].searched["notes"]]
+    accepted = sum(note.startswith("accepted") for note in notes) == len(best)
+    gap = abs(products[0] - products[1])
+    answer: Answer = "borne out" if gap <= 1 else "not borne out" if gap > 2 else "cannot say"
+    lab.claim(
+        source,
+        f"the best lr x wd is the same under one rate and {TANGENT} rates",
+        f"one rate 2^{products[0]:g}, {TANGENT} 2^{products[1]:g}, each to a factor of 2"
+        + ("" if accepted else "; not all neighbours were worse"),
+        answer if accepted else "cannot say",
+    )
+
+
+def judge_rate(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
+    """Hidden weights' rate at the base: eta, and eta n^-3/2 (1.110)-(1.115) for s = 0."""
+    one, other = found[ONE_RATE], found[TANGENT]
+    sizes = (verdict(strategy.found, "width")["sizes"] for strategy in (one, other))
+    ours, theirs = (
+        estimate(next(s for s in part if s["is_base"])["optimum_log2"]) for part in sizes
+    )
+    width = one.size(base=True)["width"]
+    less = 1.5 * math.log2(width)
+    gap = Estimate(
+        value=theirs.value - less - ours.value,
+        low=theirs.low - less - ours.high,
+        high=theirs.high - less - ours.low,
+    )
+    inside, outside = gap.low >= -1 and gap.high <= 1, gap.low > 1 or gap.high < -1
+    lab.claim(
+        source,
+        "hidden weights' best learning rate is the same under both (to a factor of 2)",
+        f"{TANGENT} against one rate {within(gap)} in log2 at width {width}",
+        "borne out" if inside else "not borne out" if outside else "cannot say",
+    )
+
+
+def judge_falls(lab: Lab, one: Strategy) -> None:
+    """The theory's rates of hidden weights fall as n^-3/2, so must a rate common to all."""
+    far = farthest(verdict(one.found, "width"))
+    shift = estimate(far["shift_log2"])
+    lab.claim(
+        RATES,
+        "one rate for all: its best value falls with width",
+        f"shift {within(shift)} at width {far['size']['width']}",
+        below(shift, NOTHING),
+    )
+
+
+def judge_stays(lab: Lab, one: Strategy) -> None:
+    """The verdict on the transfer over width."""
+    judged = verdict(one.found, "width")
+    far = farthest(judged)
+    gap = within(estimate(far["loss_gap"]), "{:.4f}")
+    lab.claim(
+        RATES,
+        f"{one.name} rates: the best η stays over width",
+        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}; keeping η "
+        f"costs {gap} nats of {number(far['loss']['value']):.3f}{why(judged)}",
+        ANSWERS[judged["answer"]],
+    )
+
+
+@rc_context(STYLE)
+def draw(found: Mapping[str, Strategy]) -> Figure:
+    """Above loss against eta, below the largest size in training; a column a strategy."""
+    figure, axes = panels(2, len(found), share=True)
+    upper, lower = axes[: len(found)], axes[len(found) :]
+    for ax, below_it, (name, one) in zip(upper, lower, found.items(), strict=True):
+        curves(ax, one.found, "width", f"{name}:\n{verdict(one.found, 'width')['answer']}")
+        ax.set_xlabel("learning rate, log2 η")
+        runs = one.runs(one.found["transferred_log2_eta"], base=False)
+        for index, run in enumerate(runs):
+            means = curve_means(run.curve)
+            shares = [100 * (place + 0.5) / len(means) for place in range(len(means))]
+            below_it.plot(shares, means, color=shade(index, len(runs)), linewidth=1)
+        below_it.set_title(f"width {one.size(base=False)['width']}, {len(runs)} seeds")
+        below_it.set_xlabel("% of the steps")
+    upper[0].set_yscale("log")
+    upper[0].relim()
+    upper[0].autoscale(axis="y")
+    low, high = upper[0].get_ylim()
+    upper[0].set_ylim(low, high * (high / low) ** 0.35)  # room for the keys
+    upper[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    upper[0].yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
+    upper[0].yaxis.set_minor_formatter(NullFormatter())
+    figure.supylabel("training loss (nats)")
+    return figure

@@ -1,0 +1,223 @@
+"""A Llama-style decoder whose feed-forward layers are mixtures of experts.
+
+Sigmoid gates, top-k routing by gate plus bias, and the mean over the active experts, as in
+arXiv:2601.20205. All experts are computed and those not chosen multiplied by 0: wasteful at size,
+and a model like any other at the sizes where one tunes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from sweeper.errors import ConfigError
+from sweeper.models.cross_entropy import head_loss
+from sweeper.models.decoder_layers import FeedForward, SelfAttention
+from sweeper.models.scaled import (
+    CrossEntropy,
+    Embedding,
+    GatedSiLU,
+    Linear,
+    Residual,
+    RMSNorm,
+    ScaledModule,
+    scale_gradient,
+    tokens_in,
+)
+
+
+class ExpertLinear(ScaledModule):
+    """`multiplier * W_e x` for every expert e, without bias; W is [experts, out, in].
+
+    The input is one for all experts or one for each.
+    """
+
+    multiplier: Tensor
+    scales = ("multiplier",)
+
+    def __init__(self, experts: int, in_features: int, out_features: int, *, unit: bool) -> None:
+        """As `Linear`, so many times."""
+        super().__init__(unit=unit)
+        self.weight = nn.Parameter(torch.empty(experts, out_features, in_features))
+
+    def forward(self, x: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """[(experts,) tokens, in] -> [experts, tokens, out], or of `chosen` [tokens, k] experts.
+
+        Then it is [k, tokens, out]: what the others would give is no part of the model.
+        """
+        weight: Tensor = self.weight
+        if self.unit:
+            weight = scale_gradient(weight, 1 / (sqrt(tokens_in(x)) * self.multiplier))
+        y = torch.matmul(x, weight.mT) * self.multiplier
+        if chosen is None:
+            return y
+        return y.gather(0, chosen.mT[..., None].expand(-1, -1, y.shape[-1]))
+
+
+class Routing(nn.Module):
+    """Which experts a token takes, and their gates.
+
+    They are the largest of gate + bias. The bias is no parameter: in training every step moves it
+    by `balance` times what its expert's load lacks of an even share (arXiv:2601.20205).
+    """
+
+    bias: Tensor
+
+    def __init__(self, experts: int, active: int, balance: float) -> None:
+        """`active` of `experts` for each token."""
+        super().__init__()
+        self.experts, self.active, self.balance = experts, active, balance
+        self.register_buffer("bias", torch.zeros(experts))
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """[tokens, experts] -> gates and indices of those chosen, [tokens, k] both."""
+        gates = torch.sigmoid(logits)
+        chosen = (gates.detach() + self.bias.to(gates.dtype)).topk(self.active, -1).indices
+        if self.training and self.balance:
+            taken = torch.zeros_like(gates).scatter(-1, chosen, 1.0)
+            lack = self.active / self.experts - taken.mean(0)
+            self.bias = self.bias + self.balance * lack.to(self.bias.dtype)
+        return gates.gather(-1, chosen), chosen
+
+
+class Experts(nn.Module):
+    """A router, SwiGLU experts, and perhaps one more that all tokens take."""
+
+    def __init__(self, model: MoE) -> None:
+        """Of `model`, whose sizes are already set."""
+        super().__init__()
+        unit, width, hidden, count = model.unit, model.width, model.expert_width, model.all_experts
+        self.router = Linear(width, count, unit=unit)
+        self.routing = Routing(count, model.active_experts, model.balance)
+        self.up_gate = ExpertLinear(count, width, 2 * hidden, unit=unit)
+        self.act = GatedSiLU(unit=unit)
+        self.down = ExpertLinear(count, hidden, width, unit=unit)
+        shared = model.shared * round(model.ffn_ratio * width)
+        self.shared = FeedForward(width, shared, unit=unit) if shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, seq, width] -> the same shape."""
+        tokens = x.flatten(0, 1)
+        gates, chosen = self.routing(self.router(tokens))
+        up, gate = self.up_gate(tokens).chunk(2, -1)
+        each = self.down(self.act(up, gate), chosen)
+        out: Tensor = (each * gates.mT[..., None]).mean(0).view(x.shape)
+        return out if self.shared is None else out + self.shared(x)
+
+
+class Block(nn.Module):
+    """One layer: two residual branches, attention then experts."""
+
+    def __init__(self, index: int, model: MoE) -> None:
+        """Layer `index`, from 0, of `model`, whose sizes are already set."""
+        super().__init__()
+        unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
+        self.attention_norm = RMSNorm(model.width)
+        self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
+        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
+        self.experts_norm = RMSNorm(model.width)
+        self.experts = Experts(model)
+        self.experts_residual = Residual(2 * index + 2, branches, base, unit=unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, seq, width] -> the same shape."""
+        y = self.attention(self.attention_norm(self.attention_residual.split(x)))
+        x = self.attention_residual.add(y, x)
+        y = self.experts(self.experts_norm(self.experts_residual.split(x)))
+        return self.experts_residual.add(y, x)
+
+
+class MoE(nn.Module):
+    """Decoder of any width and depth, with any number of experts of any size.
+
+    There are `experts * granularity` experts of inner width `ffn_ratio * width / granularity`, and
+    a token takes `top_k * granularity` of them: granularity cuts every expert into so many.
+    `shared` counts experts of the whole size, as one, that all tokens take. `balance` moves the
+    biases that balance the loads, a step. `base_depth` and `unit` as in every model.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        depth: int,
+        classes: int,
+        seq_len: int,
+        experts: int = 8,
+        top_k: int = 2,
+        granularity: int = 1,
+        shared: int = 0,
+        balance: float = 0.01,
+        head_size: int = 16,
+        ffn_ratio: float = 2.0,
+        base_depth: int | None = None,
+        unit: bool = False,
+    ) -> None:
+        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        super().__init__()
+        self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size
+        self.experts, self.top_k, self.granularity = experts, top_k, granularity
+        self.shared, self.balance, self.ffn_ratio, self.unit = shared, balance, ffn_ratio, unit
+        self.check()
+        self.base_depth = base_depth or depth
+        self.embedding = Embedding(classes, width, unit=unit)
+        self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
+        self.norm = RMSNorm(width)
+        self.head = Linear(width, classes, unit=unit, readout=True)
+        self.loss = CrossEntropy(classes, unit=unit)
+
+    @property
+    def all_experts(self) -> int:
+        """How many there are."""
+        return self.experts * self.granularity
+
+    @property
+    def active_experts(self) -> int:
+        """How many a token takes."""
+        return self.top_k * self.granularity
+
+    @property
+    def expert_width(self) -> int:
+        """Inner width of one."""
+        return round(self.ffn_ratio * self.width / self.granularity)
+
+    def check(self) -> None:
+        """Refuse sizes that cannot be built."""
+        for key in ("width", "depth", "head_size", "experts", "top_k", "granularity"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, getattr(self, key), "at least 1")
+        if self.head_size % 2:
+            raise ConfigError("head_size", self.head_size, "an even number (rotary embedding)")
+        if self.width % self.head_size:
+            allowed = f"a multiple of head_size, which is {self.head_size}"
+            raise ConfigError("width", self.width, allowed)
+        if self.top_k > self.experts:
+            raise ConfigError("top_k", self.top_k, f"at most experts, which is {self.experts}")
+        if self.shared < 0:
+            raise ConfigError("shared", self.shared, "at least 0")
+        if not 0 <= self.balance <= 1:
+            raise ConfigError("balance", self.balance, "from 0 (no balancing) to 1")
+        inner = self.ffn_ratio * self.width
+        if self.ffn_ratio <= 0 or not float(inner).is_integer():
+            allowed = f"a positive ratio that makes {self.width} x ratio a whole number"
+            raise ConfigError("ffn_ratio", self.ffn_ratio, allowed)
+        if inner % self.granularity:
+            raise ConfigError("granularity", self.granularity, f"a divisor of {inner:.0f}")
+
+    def inner_growth(self) -> Mapping[str, float]:
+        """By the names of the experts' second matrices: inner width over that of granularity 1."""
+        return {f"layers.{i}.experts.down.weight": 1 / self.granularity for i in range(self.depth)}
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits [batch, seq, classes] of `tokens` [batch, seq]; with `targets`, the mean loss."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        x = self.norm(x)
+        if targets is not None:
+            return head_loss(self.head, self.loss, x, targets)
+        logits: Tensor = self.head(x)
+        return logits

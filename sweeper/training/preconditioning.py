@@ -1,0 +1,120 @@
+"""What Shampoo and SOAP share: the two sides' statistics of hidden matrices, AdamW for all else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.training.optimizer import State, StepInfo, UpdateHps
+from sweeper.training.updates import adam, beside, empty_state, update_averages
+
+NORM_ITERATIONS = 8
+"""Steps of the power iteration for a largest singular value."""
+
+
+def check_every(every: int) -> None:
+    """ConfigError unless preconditioners are renewed every so many steps."""
+    if every < 1:
+        raise ConfigError("every", every, "a whole number of steps, at least 1")
+
+
+def hidden_kind(spec: ParamSpec) -> Update:
+    """Of hidden matrices as an orthogonal matrix, like a sign of all else."""
+    hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
+    return Update.ORTHOGONAL if hidden else Update.SIGN
+
+
+def as_matrices(values: Tensor) -> Tensor:
+    """[K, rows, ...] as matrices [K, rows, columns]: more dimensions are columns, as Muon's."""
+    return values.reshape(*values.shape[:2], -1)
+
+
+def side_states(params: Sequence[Tensor], kinds: Sequence[Update], names: Sequence[str]) -> State:
+    """Zero [K, rows, rows] for names with "left", [K, columns, columns] for "right", of matrices.
+
+    What AdamW trains has none.
+    """
+
+    def zeros(name: str, param: Tensor) -> Tensor:
+        size = as_matrices(param).shape[1 if name.startswith("left") else 2]
+        return param.new_zeros(len(param), size, size)
+
+    each = list(zip(params, kinds, strict=True))
+    return {
+        name: [zeros(name, p) if k is Update.ORTHOGONAL else empty_state(p) for p, k in each]
+        for name in names
+    }
+
+
+def update_statistics(left: Tensor, right: Tensor, gradient: Tensor, beta: Tensor) -> None:
+    """Running averages of G G^T and G^T G, in place; `gradient` [K, rows, columns], beta [K]."""
+    products = [gradient @ gradient.mT, gradient.mT @ gradient]
+    update_averages([left, right], products, beta)
+
+
+def adam_for_the_rest(
+    params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+) -> list[int]:
+    """AdamW's step for all that is no hidden matrix, in place; the indices of those that are."""
+    matrices = [i for i, kind in enumerate(hps.kinds) if kind is Update.ORTHOGONAL]
+    rest = [i for i in range(len(params)) if i not in matrices]
+    tensors = (params, grads, state["first"], state["second"])
+    weights, gradients, first, second = ([values[i] for i in rest] for values in tensors)
+    adam(weights, gradients, first, second, _select(hps, rest), now)
+    return matrices
+
+
+def _select(hps: UpdateHps, part: Sequence[int]) -> UpdateHps:
+    """The hyperparameters of some of the parameters."""
+    return replace(
+        hps,
+        kinds=[hps.kinds[i] for i in part],
+        lr=[hps.lr[i] for i in part],
+        eps=[hps.eps[i] for i in part],
+        weight_decay=[hps.weight_decay[i] for i in part],
+    )
+
+
+def spectrally_normalized(matrices: Tensor) -> Tensor:
+    """[K, rows, columns] over its largest singular value; 0 stays 0.
+
+    By power iteration from the row of the Gram matrix with the largest norm, which is never
+    orthogonal to the first singular vector unless that has no weight there.
+    """
+    gram = matrices @ matrices.mT
+    lengths = torch.linalg.vector_norm(gram, dim=2, keepdim=True)
+    start = lengths.argmax(1, keepdim=True).expand(-1, 1, gram.shape[2])
+    vector, tiny = gram.gather(1, start).mT, torch.finfo(gram.dtype).tiny
+    for _ in range(NORM_ITERATIONS):
+        length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+        vector = gram @ (vector / length.clamp(min=tiny))
+    sigma = torch.linalg.vector_norm(vector, dim=1, keepdim=True).sqrt()
+    normalized: Tensor = matrices / sigma.clamp(min=tiny)
+    return normalized
+
+
+def eigen(statistics: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues [K, n], rising, and vectors of `statistics` [K, n, n]; NaN of what is not finite.
+
+    Torch refuses a whole stack for one matrix that is not finite, and its trial is to fail alone.
+    """
+    finite = statistics.isfinite().all(2).all(1)[:, None, None]
+    identity = torch.eye(statistics.shape[1], dtype=statistics.dtype, device=statistics.device)
+    values, vectors = torch.linalg.eigh(torch.where(finite, statistics, identity))
+    nan = torch.full_like(values[:, :1], torch.nan)
+    return torch.where(finite[:, 0], values, nan), torch.where(finite, vectors, nan[:, :, None])
+
+
+def rounding(values: Tensor) -> Tensor:
+    """What eigenvalues `values` [K, n], rising, are known to but for rounding, [K, 1]."""
+    return values[:, -1:].clamp(min=0.0) * torch.finfo(values.dtype).eps * values.shape[1]
+
+
+def corrected(average: Tensor, bias: Tensor) -> Tensor:
+    """A running average that began at 0 over its weights' sum, `bias` [K]."""
+    return average / beside(bias, average)

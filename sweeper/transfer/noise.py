@@ -1,0 +1,153 @@
+"""The noise of a curve's runs: how it rises with eta, and how far along eta a seed's is alike.
+
+The loss of seed s at log2 eta x_i is the curve's value there, an offset of the seed, and noise of
+covariance sigma^2 r_i r_j k(x_i, x_j): r = 2^(rise * distance to the right of the lowest point), k
+one of the `KERNELS`. Rise and kernel are those that the losses make likely: differences between
+seeds have neither curve nor offset in a known way, so their likelihood is a normal one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Kernel = Callable[[Array], Array]
+
+MAX_RISE = 4.0
+"""In log2, over how many doublings of eta noise is taken to rise at most."""
+RISES = (0.0, 0.5, 1.0, 1.5)
+"""Doublings of the noise a doubling of eta."""
+
+
+def _smooth(length: float, rest: float) -> Kernel:
+    """A smooth function of log2 eta, but for `rest` of the variance, which is independent."""
+    return lambda x: (
+        (1 - rest) * np.exp(-((_distances(x) / length) ** 2) / 2) + rest * np.eye(len(x))
+    )
+
+
+def _rough(length: float) -> Kernel:
+    return lambda x: np.exp(-_distances(x) / length)
+
+
+def _tilted(variance: float) -> Kernel:
+    """Independent, and a slope of each seed's own: its optimum is another."""
+    return lambda x: np.eye(len(x)) + variance * np.outer(x, x)
+
+
+def _distances(x: Array) -> Array:
+    distances: Array = np.abs(x[:, None] - x)
+    return distances
+
+
+KERNELS: tuple[Kernel, ...] = (
+    lambda x: np.eye(len(x)),
+    _rough(0.4),
+    _rough(1.0),
+    _smooth(0.7, 0.05),
+    _smooth(1.0, 1e-4),
+    _smooth(1.4, 0.05),
+    _smooth(1.4, 1e-4),
+    _tilted(0.5),
+    _tilted(2.0),
+    _tilted(8.0),
+    _tilted(32.0),
+    _tilted(128.0),
+)
+"""Correlations along x, the distance from the lowest point in log2; sigma is a run's there."""
+MODELS = tuple((rise, kernel) for rise in RISES for kernel in KERNELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """What one curve's losses say of every model in `MODELS`, at its points `x`.
+
+    `log_likelihood` [model] has offsets and sigma integrated out. `variance` [model] estimates
+    sigma^2 with `freedom` degrees of freedom. `deviation` is a run's standard deviation in nats,
+    the offsets left out, were it the same at all points.
+    """
+
+    log_likelihood: Array
+    variance: Array
+    freedom: int
+    deviation: float
+
+    @classmethod
+    def measure(cls, x: Array, runs: Array) -> Noise:
+        """Of the runs [eta, seed] at `x`, their distance from the lowest point in log2.
+
+        Restricted maximum likelihood of the contrasts between seeds, each with a mean of its own.
+        """
+        points, seeds = runs.shape
+        contrasts = runs @ _contrasts(seeds)
+        ones = np.ones(points)
+        rows, freedom = [], (points - 1) * (seeds - 1)
+        for rise, kernel in MODELS:
+            root = np.linalg.cholesky(covariance(x, rise, kernel))
+            white = np.linalg.solve(root, np.column_stack([ones, contrasts]))
+            one, rest = white[:, 0], white[:, 1:]
+            weight = one @ one
+            squares = float((rest**2).sum() - ((one @ rest) ** 2).sum() / weight)
+            determinant = 2 * np.log(np.diag(root)).sum() + math.log(weight)
+            squares = max(squares, np.finfo(float).tiny)
+            rows.append(
+                (-((seeds - 1) * determinant + freedom * math.log(squares)) / 2, squares / freedom)
+            )
+        likelihood, variance = np.array(rows).T
+        plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
+        return cls(
+            log_likelihood=likelihood,
+            variance=variance,
+            freedom=freedom,
+            deviation=math.sqrt(plain / freedom),
+        )
+
+    def covariance(self, x: Array, weights: Array) -> Array:
+        """That of a run's noise at the points `x` [point, point], the mean over the models."""
+        models = zip(weights * self.variance, MODELS, strict=True)
+        total: Array = np.sum([share * covariance(x, *model) for share, model in models], axis=0)
+        return total
+
+    def draws(self, generator: np.random.Generator, x: Array, weights: Array, count: int) -> Array:
+        """Noise of a run at every point `x` [count, point].
+
+        Each row first draws its model, then sigma^2 from the scaled inverse chi-squared
+        distribution that its estimate leaves open, then the noise.
+        """
+        chosen = generator.choice(len(MODELS), size=count, p=weights)
+        spread = np.sqrt(
+            self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
+        )
+        noise = generator.normal(size=(count, len(x))) * spread[:, None]
+        for model in np.unique(chosen):
+            rows = chosen == model
+            noise[rows] = noise[rows] @ np.linalg.cholesky(covariance(x, *MODELS[model])).T
+        return noise
+
+
+def covariance(x: Array, rise: float, kernel: Kernel) -> Array:
+    """The covariance [point, point] of a model, of variance 1 at the lowest point."""
+    spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
+    return np.outer(spread, spread) * kernel(x)
+
+
+def model_weights(noises: Sequence[Noise]) -> Array:
+    """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
+    total = np.sum([noise.log_likelihood for noise in noises], axis=0)
+    weights = np.exp(total - total.max())
+    shares: Array = weights / weights.sum()
+    return shares
+
+
+def _contrasts(seeds: int) -> Array:
+    """An orthonormal basis [seed, contrast] of the differences between seeds (Helmert's)."""
+    basis = np.zeros((seeds, seeds - 1))
+    for i in range(1, seeds):
+        basis[:i, i - 1], basis[i, i - 1] = 1.0, -float(i)
+        basis[:, i - 1] /= math.sqrt(i * (i + 1))
+    return basis

@@ -1,0 +1,166 @@
+"""Span corruption: nothing is lost, rates are exact, and draws follow from seed and step alone."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from sweeper.data.spans import Corruption, SpanCorpus, Spans
+from sweeper.data.text import Stdlib, Text
+from sweeper.data.tokens import Tokens
+from sweeper.errors import BadInput, ConfigError
+from tests.training.tiny_trials import corpus
+
+Ids = NDArray[np.int64]
+VOCABULARY = 50
+
+corruptions = st.builds(
+    Corruption,
+    rate=st.floats(0.05, 0.9),
+    mean_span=st.floats(1, 8),
+    target=st.sampled_from(["whole", "spans"]),
+    sentinels=st.just(100),
+)
+
+
+def made(how: Corruption, seq_len: int, batch: int, seed: int) -> tuple[Ids, Ids, Ids]:
+    """Windows, inputs and targets."""
+    generator = np.random.default_rng(seed)
+    windows = generator.integers(VOCABULARY, size=(batch, seq_len))
+    draws = generator.integers(2**63, size=(batch, 2 * (seq_len + 1))).astype(np.uint64)
+    return windows, *how.corrupted(windows, how.masks(draws, seq_len), VOCABULARY)
+
+
+def restored(inputs: list[int], targets: list[int]) -> list[int]:
+    """The window: every sentinel replaced by what follows it in the targets."""
+    spans: dict[int, list[int]] = {}
+    for token in targets:
+        if token >= VOCABULARY:
+            spans[token] = here = []
+        else:
+            here.append(token)
+    return [t for token in inputs for t in (spans[token] if token >= VOCABULARY else [token])]
+
+
+@given(how=corruptions, seq_len=st.integers(12, 64), seed=st.integers(0, 99))
+def test_nothing_is_lost_and_rates_are_exact(how: Corruption, seq_len: int, seed: int) -> None:
+    windows, inputs, targets = made(how, seq_len, 5, seed)
+    cut, spans = how.counts(seq_len)
+    assert cut == max(1, round(how.rate * seq_len))
+    assert spans == max(1, min(round(cut / how.mean_span), seq_len - cut + 1))
+    assert (inputs.shape[1], targets.shape[1]) == how.lengths(seq_len)
+    marks = inputs >= VOCABULARY
+    assert (marks.sum(1) == spans).all() and (~marks).sum(1).tolist() == [seq_len - cut] * 5
+    assert not (marks[:, 1:] & marks[:, :-1]).any()  # spans do not touch
+    if how.target == "whole":
+        assert np.array_equal(targets, windows) and set(inputs[marks]) == {VOCABULARY}
+        return
+    for window, x, y in zip(windows.tolist(), inputs.tolist(), targets.tolist(), strict=True):
+        assert restored(x, y) == window
+        sentinels = [t for t in y if t >= VOCABULARY]
+        assert sentinels == list(range(VOCABULARY, VOCABULARY + spans + 1)) and y[-1] == max(y)
+
+
+def test_by_hand() -> None:
+    windows = np.arange(8)[None]
+    masks = np.array([[0, 1, 1, 0, 0, 1, 0, 0]], dtype=bool)
+    whole = Corruption(rate=3 / 8, mean_span=1.5, target="whole", sentinels=9)
+    spans = Corruption(rate=3 / 8, mean_span=1.5, target="spans", sentinels=9)
+    assert [x.tolist() for x in whole.corrupted(windows, masks, 50)] == [
+        [[0, 50, 3, 4, 50, 6, 7]],
+        [[0, 1, 2, 3, 4, 5, 6, 7]],
+    ]
+    assert [x.tolist() for x in spans.corrupted(windows, masks, 50)] == [
+        [[0, 50, 3, 4, 51, 6, 7]],
+        [[50, 1, 2, 51, 5, 52]],
+    ]
+
+
+def test_every_corruption_is_as_likely_as_another() -> None:
+    """2 of 5 tokens in one span can begin at 4 places; in two spans lie at 6 pairs of places."""
+    draws = np.random.default_rng(0).integers(2**63, size=(6000, 12)).astype(np.uint64)
+    for mean, places in ((2.0, 4), (1.0, 6)):
+        how = Corruption(rate=0.4, mean_span=mean, target="whole", sentinels=2)
+        masks = how.masks(draws, 5)
+        _, counts = np.unique(masks, axis=0, return_counts=True)
+        assert len(counts) == places
+        assert np.abs(counts - 6000 / places).max() < 5 * (6000 / places) ** 0.5
+
+
+def spanned(folder: Path, **changed: Any) -> SpanCorpus:
+    values: dict[str, Any] = {"rate": 0.3, "mean_span": 3.0, "target": "whole", "sentinels": 100}
+    return SpanCorpus(tokens=corpus(folder), corruption=Corruption(**(values | changed)))
+
+
+@pytest.mark.parametrize("target", ["whole", "spans"])
+def test_batches_follow_from_seed_and_step_and_begin_with_smaller_ones(
+    target: str, tmp_path: Path
+) -> None:
+    made = pickle.loads(pickle.dumps(spanned(tmp_path, target=target)))
+    inputs, targets = made.batch(3, 7, 8, 40)
+    for x, again in zip((inputs, targets), made.batch(3, 7, 8, 40), strict=True):
+        assert np.array_equal(x, again)
+    for x, smaller in zip((inputs, targets), made.batch(3, 7, 3, 40), strict=True):
+        assert np.array_equal(x[:3], smaller)
+    assert not np.array_equal(inputs, made.batch(3, 8, 8, 40)[0])
+    assert not np.array_equal(inputs, made.batch(4, 7, 8, 40)[0])
+    heldout = [list(made.heldout(4, 40, 2)) for _ in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(*[h[1] for h in heldout], strict=True))
+    assert inputs.max() < made.classes - 1 and targets.max() < made.classes - 1  # the start token
+
+
+def test_what_is_cut_out_is_the_tokens_own_windows(tmp_path: Path) -> None:
+    made = spanned(tmp_path)
+    _, targets = made.batch(0, 0, 4, 40)
+    assert np.array_equal(targets, made.tokens.batch(0, 0, 4, 40)[0])
+
+
+def test_the_identity_tells_corruptions_apart_and_sources_alike(tmp_path: Path) -> None:
+    one = spanned(tmp_path).identity()
+    assert one == spanned(tmp_path, sentinels=7).identity()  # a mask is all it has
+    others = [{"rate": 0.15}, {"mean_span": 2.0}, {"target": "spans"}]
+    assert all(one != spanned(tmp_path, **changed).identity() for changed in others)
+    assert one["classes"] == 32 + 1 + 1
+    assert spanned(tmp_path, target="spans").classes == 32 + 100 + 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"), [(None, Stdlib), ("a.txt", Text), ("a.bin", Tokens), ("a.npy", Tokens)]
+)
+def test_any_text_or_tokens(path: str | None, source: type) -> None:
+    assert isinstance(Spans(path=path).source(), source)
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"rate": 0.0}, "rate"),
+        ({"rate": 1.0}, "rate"),
+        ({"mean_span": 0.5}, "mean_span"),
+        ({"target": "both"}, "target"),
+        ({"sentinels": 1}, "sentinels"),
+        ({"heldout": 0.0}, "heldout"),
+        ({"path": ""}, "path"),
+        ({"vocab_size": 300}, "vocab_size"),
+        ({"path": "a.bin", "tokenizer": "bpe"}, "tokenizer"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Spans(**given)
+    assert caught.value.key == key
+
+
+def test_windows_that_cannot_be_corrupted_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nothing would be left"):
+        spanned(tmp_path, rate=0.9).check(2, 4)
+    with pytest.raises(BadInput, match="need 5 sentinels"):
+        spanned(tmp_path, target="spans", sentinels=4).check(2, 40)
+    spanned(tmp_path, target="spans", sentinels=5).check(2, 40)
