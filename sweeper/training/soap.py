@@ -40,11 +40,11 @@ class SOAP:
 
     `p -= schedule * (lr * Q_L (m' / (sqrt(v) + eps)) Q_R^T + weight_decay * p)`: m averages the
     gradient by beta1, m' = Q_L^T m Q_R, and v averages the squares of Q_L^T G Q_R by beta2, as do
-    the statistics of which Q_L and Q_R are eigenvectors, anew every `every` steps. At the first step hidden matrices do not move: their bases come
-    from it, and a gradient in its own eigenbasis is diagonal, all else being rounding that
-    Adam would blow up. All else trains by AdamW. More than two dimensions are one matrix, [first,
-    all others]. `normalize` divides each update by its largest singular value
-    (arXiv:2512.05620). The decay is independent of the learning rate.
+    the statistics of which Q_L and Q_R are eigenvectors, anew every `every` steps. At the first
+    step hidden matrices do not move: their bases come from it, and a gradient in its own eigenbasis
+    is diagonal, all else being rounding that Adam would blow up. All else trains by AdamW. More
+    than two dimensions are one matrix, [first, all others]. `normalize` divides each update by its
+    largest singular value (arXiv:2512.05620). The decay is independent of the learning rate.
 
     The gradient has few directions that matter, and in its eigenbasis these are few entries: the
     update has singular values of order 1, and the factor of shape is Muon's
@@ -138,7 +138,7 @@ def _bases(statistics: Tensor, last: Tensor, step: Tensor, every: int) -> Tensor
         return last.clone()
     values, vectors = eigen(statistics)
     seen = values > rounding(values)
-    return torch.where(seen[:, None] | values.isnan()[:, None], vectors, 0.0).flip(2)
+    return torch.where(seen[:, None] | values.isnan()[:, None], vectors, 0.0).flip(2).contiguous()
 
 
 @_bases.register_fake

@@ -15,6 +15,7 @@ import yaml
 
 from sweeper.data.corpus import Corpus
 from sweeper.data.digits import Digits
+from sweeper.data.spans import Corruption, SpanCorpus
 from sweeper.errors import ConfigError
 from sweeper.space import read_space
 from sweeper.training.pack import Pack
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 CONF = Path(__file__).parents[2] / "conf"
 STEPS = 50
+CORRUPTION = Corruption(rate=0.3, mean_span=2.0, target="whole", sentinels=2)
 CALM = 4.0
 """How far below its default, in log2, eta is."""
 
@@ -43,8 +45,11 @@ def configs(group: str) -> dict[str, dict[str, Any]]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
     """Tokens, and arrays for the models that take them."""
     folder = tmp_path_factory.mktemp("data")
-    digits = Digits().prepare(folder)
-    return {"llama": corpus(folder), "hf": corpus(folder), "vit": digits, "mlp": digits}
+    digits, tokens = Digits().prepare(folder), corpus(folder)
+    spans = SpanCorpus(tokens=tokens, corruption=CORRUPTION)
+    return {"vit": digits, "mlp": digits, "encoder_decoder": spans} | dict.fromkeys(
+        ("llama", "hf", "moe"), tokens
+    )
 
 
 def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial]:
@@ -85,10 +90,15 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
 
 REFUSED = {
     ("adafactor", "effective_theory"): "parameterization.s",
-    ("muon", "effective_theory"): "parameterization.s",
     ("sgd", "spectral"): "parameterization.rule",
-    ("muon", "umup"): "parameterization._target_",
     ("sgd", "umup"): "parameterization._target_",
+} | {
+    (optimizer, scheme): key
+    for optimizer in ("muon", "shampoo", "soap")
+    for scheme, key in (
+        ("effective_theory", "parameterization.s"),
+        ("umup", "parameterization._target_"),
+    )
 }
 """Optimizers that a scheme has no rule for, and the key that says so."""
 
@@ -96,10 +106,10 @@ REFUSED = {
 def is_quick(model: str, optimizer: str, scheme: str) -> bool:
     """With every pair of two groups goes the cheapest, or the most usual, of the third.
 
-    A model of transformers knows neither optimizer nor scheme: every one of both is enough.
+    Two models have tests of their own that pack them under every scheme.
     """
-    if model == "hf":
-        return optimizer == "adamw" or scheme == "mup"
+    if model in ("moe", "encoder_decoder"):
+        return optimizer == "adamw" and scheme == "mup"
     return model == "mlp" or optimizer == "adamw" or scheme == "mup"
 
 
@@ -126,16 +136,24 @@ def test_packed_equals_alone(
             check_place(group, where)
 
 
+def tolerance(group: list[Trial]) -> float:
+    """SOAP steps as far along directions of which the gradient has hardly any as along others.
+
+    Where these directions lie is a matter of rounding.
+    """
+    return 1e-5 if group[0].spec.optimizer.name == "soap" else 1e-10
+
+
 def check(group: list[Trial], where: Corpus) -> None:
     together = train(Pack(trials=tuple(group), corpus=where))
     assert len({result.objective for result in together}) == len(group)
     alone = train(Pack(trials=(group[1],), corpus=where))[0]
     assert together[1].status == alone.status == "complete"
-    assert together[1].objective == pytest.approx(alone.objective, rel=1e-10)
-    assert together[1].heldout == pytest.approx(alone.heldout, rel=1e-10)
+    assert together[1].objective == pytest.approx(alone.objective, rel=tolerance(group))
+    assert together[1].heldout == pytest.approx(alone.heldout, rel=tolerance(group))
 
 
 def check_place(group: list[Trial], where: Corpus) -> None:
     one = train(Pack(trials=(group[2], group[1]), corpus=where))[1]
     other = train(Pack(trials=(group[1],), corpus=where))[0]
-    assert one.objective == pytest.approx(other.objective, rel=1e-10)
+    assert one.objective == pytest.approx(other.objective, rel=tolerance(group))
