@@ -29,6 +29,7 @@ from sweeper.verb import (
     PlanFile,
     Published,
     Root,
+    Studies,
     Study,
     ToBatch,
     ToDepth,
@@ -322,6 +323,33 @@ def report(
         from sweeper.commands.inspect import chosen, report
 
         return report(*chosen(name, study, root), output_of(json))
+
+    run(work, stopped="Stopped.")
+
+
+@app.command()
+def compare(
+    names: Studies,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Compare studies whose data, model or training differ."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write; <root>/comparisons/NAMES if not given."),
+    ] = None,
+    root: Root = Path("runs"),
+    json: Json = False,
+) -> None:
+    """Rank validated studies at equal compute: is a scheme worth it? Trains nothing.
+
+    Loss at the transferred and the re-tuned eta over width, robustness, and what tuning cost.
+    """
+
+    def work() -> int:
+        from sweeper.commands.compare import compare_studies, named_studies
+
+        return compare_studies(*named_studies(names, root), output_of(json), anyway=anyway, out=out)
 
     run(work, stopped="Stopped.")
 

@@ -53,6 +53,10 @@ Study = Annotated[
         show_default=False,
     ),
 ]
+Studies = Annotated[
+    list[str],
+    typer.Argument(metavar="STUDY", help="The studies; two or more.", autocompletion=_studies),
+]
 OfStudy = Annotated[
     str | None,
     typer.Option("--study", help="The study; the latest if not given.", autocompletion=_studies),

@@ -48,7 +48,7 @@ ONLY = {
     "submitit": {"launch.slurm.launcher"},
     "wandb": {"report.wandb", "trainer.wandb_file"},
     "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
-    "matplotlib": {"report.coordinates", "report.heatmaps", "report.plots"},
+    "matplotlib": {"report.comparison", "report.coordinates", "report.heatmaps", "report.plots"},
     "jinja2": {"export.render", "report.page"},
     "tokenizers": {"data.text"},
     "sklearn": {"data.digits"},

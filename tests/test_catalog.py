@@ -65,6 +65,7 @@ NAMES = {
         "own",
         "spectral",
         "standard",
+        "standard_embedding",
         "umup",
     ],
     "runner": ["command", "engine"],

@@ -31,6 +31,7 @@ ORDER = (
     "fp8",
     "coupling",
     "exponents",
+    "gammas",
     "effective_theory",
     "encoder_decoder",
     "spectral",
@@ -61,6 +62,7 @@ CAPTIONS = {
     "crosses in a row.",
     "exponents": f"{CURVES} Rings: the parameterization that should train alike. Right: the "
     "difference with its 95 % interval; grey line: none.",
+    "gammas": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
     "effective_theory": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
     "the η that is transferred; means over a twentieth of a run.",
     "encoder_decoder": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "

@@ -21,6 +21,11 @@ PLACE = "sweeper.scaling"
 SCHEMES = {
     "standard, one rate": {"_target_": f"{PLACE}.relative.Standard"},
     "standard, full": {"_target_": f"{PLACE}.relative.Standard", "alignment": "full"},
+    "scaled embedding": {"_target_": f"{PLACE}.scaled_embedding.ScaledEmbedding"},
+    "scaled embedding, over width": {
+        "_target_": f"{PLACE}.scaled_embedding.ScaledEmbedding",
+        "shared": "over_width",
+    },
     "standard, none": {"_target_": f"{PLACE}.relative.Standard", "alignment": "none"},
     "ntk": {"_target_": f"{PLACE}.relative.Ntk", "alignment": "full"},
     "mup": {"_target_": f"{PLACE}.relative.MuP"},
@@ -34,6 +39,9 @@ SCHEMES = {
 ADAM = {
     "standard, one rate": (0.0, 1.0, 1.0),
     "standard, full": (0.0, 0.0, 0.0),
+    # All layers alike: one factor on the one rate makes them all flat.
+    "scaled embedding": (1.0, 1.0, 1.0),
+    "scaled embedding, over width": (0.0, 0.0, 0.0),
     "standard, none": (0.0, 0.5, 0.5),
     "ntk": (0.0, 0.0, 0.0),
     "mup": (0.0, 0.0, 0.0),

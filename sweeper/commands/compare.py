@@ -1,0 +1,254 @@
+"""`sweeper compare`: studies ranked at equal compute, from what they have recorded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.output import DONE, Output, find_study
+from sweeper.commands.transfer import load_study
+from sweeper.errors import BadInput
+from sweeper.files import private_folder, try_json, write_json
+from sweeper.report import comparison as show
+from sweeper.report.documents import Document, axis_verdict, is_curve_of, ladder_curves, number
+from sweeper.report.plots import save
+from sweeper.settings import Settings
+from sweeper.study import Study
+from sweeper.transfer.comparison import Comparison, Ladder, compare, seeds_needed
+from sweeper.transfer.cost import Cost, cost_of
+from sweeper.transfer.ladder import LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.trial import Result, TrialSpec, digest, encode
+
+IMMATERIAL = ("accumulate",)
+"""Settings of `train` that change how a run is computed, and not what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A study as it is compared: its ladder, what was trained, and what it cost."""
+
+    settings: Settings
+    ladder: Ladder
+    spec: TrialSpec
+    tuning: Cost
+    proving: Cost
+
+
+def named_studies(words: Sequence[str], root: Path) -> tuple[list[str], Path]:
+    """The studies and the folder of all, which `root=DIR` among the names may give."""
+    names = []
+    for word in words:
+        if word.startswith("root="):
+            root = Path(word.removeprefix("root=")).expanduser()
+        else:
+            names.append(word.removeprefix("study="))
+    return names, root
+
+
+def compare_studies(
+    names: Sequence[str], root: Path, output: Output, *, anyway: bool, out: Path | None
+) -> int:
+    """Rank the studies; BadInput for too few, for such without a ladder, or not comparable."""
+    if len(names) < 2:
+        raise BadInput("compare takes two studies or more: sweeper compare STUDY STUDY")
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise BadInput(f"{twice[0]} is given twice: name each study once")
+    settings = [load_study(find_study(name, root), [f"root={root}"], None) for name in names]
+    ladders = {one.name: _validation(one) for one in settings}
+    if absent := [one for one in settings if not ladders[one.name]]:
+        commands = ", ".join(f"`{_validate(one, root)}`" for one in absent)
+        raise BadInput(
+            f"no validated ladder over width in {' and '.join(one.name for one in absent)}: "
+            f"run {commands} first"
+        )
+    entries = [_entry(one, ladders[one.name]) for one in settings]
+    notes = _differences(entries)
+    if notes and not anyway:
+        raise BadInput(
+            f"the studies are not comparable: {'; '.join(notes)}. --anyway compares them all the "
+            "same"
+        )
+    try:
+        comparison = compare([entry.ladder for entry in entries])
+    except ValueError as error:
+        raise BadInput(f"{error}: validate ladders whose widths meet") from error
+    folder = out or root / "comparisons" / _folder_name(names)
+    _report(comparison, entries, notes, folder, root, output)
+    return DONE
+
+
+def _report(
+    comparison: Comparison,
+    entries: Sequence[Entry],
+    notes: Sequence[str],
+    folder: Path,
+    root: Path,
+    output: Output,
+) -> None:
+    """Write the record and the figure; show tables, what was found, and what to type next."""
+    costs = {entry.ladder.name: (entry.tuning, entry.proving) for entry in entries}
+    schemes = {entry.ladder.name: entry.spec.parameterization.name for entry in entries}
+    record = {
+        "studies": [
+            {
+                "study": name,
+                "parameterization": schemes[name],
+                "tuning": asdict(tuning) | {"share": tuning.flops / comparison.flops},
+                "proving": asdict(proving),
+            }
+            for name, (tuning, proving) in costs.items()
+        ],
+        "differences": list(notes),
+        **comparison.to_json(),
+    }
+    found = show.found(comparison)
+    following = _next(comparison, entries, root)
+    private_folder(folder)
+    write_json(folder / "comparison.json", encode(record))
+    picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
+    output.notes([f"compared anyway: {note}" for note in notes])
+    show.tables(output.people, comparison, schemes, costs)
+    for line in found:
+        output.say(line)
+    output.say(f"Figure: {picture}")
+    output.say(f"Next: {following}")
+    document = {**record, "found": found, "next": following, "figure": str(picture)}
+    output.document(document)
+
+
+def _validation(settings: Settings) -> Document:
+    """The study's newest record of curves of eta over width; empty when there is none."""
+    paths = settings.folder.glob("transfer/*/validation.json")
+    for path in sorted(paths, key=lambda one: one.stat().st_mtime_ns, reverse=True):
+        record = try_json(path)
+        if axis_verdict(record, "width") and record.get("along") == "eta":
+            return record
+    return {}
+
+
+def _entry(settings: Settings, validation: Document) -> Entry:
+    """What is compared of one study; BadInput where its trials are gone or of another kind."""
+    try:
+        curves = [_curve(one, validation) for one in ladder_curves(validation, "width")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"{settings.name}: its validation.json is damaged: run "
+            f"`{_validate(settings, settings.root)}` again"
+        ) from error
+    results = Study.read(settings.folder).results()
+    scheme = settings.plugin_spec("parameterization")
+    trained: dict[Size, TrialSpec] = {
+        _size(result): result.trial.spec
+        for result in results
+        if result.trial.spec.parameterization == scheme
+    }
+    if lost := [curve.size for curve in curves if curve.size not in trained]:
+        raise BadInput(f"{settings.name}: the study holds no trial of its ladder's {lost[0]}")
+    specs = {curve.size.width: trained[curve.size] for curve in curves}
+    flops = partial(_flops, settings)
+    search = [result for result in results if result.trial.phase != "validate"]
+    proofs = [result for result in results if result.trial.phase == "validate"]
+    ladder = Ladder(
+        name=settings.name,
+        curves=curves,
+        transferred=number(validation.get("transferred_log2_eta")),
+        flops={width: flops(spec) for width, spec in specs.items()},
+    )
+    return Entry(
+        settings=settings,
+        ladder=ladder,
+        spec=specs[max(specs)],
+        tuning=cost_of(search, flops),
+        proving=cost_of(proofs, flops),
+    )
+
+
+def _flops(settings: Settings, spec: TrialSpec) -> float:
+    """Of a whole run; where the runner does not know, in proportion to width^2 x depth x tokens."""
+    tokens = spec.train.steps * spec.train.batch_size * spec.train.seq_len
+    return settings.runner.flops(spec) or float(spec.width**2 * spec.depth * tokens)
+
+
+def _size(result: Result) -> LadderSize:
+    spec = result.trial.spec
+    model = Size(width=spec.width, depth=spec.depth)
+    return LadderSize.of(model, spec.model.arguments, asdict(spec.train))
+
+
+def _curve(curve: Document, validation: Document) -> SizeCurve:
+    """A recorded curve, with what a law had planned at its size."""
+    size = LadderSize(**{key: int(curve[key]) for key in LADDER_AXES if key in curve})
+    judged = axis_verdict(validation, "width").get("sizes") or ()
+    planned = [one.get("planned_log2", 0.0) for one in judged if is_curve_of(one["size"], curve)]
+    points = curve.get("points") or ()
+    losses = {number(p["log2_eta"]): tuple(map(number, p["losses"])) for p in points}
+    return SizeCurve(size=size, losses=losses, planned_log2=next(iter(planned), 0.0))
+
+
+def _differences(entries: Sequence[Entry]) -> list[str]:
+    """What keeps the losses of two studies from being compared, a sentence for each."""
+    facts = [_facts(entry.spec) for entry in entries]
+    keys = dict.fromkeys(key for one in facts for key in one)
+    sentences = []
+    for key in keys:
+        values: dict[str, list[str]] = {}
+        for entry, one in zip(entries, facts, strict=True):
+            values.setdefault(str(one.get(key, "none")), []).append(entry.ladder.name)
+        if len(values) > 1:
+            told = (f"{_short(value)} in {' and '.join(ins)}" for value, ins in values.items())
+            sentences.append(f"{key} is {', '.join(told)}")
+    return sentences
+
+
+def _facts(spec: TrialSpec) -> dict[str, Any]:
+    """What must be the same: data, model, depth and training; not how it is scaled or stepped."""
+    train = {key: value for key, value in asdict(spec.train).items() if key not in IMMATERIAL}
+    groups: Iterable[tuple[str, Mapping[str, Any]]] = (
+        ("data", spec.data),
+        ("model", spec.model.arguments),
+        ("train", train),
+    )
+    inner = {f"{group}.{key}": value for group, values in groups for key, value in values.items()}
+    runner = spec.runner.get("name", "engine")
+    return {"model": spec.model.name, "model.depth": spec.depth, "runner": runner, **inner}
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 24 else f"{value[:12]}…"
+
+
+def _next(comparison: Comparison, entries: Sequence[Entry], root: Path) -> str:
+    """The command that goes on from here: seeds that tell the first places, or the plan."""
+    leader = comparison.by_transferred[0]
+    settings = {entry.ladder.name: entry.settings for entry in entries}
+    seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
+    if seeds is None:
+        widest = max(w.width for c in comparison.candidates for w in c.widths)
+        return _command(leader.name, 2 * widest, root)
+    tied = [one.name for one in comparison.by_transferred if one.first == 1]
+    seeded = f"transfer.seeds={seeds}"
+    return " && ".join(_validate(settings[name], root, seeded) for name in tied)
+
+
+def _validate(settings: Settings, root: Path, *words: str) -> str:
+    """The command that trains a study's ladder over width."""
+    widths = (*settings.transfer.widths, settings.base.width)
+    if len(set(widths)) == 1:
+        words = (f"transfer.widths=[{widths[0]},{2 * widths[0]},{4 * widths[0]}]", *words)
+    return _command(settings.name, max(widths), root, "--validate", *words)
+
+
+def _command(name: str, width: int, root: Path, *words: str) -> str:
+    place = [] if root == Path("runs") else [f"root={root}"]
+    line = ["sweeper", "transfer", f"--study={name}", f"--to-width={width}", *words, *place]
+    return shlex.join(line)
+
+
+def _folder_name(names: Sequence[str]) -> str:
+    """A folder's name for a comparison; cut to what a file system takes."""
+    name = "+".join(names)
+    return name if len(name) <= 120 else f"{name[:100]}+{digest(list(names))[:12]}"

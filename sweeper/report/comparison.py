@@ -1,0 +1,277 @@
+"""Studies compared: tables, what they say in words, and the figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from sweeper.report.console import number, table, within
+from sweeper.report.plots import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
+from sweeper.report.progress import duration
+from sweeper.transfer.comparison import OCTAVES, Candidate, Comparison, Standing
+from sweeper.transfer.cost import Cost
+from sweeper.transfer.curve import Estimate
+
+SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
+COLORS = colormaps["tab10"]
+REACH = 1.0
+"""The loss axis ends this many times the range of the re-tuned losses above their highest."""
+
+
+def tables(
+    console: Console,
+    comparison: Comparison,
+    schemes: Mapping[str, str],
+    costs: Mapping[str, tuple[Cost, Cost]],
+) -> None:
+    """Places, losses over width, robustness and cost."""
+    _places(console, comparison, schemes)
+    _widths(console, comparison)
+    _robustness(console, comparison)
+    _costs(console, comparison, costs)
+
+
+def _places(console: Console, comparison: Comparison, schemes: Mapping[str, str]) -> None:
+    columns = ["study", "scheme", "place", "loss", "above first", "place re-tuned", "loss re-tuned"]
+    title = f"Ranked at {comparison.flops:.2e} FLOPs of one run, {comparison.seeds} seeds"
+    shown = table(title, columns, left=2)
+    retuned = {one.name: one for one in comparison.by_retuned}
+    for one in comparison.by_transferred:
+        other = retuned[one.name]
+        gap = "" if one is comparison.by_transferred[0] else within_or_diverged(one.gap)
+        cells = (place(one), within_or_diverged(one.loss), gap)
+        shown.add_row(
+            one.name, schemes[one.name], *cells, place(other), within_or_diverged(other.loss)
+        )
+    console.print(shown)
+    _legend(
+        console,
+        "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
+        "first: seed by seed, with an interval that holds for all pairs of studies together. A "
+        "place is a range where the seeds do not tell. ±: 95 % interval.",
+    )
+
+
+def _widths(console: Console, comparison: Comparison) -> None:
+    columns = ["study", "width", "transferred", "re-tuned", "lost by transfer", "optimum log2 eta"]
+    shown = table("Loss over width", columns)
+    for candidate in comparison.candidates:
+        for width in candidate.widths:
+            at_end = " (end of curve)" if width.at_end else ""
+            shown.add_row(
+                candidate.name,
+                str(width.width),
+                within_or_diverged(width.transferred),
+                within_or_diverged(width.retuned) + at_end,
+                within_or_diverged(width.regret),
+                within(width.optimum_log2),
+            )
+        shown.add_section()
+    console.print(shown)
+    for candidate in comparison.candidates:
+        _legend(console, f"- {candidate.name}: {law_words(candidate)}")
+
+
+def law_words(candidate: Candidate) -> str:
+    """The loss over the width, fitted."""
+    curve = candidate.curve
+    if curve is None:
+        return "one width shows no loss over width"
+    words = f"a doubling of the width changes the re-tuned loss by {_signed(curve.per_doubling)}"
+    if not math.isfinite(curve.exponent.value):
+        return f"{words} nats"
+    if not (math.isfinite(curve.exponent.high) and math.isfinite(curve.floor.low)):
+        return f"{words} nats; these widths do not tell a power law's floor and exponent"
+    law = (
+        f"loss = {curve.floor.value:.3f} [{curve.floor.low:.3f}, {curve.floor.high:.3f}] + "
+        f"{curve.amplitude:.3g} width^-{curve.exponent.value:.2f} "
+        f"[{curve.exponent.low:.2f}, {curve.exponent.high:.2f}]"
+    )
+    return f"{words} nats; {law}"
+
+
+def _signed(estimate: Estimate) -> str:
+    return f"{estimate.value:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
+
+
+def _robustness(console: Console, comparison: Comparison) -> None:
+    columns = ["study", "width", *(f"eta x {2.0**octaves:g}" for octaves in SHOWN_OCTAVES)]
+    shown = table("Robustness: nats lost by octaves from the best eta", columns)
+    for one in comparison.candidates:
+        cells = (bounded(one.robustness[octaves]) for octaves in SHOWN_OCTAVES)
+        shown.add_row(one.name, str(one.robust_width), *cells)
+    console.print(shown)
+    _legend(console, "≥: the curve was not measured so far; the loss of its last point.")
+
+
+def _costs(
+    console: Console, comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]
+) -> None:
+    columns = ["study", "tuning: trials", "FLOPs", "of the run", "time"]
+    shown = table("Cost", [*columns, "proving: trials", "FLOPs", "time"])
+    for name, (tuning, proving) in costs.items():
+        shown.add_row(
+            name,
+            str(tuning.trials),
+            f"{tuning.flops:.2e}",
+            f"{tuning.flops / comparison.flops:.1%}",
+            duration(3600 * tuning.hours),
+            str(proving.trials),
+            f"{proving.flops:.2e}",
+            duration(3600 * proving.hours),
+        )
+    console.print(shown)
+    _legend(
+        console,
+        "Tuning: all trials of the search. Of the run: its FLOPs as a share of the one run that "
+        "is compared. Proving: the ladders of --validate. Time: of the trials on their devices.",
+    )
+
+
+def _legend(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def place(standing: Standing) -> str:
+    """1, or 1-3 where the seeds do not tell."""
+    if standing.first == standing.last:
+        return str(standing.first)
+    return f"{standing.first}-{standing.last}"
+
+
+def within_or_diverged(estimate: Estimate) -> str:
+    """A value with the half of its interval."""
+    if math.isfinite(estimate.value):
+        return within(estimate, 4) if math.isfinite(estimate.high) else number(estimate.value)
+    return number(estimate.value)
+
+
+def bounded(estimate: Estimate) -> str:
+    """A loss above the least; with ≥ where it is only a bound."""
+    if not math.isfinite(estimate.value):
+        return number(estimate.value)
+    if math.isinf(estimate.high):
+        return f"≥{estimate.value:.4f}"
+    return within(estimate, 4)
+
+
+def found(comparison: Comparison) -> list[str]:
+    """What was found, in sentences."""
+    lines = []
+    for words, standings in (
+        ("At the transferred eta", comparison.by_transferred),
+        ("Each at its re-tuned eta", comparison.by_retuned),
+    ):
+        lines.append(f"{words}: {_winner(standings)}")
+    return lines
+
+
+def _winner(standings: Sequence[Standing]) -> str:
+    leader, *others = standings
+    if leader.last > 1:
+        tied = [one.name for one in standings if one.first == 1]
+        worse = [one.name for one in standings if one.first > 1]
+        last = f"; {' and '.join(worse)}: worse than at least one of them" if worse else ""
+        return f"cannot say which of {', '.join(tied)} is the best{last}."
+    nearest = others[0]
+    if not math.isfinite(nearest.gap.value):
+        return f"{leader.name} is the best; {nearest.name} diverged."
+    gap = f"{nearest.gap.value:.4f} [{nearest.gap.low:.4f}, {nearest.gap.high:.4f}]"
+    return f"{leader.name} is the best, {gap} nats below {nearest.name}."
+
+
+@rc_context(STYLE)
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Left: loss over width, transferred and re-tuned. Right: nats lost around the best eta."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    losses, robust = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    for index, candidate in enumerate(comparison.candidates):
+        aside = index - (len(comparison.candidates) - 1) / 2
+        _draw_losses(losses, candidate, index, aside)
+        _draw_robustness(robust, candidate, index, aside)
+    _finish_losses(losses, comparison)
+    robust.axhline(0, color=FAINT, linewidth=0.8)
+    robust.set(xlabel="octaves of η from the best one", ylabel="nats lost")
+    width = "/".join(dict.fromkeys(str(one.robust_width) for one in comparison.candidates))
+    robust.set_title(f"Robustness at width {width} (△: at least)")
+    handles, labels = losses.get_legend_handles_labels()
+    figure.legend(handles=handles, labels=labels, **BESIDE)
+    return figure
+
+
+def _look(index: int) -> dict[str, Any]:
+    return {"color": COLORS(index % 10), "marker": MARKERS[index % len(MARKERS)], "markersize": 4}
+
+
+def _draw_losses(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
+    """Solid: transferred; rings and dashed: re-tuned; dotted: the fitted law."""
+    look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
+    places = [one.width * 2 ** (0.06 * aside) for one in candidate.widths]
+    _bars(ax, places, [one.transferred for one in candidate.widths], label=candidate.name, **look)
+    # A ring, so that both are seen where they agree.
+    hollow = look | {"markerfacecolor": "none", "markersize": 8, "linestyle": DASHED}
+    _bars(ax, places, [one.retuned for one in candidate.widths], **hollow)
+    if candidate.curve is not None and math.isfinite(candidate.curve.exponent.value):
+        widths = np.geomspace(places[0], places[-1], 50)
+        line = {"color": look["color"], "linewidth": 1, "linestyle": DOTTED}
+        ax.plot(widths, candidate.curve.at(widths), **line)
+
+
+def _draw_robustness(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
+    """A line through what was measured; a triangle where the loss is only a lower bound."""
+    none = Estimate(value=0.0, low=0.0, high=0.0)
+    gaps = {**{octaves: candidate.robustness[octaves] for octaves in OCTAVES}, 0.0: none}
+    known = {x: gap for x, gap in sorted(gaps.items()) if math.isfinite(gap.high)}
+    look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
+    _bars(ax, [x + 0.03 * aside for x in known], list(known.values()), **look)
+    for x, gap in gaps.items():
+        if x not in known and math.isfinite(gap.value):
+            mark = {"markeredgecolor": look["color"], "markerfacecolor": "white", "markersize": 6}
+            ax.plot(x + 0.03 * aside, gap.value, "^", **mark)
+
+
+def _bars(ax: Axes, places: Sequence[float], estimates: Sequence[Estimate], **look: Any) -> None:
+    """Values with their intervals; what is not finite is left out, as is an open interval."""
+    shown = [(x, one) for x, one in zip(places, estimates, strict=True) if _finite(one.value)]
+    bars = [
+        [_side(one.value - one.low) for _, one in shown],
+        [_side(one.high - one.value) for _, one in shown],
+    ]
+    ax.errorbar([x for x, _ in shown], [one.value for _, one in shown], yerr=bars, **look)
+
+
+def _finite(value: float) -> bool:
+    return math.isfinite(value)
+
+
+def _side(length: float) -> float:
+    return length if math.isfinite(length) else 0.0
+
+
+def _finish_losses(ax: Axes, comparison: Comparison) -> None:
+    """The axes; the loss axis shows the re-tuned losses, and of the others what is near them."""
+    widths = sorted({one.width for each in comparison.candidates for one in each.widths})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(widths, [str(width) for width in widths])
+    ax.minorticks_off()
+    ends = chain.from_iterable(
+        (one.retuned.value, one.retuned.low, one.retuned.high)
+        for each in comparison.candidates
+        for one in each.widths
+    )
+    finite = [value for value in ends if math.isfinite(value)]
+    if finite:
+        low, high = min(finite), max(finite)
+        room = 0.06 * (high - low)
+        top = min(ax.get_ylim()[1], high + REACH * (high - low))
+        ax.set_ylim(low - room, max(top, high + room))
+    ax.set(xlabel="width", ylabel="training loss (nats)")
+    ax.set_title("Solid: transferred η. Dashed: re-tuned. Dotted: law")

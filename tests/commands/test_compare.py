@@ -1,0 +1,151 @@
+"""`sweeper compare` on studies whose ladders were written by hand: nothing is trained here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeper.files import write_json
+from sweeper.study import Study
+from sweeper.trial import Log2Hps, Result
+from tests.commands.driver import Run, assert_refused
+
+ETAS = (-1.0, 0.0, 1.0)
+WIDTHS = (16, 32)
+
+
+def loss(width: int, eta: float, seed: int, floor: float) -> float:
+    """A parabola around eta = 0, lower for the wider; a seed adds the same to all its runs."""
+    return floor - width / 160 + 0.1 * eta**2 + 0.02 * seed + 1e-4 * ((seed + eta + width) % 3)
+
+
+def record(folder: Path, floor: float, **train: int) -> None:
+    """A ladder over `WIDTHS` as `transfer --validate` leaves it, and its trials."""
+    known = Study.read(folder).results()[0]
+    curves, results, sizes = [], [], []
+    for width in WIDTHS:
+        spec = replace(known.trial.spec, width=width)
+        spec = replace(spec, train=replace(spec.train, **train))
+        points = []
+        for eta in ETAS:
+            losses = [loss(width, eta, seed, floor) for seed in range(3)]
+            points.append({"log2_eta": eta, "losses": losses})
+            trial = replace(known.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
+            trial = replace(trial, phase="validate")
+            results += [
+                Result(
+                    trial=replace(trial, seed=seed),
+                    status="complete",
+                    objective=one,
+                    seconds=60.0,
+                    steps=spec.train.steps,
+                )
+                for seed, one in enumerate(losses)
+            ]
+        size = {"width": width, "depth": 1, "batch_size": 2, "steps": spec.train.steps}
+        curves.append({**size, "points": points})
+        sizes.append({"size": size})
+    with Study.open(folder) as study:
+        study.record(results)
+    (folder / "transfer/w32-d1").mkdir(parents=True)
+    write_json(
+        folder / "transfer/w32-d1/validation.json",
+        {
+            "along": "eta",
+            "transferred_log2_eta": 0.0,
+            "axes": [{"axis": "width", "sizes": sizes}],
+            "curves": curves,
+        },
+    )
+
+
+@pytest.fixture
+def ranked(study: Path) -> Path:
+    """The folder of studies: a, and b whose loss is 0.5 higher."""
+    shutil.copytree(study, study.parent / "b")
+    record(study, 3.0)
+    record(study.parent / "b", 3.5)
+    return study.parent
+
+
+def test_studies_are_ranked_and_it_says_what_to_type_next(ranked: Path, sweeper: Run) -> None:
+    answer = sweeper("compare", "b", "a")
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
+    assert lines[-1] == "Next: sweeper transfer --study=a --to-width=64"
+    assert "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b." in lines
+    assert "eta x 2" in answer.out and "0.1" in answer.out
+    folder = ranked / "comparisons/b+a"
+    assert {one.name for one in folder.iterdir()} == {
+        "comparison.json",
+        "comparison.png",
+        "comparison.svg",
+    }
+
+
+def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run) -> None:
+    document = sweeper("compare", "a", "b", "--json").document
+    assert json.loads((ranked / "comparisons/a+b/comparison.json").read_text())["seeds"] == 3
+    first, second = document["by_transferred"]
+    assert (first["name"], first["last"], second["first"]) == ("a", 1, 2)
+    assert second["gap"]["value"] == pytest.approx(0.5)
+    robust = {one["octaves"]: one["value"] for one in document["candidates"][0]["robustness"]}
+    assert robust[1.0] == pytest.approx(0.1, abs=0.01)
+    cost = document["studies"][0]
+    # Three runs of the search; 2 widths x 3 rates x 3 seeds of a minute each prove it.
+    assert cost["tuning"]["trials"] == 3
+    assert (cost["proving"]["trials"], cost["proving"]["hours"]) == (18, pytest.approx(0.3))
+    narrow, wide = document["candidates"][0]["widths"]
+    share = 3 * narrow["flops"] / wide["flops"]
+    assert cost["tuning"]["share"] == pytest.approx(share)
+
+
+def test_other_training_is_refused_by_name_unless_told(
+    study: Path, workplace: Path, sweeper: Run
+) -> None:
+    shutil.copytree(study, study.parent / "b")
+    record(study, 3.0)
+    record(study.parent / "b", 3.5, steps=8)
+    answer = sweeper("compare", "a", "b")
+    assert_refused(answer, "train.steps is 4 in a, 8 in b", "--anyway")
+    assert not (workplace / "runs/comparisons").exists()
+    told = sweeper("compare", "a", "b", "--anyway")
+    assert told.code == 0, told.err
+    assert "Note: compared anyway: train.steps is 4 in a, 8 in b" in told.out
+
+
+def test_a_study_without_a_ladder_gets_the_command_to_run(ranked: Path, sweeper: Run) -> None:
+    shutil.rmtree(ranked / "b/transfer")
+    answer = sweeper("compare", "a", "b")
+    assert_refused(answer, "in b", "`sweeper transfer --study=b --to-width=32 --validate`")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a"], "two studies or more"),
+        (["a", "a"], "a is given twice"),
+        (["a", "nobody"], "there is no study 'nobody'"),
+    ],
+)
+def test_bad_words_are_refused(
+    words: list[str], said: str, study: Path, workplace: Path, sweeper: Run
+) -> None:
+    assert_refused(sweeper("compare", *words), said)
+    assert not (workplace / "runs/comparisons").exists()
+
+
+def test_trials_that_are_gone_are_told(ranked: Path, sweeper: Run) -> None:
+    for path in (ranked / "b/results").glob("*.jsonl"):
+        path.unlink()
+    assert_refused(sweeper("compare", "a", "b"), "b: the study holds no trial of its ladder's")
+
+
+def test_a_damaged_record_gets_the_command_that_writes_it_anew(ranked: Path, sweeper: Run) -> None:
+    path = ranked / "b/transfer/w32-d1/validation.json"
+    path.write_text(path.read_text().replace('"losses"', '"lost"'))
+    assert_refused(sweeper("compare", "a", "b"), "b: its validation.json is damaged")
