@@ -47,8 +47,7 @@ CAPTIONS = {
     "the random search its expectation over the order of its runs; dotted lines: where the phases "
     "of the independent search end. Below, right: fresh seeds, the mean with its 95 % interval.",
     "residual": "Left: the loss, each at its best η, less muP's, paired by seed, with its 95 % "
-    "interval. "
-    "Right: how far the best η has moved since the fewest steps.",
+    "interval. Right: how far the best η has moved since the fewest steps.",
     "rms": "Above: hollow circles are the RMS at initialization, full ones at the end, the mean "
     "over the seeds; the band is E4M3's normal range. Below: the mean with its 95 % interval, "
     "where one thing is made larger by the factor that is named.",

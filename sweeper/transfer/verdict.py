@@ -8,7 +8,17 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal
 
-from sweeper.transfer.curve import UNKNOWN, UNKNOWN_BASIN, Basin, CurveFit, Estimate, fit_curves
+import numpy as np
+
+from sweeper.transfer.curve import (
+    BIAS,
+    UNKNOWN,
+    UNKNOWN_BASIN,
+    Basin,
+    CurveFit,
+    Estimate,
+    fit_curves,
+)
 from sweeper.transfer.ladder import LadderRule, Size, SizeCurve, describe_size, size_record
 from sweeper.trial import encode
 
@@ -201,7 +211,13 @@ def _compare_with_base(fit: CurveFit, base_fit: CurveFit) -> tuple[Estimate, Est
     planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
     draws = fit.free_optimum_draws - base_fit.free_optimum_draws - planned
     shift = Estimate.from_draws(fit.optimum.value - base_fit.optimum.value - planned, draws)
-    gap = fit.loss_gap(base_fit.optimum.value + planned, base_fit.safe_optimum_draws + planned)
+    # Where the base's optimum lies matters here as well. Most of its bias this curve shares.
+    bias = np.random.default_rng(len(draws)).normal(0.0, BIAS / 2, len(draws))
+    sure = base_fit.safe_optimum_draws + planned
+    # The bias alone leads nowhere that was not measured.
+    ends = [eta for eta, losses in fit.curve.losses.items() if np.isfinite(losses).all()]
+    at = np.clip(sure + bias, np.minimum(sure, min(ends)), np.maximum(sure, max(ends)))
+    gap = fit.loss_gap(base_fit.optimum.value + planned, at)
     if fit.noise_unknown or base_fit.noise_unknown:
         shift = shift.without_interval()
         gap = gap if math.isinf(gap.low) else gap.without_interval(0.0)

@@ -107,7 +107,9 @@ def test_holds_with_what_was_measured_beside_it() -> None:
 
 def test_fails_by_loss_gap_or_by_shift_alone() -> None:
     steep = of(Valley(), Valley(optimum=0.9, curvature=0.2)).sizes[1]
-    assert steep.answer == "fails" and "loses at least 0.1620 nats" in steep.reason
+    assert steep.answer == "fails" and f"loses at least {steep.loss_gap.low:.4f}" in steep.reason
+    assert steep.loss_gap.value == pytest.approx(0.162, abs=1e-4)
+    assert 0.14 < steep.loss_gap.low < 0.162  # the doubt about where the base's optimum lies
     flat = of(Valley(curvature=0.001), Valley(optimum=1.5, curvature=0.001)).sizes[1]
     assert flat.answer == "fails" and "shifts by at least 1.50" in flat.reason
 
