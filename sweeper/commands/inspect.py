@@ -11,7 +11,7 @@ from typing import Any
 
 from sweeper.catalog import studies
 from sweeper.commands.output import DONE, Output, failures, find_study
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import SweeperError
 from sweeper.files import try_json
 from sweeper.launch.folder import request_cancel
 from sweeper.launch.slurm import arrays
@@ -20,19 +20,6 @@ from sweeper.lock import Holder, live_holder
 from sweeper.report.progress import duration
 from sweeper.study import Study
 from sweeper.trainer.process import end_marked
-
-
-def chosen(words: list[str] | None, study: str | None, root: Path) -> tuple[str | None, Path]:
-    """A study and the folder of all, as these verbs take them or as search and transfer do."""
-    names = [study] if study else []
-    for word in words or []:
-        if word.startswith("root="):
-            root = Path(word.removeprefix("root=")).expanduser()
-        else:
-            names.append(word.removeprefix("study="))
-    if len(names) > 1:
-        raise BadInput(f"one study at a time, not {' and '.join(names)}")
-    return next(iter(names), None), root
 
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:

@@ -13,12 +13,13 @@ from typing import Any
 
 from sweeper.commands.experiment import changed_code, check_model, open_experiment, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
-from sweeper.config import Tree, compose_tree, read_tree, to_yaml
+from sweeper.config import Tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.lock import StudyLock
 from sweeper.mirror import check_storage, redact
+from sweeper.overrides import command_line, repeated
 from sweeper.own_command import as_typed
 from sweeper.replay import replay_search
 from sweeper.report import console as show
@@ -37,6 +38,7 @@ SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train",
 
 
 def search(
+    tree: Tree,
     words: Sequence[str],
     config_dir: Path | None,
     output: Output,
@@ -46,9 +48,12 @@ def search(
 ) -> int:
     """Search at the base size; continue whatever the study already holds.
 
+    `tree` is composed of `words`, which the command that comes next may repeat, and `config_dir`.
     With `detach`, collect what jobs have finished, submit what can be named, and return.
     """
-    settings = resolve(compose_tree(words, config_dir))
+    settings = resolve(tree)
+    flags = repeated((), settings.root, config_dir)
+    words = repeated(words, settings.root, config_dir)
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
     elif detach:
@@ -85,7 +90,7 @@ def search(
     if conclusion.pairs:
         output.say(f"Pairs: {settings.folder / 'pairs.png'}")
     output.say(f"Report: {settings.folder / 'report.html'}")
-    output.say(f"Next: {_next_step(settings, conclusion, study, words)}")
+    output.say(f"Next: {_next_step(settings, conclusion, study, words, flags)}")
     output.document(_search_record(settings, conclusion, finished=True))
     return DONE if math.isfinite(conclusion.objective) else FAILED
 
@@ -96,8 +101,8 @@ def _detached(
     """Say how to go on with a search whose jobs go on without a driver."""
     output.notes(study.notices)
     output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
-    command = shlex.join(["sweeper", "search", *_typed(settings, words)])
-    output.say(f"Next: {command} collects them, and goes on.")
+    output.say("The next command collects them, and goes on.")
+    output.say(f"Next: {_again(settings, words)}")
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)
     return DONE
@@ -187,24 +192,27 @@ def _axis_record(axis: Axis) -> dict[str, Any]:
 
 
 def _next_step(
-    settings: Settings, conclusion: Conclusion, study: Study, words: Sequence[str]
+    settings: Settings,
+    conclusion: Conclusion,
+    study: Study,
+    words: Sequence[str],
+    flags: Sequence[str],
 ) -> str:
     """The command that comes after a search: the transfer, or a search that may find something."""
     if not math.isfinite(conclusion.objective):
         if all(result.status == "failed" for result in study.results()):
-            return shlex.join(["sweeper", "search", *_typed(settings, words)])
+            return _again(settings, words)
         eta, key = settings.space["eta"], "parameterization.space.eta"
         lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
-        return shlex.join(["sweeper", "search", *_typed(settings, [*words, *lower])])
-    width = settings.base.width * 4
-    command = ["sweeper", "transfer", "--study", settings.name, "--to-width", str(width)]
-    root = [] if str(settings.root) == "runs" else [f"root={settings.root}"]
-    return shlex.join([*command, "--validate", *root])
+        return _again(settings, [*words, *lower])
+    width = str(settings.base.width * 4)
+    return command_line("transfer", "--to-width", width, "--validate", *flags, study=settings.name)
 
 
-def _typed(settings: Settings, words: Sequence[str]) -> list[str]:
-    """The overrides as they are typed, a command behind `--`; without a password."""
-    return as_typed([*map(redact, words)], settings.raw["runner"].get("command", ()))
+def _again(settings: Settings, words: Sequence[str]) -> str:
+    """This search as it is typed, a command behind `--`; without a password."""
+    command = settings.raw["runner"].get("command", ())
+    return command_line("search", *as_typed([*map(redact, words)], command))
 
 
 def _dry_run(settings: Settings, output: Output) -> int:

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sweeper.catalog import OVERLAYS
 from sweeper.commands.experiment import changed_code, check_target, open_experiment
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.quick_check import quick_check, summary
+from sweeper.commands.study_config import split_root, study_tree
 from sweeper.commands.validate import (
     check_ladders,
     measured_trend,
     remove_stale_verdicts,
     validate,
 )
-from sweeper.config import override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
+from sweeper.overrides import command_line, repeated
 from sweeper.replay import replay_search
 from sweeper.report import console as show
 from sweeper.report.log import notice_of
@@ -28,7 +28,7 @@ from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
-from sweeper.study import Study, check_config_format, read_root
+from sweeper.study import Study
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size
 from sweeper.transfer.plan import TransferPlan, make_plan, own_plan
 from sweeper.transfer.trend import MIN_TREND_WIDTHS, Trend
@@ -36,42 +36,16 @@ from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Log2Hps, in_use, named, plain
 
 
-def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """The root folder that the overrides give (default runs), and the other overrides."""
-    root, others = Path("runs"), []
-    for word, override in zip(words, parse_overrides(words), strict=True):
-        if override.key_or_group == "root":
-            root = read_root(override_value("root", override.value()))
-        else:
-            others.append(word)
-    return root, others
-
-
 def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) -> Settings:
     """A study's settings with overrides on top; BadInput for what a study cannot change."""
-    root, others = split_root(words)
-    study = find_study(name, root)
-    for override in parse_overrides(others):
-        key = str(override.key_or_group)
-        if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in _STUDY_KEYS:
-            raise BadInput(
-                f"{key} cannot be changed for the study {study!r}: search anew with it, or choose "
-                "another study with --study"
-            )
-    check_config_format(root / study)
-    path = root / study / "config.yaml"
-    tree = read_tree(path, others, config_dir) | {"root": str(root)}
-    if isinstance(tree.get("study"), dict):
-        tree["study"]["name"] = study
+    tree = study_tree(name, words, config_dir)
     try:
         return resolve(tree)
     except ConfigError as error:
+        root, others = split_root(words)
         if others:
             raise
-        raise BadInput(f"{path}: {error}") from error
-
-
-_STUDY_KEYS = ("study", "study.name")
+        raise BadInput(f"{root / find_study(name, root) / 'config.yaml'}: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +103,7 @@ def transfer(
     judged = [verdict.axis for verdict in verdicts]
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
-    check = None
+    words, check = repeated(words, settings.root, config_dir), None
     if _checks(settings) and size.width != settings.base.width:
         check = quick_check(experiment, conclusion.best_log2, words, output)
     _suggest_next(settings, request, verdicts, words, output)
@@ -168,16 +142,17 @@ def _suggest_next(
     seeds = max((v.seed_advice.seeds for v in verdicts if v.seed_advice is not None), default=0)
     if request.validate and not seeds:
         return
-    options = [f"--study={settings.name}", f"--to-width={request.width}"]
+    options = ["--to-width", str(request.width)]
     depth = request.depth or settings.base.depth
-    options += [f"--to-depth={depth}"] * (depth != settings.base.depth)
+    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
     settled = [
         LADDER_AXES[v.axis] for v in verdicts if v.seed_advice is None and v.axis in LADDER_AXES
     ]
     given = [f"transfer.seeds={seeds}", *(f"transfer.{key}=[]" for key in settled)] if seeds else []
     replaced = tuple(f"{word.partition('=')[0]}=" for word in given)
     kept = [*(word for word in words if not word.startswith(replaced)), *given]
-    output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *kept])}")
+    line = command_line("transfer", *options, "--validate", *kept, study=settings.name)
+    output.say(f"Next: {line}")
 
 
 def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:

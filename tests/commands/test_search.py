@@ -88,7 +88,7 @@ class TestSearch:
 
     def test_the_next_command_can_be_pasted(self, sweeper: Run) -> None:
         answer = sweeper("search", *TINY, "study=a", 'root="my runs"')
-        assert answer.out.splitlines()[-1].endswith(" --validate 'root=my runs'")
+        assert answer.out.splitlines()[-1].endswith(" --validate --root 'my runs'")
 
     def test_the_studys_name_follows_from_its_settings(self, sweeper: Run, workplace: Path) -> None:
         sweeper("search", *TINY, "parameterization=mup")
@@ -296,7 +296,7 @@ def test_a_killed_search_goes_on(
     assert kept.items() <= results(study).items()
     names, out = whole()
     assert set(results(study)) == names
-    assert answer.out == out.replace(" root=whole", "")
+    assert answer.out == out.replace(" --root whole", "")
     assert not list(study.rglob(".*.tmp"))
 
 
