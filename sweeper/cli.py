@@ -100,6 +100,12 @@ def search(
             help="Collect finished jobs, submit what can be named, and return (launcher=slurm).",
         ),
     ] = False,
+    new_setup: Annotated[
+        bool,
+        typer.Option(
+            "--new-setup", help="Go on in a study whose trials so far are of another setup."
+        ),
+    ] = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -118,7 +124,8 @@ def search(
         tree = compose_tree(words, config_dir)  # what is misspelt is refused before torch loads
         from sweeper.commands.search import search
 
-        return search(tree, words, config_dir, output_of(json), dry_run=dry_run, detach=detach)
+        kind = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
+        return search(tree, words, config_dir, output_of(json), **kind)
 
     run(work)
 

@@ -20,6 +20,7 @@ LAYERS = [
     "files optuna_storage",
     "scaling data search mirror lock completion",
     "study launch",
+    "setup",
     "models",
     "training",
     "measure",

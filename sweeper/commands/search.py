@@ -29,6 +29,7 @@ from sweeper.report.plots import save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
+from sweeper.setup import check_setup, write_setup
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep
 from sweeper.trial import FORMAT, Axis, defaults, encode, in_use, named
@@ -45,6 +46,7 @@ def search(
     *,
     dry_run: bool = False,
     detach: bool = False,
+    new_setup: bool = False,
 ) -> int:
     """Search at the base size; continue whatever the study already holds.
 
@@ -60,8 +62,10 @@ def search(
         name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
-        return _dry_run(settings, output)
+        return _dry_run(settings, output, new_setup=new_setup)
     experiment, start = open_experiment(settings), time.time()
+    if not new_setup:
+        check_setup(settings.folder, experiment.spec(settings.base))
     check_model(experiment, output)
     _note_seed(settings, output)
     if settings.storage is not None:
@@ -77,6 +81,7 @@ def search(
                     f"Note: {names} changed: earlier trials are of other code, and not used"
                 )
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
+            write_setup(settings.folder, experiment.spec(settings.base))
             try:
                 conclusion = _run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
@@ -215,11 +220,13 @@ def _again(settings: Settings, words: Sequence[str]) -> str:
     return command_line("search", *as_typed([*map(redact, words)], command))
 
 
-def _dry_run(settings: Settings, output: Output) -> int:
+def _dry_run(settings: Settings, output: Output, *, new_setup: bool) -> int:
     """What a search would run; the corpus goes to a folder that is removed again."""
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary))
         spec, phases = experiment.spec(settings.base), settings.search.plan(settings.space)
+        if not new_setup:
+            check_setup(settings.folder, spec)
         check_model(experiment, output)
         _note_seed(settings, output)
         hps = defaults(settings.space)
