@@ -67,7 +67,8 @@ def check_setup(folder: Path, spec: TrialSpec) -> None:
     kept = read_setup(folder)
     if kept == spec or not (folder / "results").is_dir():
         return
-    results = Study.read(folder).results()
+    # What failed is tried again anyhow: to mend a command is no other study.
+    results = [result for result in Study.read(folder).results() if result.status != "failed"]
     kept = kept or _last_searched(results)
     if not results or kept is None or not (changed := changes(kept, spec)):
         return

@@ -79,6 +79,11 @@ def test_a_study_without_trials_takes_any_setup(tmp_path: Path) -> None:
     assert trials_of(study).others == 0
 
 
+def test_trials_that_failed_are_no_obstacle(tmp_path: Path) -> None:
+    study = study_of(tmp_path, replace(result(BASE), status="failed", error="out of luck"))
+    check_setup(study.folder, WARM)
+
+
 def test_long_values_and_many_changes_are_cut(tmp_path: Path) -> None:
     study = study_of(tmp_path, result(BASE))
     runner = {"name": "command", "numerics": 0, "command": ["python", "x" * 99]}

@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.commands.output import DONE, Output
 from sweeper.errors import BadInput
 from sweeper.export.published import Published
-from sweeper.report.console import table
+from sweeper.report.grid import Grid
 
 
 def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
@@ -24,7 +24,7 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
     for line in model.lines():
         output.say(f"- {line}")
     output.say(f"It stands for {model.scheme}.")
-    filled = table(
+    filled = Grid(
         f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
         ["", "published", "ours", "lr / eta", "eps / eps"],
     )

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sweeper.commands.cost import tell_cost
 from sweeper.commands.experiment import changed_code, check_model, open_experiment, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
 from sweeper.config import Tree, read_tree, to_yaml
@@ -54,7 +55,7 @@ def search(
     With `detach`, collect what jobs have finished, submit what can be named, and return.
     """
     settings = resolve(tree)
-    flags = repeated((), settings.root, config_dir)
+    flags, typed = repeated((), settings.root, config_dir), words
     words = repeated(words, settings.root, config_dir)
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
@@ -68,6 +69,7 @@ def search(
         check_setup(settings.folder, experiment.spec(settings.base))
     check_model(experiment, output)
     _note_seed(settings, output)
+    tell_cost(experiment, typed, config_dir, output)
     if settings.storage is not None:
         check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
@@ -75,11 +77,7 @@ def search(
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
             _note_changes(settings, study)
-            if changed := changed_code(experiment, study):
-                names = ", ".join(changed)
-                output.tell(
-                    f"Note: {names} changed: earlier trials are of other code, and not used"
-                )
+            _note_code(experiment, study, output)
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
             write_setup(settings.folder, experiment.spec(settings.base))
             try:
@@ -121,6 +119,12 @@ def _note_seed(settings: Settings, output: Output) -> None:
             "transfer, since several seeds tell noise from a shift. Where the script takes one, "
             "add --seed={seed}"
         )
+
+
+def _note_code(experiment: Experiment, study: Study, output: Output) -> None:
+    if changed := changed_code(experiment, study):
+        names = ", ".join(changed)
+        output.tell(f"Note: {names} changed: earlier trials are of other code, and not used")
 
 
 def _note_changes(settings: Settings, study: Study) -> None:

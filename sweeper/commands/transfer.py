@@ -196,7 +196,8 @@ def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
         code = f" ({', '.join(changed)} changed since)" if changed else ""
         raise BadInput(
             f"the study {settings.name!r} has no finished trial of this configuration{code}: "
-            f"run `sweeper search study={settings.name}` with the same overrides first"
+            f"run `sweeper search --study {settings.name}` with the same overrides"
+            f"{' and --new-setup' if changed else ''} first"
         )
     output.notes(study.notices)
     if missing:

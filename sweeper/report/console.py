@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sweeper.diagnosis.results import AblationResult, Diagnosis
+from sweeper.report.grid import Grid
 from sweeper.report.progress import duration
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
@@ -23,13 +22,8 @@ from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Space, in_use
 
-
-def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
-    """An empty table whose first `left` columns are text and whose others are numbers."""
-    filled = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for index, name in enumerate(columns):
-        filled.add_column(name, justify="left" if index < left else "right", overflow="fold")
-    return filled
+SPARE = ("eps", "decay", "shape", "fan in/out", "init std", "role")
+"""What a plan's table can do without, the first most easily."""
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -63,7 +57,7 @@ def dry_run(
     console: Console, phases: Sequence[Phase], flops: float, seconds: float | None, facts: str
 ) -> None:
     """What a search would run: trials by phase, FLOPs (NaN: not known) and time."""
-    filled = table("This search would run", ["phase", "trials", "FLOPs", "time"])
+    filled = Grid("This search would run", ["phase", "trials", "FLOPs", "time"])
     for phase in phases:
         time = "-" if seconds is None else duration(phase.trials * seconds)
         filled.add_row(phase.name, str(phase.trials), _flops(phase.trials * flops), time)
@@ -82,9 +76,10 @@ def _flops(count: float) -> str:
 def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
     """What a search found: the lines, the notes, the best configuration."""
     if conclusion.lines:
-        filled = table(
+        filled = Grid(
             "Lines: one hyperparameter varied at a time",
             ["hyperparameter", "optimum", "value", "loss", "points", "range"],
+            spare=("range", "points", "optimum"),
         )
         for line in conclusion.lines:
             filled.add_row(*_line_row(line))
@@ -100,7 +95,7 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
 
 
 def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
-    filled = table("Best configuration", ["hyperparameter", "log2", "value"])
+    filled = Grid("Best configuration", ["hyperparameter", "log2", "value"])
     best = in_use(space, conclusion.best_log2)
     for name, axis in space.items():
         log2 = "" if axis.choices else f"{conclusion.best_log2[name]:g}"
@@ -116,7 +111,12 @@ def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
 
 def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
     columns = ["hyperparameter", "and", "transfer error", "least loss", "points", "diverged"]
-    filled = table("Pairs, the most strongly coupled first", columns, left=2)
+    filled = Grid(
+        "Pairs, the most strongly coupled first",
+        columns,
+        left=2,
+        spare=("diverged", "points", "least loss"),
+    )
     told = sorted(grids, key=lambda grid: (math.isnan(grid.transfer_error), -grid.transfer_error))
     for grid in told:
         losses = [loss for row in grid.losses for loss in row]
@@ -145,7 +145,7 @@ def plan(console: Console, plan: TransferPlan) -> None:
         _own_plan(console, plan)
         return
     columns = ["parameter", "role", "shape", "init std", "multiplier", "lr", "eps", "decay"]
-    filled = table(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2)
+    filled = Grid(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2, spare=SPARE)
     for names, parameter in grouped(plan.parameters):
         target = parameter.target
         filled.add_row(
@@ -169,7 +169,7 @@ def _own_plan(console: Console, plan: TransferPlan) -> None:
     """The hyperparameters of a command that scales by itself."""
     sentence = f"For {plan.target} (tuned at {plan.base}) the command gets the hyperparameters as "
     console.print(f"{sentence}they are:", style="bold", highlight=False, soft_wrap=True)
-    filled = table("", ["hyperparameter", "value"])
+    filled = Grid("", ["hyperparameter", "value"])
     for name, value in plan.hps.items():
         filled.add_row(name, value_text(value))
     console.print(filled)
@@ -179,8 +179,7 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
     """Every parameter with its exponents and its numbers, the base's above the target's."""
     columns = ["parameter", "fan in/out", "a", "b", "c"]
     columns += ["init std", "multiplier", "lr", "eps", "decay"]
-    filled = table(f"From {plan.base} (upper) to {plan.target} (lower)", columns)
-    filled.columns[0].no_wrap = True
+    filled = Grid(f"From {plan.base} (upper) to {plan.target} (lower)", columns, spare=SPARE)
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
@@ -238,7 +237,8 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     axis = result.axis.replace("_", " ")
     columns = [axis, f"optimum log2 {along}", "shift", "basin", "loss", "regret", "loss gap"]
     title = "Learning-rate curves" if along == "eta" else f"Curves of {along}"
-    shown = table(f"{title} over {axis}", [*columns, "answer"])
+    spare = ("basin", "loss gap", "loss", "shift")
+    shown = Grid(f"{title} over {axis}", [*columns, "answer"], spare=spare)
     for size in result.sizes:
         shown.add_row(
             label_size(asdict(size.size), result.axis),
@@ -312,7 +312,12 @@ def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
     """What every ablation showed, what explains most first, and the likeliest cause."""
     if diagnosed.results:
         columns = ["ablation", "evidence", "shift", "loss gap", "loss", "explains"]
-        shown = table(f"Ablations of the transfer over {diagnosed.axis}", columns, left=2)
+        shown = Grid(
+            f"Ablations of the transfer over {diagnosed.axis}",
+            columns,
+            left=2,
+            spare=("evidence", "loss", "shift"),
+        )
         for result in diagnosed.results:
             evidence = "yes" if result.ablation.evidence else ""
             shown.add_row(result.ablation.name, evidence, *_ablation_cells(result))
