@@ -31,7 +31,7 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
     for row in model.ours():
         names = ("published", "ours", "lr", "eps")
         filled.add_row(row["what"], *(_cell(row.get(name)) for name in names))
-    output.people.print(filled)
+    output.people.print(filled, crop=False)
     output.say(
         "Numbers of parameters are standard deviations of initial values, published as one "
         "initializer_range. The configuration does not say learning rates and eps by parameter, "

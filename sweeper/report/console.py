@@ -65,7 +65,7 @@ def dry_run(
     time = "-" if seconds is None else duration(total * seconds)
     filled.add_section()
     filled.add_row("all", str(total), _flops(total * flops), time)
-    console.print(filled)
+    console.print(filled, crop=False)
     console.print(facts, highlight=False, soft_wrap=True)
 
 
@@ -83,7 +83,7 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
         )
         for line in conclusion.lines:
             filled.add_row(*_line_row(line))
-        console.print(filled)
+        console.print(filled, crop=False)
     if conclusion.pairs:
         _pairs(console, conclusion.pairs)
     if math.isfinite(conclusion.objective):
@@ -100,7 +100,7 @@ def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
     for name, axis in space.items():
         log2 = "" if axis.choices else f"{conclusion.best_log2[name]:g}"
         filled.add_row(name, log2, value_text(best[name]))
-    console.print(filled)
+    console.print(filled, crop=False)
     seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
     console.print(
         f"Training loss {number(conclusion.objective)} nats ({seeds}) "
@@ -123,7 +123,7 @@ def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
         diverged = sum(not math.isfinite(loss) for loss in losses)
         error, least = number(grid.transfer_error), number(min(losses))
         filled.add_row(*grid.names, error, least, str(len(losses)), str(diverged))
-    console.print(filled)
+    console.print(filled, crop=False)
 
 
 def _line_row(line: LineResult) -> list[str]:
@@ -158,7 +158,7 @@ def plan(console: Console, plan: TransferPlan) -> None:
             short(target.eps),
             short(target.weight_decay),
         )
-    console.print(filled)
+    console.print(filled, crop=False)
     if plan.needs:
         console.print("In your own training code, TransferPlan.load leaves to the model:")
     for need in plan.needs:
@@ -172,7 +172,7 @@ def _own_plan(console: Console, plan: TransferPlan) -> None:
     filled = Grid("", ["hyperparameter", "value"])
     for name, value in plan.hps.items():
         filled.add_row(name, value_text(value))
-    console.print(filled)
+    console.print(filled, crop=False)
 
 
 def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained]) -> None:
@@ -187,7 +187,7 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
         reasons.setdefault((parameter.role, row.why), []).append(names)
         filled.add_row(f"{names}\n  {parameter.role}", *_explained(row))
         filled.add_section()
-    console.print(filled)
+    console.print(filled, crop=False)
     legend = "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
     for line in [
         legend,
@@ -250,7 +250,7 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
             within(size.loss_gap, 4),
             size.answer,
         )
-    console.print(shown)
+    console.print(shown, crop=False)
     legend = (
         "Shift: how far the optimum lies from the base's, in log2. "
         f"Basin: the range of {along} within 1 % of the least loss, its width in log2. "
@@ -321,7 +321,7 @@ def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
         for result in diagnosed.results:
             evidence = "yes" if result.ablation.evidence else ""
             shown.add_row(result.ablation.name, evidence, *_ablation_cells(result))
-        console.print(shown)
+        console.print(shown, crop=False)
         for result in diagnosed.results:
             evidence = result.ablation.evidence
             line = f"- {result.ablation.name}: {result.sentence}."

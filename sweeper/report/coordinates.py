@@ -54,7 +54,7 @@ def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> N
     for row in rows(check):
         answer = f"[{COLORS[row.answer]}]{row.answer}[/]"
         shown.add_row(row.name, row.role, *row.cells, ": ".join(filter(None, [answer, row.reason])))
-    console.print(shown)
+    console.print(shown, crop=False)
     for line in legend(check, threshold):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     style = COLORS[check.answer]
@@ -200,7 +200,7 @@ def scales(console: Console, operands: Sequence[OperandScale]) -> None:
         if operand == OPERANDS[0]:
             shown.add_section()
         shown.add_row(product, operand, *cells)
-    console.print(shown)
+    console.print(shown, crop=False)
     console.print(SCALES_NOTE, highlight=False, soft_wrap=True)
 
 
@@ -302,7 +302,7 @@ def rules(console: Console, rows: Sequence[RuleRow]) -> None:
         cells = [f"{row.changes[shape]:.3g}" for shape in shapes]
         answer = "[green]yes[/]" if row.keeps else "[red]no[/]"
         shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)
-    console.print(shown)
+    console.print(shown, crop=False)
     console.print(
         f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
         "orthogonal: Muon; normalized: unit Frobenius norm, one input.",

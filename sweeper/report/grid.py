@@ -20,8 +20,8 @@ class Grid:
     """A table; its first `left` columns are text, the others numbers.
 
     Where it is wider than the terminal, the columns named in `spare` are left out, the first of
-    them first, and a line says so. No cell is ever broken: what is still too wide is cut by the
-    terminal, as any long line is.
+    them first, and a line says so. No cell is ever broken. Print it with crop=False: what is
+    still too wide goes on in the terminal's next line.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Grid:
         """The title, the table that fits, and what was left out of it."""
         dropped: list[str] = []
         shown = self._table(dropped)
-        for name in self.spare:
+        for name in (name for name in self.spare if name in self.columns):
             if _width(console, shown) <= options.max_width:
                 break
             dropped.append(name)
