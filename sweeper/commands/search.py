@@ -84,14 +84,16 @@ def search(
                 conclusion = _run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
                 return _detached(settings, study, submitted, words, output)
-            output.notes([*study.notices, *failures(study.results(), settings.identity)])
+            notes = [*study.notices, *failures(study.results(), settings.identity)]
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(encode(asdict(conclusion))), settings.folder / "pairs")
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)
+    output.notes(notes)
     if conclusion.pairs:
         output.say(f"Pairs: {settings.folder / 'pairs.png'}")
+    show.found(output.people, conclusion)
     output.say(f"Report: {settings.folder / 'report.html'}")
     output.say(f"Next: {_next_step(settings, conclusion, study, words, flags)}")
     output.document(_search_record(settings, conclusion, finished=True))

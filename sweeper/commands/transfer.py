@@ -141,6 +141,7 @@ def _suggest_next(
     """The command that goes on from here: validation, or the seeds that would settle it."""
     seeds = max((v.seed_advice.seeds for v in verdicts if v.seed_advice is not None), default=0)
     if request.validate and not seeds:
+        _suggest_after_verdict(settings, request, verdicts, output)
         return
     options = ["--to-width", str(request.width)]
     depth = request.depth or settings.base.depth
@@ -153,6 +154,23 @@ def _suggest_next(
     kept = [*(word for word in words if not word.startswith(replaced)), *given]
     line = command_line("transfer", *options, "--validate", *kept, study=settings.name)
     output.say(f"Next: {line}")
+
+
+def _suggest_after_verdict(
+    settings: Settings, request: TransferRequest, verdicts: Sequence[Verdict], output: Output
+) -> None:
+    """The causes of a failure over width or depth, or files for another trainer; else nothing."""
+    flags = repeated((), settings.root, None)
+    answers = {verdict.axis: verdict.answer for verdict in verdicts}
+    failed = [axis for axis in ("width", "depth") if answers.get(axis) == "fails"]
+    if failed and settings.transfer.along == "eta":
+        line = command_line("diagnose", "--over", failed[0], *flags, study=settings.name)
+        output.say(f"Next: {line}")
+    elif set(answers.values()) == {"holds"} and not settings.own:
+        size = ["--to-width", str(request.width), "--to-depth"]
+        size += [str(request.depth or settings.base.depth)]
+        line = command_line("export", "--to", "pytorch", *size, *flags, study=settings.name)
+        output.say(f"Next: {line}")
 
 
 def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:

@@ -66,7 +66,7 @@ def dry_run(
     filled.add_section()
     filled.add_row("all", str(total), _flops(total * flops), time)
     console.print(filled, crop=False)
-    console.print(facts, highlight=False, soft_wrap=True)
+    console.print(facts, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _flops(count: float) -> str:
@@ -88,10 +88,18 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
         _pairs(console, conclusion.pairs)
     if math.isfinite(conclusion.objective):
         _best(console, conclusion, space)
-    else:
-        console.print(f"All {conclusion.runs} trials diverged or failed.", highlight=False)
     for note in conclusion.notes:
-        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def found(console: Console, conclusion: Conclusion) -> None:
+    """What a search found, in a line."""
+    text = f"All {conclusion.runs} trials diverged or failed."
+    if math.isfinite(conclusion.objective):
+        seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
+        loss = f"Training loss {number(conclusion.objective)} nats ({seeds})"
+        text = f"{loss} after {conclusion.runs} trials."
+    console.print(text, highlight=False)
 
 
 def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
@@ -101,12 +109,6 @@ def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
         log2 = "" if axis.choices else f"{conclusion.best_log2[name]:g}"
         filled.add_row(name, log2, value_text(best[name]))
     console.print(filled, crop=False)
-    seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
-    console.print(
-        f"Training loss {number(conclusion.objective)} nats ({seeds}) "
-        f"after {conclusion.runs} trials.",
-        highlight=False,
-    )
 
 
 def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
@@ -162,13 +164,16 @@ def plan(console: Console, plan: TransferPlan) -> None:
     if plan.needs:
         console.print("In your own training code, TransferPlan.load leaves to the model:")
     for need in plan.needs:
-        console.print(f"- {need}", highlight=False, markup=False)
+        line = f"- {need}"
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _own_plan(console: Console, plan: TransferPlan) -> None:
     """The hyperparameters of a command that scales by itself."""
     sentence = f"For {plan.target} (tuned at {plan.base}) the command gets the hyperparameters as "
-    console.print(f"{sentence}they are:", style="bold", highlight=False, soft_wrap=True)
+    console.print(
+        f"{sentence}they are:", style="bold", highlight=False, soft_wrap=not console.is_terminal
+    )
     filled = Grid("", ["hyperparameter", "value"])
     for name, value in plan.hps.items():
         filled.add_row(name, value_text(value))
@@ -194,7 +199,7 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
         *(f"- {role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
         *(f"- a plain model needs: {need}" for need in plan.needs),
     ]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _explained(row: Explained) -> list[str]:
@@ -262,11 +267,11 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
         legend += f" The rule over {axis}: eta stays as it is."
     if result.axis == JOINT_AXIS:
         legend += " w: width, d: depth, b: batch size, s: steps."
-    console.print(legend, highlight=False, soft_wrap=True)
+    console.print(legend, highlight=False, soft_wrap=not console.is_terminal)
     doubts = [size for size in result.sizes if size.answer != "holds"]
     notes = [f"{describe_size(size.size, result.axis)}: {size.reason}" for size in doubts]
     for line in [*notes, *([f"Note: {result.note}."] if result.note else [])]:
-        console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"- {line}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
     style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
     is_open = result.answer == "cannot say yet"
     answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
@@ -275,7 +280,7 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     console.print(
         f"[bold {style}]The transfer {subject}over {axis} {answer}.[/]{todo}",
         highlight=False,
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
 
 
@@ -305,7 +310,7 @@ def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
         text += "transfer.correct=true applies it."
     else:
         text += f"No correction is warranted: {fitted.reason}."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
@@ -326,8 +331,14 @@ def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
             evidence = result.ablation.evidence
             line = f"- {result.ablation.name}: {result.sentence}."
             line += f" Evidence without training: {evidence}." if evidence else ""
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(diagnosed.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
+            console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    console.print(
+        diagnosed.sentence,
+        style="bold",
+        highlight=False,
+        markup=False,
+        soft_wrap=not console.is_terminal,
+    )
 
 
 def _ablation_cells(result: AblationResult) -> list[str]:

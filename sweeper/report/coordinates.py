@@ -56,7 +56,7 @@ def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> N
         shown.add_row(row.name, row.role, *row.cells, ": ".join(filter(None, [answer, row.reason])))
     console.print(shown, crop=False)
     for line in legend(check, threshold):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     style = COLORS[check.answer]
     todo = f" {SETTLE_ADVICE}" * (check.answer == "cannot say")
     console.print(
@@ -201,7 +201,7 @@ def scales(console: Console, operands: Sequence[OperandScale]) -> None:
             shown.add_section()
         shown.add_row(product, operand, *cells)
     console.print(shown, crop=False)
-    console.print(SCALES_NOTE, highlight=False, soft_wrap=True)
+    console.print(SCALES_NOTE, highlight=False, soft_wrap=not console.is_terminal)
 
 
 SCALES_NOTE = (
@@ -307,5 +307,5 @@ def rules(console: Console, rows: Sequence[RuleRow]) -> None:
         f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
         "orthogonal: Muon; normalized: unit Frobenius norm, one input.",
         highlight=False,
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
