@@ -98,14 +98,13 @@ def transfer(
     if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
         output.notes([sentence])
     write_report(settings.folder)
-    output.say(f"Plan: {folder / 'plan.json'}")
-    output.say(f"Report: {settings.folder / 'report.html'}")
     judged = [verdict.axis for verdict in verdicts]
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
     words, check = repeated(words, settings.root, config_dir), None
     if _checks(settings) and size.width != settings.base.width:
         check = quick_check(experiment, conclusion.best_log2, words, output)
+    _say_end(settings, folder, plan, verdicts, output)
     _suggest_next(settings, request, verdicts, words, output)
     document = {
         "study": settings.name,
@@ -129,6 +128,22 @@ def _show_plan(plan: TransferPlan, output: Output) -> None:
     show.plan(output.people, plan)
     if command := plan.source.get("target_command"):
         output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
+
+
+def _say_end(
+    settings: Settings,
+    folder: Path,
+    plan: TransferPlan,
+    verdicts: Sequence[Verdict],
+    output: Output,
+) -> None:
+    """What was found, in a line, and where it lies."""
+    answers = [f"over {v.axis.replace('_', ' ')}: {v.answer}" for v in verdicts]
+    proof = f"the transfer {', '.join(answers)}" if answers else "the transfer is not validated"
+    eta = f", at eta {show.short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    output.say(f"Planned {plan.target}{eta}; {proof}.")
+    output.say(f"Plan: {folder / 'plan.json'}")
+    output.say(f"Report: {settings.folder / 'report.html'}")
 
 
 def _suggest_next(
