@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from os.path import expanduser
 from pathlib import Path
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.own_command import quoted
 
 DEFAULT_ROOT = "runs"
@@ -38,7 +39,9 @@ def place_of(words: Sequence[str], study: str | None, root: str | None) -> tuple
     names = [word for word in words if not _ROOT.match(word)]
     name = _one("study", [study, *(name.removeprefix("study=") for name in names)])
     folder = _one("root", [root, *_values(_ROOT, words)])
-    return name, Path(DEFAULT_ROOT if folder is None else folder).expanduser()
+    if folder == "":
+        raise ConfigError("root", folder, "the path of a folder")
+    return name, Path(expanduser(DEFAULT_ROOT if folder is None else folder))
 
 
 def repeated(words: Sequence[str], root: Path, config_dir: Path | None) -> list[str]:
