@@ -13,7 +13,7 @@ from sweeper.own_command import quoted
 
 DEFAULT_ROOT = "runs"
 """The folder of all studies where the command line names none."""
-_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./~][A-Za-z0-9_./~-]*", re.IGNORECASE)
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*", re.IGNORECASE)
 """What Hydra takes for a text without quotes around it."""
 _NAME = re.compile(r"^study(?:\.name)?=(?!\{)(.*)$", re.DOTALL)
 _ROOT = re.compile(r"^root=(.*)$", re.DOTALL)

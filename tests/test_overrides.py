@@ -40,6 +40,8 @@ def test_a_mapping_is_no_name() -> None:
 
 @example("null")
 @example("1e3")
+@example("~/x")
+@example("a~b")
 @example("it's ${x} \\\\")
 @settings(max_examples=30)
 @given(TEXT)
