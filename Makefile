@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
 
+.DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage test-faults test-trainers test-zoo test-long test-torch check format bench
 .PHONY: docs gpu-wheels gpu clean
 
 help: ## Show this list.
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 setup: $(STAMP) ## Make .venv and install everything that constraints.txt pins.
 

@@ -13,24 +13,25 @@ from typing import Annotated
 import typer
 
 from sweeper.catalog import groups
+from sweeper.cli_studies import cancel, compare, doctor, report, status
 from sweeper.errors import BadInput
+from sweeper.overrides import of_study, with_place
 from sweeper.own_command import with_command
 from sweeper.verb import (
     STOPPED,
     Accept,
     Changes,
-    CheckedStudy,
+    Commands,
     ConfigDir,
     Json,
-    Named,
-    OfStudy,
+    NewStudy,
     Out,
     Overrides,
     PlanFile,
     Published,
     Root,
-    Studies,
     Study,
+    StudyInPlace,
     ToBatch,
     ToDepth,
     ToTokens,
@@ -42,10 +43,12 @@ from sweeper.verb import (
     output_of,
     run,
     say,
+    show_version,
 )
 
 app = typer.Typer(
     name="sweeper",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -54,6 +57,25 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not proven under --strict or not "
     "expressible in an export, 130 interrupted.",
 )
+
+
+TUNE, MODEL, STUDY, MACHINE = (
+    "Tune, transfer, prove",
+    "Rules of a model",
+    "Studies",
+    "This machine",
+)
+"""The groups of the verbs in the help."""
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """What holds for all verbs; Typer takes the text from above."""
 
 
 def _choices() -> str:
@@ -65,9 +87,11 @@ def _choices() -> str:
     return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
 
 
-@app.command(epilog=_choices())
+@app.command(epilog=_choices(), rich_help_panel=TUNE)
 def search(
     overrides: Overrides = None,
+    study: NewStudy = None,
+    root: Root = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run; train and write nothing.")
     ] = False,
@@ -76,6 +100,12 @@ def search(
         typer.Option(
             "--detach",
             help="Collect finished jobs, submit what can be named, and return (launcher=slurm).",
+        ),
+    ] = False,
+    new_setup: Annotated[
+        bool,
+        typer.Option(
+            "--new-setup", help="Go on in a study whose trials so far are of another setup."
         ),
     ] = False,
     json: Json = False,
@@ -90,21 +120,27 @@ def search(
     """
 
     def work() -> int:
+        from sweeper.config import compose_tree
+
+        words = with_place(overrides or [], study, root)
+        tree = compose_tree(words, config_dir)  # what is misspelt is refused before torch loads
         from sweeper.commands.search import search
 
-        return search(overrides or [], config_dir, output_of(json), dry_run=dry_run, detach=detach)
+        kind = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
+        return search(tree, words, config_dir, output_of(json), **kind)
 
     run(work)
 
 
-@app.command()
+@app.command(rich_help_panel=TUNE)
 def transfer(
     to_width: ToWidth,
     overrides: Changes = None,
     to_depth: ToDepth = None,
     to_tokens: ToTokens = None,
     to_batch: ToBatch = None,
-    study: OfStudy = None,
+    study: Study = None,
+    root: Root = None,
     validate: Annotated[
         bool,
         typer.Option(
@@ -125,10 +161,11 @@ def transfer(
     """
 
     def work() -> int:
-        from sweeper.commands.transfer import TransferRequest, transfer
-
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
+        name, words = _checked(overrides, study, root, config_dir)
+        from sweeper.commands.transfer import TransferRequest, transfer
+
         request = TransferRequest(
             width=to_width,
             depth=to_depth,
@@ -137,15 +174,16 @@ def transfer(
             validate=validate,
             strict=strict,
         )
-        return transfer(study, request, overrides or [], config_dir, output_of(json))
+        return transfer(name, request, words, config_dir, output_of(json))
 
     run(work)
 
 
-@app.command()
+@app.command(rich_help_panel=TUNE)
 def diagnose(
     overrides: Changes = None,
-    study: OfStudy = None,
+    study: Study = None,
+    root: Root = None,
     over: Annotated[str, typer.Option("--over", help="The ladder: width or depth.")] = "width",
     only: Annotated[
         list[str] | None, typer.Option("--only", help="An ablation to run; may be repeated.")
@@ -159,16 +197,17 @@ def diagnose(
     """
 
     def work() -> int:
-        from sweeper.commands.diagnose import diagnose
-
         if over not in ("width", "depth"):
             raise BadInput(f"--over={over!r} is refused: width or depth")
-        return diagnose(study, over, only or [], overrides or [], config_dir, output_of(json))
+        name, words = _checked(overrides, study, root, config_dir)
+        from sweeper.commands.diagnose import diagnose
+
+        return diagnose(name, over, only or [], words, config_dir, output_of(json))
 
     run(work)
 
 
-@app.command()
+@app.command(rich_help_panel=MODEL)
 def explain(
     context: typer.Context,
     to_width: Annotated[
@@ -176,6 +215,8 @@ def explain(
     ] = None,
     overrides: Overrides = None,
     to_depth: ToDepth = None,
+    study: StudyInPlace = None,
+    root: Root = None,
     published: Published = None,
     json: Json = False,
     config_dir: ConfigDir = None,
@@ -187,10 +228,11 @@ def explain(
     if (to_width is None) == (published is None):
         given = "give one of --to-width and --from"
         raise typer.BadParameter(given, ctx=context, param_hint="--to-width")
-    if published is not None and (to_depth is not None or config_dir is not None):
-        given = "a published model has its own: it does not go with --from"
-        hint = "--config-dir" if to_depth is None else "--to-depth"
-        raise typer.BadParameter(given, ctx=context, param_hint=hint)
+    own = {"--to-depth": to_depth, "--study": study, "--root": root, "--config-dir": config_dir}
+    for hint, value in own.items():
+        if published is not None and value is not None:
+            given = "a published model has its own: it does not go with --from"
+            raise typer.BadParameter(given, ctx=context, param_hint=hint)
 
     def work() -> int:
         if to_width is None:
@@ -198,18 +240,23 @@ def explain(
 
             assert published is not None
             return explain_published(published, overrides or [], output_of(json))
+        from sweeper.commands.study_config import tree_of
+
+        tree = tree_of(study, with_place(overrides or [], None, root), config_dir)
         from sweeper.commands.explain import explain
 
-        return explain(overrides or [], config_dir, to_width, to_depth, output_of(json))
+        of_study = study is not None
+        return explain(tree, to_width, to_depth, output_of(json), of_study=of_study)
 
     run(work)
 
 
-@app.command()
+@app.command(rich_help_panel=TUNE)
 def export(
     to: Trainer,
     options: TrainerOptions = None,
-    study: OfStudy = None,
+    study: Study = None,
+    root: Root = None,
     to_width: WhichWidth = None,
     to_depth: WhichDepth = None,
     plan: PlanFile = None,
@@ -223,26 +270,28 @@ def export(
     """
 
     def work() -> int:
+        name, words = of_study(options or [], study, root)
         from sweeper.commands.export import ExportRequest, export
 
         request = ExportRequest(
             to=to,
-            study=study,
+            study=name,
             plan=plan,
             width=to_width,
             depth=to_depth,
             out=out,
             accept=tuple(accept or ()),
         )
-        return export(request, options or [], output_of(json))
+        return export(request, words, output_of(json))
 
     run(work)
 
 
-@app.command()
+@app.command(rich_help_panel=MODEL)
 def check(
     overrides: Overrides = None,
-    study: CheckedStudy = None,
+    study: StudyInPlace = None,
+    root: Root = None,
     scales: Annotated[
         bool,
         typer.Option(
@@ -271,87 +320,36 @@ def check(
     """
 
     def work() -> int:
+        from sweeper.commands.study_config import tree_of
+
+        tree = tree_of(study, with_place(overrides or [], None, root), config_dir)
         from sweeper.commands.check import Wanted, check
 
         wanted = Wanted(scales=scales, rules=rules, strict=strict, folder=folder)
-        return check(study, wanted, overrides or [], config_dir, output_of(json))
+        return check(tree, wanted, output_of(json), of_study=study is not None)
 
     run(work, stopped="Stopped.")
 
 
-@app.command()
-def status(
-    name: Study = None,
-    study: Named = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh until the study's driver and jobs end.")
-    ] = False,
-    root: Root = Path("runs"),
-    json: Json = False,
-) -> None:
-    """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
-
-    def work() -> int:
-        from sweeper.commands.inspect import chosen, status
-
-        return status(*chosen(name, study, root), output_of(json), watch=watch)
-
-    run(work, stopped="Stopped watching.")
+for verb, panel in (
+    (status, STUDY),
+    (report, STUDY),
+    (compare, STUDY),
+    (cancel, STUDY),
+    (doctor, MACHINE),
+):
+    app.command(rich_help_panel=panel)(verb)
 
 
-@app.command()
-def cancel(
-    name: Study = None, study: Named = None, root: Root = Path("runs"), json: Json = False
-) -> None:
-    """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
+def _checked(
+    overrides: list[str] | None, study: str | None, root: str | None, config_dir: Path | None
+) -> tuple[str | None, list[str]]:
+    """A study's name and the overrides; what is misspelt in them is refused before torch loads."""
+    from sweeper.commands.study_config import study_tree
 
-    def work() -> int:
-        from sweeper.commands.inspect import cancel, chosen
-
-        return cancel(*chosen(name, study, root), output_of(json))
-
-    run(work, stopped="Stopped.")
-
-
-@app.command()
-def report(
-    name: Study = None, study: Named = None, root: Root = Path("runs"), json: Json = False
-) -> None:
-    """Write a study's report, report.html: one page that needs no network."""
-
-    def work() -> int:
-        from sweeper.commands.inspect import chosen, report
-
-        return report(*chosen(name, study, root), output_of(json))
-
-    run(work, stopped="Stopped.")
-
-
-@app.command()
-def compare(
-    names: Studies,
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Compare studies whose data, model or training differ."),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Where to write; <root>/comparisons/NAMES if not given."),
-    ] = None,
-    root: Root = Path("runs"),
-    json: Json = False,
-) -> None:
-    """Rank validated studies at equal compute: is a scheme worth it? Trains nothing.
-
-    Loss at the transferred and the re-tuned eta over width, robustness, and what tuning cost.
-    """
-
-    def work() -> int:
-        from sweeper.commands.compare import compare_studies, named_studies
-
-        return compare_studies(*named_studies(names, root), output_of(json), anyway=anyway, out=out)
-
-    run(work, stopped="Stopped.")
+    name, words = of_study(overrides or [], study, root)
+    study_tree(name, words, config_dir)
+    return name, words
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -10,11 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sweeper.catalog import OVERLAYS, conf_folder, groups, studies
+from sweeper.catalog import OVERLAYS, TARGET, conf_folder, groups, studies
 from sweeper.errors import BadInput
+from sweeper.key_values import values_of
 
 _VARIABLE = "_SWEEPER_COMPLETE"
 """Where the shell's script tells which shell it is."""
+_SECTIONS = {
+    "train.": "sweeper.train_settings.TrainSettings",
+    "transfer.": "sweeper.transfer.ladder.LadderRule",
+    "check.": "sweeper.transfer.coordinates.CheckRule",
+}
+"""The classes of the sections that are no plugins."""
 
 
 def complete_override(incomplete: str, config_dir: Path | None = None) -> list[str]:
@@ -51,14 +58,16 @@ def _words(config_dir: Path | None) -> Iterator[str]:
 
 
 def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Every key of a config, with and without its value."""
+    """Every key of a config, with and without its values: the default, and all where few are."""
+    allowed = values_of(str(tree.get(TARGET) or _SECTIONS.get(prefix, "")))
     for name, value in tree.items():
-        if name in ("defaults", "_target_"):
+        if name in ("defaults", TARGET):
             continue
         if isinstance(value, Mapping):
             yield from _keys(value, f"{prefix}{name}.")
             continue
         yield f"{prefix}{name}="
+        yield from (f"{prefix}{name}={word}" for word in allowed.get(name, ()))
         if value != "???":
             plain = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
             yield f"{prefix}{name}={plain}"

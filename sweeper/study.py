@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
+from os.path import expanduser
 from pathlib import Path
 from types import TracebackType
 
@@ -234,7 +235,7 @@ def read_root(value: object) -> Path:
     """The folder of all studies; ConfigError when `value` is no path."""
     if not isinstance(value, str) or not value:
         raise ConfigError("root", value, "the path of a folder")
-    path = Path(value).expanduser()
+    path = Path(expanduser(value))  # a user that there is not keeps his "~"
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir():
         raise ConfigError("root", value, f"the path of a folder, and {existing} is none")

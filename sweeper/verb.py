@@ -6,14 +6,17 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
+from sweeper import __version__
 from sweeper.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
+from sweeper.overrides import DEFAULT_ROOT
 
 if TYPE_CHECKING:
     from sweeper.commands.output import Output
@@ -24,7 +27,7 @@ def _overrides(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _studies(context: typer.Context, incomplete: str) -> list[str]:
-    return complete_study(incomplete, context.params.get("root") or Path("runs"))
+    return complete_study(incomplete, Path(context.params.get("root") or DEFAULT_ROOT))
 
 
 def _settings(example: str) -> Any:
@@ -38,17 +41,17 @@ def _settings(example: str) -> Any:
 
 Overrides = Annotated[
     list[str] | None,
-    _settings("parameterization=umup model.width=128 search=lr study=NAME root=DIR"),
+    _settings("parameterization=umup model.width=128 search=lr"),
 ]
 Changes = Annotated[
     list[str] | None,
-    _settings("transfer.widths=[64,128,256] transfer.seeds=4 root=DIR"),
+    _settings("transfer.widths=[64,128,256] transfer.seeds=4"),
 ]
-Study = Annotated[
+Name = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="NAME",
-        help="The study; the latest if not given.",
+        help="The study, as --study names it.",
         autocompletion=_studies,
         show_default=False,
     ),
@@ -57,19 +60,19 @@ Studies = Annotated[
     list[str],
     typer.Argument(metavar="STUDY", help="The studies; two or more.", autocompletion=_studies),
 ]
-OfStudy = Annotated[
-    str | None,
-    typer.Option("--study", help="The study; the latest if not given.", autocompletion=_studies),
+
+
+def _study(text: str) -> Any:
+    return typer.Option("--study", metavar="NAME", help=text, autocompletion=_studies)
+
+
+Study = Annotated[str | None, _study("The study; the latest if not given.")]
+NewStudy = Annotated[
+    str | None, _study("The study's name; made from the configuration if not given.")
 ]
-CheckedStudy = Annotated[
-    str | None,
-    typer.Option(
-        "--study",
-        help="A study whose configuration and optimum to check.",
-        autocompletion=_studies,
-    ),
+StudyInPlace = Annotated[
+    str | None, _study("A study whose configuration and optimum to take, in place of the defaults.")
 ]
-Named = Annotated[str | None, typer.Option("--study", hidden=True, autocompletion=_studies)]
 ToWidth = Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")]
 ToDepth = Annotated[
     int | None, typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given.")
@@ -100,7 +103,10 @@ ConfigDir = Annotated[
         "--config-dir", help="A folder of your own configs, laid out as GROUP/OPTION.yaml."
     ),
 ]
-Root = Annotated[Path, typer.Option("--root", help="Folder of all studies; search's root=DIR.")]
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="DIR", help="The folder of all studies; runs if not given."),
+]
 Trainer = Annotated[
     str,
     typer.Option(
@@ -114,7 +120,7 @@ TrainerOptions = Annotated[
     typer.Argument(
         metavar="OPTIONS",
         help="The trainer's own, as key=value: family=granite (hf), recipe=true (megatron), "
-        "completep=true (nanogpt-mup), config=module:function (torchtitan); and root=DIR",
+        "completep=true (nanogpt-mup), config=module:function (torchtitan)",
         show_default=False,
     ),
 ]
@@ -148,6 +154,44 @@ BUG = (
     "Error: this was not foreseen. It is a bug, of sweeper or of a class of your own: the lines "
     "above show where. What had finished is kept."
 )
+
+
+_USAGE: Any = typer.BadParameter.__bases__[0]
+"""What Typer raises for a command line that it cannot read."""
+
+
+class Commands(TyperGroup):
+    """The verbs; a command line that cannot be read is refused like any other bad input."""
+
+    def main(self, args: Sequence[str] | None = None, *given: Any, **extra: Any) -> Any:
+        """Run a command line, and end the process unless it is another program's part."""
+        if not extra.get("standalone_mode", True):
+            return super().main(args, *given, **extra)
+        try:
+            code = super().main(args, *given, **{**extra, "standalone_mode": False})
+        except _USAGE as error:
+            sys.exit(_say_usage(error))
+        except typer.Abort:
+            sys.exit(say(STOPPED, 130))
+        sys.exit(code or 0)
+
+
+def _say_usage(error: Any) -> int:
+    """Print what is wrong with a command line; its help where nothing was given."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    reason = " ".join(error.format_message().split())
+    reason += "" if reason.endswith((".", "?")) else "."
+    path = "sweeper" if error.ctx is None else error.ctx.command_path
+    return say(f"Error: {reason} Try '{path} --help'.", int(error.exit_code))
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and end, if it is wanted."""
+    if wanted:
+        print(f"sweeper {__version__}")
+        raise typer.Exit
 
 
 def say(message: str, code: int) -> int:

@@ -13,13 +13,14 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
-    "errors control own_command",
-    "plugin",
+    "errors control own_command key_values",
+    "plugin overrides",
     "catalog train_settings",
     "trial",
     "files optuna_storage",
     "scaling data search mirror lock completion laws",
     "study launch",
+    "setup",
     "models",
     "training",
     "measure",
@@ -37,12 +38,13 @@ LAYERS = [
     "sweep",
     "commands",
     "verb",
+    "cli_studies",
     "cli",
     "__main__",
 ]
 """From the bottom up: a module imports from its own layer's own package, or from below."""
 ONLY = {
-    "typer": {"cli", "verb"},
+    "typer": {"cli", "cli_studies", "verb"},
     "hydra": {"config"},
     "omegaconf": {"config"},
     "submitit": {"launch.slurm.launcher"},

@@ -57,6 +57,19 @@ class TestOverrides:
         assert complete_override("data.pa") == ["data.path="]
         assert not [word for word in complete_override("model.") if "_target_" in word]
 
+    def test_few_values_are_all_told(self) -> None:
+        assert complete_override("transfer.corr") == [
+            *("transfer.correct=", "transfer.correct=false", "transfer.correct=true"),
+        ]
+        precisions = complete_override("train.precision=")
+        assert {"train.precision=auto", "train.precision=bfloat16"} <= set(precisions)
+        assert len(precisions) == 7, "each once, and the key"
+        assert "search.prune=halving" in complete_override("search.prune=h")
+        assert "runner.compile=off" in complete_override("runner.comp")
+        assert "runner.pack=auto" in complete_override("runner.pack=")
+        assert "parameterization.decay=scaled" in complete_override("parameterization.decay=")
+        assert "optimizer.nesterov=true" in complete_override("optimizer.nest")
+
     def test_studies_are_options_of_study(self) -> None:
         assert complete_override("study=") == ["study=", "study=alpha", "study=beta"]
 

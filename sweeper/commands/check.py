@@ -10,8 +10,8 @@ from typing import Any
 from sweeper.commands.coordinates import check_batch, check_record, measured, run_check
 from sweeper.commands.experiment import check_model, open_experiment, short_run
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
-from sweeper.commands.transfer import load_study, optimum
-from sweeper.config import compose_tree
+from sweeper.commands.transfer import optimum
+from sweeper.config import Tree
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.measure.scales import OperandScale
@@ -41,20 +41,14 @@ class Wanted:
         return not (self.scales or self.rules)
 
 
-def check(
-    study: str | None,
-    wanted: Wanted,
-    words: Sequence[str],
-    config_dir: Path | None,
-    output: Output,
-) -> int:
-    """Run what is wanted; exit code 3 under --strict unless the coordinate check passes."""
+def check(tree: Tree, wanted: Wanted, output: Output, *, of_study: bool) -> int:
+    """Run what is wanted; exit code 3 under --strict unless the coordinate check passes.
+
+    `of_study`: at the optimum of the study whose configuration `tree` is.
+    """
     if wanted.strict and not wanted.coordinates:
         raise BadInput("--strict judges the coordinate check: leave --scales and --rules out")
-    if study is not None:
-        settings = load_study(study, words, config_dir)
-    else:
-        settings = resolve(compose_tree(words, config_dir))
+    settings = resolve(tree)
     _check_measurable(settings, wanted)
     document: dict[str, Any] = {}
     checks: list[CoordinateCheck] = []
@@ -64,7 +58,7 @@ def check(
     if wanted.scales or wanted.coordinates:
         experiment = open_experiment(settings)
         check_model(experiment, output)
-        hps = _hps(experiment, output, of_study=study is not None)
+        hps = _hps(experiment, output, of_study=of_study)
         if wanted.scales:
             document["scales"] = _scales(experiment, hps, _made(settings, wanted), output)
         else:

@@ -13,6 +13,7 @@ from sweeper.commands.output import DONE, Output, find_study
 from sweeper.commands.transfer import load_study
 from sweeper.errors import BadInput
 from sweeper.files import private_folder, try_json, write_json
+from sweeper.overrides import DEFAULT_ROOT
 from sweeper.report import comparison as show
 from sweeper.report.documents import Document, axis_verdict, is_curve_of, ladder_curves, number
 from sweeper.report.plots import save
@@ -38,9 +39,9 @@ class Entry:
     proving: Cost
 
 
-def named_studies(words: Sequence[str], root: Path) -> tuple[list[str], Path]:
-    """The studies and the folder of all, which `root=DIR` among the names may give."""
-    names = []
+def named_studies(words: Sequence[str], given: str | None) -> tuple[list[str], Path]:
+    """The studies and the folder of all, which --root or `root=DIR` among the names may give."""
+    names, root = [], Path(DEFAULT_ROOT if given is None else given).expanduser()
     for word in words:
         if word.startswith("root="):
             root = Path(word.removeprefix("root=")).expanduser()
@@ -243,7 +244,7 @@ def _validate(settings: Settings, root: Path, *words: str) -> str:
 
 
 def _command(name: str, width: int, root: Path, *words: str) -> str:
-    place = [] if root == Path("runs") else [f"root={root}"]
+    place = [] if root == Path(DEFAULT_ROOT) else [f"root={root}"]
     line = ["sweeper", "transfer", f"--study={name}", f"--to-width={width}", *words, *place]
     return shlex.join(line)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from sweeper.commands.experiment import check_target
+from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, Output
-from sweeper.config import compose_tree
+from sweeper.commands.transfer import optimum
+from sweeper.config import Tree
 from sweeper.errors import ConfigError
 from sweeper.report import console as show
 from sweeper.settings import Settings, placeholder_data, resolve
+from sweeper.study import Study
 from sweeper.training.prepare import PreparedSpec, prepare
 from sweeper.transfer.explain import explain as explained
 from sweeper.transfer.explain import tied_readouts
@@ -20,19 +19,25 @@ from sweeper.trial import defaults, plain
 
 
 def explain(
-    words: Sequence[str], config_dir: Path | None, width: int, depth: int | None, output: Output
+    tree: Tree, width: int, depth: int | None, output: Output, *, of_study: bool = False
 ) -> int:
-    """The table for the configured model, its hyperparameters at their defaults."""
-    settings = resolve(compose_tree(words, config_dir))
+    """The table for the configured model, its hyperparameters at their defaults.
+
+    `of_study`: at the optimum of the study whose configuration `tree` is.
+    """
+    settings = resolve(tree)
     if settings.own:
         raise ConfigError("parameterization", "own", "a scheme that says something of parameters")
     base = settings.base
     target = Size(width=width, depth=depth or base.depth)
     check_target(settings, target)
-    hps = plain(defaults(settings.space))
-    source = {"hyperparameters": "defaults of the parameterization"}
+    hps, source = plain(defaults(settings.space)), "defaults of the parameterization"
+    if of_study:
+        study = Study.read(settings.folder)
+        hps = plain(optimum(open_experiment(settings), study, output).best_log2)
+        source = f"the study {settings.name}"
     prepared = _prepared(settings, target)
-    plan = make_plan(prepared, base, target, hps, source)
+    plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})
     narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
     wide = _prepared(settings, Size(width=4 * base.width, depth=target.depth))
     rows = explained(plan, narrow, wide, hps)
@@ -46,6 +51,7 @@ def explain(
             "base": {"width": base.width, "depth": base.depth},
             "target": {"width": target.width, "depth": target.depth},
             "hps": dict(hps),
+            "hyperparameters": source,
             "parameters": [row.to_json() for row in rows],
             "operations": dict(plan.operations),
             "needs": list(plan.needs),

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
-from sweeper.commands.transfer import split_root
+from sweeper.commands.study_config import split_root
 from sweeper.config import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.compare import NAMES, Lack, lacking
 from sweeper.export.header import header, is_export
 from sweeper.export.registry import build_exporter
 from sweeper.files import write_atomically
+from sweeper.overrides import command_line, repeated
 from sweeper.transfer.plan import TransferPlan
 
 
@@ -92,13 +93,11 @@ def _plan_of_study(request: ExportRequest, root: Path) -> Path:
         options = " or ".join(f"--plan {path}" for path in fitting.values())
         how = options if alike else "--to-width and --to-depth"
         raise BadInput(f"the study {study!r} has several plans ({has}): choose with {how}")
-    width = request.width or "N"
-    depth = f" --to-depth {request.depth}" if request.depth else ""
+    sizes_asked = ["--to-width", str(request.width or "N")]
+    sizes_asked += ["--to-depth", str(request.depth)] if request.depth else []
+    first = command_line("transfer", *repeated(sizes_asked, root, None), study=study)
     beside = f"; it has some for {has}" if plans else ""
-    raise BadInput(
-        f"the study {study!r} has no such plan yet{beside}: run "
-        f"`sweeper transfer --study {study} --to-width {width}{depth}` first"
-    )
+    raise BadInput(f"the study {study!r} has no such plan yet{beside}: run `{first}` first")
 
 
 def _size(path: Path) -> tuple[int, ...]:

@@ -11,28 +11,16 @@ from typing import Any
 
 from sweeper.catalog import studies
 from sweeper.commands.output import DONE, Output, failures, find_study
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import SweeperError
 from sweeper.files import try_json
 from sweeper.launch.folder import request_cancel
 from sweeper.launch.slurm import arrays
 from sweeper.launch.slurm.scheduler import ACTIVE, WAITING
 from sweeper.lock import Holder, live_holder
 from sweeper.report.progress import duration
+from sweeper.setup import trials_of
 from sweeper.study import Study
 from sweeper.trainer.process import end_marked
-
-
-def chosen(words: list[str] | None, study: str | None, root: Path) -> tuple[str | None, Path]:
-    """A study and the folder of all, as these verbs take them or as search and transfer do."""
-    names = [study] if study else []
-    for word in words or []:
-        if word.startswith("root="):
-            root = Path(word.removeprefix("root=")).expanduser()
-        else:
-            names.append(word.removeprefix("study="))
-    if len(names) > 1:
-        raise BadInput(f"one study at a time, not {' and '.join(names)}")
-    return next(iter(names), None), root
 
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
@@ -57,15 +45,16 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
 def study_state(folder: Path) -> dict[str, Any]:
     """Trials by status, the live driver, and the last progress, of one study."""
     study, driver = Study.read(folder), live_holder(folder)
-    results = study.results()
+    trials = trials_of(study)
+    results = trials.current
     progress = driver_progress(folder, driver)
-    # Trials of a transfer's ladder are of other sizes: their losses say nothing of the search.
-    losses = [r.objective for r in results if r.trial.phase != "validate"]
+    losses = [result.objective for result in trials.searched]
     runner = results[-1].trial.spec.runner if results else {}
     return {
         "folder": str(folder),
         "trials": dict(Counter(result.status for result in results)),
         "phases": dict(Counter(result.trial.phase for result in results)),
+        "other_setups": trials.others,
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
         "notes": [*study.notices, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
@@ -80,6 +69,8 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
     output.say(f"Study {name}: {counts or 'no trials yet'}")
     for phase, count in state["phases"].items():
         output.say(f"  {phase}: {count} trials")
+    if state["other_setups"]:
+        output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
     if math.isfinite(state["best"]):
         output.say(f"Best training loss of the search: {state['best']:.4f} nats")
     output.notes(state["notes"])

@@ -55,9 +55,10 @@ class Output:
             self.tell(f"Speed at {speed}")
 
     def notes(self, notices: Sequence[str]) -> None:
-        """What a study has to tell."""
+        """What a study has to tell; wrapped between words on a terminal."""
+        soft = not self.people.is_terminal
         for notice in notices:
-            self.say(f"Note: {notice}")
+            self.people.print(f"Note: {notice}", highlight=False, markup=False, soft_wrap=soft)
 
 
 def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:

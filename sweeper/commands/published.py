@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.commands.output import DONE, Output
 from sweeper.errors import BadInput
 from sweeper.export.published import Published
-from sweeper.report.console import table
+from sweeper.report.grid import Grid
 
 
 def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
@@ -24,14 +24,14 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
     for line in model.lines():
         output.say(f"- {line}")
     output.say(f"It stands for {model.scheme}.")
-    filled = table(
+    filled = Grid(
         f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
         ["", "published", "ours", "lr / eta", "eps / eps"],
     )
     for row in model.ours():
         names = ("published", "ours", "lr", "eps")
         filled.add_row(row["what"], *(_cell(row.get(name)) for name in names))
-    output.people.print(filled)
+    output.people.print(filled, crop=False)
     output.say(
         "Numbers of parameters are standard deviations of initial values, published as one "
         "initializer_range. The configuration does not say learning rates and eps by parameter, "

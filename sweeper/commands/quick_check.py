@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from sweeper.commands.coordinates import (
 from sweeper.commands.output import Output
 from sweeper.errors import SweeperError
 from sweeper.files import RECORD_ERRORS, private_folder, try_json, write_json
+from sweeper.overrides import command_line
 from sweeper.settings import Experiment, check_model_size
 from sweeper.transfer.coordinates import CoordinateCheck, ModuleCheck, Slope
 from sweeper.transfer.ladder import Size
@@ -38,7 +38,7 @@ def quick_check(
     """Check small widths, or read what an earlier check of the same found; say it in a sentence.
 
     None, and a note, where it cannot be run or would take minutes. `words` are the command's
-    overrides, for the command that shows all.
+    overrides and flags, for the command that shows all.
     """
     settings = experiment.settings
     kept = [word for word in words if not word.startswith("transfer.check=")]
@@ -46,7 +46,7 @@ def quick_check(
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
     elif settings.transfer.eta is not None:
         kept.append(f"check.eta={settings.transfer.eta:g}")
-    command = shlex.join(["sweeper", "check", f"--study={settings.name}", *kept])
+    command = command_line("check", *kept, study=settings.name)
     found = _known(experiment, log2_hps)
     if found is None:
         try:

@@ -11,14 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sweeper.commands.cost import tell_cost
 from sweeper.commands.experiment import changed_code, check_model, open_experiment, progress
 from sweeper.commands.output import DONE, FAILED, Output, failures
-from sweeper.config import Tree, compose_tree, read_tree, to_yaml
+from sweeper.config import Tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.lock import StudyLock
 from sweeper.mirror import check_storage, redact
+from sweeper.overrides import command_line, repeated
 from sweeper.own_command import as_typed
 from sweeper.replay import replay_search
 from sweeper.report import console as show
@@ -28,6 +30,7 @@ from sweeper.report.plots import save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
+from sweeper.setup import check_setup, write_setup
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep
 from sweeper.trial import FORMAT, Axis, defaults, encode, in_use, named
@@ -37,28 +40,36 @@ SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train",
 
 
 def search(
+    tree: Tree,
     words: Sequence[str],
     config_dir: Path | None,
     output: Output,
     *,
     dry_run: bool = False,
     detach: bool = False,
+    new_setup: bool = False,
 ) -> int:
     """Search at the base size; continue whatever the study already holds.
 
+    `tree` is composed of `words`, which the command that comes next may repeat, and `config_dir`.
     With `detach`, collect what jobs have finished, submit what can be named, and return.
     """
-    settings = resolve(compose_tree(words, config_dir))
+    settings = resolve(tree)
+    flags, typed = repeated((), settings.root, config_dir), words
+    words = repeated(words, settings.root, config_dir)
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
     elif detach:
         name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
-        return _dry_run(settings, output)
+        return _dry_run(settings, output, new_setup=new_setup)
     experiment, start = open_experiment(settings), time.time()
+    if not new_setup:
+        check_setup(settings.folder, experiment.spec(settings.base))
     check_model(experiment, output)
     _note_seed(settings, output)
+    tell_cost(experiment, typed, config_dir, output)
     if settings.storage is not None:
         check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
@@ -66,26 +77,25 @@ def search(
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
             _note_changes(settings, study)
-            if changed := changed_code(experiment, study):
-                names = ", ".join(changed)
-                output.tell(
-                    f"Note: {names} changed: earlier trials are of other code, and not used"
-                )
+            _note_code(experiment, study, output)
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
+            write_setup(settings.folder, experiment.spec(settings.base))
             try:
                 conclusion = _run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
                 return _detached(settings, study, submitted, words, output)
-            output.notes([*study.notices, *failures(study.results(), settings.identity)])
+            notes = [*study.notices, *failures(study.results(), settings.identity)]
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(encode(asdict(conclusion))), settings.folder / "pairs")
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)
+    output.notes(notes)
     if conclusion.pairs:
         output.say(f"Pairs: {settings.folder / 'pairs.png'}")
+    show.found(output.people, conclusion)
     output.say(f"Report: {settings.folder / 'report.html'}")
-    output.say(f"Next: {_next_step(settings, conclusion, study, words)}")
+    output.say(f"Next: {_next_step(settings, conclusion, study, words, flags)}")
     output.document(_search_record(settings, conclusion, finished=True))
     return DONE if math.isfinite(conclusion.objective) else FAILED
 
@@ -96,8 +106,8 @@ def _detached(
     """Say how to go on with a search whose jobs go on without a driver."""
     output.notes(study.notices)
     output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
-    command = shlex.join(["sweeper", "search", *_typed(settings, words)])
-    output.say(f"Next: {command} collects them, and goes on.")
+    output.say("The next command collects them, and goes on.")
+    output.say(f"Next: {_again(settings, words)}")
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)
     return DONE
@@ -111,6 +121,12 @@ def _note_seed(settings: Settings, output: Output) -> None:
             "transfer, since several seeds tell noise from a shift. Where the script takes one, "
             "add --seed={seed}"
         )
+
+
+def _note_code(experiment: Experiment, study: Study, output: Output) -> None:
+    if changed := changed_code(experiment, study):
+        names = ", ".join(changed)
+        output.tell(f"Note: {names} changed: earlier trials are of other code, and not used")
 
 
 def _note_changes(settings: Settings, study: Study) -> None:
@@ -190,31 +206,36 @@ def _axis_record(axis: Axis) -> dict[str, Any]:
 
 
 def _next_step(
-    settings: Settings, conclusion: Conclusion, study: Study, words: Sequence[str]
+    settings: Settings,
+    conclusion: Conclusion,
+    study: Study,
+    words: Sequence[str],
+    flags: Sequence[str],
 ) -> str:
     """The command that comes after a search: the transfer, or a search that may find something."""
     if not math.isfinite(conclusion.objective):
         if all(result.status == "failed" for result in study.results()):
-            return shlex.join(["sweeper", "search", *_typed(settings, words)])
+            return _again(settings, words)
         eta, key = settings.space["eta"], "parameterization.space.eta"
         lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
-        return shlex.join(["sweeper", "search", *_typed(settings, [*words, *lower])])
-    width = settings.base.width * 4
-    command = ["sweeper", "transfer", "--study", settings.name, "--to-width", str(width)]
-    root = [] if str(settings.root) == "runs" else [f"root={settings.root}"]
-    return shlex.join([*command, "--validate", *root])
+        return _again(settings, [*words, *lower])
+    width = str(settings.base.width * 4)
+    return command_line("transfer", "--to-width", width, "--validate", *flags, study=settings.name)
 
 
-def _typed(settings: Settings, words: Sequence[str]) -> list[str]:
-    """The overrides as they are typed, a command behind `--`; without a password."""
-    return as_typed([*map(redact, words)], settings.raw["runner"].get("command", ()))
+def _again(settings: Settings, words: Sequence[str]) -> str:
+    """This search as it is typed, a command behind `--`; without a password."""
+    command = settings.raw["runner"].get("command", ())
+    return command_line("search", *as_typed([*map(redact, words)], command))
 
 
-def _dry_run(settings: Settings, output: Output) -> int:
+def _dry_run(settings: Settings, output: Output, *, new_setup: bool) -> int:
     """What a search would run; the corpus goes to a folder that is removed again."""
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary))
         spec, phases = experiment.spec(settings.base), settings.search.plan(settings.space)
+        if not new_setup:
+            check_setup(settings.folder, spec)
         check_model(experiment, output)
         _note_seed(settings, output)
         hps = defaults(settings.space)

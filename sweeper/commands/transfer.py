@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sweeper.catalog import OVERLAYS
 from sweeper.commands.experiment import changed_code, check_target, open_experiment
 from sweeper.commands.laws import (
     check_law,
@@ -20,6 +19,7 @@ from sweeper.commands.laws import (
 )
 from sweeper.commands.output import DONE, NOT_PROVEN, Output, find_study
 from sweeper.commands.quick_check import quick_check, summary
+from sweeper.commands.study_config import split_root, study_tree
 from sweeper.commands.validate import (
     Validation,
     check_ladders,
@@ -27,9 +27,9 @@ from sweeper.commands.validate import (
     remove_stale_verdicts,
     validate,
 )
-from sweeper.config import override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
+from sweeper.overrides import command_line, repeated
 from sweeper.planned import apply_law, given
 from sweeper.replay import replay_search
 from sweeper.report import console as show
@@ -38,7 +38,7 @@ from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
-from sweeper.study import Study, check_config_format, read_root
+from sweeper.study import Study
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size
 from sweeper.transfer.plan import TransferPlan, make_plan, own_plan
 from sweeper.transfer.trend import MIN_TREND_WIDTHS, Trend
@@ -46,42 +46,16 @@ from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Log2Hps, defaults, in_use, named, plain
 
 
-def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """The root folder that the overrides give (default runs), and the other overrides."""
-    root, others = Path("runs"), []
-    for word, override in zip(words, parse_overrides(words), strict=True):
-        if override.key_or_group == "root":
-            root = read_root(override_value("root", override.value()))
-        else:
-            others.append(word)
-    return root, others
-
-
 def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) -> Settings:
     """A study's settings with overrides on top; BadInput for what a study cannot change."""
-    root, others = split_root(words)
-    study = find_study(name, root)
-    for override in parse_overrides(others):
-        key = str(override.key_or_group)
-        if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in _STUDY_KEYS:
-            raise BadInput(
-                f"{key} cannot be changed for the study {study!r}: search anew with it, or choose "
-                "another study with --study"
-            )
-    check_config_format(root / study)
-    path = root / study / "config.yaml"
-    tree = read_tree(path, others, config_dir) | {"root": str(root)}
-    if isinstance(tree.get("study"), dict):
-        tree["study"]["name"] = study
+    tree = study_tree(name, words, config_dir)
     try:
         return resolve(tree)
     except ConfigError as error:
+        root, others = split_root(words)
         if others:
             raise
-        raise BadInput(f"{path}: {error}") from error
-
-
-_STUDY_KEYS = ("study", "study.name")
+        raise BadInput(f"{root / find_study(name, root) / 'config.yaml'}: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +104,10 @@ def transfer(
     judged = [verdict.axis for verdict in verdicts]
     unproven = _unproven(settings, size, judged) if request.validate else []
     output.notes(unproven)
-    check = None
+    words, check = repeated(words, settings.root, config_dir), None
     if _checks(settings) and size.width != settings.base.width:
         check = quick_check(experiment, conclusion.best_log2, words, output)
+    _say_end(settings, folder, plan, verdicts, output)
     _suggest_next(settings, request, verdicts, words, output)
     document = {
         "study": settings.name,
@@ -169,8 +144,6 @@ def _keep(
     if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
         output.notes([sentence])
     write_report(settings.folder)
-    output.say(f"Plan: {folder / 'plan.json'}")
-    output.say(f"Report: {settings.folder / 'report.html'}")
 
 
 def _measured(
@@ -203,6 +176,22 @@ def _show_plan(plan: TransferPlan, output: Output) -> None:
         output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
 
 
+def _say_end(
+    settings: Settings,
+    folder: Path,
+    plan: TransferPlan,
+    verdicts: Sequence[Verdict],
+    output: Output,
+) -> None:
+    """What was found, in a line, and where it lies."""
+    answers = [f"over {v.axis.replace('_', ' ')}: {v.answer}" for v in verdicts]
+    proof = f"the transfer {', '.join(answers)}" if answers else "the transfer is not validated"
+    eta = f", at eta {show.short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    output.say(f"Planned {plan.target}{eta}; {proof}.")
+    output.say(f"Plan: {folder / 'plan.json'}")
+    output.say(f"Report: {settings.folder / 'report.html'}")
+
+
 def _suggest_next(
     settings: Settings,
     request: TransferRequest,
@@ -213,19 +202,38 @@ def _suggest_next(
     """The command that goes on from here: validation, or the seeds that would settle it."""
     seeds = max((v.seed_advice.seeds for v in verdicts if v.seed_advice is not None), default=0)
     if request.validate and not seeds:
+        _suggest_after_verdict(settings, request, verdicts, output)
         return
-    options = [f"--study={settings.name}", f"--to-width={request.width}"]
+    options = ["--to-width", str(request.width)]
     depth = request.depth or settings.base.depth
-    options += [f"--to-depth={depth}"] * (depth != settings.base.depth)
-    options += [f"--to-tokens={request.tokens:.0f}"] if request.tokens is not None else []
-    options += [f"--to-batch={request.batch}"] if request.batch is not None else []
+    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
+    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
+    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
     settled = [
         LADDER_AXES[v.axis] for v in verdicts if v.seed_advice is None and v.axis in LADDER_AXES
     ]
     given = [f"transfer.seeds={seeds}", *(f"transfer.{key}=[]" for key in settled)] if seeds else []
     replaced = tuple(f"{word.partition('=')[0]}=" for word in given)
     kept = [*(word for word in words if not word.startswith(replaced)), *given]
-    output.say(f"Next: {shlex.join(['sweeper', 'transfer', *options, '--validate', *kept])}")
+    line = command_line("transfer", *options, "--validate", *kept, study=settings.name)
+    output.say(f"Next: {line}")
+
+
+def _suggest_after_verdict(
+    settings: Settings, request: TransferRequest, verdicts: Sequence[Verdict], output: Output
+) -> None:
+    """The causes of a failure over width or depth, or files for another trainer; else nothing."""
+    flags = repeated((), settings.root, None)
+    answers = {verdict.axis: verdict.answer for verdict in verdicts}
+    failed = [axis for axis in ("width", "depth") if answers.get(axis) == "fails"]
+    if failed and settings.transfer.along == "eta":
+        line = command_line("diagnose", "--over", failed[0], *flags, study=settings.name)
+        output.say(f"Next: {line}")
+    elif set(answers.values()) == {"holds"} and not settings.own:
+        size = ["--to-width", str(request.width), "--to-depth"]
+        size += [str(request.depth or settings.base.depth)]
+        line = command_line("export", "--to", "pytorch", *size, *flags, study=settings.name)
+        output.say(f"Next: {line}")
 
 
 def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
@@ -271,7 +279,8 @@ def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
         code = f" ({', '.join(changed)} changed since)" if changed else ""
         raise BadInput(
             f"the study {settings.name!r} has no finished trial of this configuration{code}: "
-            f"run `sweeper search study={settings.name}` with the same overrides first"
+            f"run `sweeper search --study {settings.name}` with the same overrides"
+            f"{' and --new-setup' if changed else ''} first"
         )
     output.notes(study.notices)
     if missing:

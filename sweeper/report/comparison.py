@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from sweeper.report.console import number, table, within
+from sweeper.report.console import number, within
+from sweeper.report.grid import Grid
 from sweeper.report.plots import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.progress import duration
 from sweeper.transfer.comparison import OCTAVES, Candidate, Comparison, Standing
@@ -42,7 +43,7 @@ def tables(
 def _places(console: Console, comparison: Comparison, schemes: Mapping[str, str]) -> None:
     columns = ["study", "scheme", "place", "loss", "above first", "place re-tuned", "loss re-tuned"]
     title = f"Ranked at {comparison.flops:.2e} FLOPs of one run, {comparison.seeds} seeds"
-    shown = table(title, columns, left=2)
+    shown = Grid(title, columns, left=2, spare=("scheme", "loss re-tuned"))
     retuned = {one.name: one for one in comparison.by_retuned}
     for one in comparison.by_transferred:
         other = retuned[one.name]
@@ -51,7 +52,7 @@ def _places(console: Console, comparison: Comparison, schemes: Mapping[str, str]
         shown.add_row(
             one.name, schemes[one.name], *cells, place(other), within_or_diverged(other.loss)
         )
-    console.print(shown)
+    console.print(shown, crop=False)
     _legend(
         console,
         "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
@@ -62,7 +63,7 @@ def _places(console: Console, comparison: Comparison, schemes: Mapping[str, str]
 
 def _widths(console: Console, comparison: Comparison) -> None:
     columns = ["study", "width", "transferred", "re-tuned", "lost by transfer", "optimum log2 eta"]
-    shown = table("Loss over width", columns)
+    shown = Grid("Loss over width", columns)
     for candidate in comparison.candidates:
         for width in candidate.widths:
             at_end = " (end of curve)" if width.at_end else ""
@@ -75,7 +76,7 @@ def _widths(console: Console, comparison: Comparison) -> None:
                 within(width.optimum_log2),
             )
         shown.add_section()
-    console.print(shown)
+    console.print(shown, crop=False)
     for candidate in comparison.candidates:
         _legend(console, f"- {candidate.name}: {law_words(candidate)}")
 
@@ -104,11 +105,11 @@ def _signed(estimate: Estimate) -> str:
 
 def _robustness(console: Console, comparison: Comparison) -> None:
     columns = ["study", "width", *(f"eta x {2.0**octaves:g}" for octaves in SHOWN_OCTAVES)]
-    shown = table("Robustness: nats lost by octaves from the best eta", columns)
+    shown = Grid("Robustness: nats lost by octaves from the best eta", columns)
     for one in comparison.candidates:
         cells = (bounded(one.robustness[octaves]) for octaves in SHOWN_OCTAVES)
         shown.add_row(one.name, str(one.robust_width), *cells)
-    console.print(shown)
+    console.print(shown, crop=False)
     _legend(console, "≥: the curve was not measured so far; the loss of its last point.")
 
 
@@ -116,7 +117,7 @@ def _costs(
     console: Console, comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]
 ) -> None:
     columns = ["study", "tuning: trials", "FLOPs", "of the run", "time"]
-    shown = table("Cost", [*columns, "proving: trials", "FLOPs", "time"])
+    shown = Grid("Cost", [*columns, "proving: trials", "FLOPs", "time"])
     for name, (tuning, proving) in costs.items():
         shown.add_row(
             name,
@@ -128,7 +129,7 @@ def _costs(
             f"{proving.flops:.2e}",
             duration(3600 * proving.hours),
         )
-    console.print(shown)
+    console.print(shown, crop=False)
     _legend(
         console,
         "Tuning: all trials of the search. Of the run: its FLOPs as a share of the one run that "

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sweeper.diagnosis.results import AblationResult, Diagnosis
+from sweeper.report.grid import Grid
 from sweeper.report.progress import duration
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
@@ -23,13 +22,8 @@ from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Space, in_use
 
-
-def table(title: str, columns: Sequence[str], *, left: int = 1) -> Table:
-    """An empty table whose first `left` columns are text and whose others are numbers."""
-    filled = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for index, name in enumerate(columns):
-        filled.add_column(name, justify="left" if index < left else "right", overflow="fold")
-    return filled
+SPARE = ("eps", "decay", "shape", "fan in/out", "init std", "role")
+"""What a plan's table can do without, the first most easily."""
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -63,7 +57,7 @@ def dry_run(
     console: Console, phases: Sequence[Phase], flops: float, seconds: float | None, facts: str
 ) -> None:
     """What a search would run: trials by phase, FLOPs (NaN: not known) and time."""
-    filled = table("This search would run", ["phase", "trials", "FLOPs", "time"])
+    filled = Grid("This search would run", ["phase", "trials", "FLOPs", "time"])
     for phase in phases:
         time = "-" if seconds is None else duration(phase.trials * seconds)
         filled.add_row(phase.name, str(phase.trials), _flops(phase.trials * flops), time)
@@ -71,8 +65,8 @@ def dry_run(
     time = "-" if seconds is None else duration(total * seconds)
     filled.add_section()
     filled.add_row("all", str(total), _flops(total * flops), time)
-    console.print(filled)
-    console.print(facts, highlight=False, soft_wrap=True)
+    console.print(filled, crop=False)
+    console.print(facts, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _flops(count: float) -> str:
@@ -82,50 +76,58 @@ def _flops(count: float) -> str:
 def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
     """What a search found: the lines, the notes, the best configuration."""
     if conclusion.lines:
-        filled = table(
+        filled = Grid(
             "Lines: one hyperparameter varied at a time",
             ["hyperparameter", "optimum", "value", "loss", "points", "range"],
+            spare=("range", "points", "optimum"),
         )
         for line in conclusion.lines:
             filled.add_row(*_line_row(line))
         if conclusion.retune is not None:
             filled.add_row(*_line_row(replace(conclusion.retune.line, name="eta, retuned")))
-        console.print(filled)
+        console.print(filled, crop=False)
     if conclusion.pairs:
         _pairs(console, conclusion.pairs)
     if math.isfinite(conclusion.objective):
         _best(console, conclusion, space)
-    else:
-        console.print(f"All {conclusion.runs} trials diverged or failed.", highlight=False)
     for note in conclusion.notes:
-        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def found(console: Console, conclusion: Conclusion) -> None:
+    """What a search found, in a line."""
+    text = f"All {conclusion.runs} trials diverged or failed."
+    if math.isfinite(conclusion.objective):
+        seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
+        loss = f"Training loss {number(conclusion.objective)} nats ({seeds})"
+        text = f"{loss} after {conclusion.runs} trials."
+    console.print(text, highlight=False)
 
 
 def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
-    filled = table("Best configuration", ["hyperparameter", "log2", "value"])
+    filled = Grid("Best configuration", ["hyperparameter", "log2", "value"])
     best = in_use(space, conclusion.best_log2)
     for name, axis in space.items():
         log2 = "" if axis.choices else f"{conclusion.best_log2[name]:g}"
         filled.add_row(name, log2, value_text(best[name]))
-    console.print(filled)
-    seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
-    console.print(
-        f"Training loss {number(conclusion.objective)} nats ({seeds}) "
-        f"after {conclusion.runs} trials.",
-        highlight=False,
-    )
+    console.print(filled, crop=False)
 
 
 def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
     columns = ["hyperparameter", "and", "transfer error", "least loss", "points", "diverged"]
-    filled = table("Pairs, the most strongly coupled first", columns, left=2)
+    filled = Grid(
+        "Pairs, the most strongly coupled first",
+        columns,
+        left=2,
+        spare=("diverged", "points", "least loss"),
+    )
     told = sorted(grids, key=lambda grid: (math.isnan(grid.transfer_error), -grid.transfer_error))
     for grid in told:
         losses = [loss for row in grid.losses for loss in row]
         diverged = sum(not math.isfinite(loss) for loss in losses)
         error, least = number(grid.transfer_error), number(min(losses))
         filled.add_row(*grid.names, error, least, str(len(losses)), str(diverged))
-    console.print(filled)
+    console.print(filled, crop=False)
 
 
 def _line_row(line: LineResult) -> list[str]:
@@ -147,7 +149,7 @@ def plan(console: Console, plan: TransferPlan) -> None:
         _own_plan(console, plan)
         return
     columns = ["parameter", "role", "shape", "init std", "multiplier", "lr", "eps", "decay"]
-    filled = table(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2)
+    filled = Grid(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2, spare=SPARE)
     for names, parameter in grouped(plan.parameters):
         target = parameter.target
         filled.add_row(
@@ -160,12 +162,13 @@ def plan(console: Console, plan: TransferPlan) -> None:
             short(target.eps),
             short(target.weight_decay),
         )
-    console.print(filled)
+    console.print(filled, crop=False)
     _law(console, plan)
     if plan.needs:
         console.print("In your own training code, TransferPlan.load leaves to the model:")
     for need in plan.needs:
-        console.print(f"- {need}", highlight=False, markup=False)
+        line = f"- {need}"
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _law(console: Console, plan: TransferPlan) -> None:
@@ -177,11 +180,13 @@ def _law(console: Console, plan: TransferPlan) -> None:
 def _own_plan(console: Console, plan: TransferPlan) -> None:
     """The hyperparameters of a command that scales by itself."""
     sentence = f"For {plan.target} (tuned at {plan.base}) the command gets the hyperparameters as "
-    console.print(f"{sentence}they are:", style="bold", highlight=False, soft_wrap=True)
-    filled = table("", ["hyperparameter", "value"])
+    console.print(
+        f"{sentence}they are:", style="bold", highlight=False, soft_wrap=not console.is_terminal
+    )
+    filled = Grid("", ["hyperparameter", "value"])
     for name, value in plan.hps.items():
         filled.add_row(name, value_text(value))
-    console.print(filled)
+    console.print(filled, crop=False)
     _law(console, plan)
 
 
@@ -189,8 +194,7 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
     """Every parameter with its exponents and its numbers, the base's above the target's."""
     columns = ["parameter", "fan in/out", "a", "b", "c"]
     columns += ["init std", "multiplier", "lr", "eps", "decay"]
-    filled = table(f"From {plan.base} (upper) to {plan.target} (lower)", columns)
-    filled.columns[0].no_wrap = True
+    filled = Grid(f"From {plan.base} (upper) to {plan.target} (lower)", columns, spare=SPARE)
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
@@ -198,14 +202,14 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
         reasons.setdefault((parameter.role, row.why), []).append(names)
         filled.add_row(f"{names}\n  {parameter.role}", *_explained(row))
         filled.add_section()
-    console.print(filled)
+    console.print(filled, crop=False)
     legend = "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
     for line in [
         legend,
         *(f"- {role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
         *(f"- a plain model needs: {need}" for need in plan.needs),
     ]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _explained(row: Explained) -> list[str]:
@@ -249,7 +253,8 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     by_law = ["law"] * bool(result.law)
     columns = [axis, f"optimum log2 {along}", *by_law, "shift", "basin", "loss", "regret"]
     title = "Learning-rate curves" if along == "eta" else f"Curves of {along}"
-    shown = table(f"{title} over {axis}", [*columns, "loss gap", "answer"])
+    spare = ("basin", "loss gap", "loss", "shift")
+    shown = Grid(f"{title} over {axis}", [*columns, "loss gap", "answer"], spare=spare)
     for size in result.sizes:
         shown.add_row(
             label_size(asdict(size.size), result.axis),
@@ -262,7 +267,7 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
             within(size.loss_gap, 4),
             size.answer,
         )
-    console.print(shown)
+    console.print(shown, crop=False)
     legend = "Shift: how far the optimum lies from the base's, in log2. "
     if result.law:
         legend = (
@@ -281,11 +286,11 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
         legend += f" The rule over {axis}: eta stays as it is."
     if result.axis == JOINT_AXIS:
         legend += " w: width, d: depth, b: batch size, s: steps."
-    console.print(legend, highlight=False, soft_wrap=True)
+    console.print(legend, highlight=False, soft_wrap=not console.is_terminal)
     doubts = [size for size in result.sizes if size.answer != "holds"]
     notes = [f"{describe_size(size.size, result.axis)}: {size.reason}" for size in doubts]
     for line in [*notes, *([f"Note: {result.note}."] if result.note else [])]:
-        console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"- {line}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
     style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
     is_open = result.answer == "cannot say yet"
     answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
@@ -294,7 +299,7 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     console.print(
         f"[bold {style}]The transfer {subject}over {axis} {answer}.[/]{todo}",
         highlight=False,
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
 
 
@@ -324,24 +329,35 @@ def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
         text += "transfer.correct=true applies it."
     else:
         text += f"No correction is warranted: {fitted.reason}."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
     """What every ablation showed, what explains most first, and the likeliest cause."""
     if diagnosed.results:
         columns = ["ablation", "evidence", "shift", "loss gap", "loss", "explains"]
-        shown = table(f"Ablations of the transfer over {diagnosed.axis}", columns, left=2)
+        shown = Grid(
+            f"Ablations of the transfer over {diagnosed.axis}",
+            columns,
+            left=2,
+            spare=("evidence", "loss", "shift"),
+        )
         for result in diagnosed.results:
             evidence = "yes" if result.ablation.evidence else ""
             shown.add_row(result.ablation.name, evidence, *_ablation_cells(result))
-        console.print(shown)
+        console.print(shown, crop=False)
         for result in diagnosed.results:
             evidence = result.ablation.evidence
             line = f"- {result.ablation.name}: {result.sentence}."
             line += f" Evidence without training: {evidence}." if evidence else ""
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(diagnosed.sentence, style="bold", highlight=False, markup=False, soft_wrap=True)
+            console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    console.print(
+        diagnosed.sentence,
+        style="bold",
+        highlight=False,
+        markup=False,
+        soft_wrap=not console.is_terminal,
+    )
 
 
 def _ablation_cells(result: AblationResult) -> list[str]:

@@ -15,7 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 
 from sweeper.measure.scales import RANGES, OperandScale
-from sweeper.report.console import short, table, within
+from sweeper.report.console import short, within
+from sweeper.report.grid import Grid
 from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
@@ -47,13 +48,15 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
 def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> None:
     """The table of slopes, a row for modules that differ in their layer alone, and the answer."""
     title = f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}"
-    shown = table(title, ["module", "role", *columns(check), "answer"], left=2)
+    shown = Grid(
+        title, ["module", "role", *columns(check), "answer"], left=2, spare=("role", "at init")
+    )
     for row in rows(check):
         answer = f"[{COLORS[row.answer]}]{row.answer}[/]"
         shown.add_row(row.name, row.role, *row.cells, ": ".join(filter(None, [answer, row.reason])))
-    console.print(shown)
+    console.print(shown, crop=False)
     for line in legend(check, threshold):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     style = COLORS[check.answer]
     todo = f" {SETTLE_ADVICE}" * (check.answer == "cannot say")
     console.print(
@@ -192,14 +195,13 @@ def _look(quantity: str, step: int, check: CoordinateCheck) -> dict[str, Any]:
 def scales(console: Console, operands: Sequence[OperandScale]) -> None:
     """RMS of every operand at the start and the end, and what FP8 would lose of it at the end."""
     columns, rows = scale_table(operands)
-    shown = table("Operands of the matrix products", columns, left=2)
+    shown = Grid("Operands of the matrix products", columns, left=2, spare=columns[-1:3:-1])
     for product, operand, *cells in rows:
         if operand == OPERANDS[0]:
             shown.add_section()
         shown.add_row(product, operand, *cells)
-    shown.columns[0].no_wrap = True
-    console.print(shown)
-    console.print(SCALES_NOTE, highlight=False, soft_wrap=True)
+    console.print(shown, crop=False)
+    console.print(SCALES_NOTE, highlight=False, soft_wrap=not console.is_terminal)
 
 
 SCALES_NOTE = (
@@ -293,15 +295,17 @@ def rules(console: Console, rows: Sequence[RuleRow]) -> None:
     shapes = list(rows[0].changes)
     heads = [f"{out}x{into}" for out, into in shapes]
     columns = ["rule", "updates", *heads, "spread", "constant"]
-    shown = table("RMS of the change by rule and shape (out x in)", columns, left=2)
+    shown = Grid(
+        "RMS of the change by rule and shape (out x in)", columns, left=2, spare=heads[1:-1]
+    )
     for row in rows:
         cells = [f"{row.changes[shape]:.3g}" for shape in shapes]
         answer = "[green]yes[/]" if row.keeps else "[red]no[/]"
         shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)
-    console.print(shown)
+    console.print(shown, crop=False)
     console.print(
         f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
         "orthogonal: Muon; normalized: unit Frobenius norm, one input.",
         highlight=False,
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )

@@ -22,6 +22,7 @@ from sweeper.report import sections
 from sweeper.report.documents import Document, interval, ladder_curves, number
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure, save, svg
+from sweeper.setup import trials_of
 from sweeper.study import Study
 from sweeper.transfer.ladder import label_size
 from sweeper.trial import Status
@@ -86,7 +87,7 @@ class Documents:
             ),
             check=try_json(folder / "check/check.json"),
             scales=_records(folder / "check/scales.json"),
-            counts=Counter(result.status for result in Study.read(folder).results()),
+            counts=Counter(result.status for result in trials_of(Study.read(folder)).current),
             damaged=tuple(_damaged(folder)),
         )
 

@@ -16,11 +16,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
+from sweeper.report.pace import Pace
 from sweeper.trial import Result, Trial
 
 WRITE_EVERY = 1.0
 """Seconds between two writings of the file."""
-LINE_EVERY = 15.0
+LINE_EVERY = 60.0
 """Seconds between two lines where there is no terminal."""
 
 
@@ -48,7 +49,7 @@ class Snapshot:
 class SweepProgress:
     """A `ProgressListener` that shows and writes what it is told. Use it as a context manager.
 
-    `work` gives a trial's work in any unit; time left is the work left at the rate so far.
+    `work` gives a trial's work in any unit; time left is the work left at the pace of late.
     `planned` is the number of trials that the job expects from the beginning.
     """
 
@@ -65,6 +66,7 @@ class SweepProgress:
         self.path, self.console, self.work = folder / "progress.json", console, work
         self._states: Callable[[], list[JobState]] = list
         self.planned, self.start = planned, time.monotonic()
+        self._pace = Pace(self.start)
         self.snapshot = Snapshot(job=job)
         self.work_done, self.work_left = 0.0, 0.0
         self._mean_work, self._partial = 1.0, 0.0
@@ -106,9 +108,7 @@ class SweepProgress:
         self._mean_work = sum(work) / len(work)
         later = max(0, snapshot.total - finished - len(missing))
         self.work_left, self._partial = sum(work) + later * self._mean_work, 0.0
-        if phase != snapshot.phase:
-            snapshot.phase = phase
-            self._said = -math.inf
+        snapshot.phase = phase
         self._show()
 
     def advanced(self, trials: float) -> None:
@@ -135,7 +135,7 @@ class SweepProgress:
         snapshot.elapsed = time.monotonic() - self.start
         partial = self._partial * self._mean_work
         done, left = self.work_done + partial, max(0.0, self.work_left - partial)
-        snapshot.left = snapshot.elapsed * left / done if done > 0 else None
+        snapshot.left = self._pace.left(time.monotonic(), done, left)
         share = (snapshot.done + self._partial) / max(1, snapshot.total)
         self._bar.update(
             self._task,
@@ -145,7 +145,7 @@ class SweepProgress:
         )
         self._write()
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._said > LINE_EVERY:
+        if not self.console.is_terminal and now - self._said >= LINE_EVERY:
             self._said = now
             line = f"{snapshot.where()}: {self.facts()}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -188,8 +188,9 @@ def test_an_edited_script_is_another_trial(sweeper: Run, workplace: Path, script
     sweeper(*searched())
     script.write_text(script.read_text() + "\n# the same, edited\n")
     refused = sweeper("transfer", "--to-width=64")
-    assert_refused(refused, "train.py changed since", "sweeper search study=a")
-    again = sweeper(*searched())
+    assert_refused(refused, "train.py changed since", "search --study a", "--new-setup")
+    assert_refused(sweeper(*searched()), "setup: the content of train.py changed. ")
+    again = sweeper(*searched("--new-setup"))
     assert starts(workplace) == 14 and "train.py changed: earlier trials" in again.err
 
 

@@ -38,7 +38,7 @@ def test_a_failure_names_the_module_and_is_read_again(sweeper: Run, standard: Pa
     # The three smallest of four widths. Under Adam a hidden layer moves as its fan-in grows.
     assert said.startswith("Coordinate check over width 16, 32, 64: fail at layers.0.attention.qkv")
     assert "the change that its own parameters make grows as width^" in said
-    assert "All modules: sweeper check --study=a check.seeds=3 check.steps=2 'transfer" in said
+    assert "All modules: sweeper check --study a check.seeds=3 check.steps=2 'transfer" in said
     assert first.out.splitlines()[-1].startswith("Next: sweeper transfer")
     assert "width 64, depth 1, 3 runs of 2 steps" in first.err
     assert {path.name for path in (standard / "check").iterdir()} == {"transfer.json"}

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from sweeper.lock import StudyLock
+from sweeper.report.page import Documents
 from sweeper.runner import tasks
 from sweeper.training.pack import Pack
 from sweeper.trial import FORMAT
@@ -57,7 +58,7 @@ class TestSearch:
         sweeper("search", *TINY, "study=a")
         again = sweeper("search", *TINY, "study=a", "runner.pack=2")
         assert "other values" not in again.out
-        changed = sweeper("search", *TINY, "study=a", "train.warmup=0.3", HUGE)
+        changed = sweeper("search", *TINY, "study=a", "--new-setup", "train.warmup=0.3", HUGE)
         said = "was searched with other values of parameterization.space, train.warmup before"
         assert said in " ".join(changed.out.split())
         assert json.loads((workplace / "runs/a/search.json").read_text())["objective"] == "inf"
@@ -88,7 +89,7 @@ class TestSearch:
 
     def test_the_next_command_can_be_pasted(self, sweeper: Run) -> None:
         answer = sweeper("search", *TINY, "study=a", 'root="my runs"')
-        assert answer.out.splitlines()[-1].endswith(" --validate 'root=my runs'")
+        assert answer.out.splitlines()[-1].endswith(" --validate --root 'my runs'")
 
     def test_the_studys_name_follows_from_its_settings(self, sweeper: Run, workplace: Path) -> None:
         sweeper("search", *TINY, "parameterization=mup")
@@ -107,6 +108,55 @@ class TestSearch:
         assert "Best configuration" in answer.err and "Next: " in answer.err
 
 
+class TestAnotherSetup:
+    def test_is_refused_with_what_changed_and_nothing_is_touched(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+        words = [*TINY, "--study", "a", "train.warmup=0.3", "optimizer=lion"]
+        for flags in ([], ["--dry-run"]):
+            assert_refused(
+                sweeper("search", *words, *flags),
+                "the study 'a' has 3 trials of another setup: optimizer was adamw, is lion; ",
+                "train.warmup was 0.1, is 0.3. ",
+                "another study with --study, or add --new-setup",
+            )
+        assert trained == []
+        assert before == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+
+    def test_what_changes_no_trial_is_not_refused(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        for word in ("runner.pack=2", "logger=jsonl", "launcher=local", "transfer.seeds=3"):
+            assert sweeper("search", *TINY, "study=a", word).code == 0
+        assert trained == []
+
+    def test_status_report_and_transfer_speak_of_the_same_trials(
+        self, sweeper: Run, study: Path
+    ) -> None:
+        first = sweeper("status", "--json").document
+        sweeper("search", *TINY, "study=a", "train.steps=2", "--new-setup")
+        second = sweeper("status", "--json").document
+        assert (
+            first["best"]
+            < second["best"]
+            == pytest.approx(json.loads((study / "search.json").read_text())["objective"])
+        )
+        assert second["trials"] == {"complete": 3} and second["other_setups"] == 3
+        assert "of other setups: 3 trials" in sweeper("status").out
+        counts = Documents.read(study).counts
+        assert counts == {"complete": 3}
+        source = sweeper("transfer", "--to-width", "32", "--json").document["plan"]["source"]
+        assert source["objective"] == pytest.approx(second["best"])
+
+    def test_a_study_that_does_not_say_its_setup_tells_it_by_its_trials(
+        self, sweeper: Run, study: Path
+    ) -> None:
+        (study / "setup.json").unlink()
+        assert_refused(sweeper("search", *TINY, "study=a", "train.steps=3"), "train.steps was 4")
+        assert sweeper("search", *TINY, "study=a").code == 0 and (study / "setup.json").is_file()
+
+
 class TestAgain:
     def test_trains_nothing_and_prints_the_same(
         self, sweeper: Run, workplace: Path, trained: list[str]
@@ -121,7 +171,7 @@ class TestAgain:
     def test_a_changed_default_retrains(
         self, sweeper: Run, study: Path, trained: list[str]
     ) -> None:
-        assert sweeper("search", *TINY, "study=a", "train.warmup=0.5").code == 0
+        assert sweeper("search", *TINY, "study=a", "train.warmup=0.5", "--new-setup").code == 0
         assert len(trained) == 3 and len(results(study)) == 6
         assert "warmup: 0.5" in yaml_of(study)
 
@@ -296,7 +346,7 @@ def test_a_killed_search_goes_on(
     assert kept.items() <= results(study).items()
     names, out = whole()
     assert set(results(study)) == names
-    assert answer.out == out.replace(" root=whole", "")
+    assert answer.out == out.replace(" --root whole", "")
     assert not list(study.rglob(".*.tmp"))
 
 

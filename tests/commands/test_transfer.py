@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.commands import validate
-from sweeper.commands.transfer import split_root
+from sweeper.commands.study_config import split_root
 from sweeper.lock import StudyLock
 from sweeper.settings import Experiment
 from sweeper.study import Study
@@ -70,7 +70,7 @@ class TestPlan:
         assert plan["hps"] == best and plan["target"] == {"width": 64, "depth": 3}
         assert plan["source"]["study"] == "a" and plan["source"]["eta_from"] == "the study"
         assert answer.out.splitlines()[-1] == (
-            "Next: sweeper transfer --study=a --to-width=64 --to-depth=3 --validate"
+            "Next: sweeper transfer --study a --to-width 64 --to-depth 3 --validate"
         )
 
     def test_json(self, sweeper: Run, study: Path) -> None:
@@ -122,7 +122,7 @@ class TestPlan:
         ),
         (["--to-width", "32", "parameterization.space.eta.low=0"], "cannot be changed for"),
         (["--to-width", "32", "experiment=demo"], "experiment cannot be changed"),
-        (["--to-width", "32", "study=b"], "study cannot be changed"),
+        (["--to-width", "32", "study=b"], "there is no study 'b' in runs"),
         (["--to-width", "32", "train.steps=5"], "no finished trial of this configuration"),
         (["--to-width", "32", "train.warmup=0.3"], "no finished trial of this configuration"),
         (["--to-width", "32", "train.stepz=5"], "did you mean train.steps"),
@@ -337,7 +337,7 @@ class TestValidate:
         out = sweeper(*VALIDATE, "transfer.seeds=1").out
         assert "6 more runs" in out
         last = out.splitlines()[-1]
-        assert last.startswith("Next: sweeper transfer --study=a --to-width=32 --validate ")
+        assert last.startswith("Next: sweeper transfer --study a --to-width 32 --validate ")
         assert last.endswith(" transfer.seeds=2") and last.count("transfer.seeds=") == 1
 
     def test_an_optimum_at_the_end_of_a_curve_is_no_matter_of_seeds(

@@ -132,10 +132,15 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, clock: Clock) -> None:
         assert said(monitor) == "search: eta: 0/4 trials\n", "a line now and then is enough"
         clock.now += 20
         monitor.finished(result(batch[1]))
+        monitor.proposed(2, trials(1, "lines"))
+        assert said(monitor).count("\n") == 1, "nor is a new phase worth one"
+        clock.now += 40
+        monitor.finished(result(trials(1, "lines")[0]))
         last = said(monitor).splitlines()[-1]
-        assert last == "search: eta: 2/4 trials, best 2.0000, about 20 s left", "in one line"
-        monitor.proposed(2, trials(2, "search"))
-        assert said(monitor).splitlines()[-1].startswith("search: 2/4"), "not search: search"
+        assert last == "search: lines: 3/4 trials, best 2.0000, about 39 s left", "in one line"
+        clock.now += 60
+        monitor.proposed(3, trials(1, "search"))
+        assert said(monitor).splitlines()[-1].startswith("search: 3/4"), "not search: search"
 
 
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""What a search is going to cost, said before it begins where that is long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeper.commands.output import Output
+from sweeper.config import compose_tree
+from sweeper.errors import BadInput
+from sweeper.overrides import command_line, repeated
+from sweeper.report.progress import duration
+from sweeper.search.strategy import Strategy
+from sweeper.settings import Experiment, Settings
+from sweeper.space import checked_plugin
+from sweeper.trial import defaults
+
+FAST_FLOPS = 2e10
+"""FLOPs a second that few processors reach on small models: what is short even so is not timed."""
+LONG = 600.0
+"""Seconds from which on the cost is said."""
+MOST_IN_PACK = 16
+"""Trials that are timed together."""
+
+
+def tell_cost(
+    experiment: Experiment, words: Sequence[str], config_dir: Path | None, output: Output
+) -> None:
+    """Say how long a new search takes on this processor, and a smaller one to try first.
+
+    Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
+    on a GPU that jobs may share, on a cluster, and of commands.
+    """
+    settings = experiment.settings
+    flops = settings.runner.flops(experiment.spec(settings.base))
+    trials = _planned(settings.search, settings)
+    known = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
+    if not flops or not known or experiment.precision != "float32" or _begun(settings.folder):
+        return
+    if trials * flops / FAST_FLOPS < LONG:
+        return
+    seconds = _trial_seconds(experiment)
+    if not math.isfinite(seconds) or trials * seconds < LONG:
+        return
+    output.tell(f"This search trains {trials} trials: about {duration(trials * seconds)} here.")
+    output.tell("More cores, a GPU or launcher=slurm shorten it; stop it whenever you like.")
+    if smaller := _smaller(settings, seconds, words, config_dir):
+        output.tell(smaller)
+
+
+def _begun(folder: Path) -> bool:
+    """Whether the study has trials already."""
+    return any(path.stat().st_size for path in folder.glob("results/*.jsonl"))
+
+
+def _planned(search: Strategy, settings: Settings) -> int:
+    return sum(phase.trials for phase in search.plan(settings.space))
+
+
+def _trial_seconds(experiment: Experiment) -> float:
+    """Seconds that a trial of the base size takes here, measured; NaN where jobs run elsewhere."""
+    settings, hps = experiment.settings, defaults(experiment.settings.space)
+    trials = [experiment.trial(settings.base, hps, seed, "cost") for seed in range(MOST_IN_PACK)]
+    _, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
+    return seconds * trials[0].spec.train.steps
+
+
+def _smaller(
+    settings: Settings, seconds: float, words: Sequence[str], config_dir: Path | None
+) -> str:
+    """A search of the learning rate alone by shorter runs, and its time; empty where none is."""
+    replaced = ("search=", "search.", "train.steps=", "study")
+    kept = [*(word for word in words if not word.startswith(replaced)), "search=lr"]
+    try:
+        search = checked_plugin(compose_tree(kept, config_dir)["search"], Strategy)
+    except BadInput:  # an experiment of the user's that sets keys of another search
+        return ""
+    trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
+    share = min(1.0, LONG / (trials * seconds))
+    steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
+    given = repeated([*kept, f"train.steps={steps}"], settings.root, config_dir)
+    line = command_line("search", *given, study=f"{settings.name[:90]}-try")
+    return f"To try it first, in about {duration(trials * seconds * steps / all_steps)}: {line}"

@@ -1,0 +1,140 @@
+"""Which trials of a study belong together: those trained alike, at any size of a ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import RECORD_ERRORS, try_json, write_json
+from sweeper.study import Study
+from sweeper.trial import Result, TrialSpec
+
+FILE = "setup.json"
+"""In the study's folder: the specification of its current search's trials."""
+LADDER_PHASE = "validate"
+"""The phase of trials that judge a transfer; some of them differ from the study on purpose."""
+_LONGEST = 40
+"""Longer values are cut in a message."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A study's results: those of the current setup, and how many there are of others."""
+
+    current: list[Result]
+    others: int
+
+    @property
+    def searched(self) -> list[Result]:
+        """Those of the search: a ladder's are of other sizes, which says nothing of it."""
+        return [result for result in self.current if result.trial.phase != LADDER_PHASE]
+
+
+def read_setup(folder: Path) -> TrialSpec | None:
+    """What the study in `folder` was last told to train; None where nothing legible says it."""
+    try:
+        return TrialSpec.from_json(try_json(folder / FILE))
+    except RECORD_ERRORS:
+        return None
+
+
+def write_setup(folder: Path, spec: TrialSpec) -> None:
+    """Keep what the study in `folder` trains from here on."""
+    write_json(folder / FILE, spec.to_json())
+
+
+def trials_of(study: Study) -> Trials:
+    """The study's results of its current setup, in the order in which they were finished."""
+    results = study.results()
+    setup = read_setup(study.folder) or _last_searched(results)
+    if setup is None:
+        return Trials(results, 0)
+    alike = {spec: _alike(spec, setup) for spec in {result.trial.spec for result in results}}
+    current = [
+        result
+        for result in results
+        if result.trial.spec == setup
+        or (result.trial.phase == LADDER_PHASE and alike[result.trial.spec])
+    ]
+    return Trials(current, len(results) - len(current))
+
+
+def check_setup(folder: Path, spec: TrialSpec) -> None:
+    """BadInput where the study in `folder` has trials, and others than a search of `spec` makes."""
+    kept = read_setup(folder)
+    if kept == spec or not (folder / "results").is_dir():
+        return
+    # What failed is tried again anyhow: to mend a command is no other study.
+    results = [result for result in Study.read(folder).results() if result.status != "failed"]
+    kept = kept or _last_searched(results)
+    if not results or kept is None or not (changed := changes(kept, spec)):
+        return
+    shown = [_sentence(key, old, new) for key, (old, new) in changed.items()]
+    more = f"; and {len(shown) - 6} more" if len(shown) > 6 else ""
+    raise BadInput(
+        f"the study {folder.name!r} has {len(results)} trials of another setup: "
+        f"{'; '.join(shown[:6])}{more}. Choose another study with --study, or add --new-setup to "
+        "go on in this one: its trials so far are kept, and count no more"
+    )
+
+
+def changes(old: TrialSpec, new: TrialSpec) -> dict[str, tuple[Any, Any]]:
+    """What differs between two setups, by the key that sets it: the old value and the new."""
+    before, after = (dict(_settings(spec.to_json())) for spec in (old, new))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return {key: (before.get(key), after.get(key)) for key in keys}
+
+
+def _settings(record: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Every value of a specification, under the name that it has in the configuration."""
+    for key, value in record.items():
+        if key in ("width", "depth"):
+            yield f"model.{key}", value
+        elif key in ("base_width", "base_depth"):
+            continue  # of a search they are the width and the depth
+        elif key in ("parameterization", "model", "optimizer", "fp8"):
+            yield key, value["name"]
+            yield from _leaves(value["arguments"], key)
+        else:
+            yield from _leaves(value, key)
+
+
+def _leaves(values: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}.{name}")
+        else:
+            yield f"{prefix}.{name}", value
+
+
+def _sentence(key: str, old: object, new: object) -> str:
+    """What became of one key; a digest tells nothing by itself."""
+    content = key.removeprefix("runner.code.").removeprefix("runner.modules.")
+    if content != key or key == "data.digest":
+        return f"the content of {'data' if content == key else content} changed"
+    return f"{key} was {_short(old)}, is {_short(new)}"
+
+
+def _short(value: object) -> str:
+    text = "not set" if value is None else str(value)
+    if isinstance(value, list | tuple):
+        text = " ".join(map(str, value))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _last_searched(results: Iterable[Result]) -> TrialSpec | None:
+    """The specification of the last trial that is no ladder's: what tells the setup elsewhere."""
+    searched = [result.trial.spec for result in results if result.trial.phase != LADDER_PHASE]
+    return searched[-1] if searched else None
+
+
+def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:
+    """Whether trials are trained alike but for their size, their batch and their steps."""
+    try:
+        train = replace(spec.train, batch_size=setup.train.batch_size, steps=setup.train.steps)
+    except ConfigError:  # other settings of the training do not go with these
+        return False
+    return replace(spec, width=setup.width, depth=setup.depth, train=train) == setup

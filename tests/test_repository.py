@@ -1,0 +1,65 @@
+"""The files beside the code agree with it."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweeper import __version__
+
+ROOT = Path(__file__).parents[1]
+
+
+def made(*words: str) -> str:
+    """What make says, or would do."""
+    if shutil.which("make") is None:
+        pytest.skip("there is no make here")
+    return subprocess.run(
+        ["make", *words], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_make_alone_lists_every_target() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    lines = made().splitlines()
+    assert {line.split()[0] for line in lines} == targets
+    assert len({re.match(r"\S+ +", line).end() for line in lines}) == 1, "in two columns"  # type: ignore[union-attr]
+
+
+def test_a_commit_is_held_to_what_make_check_runs() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    (hook,) = [hook for repo in config["repos"] for hook in repo["hooks"]]
+    assert (hook["entry"], hook["language"]) == ("make check", "system")
+    assert hook["always_run"] and not hook["pass_filenames"]
+    assert "make check" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert citation["version"] == __version__
+    assert citation["license"] == project["project"]["license"]
+    assert project["tool"]["hatch"]["version"]["path"] == "sweeper/__init__.py"
+
+
+@pytest.mark.parametrize("name", ["bug.yml", "wish.yml"])
+def test_issue_forms_are_whole(name: str) -> None:
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE" / name).read_text())
+    assert {"name", "description", "body"} <= form.keys()
+    fields = [field["id"] for field in form["body"]]
+    assert len(fields) == len(set(fields))
+    assert all({"type", "id", "attributes"} <= field.keys() for field in form["body"])
+    assert all("label" in field["attributes"] for field in form["body"])
+
+
+def test_the_map_names_what_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    map_ = text.partition("## The map")[2].partition("## The shape")[0]
+    boxes = set(re.findall(r"(?<![\w/])(?:[a-z]+/(?:[a-z_]+\.py)?|[a-z_]+\.py)", map_))
+    assert len(boxes) > 10
+    for box in boxes - {"conf/"}:
+        assert (ROOT / "sweeper" / box).exists() or (ROOT / box).exists(), box
