@@ -43,7 +43,7 @@ class SelfAttention(nn.Module):
         """`width // head_size` heads."""
         super().__init__()
         self.heads, self.head_size = width // head_size, head_size
-        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.qkv = Linear(width, 3 * width, unit=unit, parts=3)
         self.core = Attention(head_size, seq_len, causal=True, unit=unit)
         self.out = Linear(width, width, unit=unit)
         cos, sin = rotary_table(seq_len, head_size)
@@ -67,7 +67,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
         """`hidden` is the inner width."""
         super().__init__()
-        self.up_gate = Linear(width, 2 * hidden, unit=unit)
+        self.up_gate = Linear(width, 2 * hidden, unit=unit, parts=2)
         self.act = GatedSiLU(unit=unit)
         self.down = Linear(hidden, width, unit=unit)
 

@@ -68,7 +68,7 @@ class Linear(ScaledModule):
     With `unit`, the weight's gradient is divided by the root of the number of tokens in place
     of its multiplication (u-muP paper, A.4). With `unit` and `readout`, the gradient to x
     carries `backward_multiplier` in place of `multiplier`. `formats` compute the product in
-    simulated FP8 (see `fp8.py`).
+    simulated FP8 (see `fp8.py`). `parts` equal blocks of rows are matrices of their own, fused.
     """
 
     multiplier: Tensor
@@ -83,6 +83,7 @@ class Linear(ScaledModule):
         unit: bool = False,
         readout: bool = False,
         formats: Formats | None = None,
+        parts: int = 1,
     ) -> None:
         """Shapes as in `nn.Linear`; `readout` for the last layer."""
         super().__init__(unit=unit)
@@ -90,6 +91,7 @@ class Linear(ScaledModule):
         if self.has_backward_multiplier:
             self.register_buffer("backward_multiplier", torch.ones(()), persistent=False)
         self.in_features, self.out_features = in_features, out_features
+        self.parts = parts
         self.formats = formats if formats and formats.casts else None
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
 

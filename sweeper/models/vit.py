@@ -46,7 +46,7 @@ class SelfAttention(nn.Module):
         """`width // head_size` heads; `tokens` is the number of patches."""
         super().__init__()
         self.head_size = head_size
-        self.qkv = Linear(width, 3 * width, unit=unit)
+        self.qkv = Linear(width, 3 * width, unit=unit, parts=3)
         self.core = Attention(head_size, tokens, causal=False, unit=unit)
         self.out = Linear(width, width, unit=unit)
 

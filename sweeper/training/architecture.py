@@ -20,6 +20,7 @@ from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
 from sweeper.models.padding import padding_rows
+from sweeper.models.scaled import Linear
 from sweeper.plugin import arguments, build_plugin, call_checked, import_target
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
@@ -32,8 +33,9 @@ class Architecture:
     """A model at its size: what its parameters and operations are, and what can be scaled in it.
 
     `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
-    plain model that got such buffers. `unseen_ties` are readouts tied to an embedding whose logits
-    no call computes that could be scaled. `padding` is the row of each table that stays 0.
+    plain model that got such buffers. `parts` counts the fused matrices of a parameter, blocks of
+    its rows, where a model declares several. `unseen_ties` are readouts tied to an embedding whose
+    logits no call computes that could be scaled. `padding` is the row of each table that stays 0.
     `complete` tells that the model declares all operations that it has. `cautions` are sentences
     for the user about the whole model.
     """
@@ -42,6 +44,7 @@ class Architecture:
     scaled_ops: tuple[ScaledOp, ...]
     sites: tuple[OpSite, ...]
     scale_buffers: frozenset[str]
+    parts: Mapping[str, int] = field(default_factory=dict)
     unseen_ties: tuple[ScaledOp, ...] = ()
     complete: bool = False
     padding: Mapping[str, int] = field(default_factory=dict)
@@ -156,6 +159,11 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
             scaled_ops=ops,
             sites=tuple(sites),
             scale_buffers=frozenset(name for name, _ in model.named_buffers()),
+            parts={
+                f"{name}.weight": module.parts
+                for name, module in model.named_modules()
+                if isinstance(module, Linear) and module.parts > 1
+            },
             unseen_ties=tuple(
                 ScaledOp(name=name, kind="tied_readout", geometry=geometry)
                 for name, geometry in tied.items()

@@ -34,12 +34,15 @@ class Muon:
     is `steps` of Newton-Schulz with the polynomial's `coefficients`, as in torch's Muon. More
     than two dimensions are one matrix, [first, all others]. `bfloat16` iterates in that type,
     as torch does; else in the type of the weights. eps bounds the norm that m is divided by, and is
-    AdamW's. The decay is independent of the learning rate.
+    AdamW's. The decay is independent of the learning rate. With `split` the matrices that a model
+    fuses in one parameter, as query, key and value, are orthogonalised each on its own.
 
     Nothing here multiplies O by a function of the shape: the scheme does, as it knows which side
     is the fan-in. `parameterization=spectral` has every published rule by name
     (sqrt(d_out/d_in), sqrt(max(1, d_out/d_in)), 0.2 sqrt(max)). In schemes relative to a base
     model the ratio of a matrix's sides belongs to the base, and how it grows to their exponents.
+    A rule of shapes sees the whole parameter, also where `split` takes it apart: for three square
+    matrices in one, sqrt(d_out/d_in) is sqrt(3) at every width.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
@@ -53,6 +56,7 @@ class Muon:
     steps: int = 5
     coefficients: tuple[float, ...] = (3.4445, -4.7750, 2.0315)
     bfloat16: bool = False
+    split: bool = False
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -118,8 +122,11 @@ class Muon:
         for i, (p, m) in enumerate(zip(params, first, strict=True)):
             # The average as it would be after the same gradient once more.
             m = torch.lerp(grads[i], m, beside(momentum, m)) if self.nesterov else m
-            min_norm = hps.eps[i].reshape(-1, 1, 1)
-            p.sub_(lr[i] * self._newton_schulz(m.reshape(*m.shape[:2], -1), min_norm).view_as(p))
+            parts = hps.parts[i] if self.split and hps.parts else 1
+            # The parts of a trial's matrix, as if they were further trials' matrices.
+            matrices = m.reshape(m.shape[0] * parts, m.shape[1] // parts, -1)
+            min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(parts, 0)
+            p.sub_(lr[i] * self._newton_schulz(matrices, min_norm).view_as(p))
 
     def _newton_schulz(self, matrices: Tensor, min_norm: Tensor) -> Tensor:
         """Matrices [K, rows, columns] with singular values moved to about 1.
@@ -150,4 +157,5 @@ def _select(hps: UpdateHps, part: list[int]) -> UpdateHps:
         lr=[hps.lr[i] for i in part],
         eps=[hps.eps[i] for i in part],
         weight_decay=[hps.weight_decay[i] for i in part],
+        parts=[hps.parts[i] for i in part] if hps.parts else (),
     )

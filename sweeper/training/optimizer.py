@@ -20,8 +20,9 @@ class UpdateHps:
 
     Lists over parameters: `kinds`, how its updates scale; `lr`, the peak learning rate, `eps`,
     and `weight_decay`, the fraction of a weight that one step at the schedule's peak removes, all
-    tensors [K, 1, ..., 1] (see `Prescription`). `settings` are the optimizer's, such as betas, by
-    name, tensors [K].
+    tensors [K, 1, ..., 1] (see `Prescription`). `parts` counts the matrices that are fused in a
+    parameter, blocks of its rows; empty: one in each. `settings` are the optimizer's, such as
+    betas, by name, tensors [K].
     """
 
     kinds: Sequence[Update]
@@ -29,6 +30,7 @@ class UpdateHps:
     eps: list[Tensor]
     weight_decay: list[Tensor]
     settings: Mapping[str, Tensor]
+    parts: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

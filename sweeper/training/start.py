@@ -107,6 +107,7 @@ class Start:
             lr=stacked("lr"),
             eps=stacked("eps"),
             weight_decay=stacked("weight_decay"),
+            parts=[self.prepared.architecture.parts.get(spec.name, 1) for spec in specs],
             settings={
                 name: self._on_device([row[name] for row in settings], torch.float64)
                 for name in settings[0]

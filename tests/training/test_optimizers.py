@@ -312,6 +312,34 @@ def test_muon_moves_singular_values_to_1_and_keeps_their_vectors() -> None:
         assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
 
 
+def test_muon_splits_fused_matrices_as_if_they_were_separate() -> None:
+    """Two trials of one [9, 4] of three parts and one [4, 6] of two, against their matrices."""
+    fused = [spec(Role.HIDDEN, 9, 4), spec(Role.HIDDEN, 4, 6)]
+    members, parts = [Member(weight_decay=0.1), Member(lr=0.3, eps=1e-3, seed=1)], [3, 2]
+    run = OptimizerRun(shipped("muon", split=True), members, fused)
+    run.update_hps = replace(run.update_hps, parts=parts)
+    blocks = [
+        [run.params[i].detach().clone().chunk(count, 1)[j] for j in range(count)]
+        for i, count in enumerate(parts)
+    ]
+    layers = [spec(Role.HIDDEN, *one[0].shape[1:]) for one in blocks for _ in one]
+    apart = OptimizerRun(shipped("muon"), members, layers)
+    owner = [i for i, one in enumerate(blocks) for _ in one]
+    apart.params = [p.clone() for one in blocks for p in one]
+    hps = run.update_hps
+    lists = {name: [getattr(hps, name)[i] for i in owner] for name in ("lr", "eps", "weight_decay")}
+    apart.update_hps = replace(apart.update_hps, **lists)
+    for _ in range(3):
+        grads = run.grads()
+        run.step(0.7, grads)
+        apart.step(0.7, [g for i, n in enumerate(parts) for g in grads[i].chunk(n, 1)])
+    joined = [torch.cat(apart.params[:3], 1), torch.cat(apart.params[3:], 1)]
+    assert_alike([p.detach() for p in run.params], joined)
+    whole = OptimizerRun(shipped("muon"), members, fused)
+    whole.update_hps = replace(whole.update_hps, parts=parts)
+    assert not torch.equal(whole.train(3)[0], joined[0])
+
+
 @every
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_impossible_values_are_refused(name: str, value: float) -> None:

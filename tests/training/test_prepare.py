@@ -141,3 +141,8 @@ def test_a_model_without_fp8_refuses_it() -> None:
         build_model(spec_of(tree() | {"model": model, "fp8": FP8}), False, 32, 2)
     with pytest.raises(ConfigError, match=r"^fp8\.heads="):
         build_model(spec_of(tree() | {"fp8": FP8 | {"heads": None}}), False, 32, 2)
+
+
+def test_llama_declares_its_fused_matrices() -> None:
+    parts = prepare(spec_of({"model": {"width": 16, "depth": 1}})).architecture.parts
+    assert parts == {"layers.0.attention.qkv.weight": 3, "layers.0.ffn.up_gate.weight": 2}
