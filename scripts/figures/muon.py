@@ -23,6 +23,7 @@ from lab import (
     curves,
     estimate,
     farthest,
+    forest,
     least,
     paired,
     panels,
@@ -42,28 +43,34 @@ READOUT = "a readout of muP's init"
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What is switched: overrides of the config, or the rate that the curves are over."""
+    """What is switched: overrides of the config, or the rate that the curves are over.
+
+    The ladder ends at 4 times the base's width, or, `whole`, where the config's does.
+    """
 
     title: str
     overrides: tuple[str, ...] = ()
     along: str = "eta"
+    whole: bool = False
 
 
+MUP = "parameterization=spectral_mup"
+READOUT_RATE = "parameterization.space.gamma_readout.default=2"
 CANDIDATES: Mapping[str, Candidate] = {
-    "standard": Candidate(title="nothing changed"),
-    "readout": Candidate(title=READOUT, overrides=("parameterization=spectral_mup",)),
-    "hidden": Candidate(
-        title="the rate of hidden matrices alone, AdamW's held", along="gamma_hidden"
-    ),
+    "standard": Candidate(title="nothing changed", whole=True),
+    "readout": Candidate(title=READOUT, overrides=(MUP,), whole=True),
+    "hidden": Candidate(title="the rate of hidden matrices alone", along="gamma_hidden"),
+    "readout-rate": Candidate(title="four times the readout's rate", overrides=(READOUT_RATE,)),
+    "both": Candidate(title=f"{READOUT} and four times its rate", overrides=(MUP, READOUT_RATE)),
+    "split": Candidate(title="q, k, v, up and gate apart", overrides=("+optimizer.split=true",)),
     "exact": Candidate(
         title="exact orthogonalisation",
-        # (15 s - 10 s^3 + 3 s^5) / 8 converges to 1.
-        overrides=("optimizer.coefficients=[1.875,-1.25,0.375]", "optimizer.steps=20"),
+        # The singular values' polynomial (15 s - 10 s^3 + 3 s^5) / 8 converges to 1.
+        overrides=(
+            "optimizer.coefficients=[1.875,-1.25,0.375]",
+            "optimizer.steps=20",
+        ),
     ),
-    "split": Candidate(
-        title="query, key, value, up and gate apart", overrides=("+optimizer.split=true",)
-    ),
-    "decay": Candidate(title="no weight decay", overrides=("optimizer.weight_decay=0",)),
 }
 
 
@@ -79,9 +86,11 @@ def main() -> None:
 
 
 def _ladder(lab: Lab, name: str, one: Candidate) -> Document:
-    """Another axis than eta needs a study of its own: the lines over eta are not to be in it."""
-    searched = lab.search(name, *one.overrides)
-    return lab.transfer(name, 8 * searched["base"]["width"], along=one.along)
+    base = lab.search(name, *one.overrides)["base"]["width"]
+    if one.whole:
+        return lab.transfer(name, 8 * base, along=one.along)
+    widths = f"transfer.widths=[{base},{2 * base},{4 * base}]"
+    return lab.transfer(name, 4 * base, widths, along=one.along)
 
 
 def _stays(lab: Lab, found: Document) -> None:
@@ -134,13 +143,13 @@ def _slope(found: Document) -> Estimate:
 
 
 def _figure(found: Mapping[str, Document]) -> Figure:
-    """Each candidate's curves over width, with the drift per doubling."""
-    figure, axes = panels(2, 3)
-    for ax, (name, validation) in zip(axes, found.items(), strict=True):
+    """Each candidate's curves over width, and last all drifts per doubling."""
+    figure, axes = panels(2, 4)
+    for ax, (name, validation) in zip(axes, found.items(), strict=False):
         one = CANDIDATES[name]
-        title = one.title.replace(" alone, ", "\nalone, ").replace(", up", ",\nup")
-        curves(ax, validation, "width", f"{title}\n{within(_slope(validation))}")
+        curves(ax, validation, "width", one.title.replace(" and ", "\nand "))
         ax.set_xlabel("log2 gamma_hidden" if one.along != "eta" else "log2 η", fontsize=8)
+    forest(axes[-1], {name: _slope(one) for name, one in found.items()}, "drift per doubling")
     figure.supylabel("training loss (nats)", fontsize=9)
     return figure
 
