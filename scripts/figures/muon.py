@@ -55,11 +55,20 @@ class Candidate:
 
 
 MUP = "parameterization=spectral_mup"
+HIDDEN_RATE = "parameterization.space.gamma_hidden.default=-2"
 READOUT_RATE = "parameterization.space.gamma_readout.default=2"
 CANDIDATES: Mapping[str, Candidate] = {
     "standard": Candidate(title="nothing changed", whole=True),
     "readout": Candidate(title=READOUT, overrides=(MUP,), whole=True),
-    "hidden": Candidate(title="the rate of hidden matrices alone", along="gamma_hidden"),
+    "hidden": Candidate(title="the hidden matrices' rate alone", along="gamma_hidden"),
+    "own": Candidate(
+        title="a quarter of the rate for hidden matrices", overrides=(HIDDEN_RATE,), whole=True
+    ),
+    "own-readout": Candidate(
+        title=f"{READOUT} and a quarter of the rate for hidden matrices",
+        overrides=(MUP, HIDDEN_RATE),
+        whole=True,
+    ),
     "readout-rate": Candidate(title="four times the readout's rate", overrides=(READOUT_RATE,)),
     "both": Candidate(title=f"{READOUT} and four times its rate", overrides=(MUP, READOUT_RATE)),
     "split": Candidate(title="q, k, v, up and gate apart", overrides=("+optimizer.split=true",)),
@@ -144,11 +153,13 @@ def _slope(found: Document) -> Estimate:
 
 def _figure(found: Mapping[str, Document]) -> Figure:
     """Each candidate's curves over width, and last all drifts per doubling."""
-    figure, axes = panels(2, 4)
+    figure, axes = panels(2, 5)
     for ax, (name, validation) in zip(axes, found.items(), strict=False):
         one = CANDIDATES[name]
-        curves(ax, validation, "width", one.title.replace(" and ", "\nand "))
-        ax.set_xlabel("log2 gamma_hidden" if one.along != "eta" else "log2 η", fontsize=8)
+        curves(
+            ax, validation, "width", one.title.replace(" and ", "\nand ").replace(" for ", "\nfor ")
+        )
+        ax.set_xlabel(f"log2 {one.along}".replace(" eta", " η"), fontsize=8)
     forest(axes[-1], {name: _slope(one) for name, one in found.items()}, "drift per doubling")
     figure.supylabel("training loss (nats)", fontsize=9)
     return figure
