@@ -32,8 +32,10 @@ from lab import (
     why,
     within,
 )
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from sweeper.report.plots import STYLE
 from sweeper.transfer.curve import Estimate
 
 STAYS = 0.25
@@ -52,6 +54,11 @@ class Candidate:
     overrides: tuple[str, ...] = ()
     along: str = "eta"
     whole: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where it comes from."""
+        return "muP, readout" if MUP in self.overrides else "own candidate"
 
 
 MUP = "parameterization=spectral_mup"
@@ -75,10 +82,8 @@ CANDIDATES: Mapping[str, Candidate] = {
     "exact": Candidate(
         title="exact orthogonalisation",
         # The singular values' polynomial (15 s - 10 s^3 + 3 s^5) / 8 converges to 1.
-        overrides=(
-            "optimizer.coefficients=[1.875,-1.25,0.375]",
-            "optimizer.steps=20",
-        ),
+        overrides=("optimizer.coefficients=[1.875,-1.25,0.375]", "optimizer.steps=20"),
+        whole=True,
     ),
 }
 
@@ -87,10 +92,16 @@ def main() -> None:
     """A search and a ladder for each candidate, then what became of the drift."""
     lab = Lab.of("muon")
     found = {name: _ladder(lab, name, one) for name, one in CANDIDATES.items()}
-    _stays(lab, found["readout"])
+    for name in ("standard", "own", "readout", "own-readout"):
+        _stays(lab, name, found[name])
     for name in CANDIDATES:
         _drift(lab, name, found[name])
-    _costs(lab, found["standard"], found["readout"])
+    for first, second in (
+        ("readout", "standard"),
+        ("own-readout", "own"),
+        ("own-readout", "standard"),
+    ):
+        _lower(lab, first, second, found)
     lab.finish(_figure(found))
 
 
@@ -102,12 +113,12 @@ def _ladder(lab: Lab, name: str, one: Candidate) -> Document:
     return lab.transfer(name, 4 * base, widths, along=one.along)
 
 
-def _stays(lab: Lab, found: Document) -> None:
+def _stays(lab: Lab, name: str, found: Document) -> None:
     judged = verdict(found, "width")
     far = farthest(judged)
     lab.claim(
-        "muP's condition on the readout",
-        f"Muon: with {READOUT} the best η stays over width",
+        CANDIDATES[name].source,
+        f"Muon, {CANDIDATES[name].title}: the best η stays over width",
         f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
@@ -117,8 +128,8 @@ def _drift(lab: Lab, name: str, found: Document) -> None:
     slope = _slope(found)
     widths = found["trend"]["widths"] if found["trend"] else []
     lab.claim(
-        "theory" if name == "readout" else "candidate",
-        f"Muon, {CANDIDATES[name].title}: the best rate does not drift with width",
+        CANDIDATES[name].source,
+        f"Muon, {CANDIDATES[name].title}: the best rate does not drift",
         f"per doubling {within(slope)}, widths {', '.join(map(str, widths))}",
         _none(slope),
     )
@@ -131,17 +142,15 @@ def _none(slope: Estimate) -> Answer:
     return "cannot say" if slope.low <= 0 <= slope.high else "not borne out"
 
 
-def _costs(lab: Lab, standard: Document, readout: Document) -> None:
-    """What the smaller readout costs where both are tuned: eta alone, all else at its default."""
-    far = [farthest(verdict(found, "width")) for found in (standard, readout)]
-    losses = [
-        least(found, one["size"]) for found, one in zip((standard, readout), far, strict=True)
-    ]
-    less = paired(losses[1], losses[0])
+def _lower(lab: Lab, first: str, second: str, found: Mapping[str, Document]) -> None:
+    """Both at their own best eta at the largest width, so that no transfer is in it."""
+    far = farthest(verdict(found[first], "width"))["size"]
+    less = paired(least(found[first], far), least(found[second], far))
     lab.claim(
-        "candidate",
-        f"Muon: with {READOUT} the loss at the best η is lower",
-        f"{compared(less)} at width {far[0]['size']['width']}, seed by seed",
+        CANDIDATES[first].source,
+        f"Muon, {CANDIDATES[first].title}: the loss at the best η is below that with "
+        f"{CANDIDATES[second].title}",
+        f"{compared(less)} at width {far['width']}, seed by seed",
         below(less, NOTHING),
     )
 
@@ -151,6 +160,7 @@ def _slope(found: Document) -> Estimate:
     return estimate(found["trend"]["slope"]) if found["trend"] else student([math.nan])
 
 
+@rc_context(STYLE)
 def _figure(found: Mapping[str, Document]) -> Figure:
     """Each candidate's curves over width, and last all drifts per doubling."""
     figure, axes = panels(2, 5)
