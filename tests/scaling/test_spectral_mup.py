@@ -30,7 +30,7 @@ def scheme(name: str) -> tuple[object, dict[str, float]]:
 
 SPECTRAL, SPECTRAL_MUP = (
     "sweeper.scaling.spectral.Spectral",
-    "sweeper.scaling.spectral_mup.SpectralMup",
+    "sweeper.scaling.spectral.SpectralMup",
 )
 
 
