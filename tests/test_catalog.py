@@ -64,6 +64,7 @@ NAMES = {
         "ntk",
         "own",
         "spectral",
+        "spectral_mup",
         "standard",
         "standard_embedding",
         "umup",

@@ -85,7 +85,7 @@ class TestCompose:
         [
             (
                 ["parameterization=foo"],
-                "parameterization='foo' .* one of .*mup, ntk, own, spectral, standard, umup",
+                "parameterization='foo' .* one of .*own, spectral, spectral_mup, standard, umup",
             ),
             (["model=null"], "model=None is refused: one of encoder_decoder, hf, llama"),
             (["model=[llama]"], r"model=\['llama'\] is refused"),

@@ -67,6 +67,21 @@ def test_a_number_below_another_is_told_by_intervals_alone() -> None:
     assert lab.within(low) == "+1.00 [+0.00, +2.00]"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "answer"),
+    [
+        (-0.2, 0.1, "borne out"),
+        (0.05, 0.2, "borne out"),
+        (-0.6, -0.3, "not borne out"),
+        (-0.5, 0.1, "cannot say"),
+        (float("-inf"), float("inf"), "cannot say"),
+    ],
+)
+def test_no_drift_takes_an_interval_that_is_small(low: float, high: float, answer: str) -> None:
+    muon = load_script("figures/muon.py")
+    assert muon._none(Estimate(value=(low + high) / 2, low=low, high=high)) == answer
+
+
 def test_the_farthest_of_a_ladder_is_so_in_factors() -> None:
     sizes = [{"size": {"width": w}, "is_base": w == 32} for w in (4, 32, 64, 128)]
     assert lab.farthest({"axis": "width", "sizes": sizes})["size"]["width"] == 4

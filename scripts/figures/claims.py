@@ -35,6 +35,7 @@ ORDER = (
     "effective_theory",
     "encoder_decoder",
     "spectral",
+    "muon",
     "depth",
 )
 CURVES = (
@@ -68,6 +69,8 @@ CAPTIONS = {
     "the η that is transferred; means over a twentieth of a run.",
     "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
     f"that keep it, dashed: rules that do not. Below: {CURVES}",
+    "muon": f"{CURVES} Last: by how much the best rate moves per doubling of the width, "
+    "in log2, with its 95 % interval.",
     "depth": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
 }
 """What the marks of every picture are."""

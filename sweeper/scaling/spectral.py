@@ -8,12 +8,19 @@ ones and wrong: docs/errata.md says which is which, and `sweeper check` measures
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.scheme import GAMMAS, Scheme, decay_factor, gamma, standard_std
+from sweeper.scaling.scheme import (
+    GAMMAS,
+    Scheme,
+    base_std,
+    decay_factor,
+    gamma,
+    standard_std,
+)
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
@@ -93,3 +100,23 @@ class Spectral(Scheme):
         if self.rule == "matched" or not_muon:
             return matched(spec, update)
         return RULES[self.rule](spec.fan_in, spec.fan_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralMup(Spectral):
+    """`Spectral`, with a readout that starts at the base's std over m = width / base width.
+
+    A rule of rates bounds how far the last activations move, by eta in RMS. They move along the
+    readout's own rows, since the gradient comes through them: the logits then move by
+    `fan_in * std * eta`. With the standard std, fan_in^-1/2, that grows as the root of the width,
+    and the best eta falls (docs/muon.md). With std ~ 1 / fan_in it stays: a + b = 1, as in
+    muP (Everett et al., arXiv:2407.05872, Table 1). A readout tied to an embedding has that
+    already: its rows of order 1 are over fan_in. At the base all is as in `Spectral`.
+    """
+
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
+        """Spectral's; the readout's std is that of the base, times 1 / m."""
+        scale = super().scale(spec, hps, update)
+        if spec.role is not Role.READOUT:
+            return scale
+        return replace(scale, init_std=base_std(spec) / spec.width_ratio)

@@ -126,7 +126,7 @@ class Muon:
             # The parts of a trial's matrix, as if they were further trials' matrices.
             matrices = m.reshape(m.shape[0] * parts, m.shape[1] // parts, -1)
             min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(parts, 0)
-            p.sub_(lr[i] * self._newton_schulz(matrices, min_norm).view_as(p))
+            p.sub_(lr[i] * self._newton_schulz(matrices, min_norm).reshape(p.shape))
 
     def _newton_schulz(self, matrices: Tensor, min_norm: Tensor) -> Tensor:
         """Matrices [K, rows, columns] with singular values moved to about 1.

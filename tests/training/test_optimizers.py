@@ -318,8 +318,8 @@ def test_muon_moves_singular_values_to_1_and_keeps_their_vectors() -> None:
 
 
 def test_muon_splits_fused_matrices_as_if_they_were_separate() -> None:
-    """Two trials of one [9, 4] of three parts and one [4, 6] of two, against their matrices."""
-    fused = [spec(Role.HIDDEN, 9, 4), spec(Role.HIDDEN, 4, 6)]
+    """Two trials of one [18, 4] of three tall parts and one [4, 6] of two wide ones, each apart."""
+    fused = [spec(Role.HIDDEN, 18, 4), spec(Role.HIDDEN, 4, 6)]
     members, parts = [Member(weight_decay=0.1), Member(lr=0.3, eps=1e-3, seed=1)], [3, 2]
     run = OptimizerRun(shipped("muon", split=True), members, fused)
     run.update_hps = replace(run.update_hps, parts=parts)
