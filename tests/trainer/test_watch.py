@@ -53,7 +53,8 @@ def test_what_it_measures_is_the_change_on_the_first_batch(
     assert measured["1"]["changes"] == pytest.approx(measured["0"]["changes"], rel=1e-5)
 
 
-@pytest.mark.parametrize("rule", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rule", [0, 1])
 def test_wrong_rules_fail_and_right_ones_do_not(sweeper: Run, workplace: Path, rule: int) -> None:
     """In the user's own loop; rule 1 divides the rates of the inner weights by the width."""
     shutil.copy(Path(__file__).parent / "watched.py", workplace / "train.py")

@@ -1,6 +1,6 @@
 """Packed equals alone: every model, optimizer and parameterization that has a config.
 
-Every pair of them is in every run of the tests; all combinations are in `make test-long`.
+Pairs of them are in every run of the tests; all combinations are in `make test-long`.
 """
 
 from __future__ import annotations
@@ -91,26 +91,30 @@ def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial
 REFUSED = {
     ("adafactor", "effective_theory"): "parameterization.s",
     ("sgd", "spectral"): "parameterization.rule",
+    ("sgd", "spectral_mup"): "parameterization.rule",
     ("sgd", "umup"): "parameterization._target_",
+    ("sgd", "standard_embedding"): "parameterization._target_",
+    ("adafactor", "standard_embedding"): "parameterization._target_",
 } | {
     (optimizer, scheme): key
     for optimizer in ("muon", "shampoo", "soap")
     for scheme, key in (
         ("effective_theory", "parameterization.s"),
         ("umup", "parameterization._target_"),
+        ("standard_embedding", "parameterization._target_"),
     )
 }
 """Optimizers that a scheme has no rule for, and the key that says so."""
 
 
 def is_quick(model: str, optimizer: str, scheme: str) -> bool:
-    """With every pair of two groups goes the cheapest, or the most usual, of the third.
+    """Every optimizer with every scheme, and either of them with a decoder.
 
-    Two models have tests of their own that pack them under every scheme.
+    Most models have tests of their own that pack them under every scheme.
     """
-    if model in ("moe", "encoder_decoder"):
-        return optimizer == "adamw" and scheme == "mup"
-    return model == "mlp" or optimizer == "adamw" or scheme == "mup"
+    if model in ("mlp", "llama"):
+        return model == "mlp" or optimizer == "adamw" or scheme == "mup"
+    return optimizer == "adamw" and scheme == "mup"
 
 
 COMBINATIONS = [

@@ -25,10 +25,9 @@ from tests.training.tiny_trials import corpus, tree
 CONF = Path(__file__).parents[2] / "conf"
 SEEDS = (3, 5)
 WITHOUT_A_RULE = {
-    ("umup", "sgd"),
-    ("spectral", "sgd"),
-    ("effective_theory", "adafactor"),
-    *product(("umup", "effective_theory"), ("muon", "shampoo", "soap")),
+    *product(("umup", "spectral", "spectral_mup", "standard_embedding"), ("sgd",)),
+    *product(("effective_theory", "standard_embedding"), ("adafactor",)),
+    *product(("umup", "effective_theory", "standard_embedding"), ("muon", "shampoo", "soap")),
 }
 """Schemes that refuse an optimizer."""
 
