@@ -54,7 +54,7 @@ class TestOverrides:
         assert complete_override("model.wid") == ["model.width=", "model.width=64"]
         assert "transfer.widths=[32,64,128,256]" in complete_override("transfer.w")
         assert "study.storage=null" in complete_override("study.st")
-        assert complete_override("data.pa") == ["data.path="]
+        assert complete_override("data.pa") == ["data.path=", "data.path=null"]
         assert not [word for word in complete_override("model.") if "_target_" in word]
 
     def test_few_values_are_all_told(self) -> None:

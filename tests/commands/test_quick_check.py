@@ -10,6 +10,7 @@ import pytest
 
 from sweeper.commands import quick_check
 from sweeper.commands.quick_check import sentence
+from sweeper.commands.validate import Validation
 from sweeper.transfer.coordinates import CheckAnswer, CoordinateCheck, ModuleCheck, Slope
 from sweeper.transfer.curve import Estimate
 from tests.commands.driver import TINY, Run, make_workplace, run_in
@@ -106,7 +107,10 @@ def test_what_cannot_be_run_leaves_the_plan(sweeper: Run, standard: Path) -> Non
 def test_strict_needs_the_check_too(
     sweeper: Run, standard: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.commands.transfer.validate", lambda *_: ([], None))
+    monkeypatch.setattr(
+        "sweeper.commands.transfer.validate",
+        lambda experiment, *_: Validation(experiment=experiment, verdicts=[], trend=None),
+    )
     monkeypatch.setattr("sweeper.commands.transfer._unproven", lambda *_: [])
     words = [*PLAN, "--validate"]
     assert sweeper(*words, "--strict", "transfer.check=false").code == 0
