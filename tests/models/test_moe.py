@@ -20,7 +20,7 @@ from sweeper.transfer.coordinates import CheckRule, check_coordinates
 from sweeper.transfer.ladder import ModelSize
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.tiny_trials import ETA, SCHEMES, corpus, points, tree
+from tests.training.tiny_trials import ETA, TWO_SCHEMES, corpus, points, tree
 
 ROUTER = "layers.0.experts.router.weight"
 UP, DOWN = "layers.0.experts.up_gate.weight", "layers.0.experts.down.weight"
@@ -182,7 +182,7 @@ def test_a_sum_over_experts_in_place_of_a_mean_grows(
     assert grown == pytest.approx(1, abs=0.3)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", TWO_SCHEMES)
 def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
     """The balancing biases too are each trial's own."""
     data = corpus(tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.trial import Trial
@@ -37,6 +38,11 @@ SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("eta", "weight_decay"),
     ),
 }
+TWO_SCHEMES = [
+    pytest.param(name, marks=() if name in ("umup", "mup") else pytest.mark.long)
+    for name in SCHEMES
+]
+"""Two in every run of the tests; `test_pack.py` has all of them with a decoder."""
 ETA = {"umup": 0.0, "spectral": -4.0, "effective_theory": -2.0}
 ETA |= dict.fromkeys(("mup", "standard", "ntk", "mean_field"), -7.0)
 
