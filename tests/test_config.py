@@ -85,7 +85,8 @@ class TestCompose:
         [
             (
                 ["parameterization=foo"],
-                "parameterization='foo' .* one of .*own, spectral, spectral_mup, standard, umup",
+                "parameterization='foo' .* one of .*own, spectral, spectral_mup, standard, "
+                "standard_embedding, umup",
             ),
             (["model=null"], "model=None is refused: one of encoder_decoder, hf, llama"),
             (["model=[llama]"], r"model=\['llama'\] is refused"),
