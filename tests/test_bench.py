@@ -149,6 +149,7 @@ def test_what_is_called_compiled_was(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packing.packs_of("2,s1=8", ["s0", "s1"]) == {"s0": [2], "s1": [2, 8]}
 
 
+@pytest.mark.long
 def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Path) -> None:
     out, table = tmp_path / "a/found.json", tmp_path / "found.md"
     words = ["--trials", "5", "--repeats", "1", "--only", "64, a step", "--out", str(out)]
