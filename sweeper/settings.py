@@ -36,16 +36,7 @@ from sweeper.transfer.ladder import (
     Size,
     label_size,
 )
-from sweeper.trial import (
-    Log2Hps,
-    PluginSpec,
-    Space,
-    Trial,
-    TrialSpec,
-    defaults,
-    plain,
-    split,
-)
+from sweeper.trial import Log2Hps, PluginSpec, Space, Trial, TrialSpec, defaults, plain, split
 
 MAX_SIZE = Size(width=2**20, depth=2**12)
 """A larger size is a slip of the pen, and building its model would take forever."""

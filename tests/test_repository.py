@@ -1,5 +1,6 @@
 """The files beside the code agree with it."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,11 +16,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def made(*words: str) -> str:
-    """What make says, or would do."""
+    """What make says, or would do; these tests may themselves be run by a make."""
     if shutil.which("make") is None:
         pytest.skip("there is no make here")
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
-        ["make", *words], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", *words], cwd=ROOT, env=alone, capture_output=True, text=True, check=True
     ).stdout
 
 

@@ -338,7 +338,9 @@ def _optimum(ax: Axes, size: Document, color: Any) -> str:
 def _line(ax: Axes, line: Document, points: Points, top: float, space: Document) -> None:
     """One panel of `lines_figure`."""
     choices = list(line.get("choices") or ())
-    default = number(space.get("default")) if not choices else _place(choices, space)
+    given = space.get("default")
+    place = float(choices.index(given)) if given in choices else math.nan
+    default = place if choices else number(given)
     if math.isfinite(default):
         ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     _strip(ax, top)
@@ -358,12 +360,6 @@ def _line(ax: Axes, line: Document, points: Points, top: float, space: Document)
     value = f"{choices[round(best)]}" if choices and has_optimum else f"{best:.4g}"
     title = f"{_short(line['name'])}\n" + (f"optimum {value}" if has_optimum else "no optimum")
     ax.set_title(title, fontsize=8, parse_math=False)
-
-
-def _place(choices: Sequence[object], space: Document) -> float:
-    """The place of the default among the choices."""
-    default = space.get("default")
-    return float(choices.index(default)) if default in choices else math.nan
 
 
 def _short(name: str, most: int = 27) -> str:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.training.hidden_matrices import (
+    adam_for_the_rest,
+    hidden_kind,
+    select,
+    zero_moments,
+)
 from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.updates import (
-    adam,
     adam_roots,
     apply_weight_decay,
     beside,
     check_ranges,
     current_lrs,
-    empty_state,
     searched_settings,
     update_averages,
 )
@@ -72,22 +76,15 @@ class Muon:
 
     def kind(self, spec: ParamSpec) -> Update:
         """Orthogonal of hidden matrices, like a sign of all else."""
-        hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
-        return Update.ORTHOGONAL if hidden else Update.SIGN
+        return hidden_kind(spec)
 
     def settings(self, hps: PlainHps) -> dict[str, float]:
         """`momentum`, `beta1` and `beta2`."""
         return searched_settings(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
-        """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""
-        return {
-            "first": [torch.zeros_like(p) for p in params],
-            "second": [
-                empty_state(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
-                for p, kind in zip(params, kinds, strict=True)
-            ],
-        }
+        """See `zero_moments`."""
+        return zero_moments(params, kinds)
 
     def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
         """What Adam divides by before eps is added; see `Optimizer`."""
@@ -97,25 +94,22 @@ class Muon:
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         """One step in place; each trial has its learning rates, eps, decay, betas and momentum."""
-        tensors = (params, grads, state["first"], state["second"])
-        for orthogonal, step in ((False, adam), (True, self._orthogonal_step)):
-            part = [i for i, k in enumerate(hps.kinds) if (k is Update.ORTHOGONAL) == orthogonal]
-            if part:
-                weights, gradients, first, second = (
-                    [values[i] for i in part] for values in tensors
-                )
-                step(weights, gradients, first, second, _select(hps, part), now)
+        matrices = adam_for_the_rest(params, grads, state, hps, now)
+        if matrices:
+            weights, gradients, first = (
+                [values[i] for i in matrices] for values in (params, grads, state["first"])
+            )
+            self._orthogonal_step(weights, gradients, first, select(hps, matrices), now)
 
     def _orthogonal_step(
         self,
         params: list[Tensor],
         grads: list[Tensor],
         first: list[Tensor],
-        second: list[Tensor],
         hps: UpdateHps,
         now: StepInfo,
     ) -> None:
-        """The step of hidden matrices; `second` is empty."""
+        """The step of hidden matrices."""
         momentum, lr = hps.settings["momentum"], current_lrs(params, hps, now)
         update_averages(first, grads, momentum)
         apply_weight_decay(params, hps, now)
@@ -147,15 +141,3 @@ class Muon:
             # a x + (b gram + c gram^2) x
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         return (x.mT if tall else x).to(matrices.dtype)
-
-
-def _select(hps: UpdateHps, part: list[int]) -> UpdateHps:
-    """The hyperparameters of some of the parameters."""
-    return replace(
-        hps,
-        kinds=[hps.kinds[i] for i in part],
-        lr=[hps.lr[i] for i in part],
-        eps=[hps.eps[i] for i in part],
-        weight_decay=[hps.weight_decay[i] for i in part],
-        parts=[hps.parts[i] for i in part] if hps.parts else (),
-    )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.spec import ParamSpec, Role, Update
-from sweeper.training.optimizer import State, StepInfo, UpdateHps
-from sweeper.training.updates import adam, beside, empty_state, update_averages
+from sweeper.scaling.spec import Update
+from sweeper.training.optimizer import State
+from sweeper.training.updates import beside, empty_state, update_averages
 
 NORM_ITERATIONS = 8
 """Steps of the power iteration for a largest singular value."""
@@ -21,12 +20,6 @@ def check_every(every: int) -> None:
     """ConfigError unless preconditioners are renewed every so many steps."""
     if every < 1:
         raise ConfigError("every", every, "a whole number of steps, at least 1")
-
-
-def hidden_kind(spec: ParamSpec) -> Update:
-    """Of hidden matrices as an orthogonal matrix, like a sign of all else."""
-    hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
-    return Update.ORTHOGONAL if hidden else Update.SIGN
 
 
 def as_matrices(values: Tensor) -> Tensor:
@@ -55,29 +48,6 @@ def update_statistics(left: Tensor, right: Tensor, gradient: Tensor, beta: Tenso
     """Running averages of G G^T and G^T G, in place; `gradient` [K, rows, columns], beta [K]."""
     products = [gradient @ gradient.mT, gradient.mT @ gradient]
     update_averages([left, right], products, beta)
-
-
-def adam_for_the_rest(
-    params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
-) -> list[int]:
-    """AdamW's step for all that is no hidden matrix, in place; the indices of those that are."""
-    matrices = [i for i, kind in enumerate(hps.kinds) if kind is Update.ORTHOGONAL]
-    rest = [i for i in range(len(params)) if i not in matrices]
-    tensors = (params, grads, state["first"], state["second"])
-    weights, gradients, first, second = ([values[i] for i in rest] for values in tensors)
-    adam(weights, gradients, first, second, _select(hps, rest), now)
-    return matrices
-
-
-def _select(hps: UpdateHps, part: Sequence[int]) -> UpdateHps:
-    """The hyperparameters of some of the parameters."""
-    return replace(
-        hps,
-        kinds=[hps.kinds[i] for i in part],
-        lr=[hps.lr[i] for i in part],
-        eps=[hps.eps[i] for i in part],
-        weight_decay=[hps.weight_decay[i] for i in part],
-    )
 
 
 def spectrally_normalized(matrices: Tensor) -> Tensor:

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.training.hidden_matrices import adam_for_the_rest, hidden_kind, zero_moments
 from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.preconditioning import (
-    adam_for_the_rest,
     as_matrices,
     check_every,
     corrected,
     eigen,
-    hidden_kind,
     rounding,
     side_states,
     spectrally_normalized,
@@ -33,7 +32,6 @@ from sweeper.training.updates import (
     bias,
     check_ranges,
     current_lrs,
-    empty_state,
     searched_settings,
     update_averages,
 )
@@ -80,11 +78,7 @@ class Shampoo:
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero averages: `first`, AdamW's `second`; `left`, `right` and their roots of matrices."""
         return {
-            "first": [torch.zeros_like(p) for p in params],
-            "second": [
-                empty_state(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
-                for p, kind in zip(params, kinds, strict=True)
-            ],
+            **zero_moments(params, kinds),
             **side_states(params, kinds, ("left", "right", "left_root", "right_root")),
         }
 

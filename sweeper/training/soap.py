@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.training.hidden_matrices import adam_for_the_rest, hidden_kind
 from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.preconditioning import (
-    adam_for_the_rest,
     as_matrices,
     check_every,
     corrected,
     eigen,
-    hidden_kind,
     rounding,
     side_states,
     spectrally_normalized,
