@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= bench
+# Where Python may not keep what it compiled, every process of every test compiles all of it again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage test-faults test-trainers test-zoo test-long test-torch check format bench
@@ -30,7 +32,9 @@ demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes o
 	$(BIN)/sweeper search experiment=demo
 	$(BIN)/sweeper transfer --study demo --to-width 256 --validate
 
+# Collected once beforehand, or each worker would rewrite every test's asserts for itself.
 test: setup ## Run the tests.
+	@$(BIN)/pytest -q --collect-only >/dev/null
 	$(BIN)/pytest -n 6 --dist worksteal -rs
 
 coverage: setup ## Run the tests and report coverage; slower.
