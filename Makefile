@@ -40,7 +40,7 @@ test: setup ## Run the tests.
 coverage: setup ## Run the tests and report coverage; slower.
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
 
-# SWEEPER_FAULT_SEEDS=50 random series; a run of the tests has the first two of each.
+# SWEEPER_FAULT_SEEDS=50 random series of each kind; a run of the tests has the first of one.
 test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
 	$(BIN)/pytest -rs -m faults
 

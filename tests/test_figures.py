@@ -43,15 +43,16 @@ def check_that_it_can_be_built(settings: Settings, size: Size) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "size", [None, *(pytest.param(size, marks=pytest.mark.long) for size in groups()["size"])]
+)
 def test_a_figure_is_a_script_and_an_experiment_at_every_size(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, size: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeper.settings.check_model_size", check_that_it_can_be_built)
     assert callable(load_script(f"figures/{name}.py").main) and name in claims.ORDER
-    for size in (None, *groups()["size"]):
-        words = [f"experiment={name}", *([f"size={size}"] if size else [])]
-        settings = resolve(compose_tree(words))
-        assert settings.search.plan(settings.space)
+    settings = resolve(compose_tree([f"experiment={name}", *([f"size={size}"] if size else [])]))
+    assert settings.search.plan(settings.space)
 
 
 def test_all_figures_are_in_the_document_s_order() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from uuid import uuid4
 
 import optuna
-import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -33,21 +32,9 @@ SLOW = [*FAULTY, "+data.fault=slow"]
 """The same trials, each more than half a second."""
 LOCAL = ["launcher=local", "launcher.workers=2", "runner.save_every=0.02"]
 LAUNCHERS = {"inline": ["runner.save_every=0.02"], "local": LOCAL}
-INLINE_QUICK = [
-    pytest.param(name, marks=() if name == "inline" else pytest.mark.faults) for name in LAUNCHERS
-]
-"""Both launchers, the one that starts processes in `make test-faults` alone."""
-QUICK = 2
-"""So many seeds of a random series are part of every run of the tests."""
-SEEDS = int(os.environ.get("SWEEPER_FAULT_SEEDS", "50"))
-
-
-def seeds(count: int = SEEDS, quick: int = QUICK) -> list[Any]:
-    """Seeds for `parametrize`: the first of every run, the others of `make test-faults`."""
-    return [
-        pytest.param(seed, marks=() if seed < quick else pytest.mark.faults)
-        for seed in range(max(count, quick))
-    ]
+QUICK = ("inline", 0)
+"""The launcher and the seed whose kills are part of every run of the tests."""
+SEEDS = max(1, int(os.environ.get("SWEEPER_FAULT_SEEDS", "50")))
 
 
 class CommandProcess:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.faults.clock import VARIABLE
 from tests.faults.harness import (
-    INLINE_QUICK,
     LAUNCHERS,
     SLOW,
     Harness,
@@ -15,6 +14,8 @@ from tests.faults.harness import (
     lines,
     until,
 )
+
+pytestmark = pytest.mark.faults
 
 HOUR = 3600.0
 
@@ -29,7 +30,7 @@ def clock(harness: Harness, *jumps: tuple[float, float]) -> dict[str, str]:
     return {VARIABLE: told, "SITE": str(site)}
 
 
-@pytest.mark.parametrize("launcher", INLINE_QUICK)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_clock_that_jumps_changes_no_result(
     harness: Harness, expected: Outcomes, launcher: str
 ) -> None:

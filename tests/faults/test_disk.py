@@ -11,7 +11,6 @@ from typing import BinaryIO
 import pytest
 
 from tests.faults.harness import (
-    INLINE_QUICK,
     LAUNCHERS,
     SLOW,
     WORDS,
@@ -22,6 +21,8 @@ from tests.faults.harness import (
     recorded,
     until,
 )
+
+pytestmark = pytest.mark.faults
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def fill(disk: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("launcher", INLINE_QUICK)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(
     harness: Harness, disk: Path, expected: Outcomes, launcher: str
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 from sweeper.training.checkpoint import saved_keys
 from tests.commands.driver import rewrite_results
 from tests.faults.harness import (
-    INLINE_QUICK,
     LAUNCHERS,
     SLOW,
     WORDS,
@@ -22,6 +21,8 @@ from tests.faults.harness import (
     recorded,
     until,
 )
+
+pytestmark = pytest.mark.faults
 
 
 def unfinished(study: Path) -> list[Path]:
@@ -45,7 +46,7 @@ def stopped_within_a_pack(harness: Harness, launcher: str) -> list[Path]:
     return checkpoints
 
 
-@pytest.mark.parametrize("launcher", INLINE_QUICK)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_damaged_files_cost_their_trials_time_alone(
     harness: Harness, expected: Outcomes, launcher: str
 ) -> None:

@@ -22,13 +22,12 @@ from tests.faults.harness import (
     assert_whole,
     outcomes,
     recorded,
-    seeds,
     until,
 )
 from tests.faults.test_clock import HOUR, clock
 from tests.launch.cluster import slurm
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
 GIVEN = ("runner.pack", "runner.device")
 SLURM_WORDS = [
     "launcher=slurm",
@@ -99,7 +98,7 @@ def test_a_second_driver_is_refused_and_the_first_killed(
     assert len(jobs(harness)) == JOBS, "no job was submitted twice"
 
 
-@pytest.mark.parametrize("seed", seeds(-(-SEEDS // 5), quick=0))
+@pytest.mark.parametrize("seed", range(-(-SEEDS // 5)))
 def test_the_driver_is_killed_again_and_again(
     harness: Harness, packed: Outcomes, seed: int
 ) -> None:
@@ -112,7 +111,6 @@ def test_the_driver_is_killed_again_and_again(
     assert len(jobs(harness)) == JOBS, "no job was submitted twice"
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("seed", range(max(1, SEEDS // 25)))
 def test_jobs_are_killed_at_random(harness: Harness, packed: Outcomes, seed: int) -> None:
     generator, kills = random.Random(seed), 0
@@ -127,7 +125,6 @@ def test_jobs_are_killed_at_random(harness: Harness, packed: Outcomes, seed: int
     assert_finished(harness, packed)
 
 
-@pytest.mark.faults
 def test_damaged_files_of_jobs_cost_time_alone(harness: Harness, packed: Outcomes) -> None:
     answer = harness.run(*words(WORDS), "--detach")
     assert answer.code == 0, answer
@@ -140,7 +137,6 @@ def test_damaged_files_of_jobs_cost_time_alone(harness: Harness, packed: Outcome
     assert_finished(harness, packed)  # the log of a job that died stays until the next run
 
 
-@pytest.mark.faults
 def test_a_job_whose_file_is_damaged_while_it_waits_is_trained_by_the_next_search(
     harness: Harness, packed: Outcomes
 ) -> None:
@@ -159,7 +155,6 @@ def test_a_job_whose_file_is_damaged_while_it_waits_is_trained_by_the_next_searc
     assert recorded(harness.study) == len(packed)
 
 
-@pytest.mark.faults
 def test_a_clock_that_jumps_submits_nothing_twice(harness: Harness, packed: Outcomes) -> None:
     """The driver's and the jobs', forwards and back; polling and waiting do not break."""
     env = clock(harness, (0.0, 2 * HOUR), (2.0, -3 * HOUR), (4.0, 5 * HOUR))
@@ -172,7 +167,6 @@ def test_a_clock_that_jumps_submits_nothing_twice(harness: Harness, packed: Outc
     assert len(jobs(harness)) == JOBS
 
 
-@pytest.mark.faults
 def test_watching_goes_on_while_jobs_do(harness: Harness) -> None:
     """No driver runs, but its jobs do."""
     other = slurm("sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null",

@@ -6,7 +6,6 @@ import pytest
 
 from tests.faults.harness import (
     FAULTY,
-    INLINE_QUICK,
     LAUNCHERS,
     LOCAL,
     WORDS,
@@ -16,6 +15,8 @@ from tests.faults.harness import (
     lines,
 )
 
+pytestmark = pytest.mark.faults
+
 NAN = [
     "data._target_=tests.faults.injection.FaultyText",
     "model._target_=tests.faults.injection.NanLlama",
@@ -23,7 +24,7 @@ NAN = [
 PAIRS = ["search.seeds=2", "search.line.points=3"]
 
 
-@pytest.mark.parametrize("launcher", INLINE_QUICK)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_not_a_number_at_step_0_is_a_diverged_trial(harness: Harness, launcher: str) -> None:
     words = [*WORDS, *NAN, *PAIRS, "runner.pack=2"]
     poison = ["+data.fault=poison", "+data.seed=1", "+data.at=0"]
@@ -38,7 +39,7 @@ def test_not_a_number_at_step_0_is_a_diverged_trial(harness: Harness, launcher: 
     assert len(found[0]) == len(found[1]) == 3
 
 
-@pytest.mark.parametrize("launcher", INLINE_QUICK)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_trial_that_exits_fails_alone_and_is_tried_again(
     harness: Harness, expected: Outcomes, launcher: str
 ) -> None:
@@ -53,7 +54,6 @@ def test_a_trial_that_exits_fails_alone_and_is_tried_again(
     assert {line["key"] for line in kept} >= expected.keys()
 
 
-@pytest.mark.faults  # `test_local.py` ends a trial of a worker that needs no seconds to start
 def test_a_trial_without_an_end_is_ended_and_tried_again(
     harness: Harness, expected: Outcomes
 ) -> None:
