@@ -28,9 +28,9 @@ $(STAMP): pyproject.toml constraints.txt
 		mup unit-scaling einops docstring-parser pytorch_optimizer
 	@touch $@
 
-demo: setup ## Tune at width 32, transfer to width 256, prove it: some minutes on two cores.
+demo: setup ## Tune at width 16, transfer to width 64, prove it: a minute or two on two cores.
 	$(BIN)/sweeper search experiment=demo
-	$(BIN)/sweeper transfer --study demo --to-width 256 --validate
+	$(BIN)/sweeper transfer --study demo --to-width 64 --validate
 
 # Collected once beforehand, or each worker would rewrite every test's asserts for itself.
 test: setup ## Run the tests.

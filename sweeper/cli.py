@@ -374,7 +374,7 @@ def main() -> None:
     with suppress(FileNotFoundError):  # it may be gone
         sys.path.append(os.getcwd())
     # torch's threads spin for long before they sleep, which on a busy machine costs tenfold.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         app(with_command(sys.argv[1:]))
     except KeyboardInterrupt:

@@ -73,7 +73,7 @@ class TestCompose:
 
     def test_the_demo_is_a_job_of_its_own(self) -> None:
         tree = compose_tree(["experiment=demo", "study=mine"])
-        assert tree["study"]["name"] == "mine" and tree["model"]["width"] == 32
+        assert tree["study"]["name"] == "mine" and tree["model"]["width"] == 16
 
     def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOMEWHERE", "/data/x.txt")
