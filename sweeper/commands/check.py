@@ -16,8 +16,8 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.measure.scales import OperandScale
 from sweeper.report import coordinates as show
+from sweeper.report.drawing import save
 from sweeper.report.page import write_report
-from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.transfer.coordinates import CoordinateCheck

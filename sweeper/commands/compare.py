@@ -16,7 +16,7 @@ from sweeper.files import private_folder, try_json, write_json
 from sweeper.overrides import DEFAULT_ROOT
 from sweeper.report import comparison as show
 from sweeper.report.documents import Document, axis_verdict, is_curve_of, ladder_curves, number
-from sweeper.report.plots import save
+from sweeper.report.drawing import save
 from sweeper.settings import Settings
 from sweeper.study import Study
 from sweeper.transfer.comparison import Comparison, Ladder, compare, seeds_needed

@@ -24,9 +24,9 @@ from sweeper.overrides import command_line, repeated
 from sweeper.own_command import as_typed
 from sweeper.replay import replay_search
 from sweeper.report import console as show
+from sweeper.report.drawing import save
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.page import write_report
-from sweeper.report.plots import save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve

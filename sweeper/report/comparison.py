@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from sweeper.report.console import number, within
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.grid import Grid
-from sweeper.report.plots import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.progress import duration
 from sweeper.transfer.comparison import OCTAVES, Candidate, Comparison, Standing
 from sweeper.transfer.cost import Cost

@@ -20,8 +20,9 @@ from markupsafe import Markup
 from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_atomically
 from sweeper.report import sections
 from sweeper.report.documents import Document, interval, ladder_curves, number
+from sweeper.report.drawing import save, svg
 from sweeper.report.heatmaps import pairs_figure
-from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure, save, svg
+from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure
 from sweeper.setup import trials_of
 from sweeper.study import Study
 from sweeper.transfer.ladder import label_size

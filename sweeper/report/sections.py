@@ -16,7 +16,7 @@ from sweeper.files import RECORD_ERRORS
 from sweeper.laws.applied import AppliedLaw
 from sweeper.plugin import call_checked
 from sweeper.report.documents import Document, interval, number
-from sweeper.report.plots import svg
+from sweeper.report.drawing import svg
 
 Section = dict[str, Any]
 """What the template shows of a record."""

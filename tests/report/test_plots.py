@@ -10,7 +10,8 @@ import matplotlib as mpl
 import pytest
 
 from sweeper.report.documents import ladder_curves, number
-from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure, save, svg
+from sweeper.report.drawing import save, svg
+from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure
 from sweeper.trial import encode
 
 from . import samples
