@@ -36,6 +36,7 @@ from sweeper.report import console as show
 from sweeper.report.log import notice_of
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
+from sweeper.report.words import short
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
@@ -186,7 +187,7 @@ def _say_end(
     """What was found, in a line, and where it lies."""
     answers = [f"over {v.axis.replace('_', ' ')}: {v.answer}" for v in verdicts]
     proof = f"the transfer {', '.join(answers)}" if answers else "the transfer is not validated"
-    eta = f", at eta {show.short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
     output.say(f"Planned {plan.target}{eta}; {proof}.")
     output.say(f"Plan: {folder / 'plan.json'}")
     output.say(f"Report: {settings.folder / 'report.html'}")

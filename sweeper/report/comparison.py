@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from sweeper.report.console import number, within
+from sweeper.report.console import number
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.grid import Grid
 from sweeper.report.progress import duration
+from sweeper.report.words import within
 from sweeper.transfer.comparison import OCTAVES, Candidate, Comparison, Standing
 from sweeper.transfer.cost import Cost
 from sweeper.transfer.curve import Estimate
