@@ -59,7 +59,7 @@ ONLY = {
         "report.plots",
         "report.steps",
     },
-    "jinja2": {"export.render", "report.page"},
+    "jinja2": {"export.render", "report.page", "report.rendering"},
     "tokenizers": {"data.text"},
     "sklearn": {"data.digits"},
 }

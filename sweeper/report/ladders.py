@@ -181,7 +181,7 @@ def _drift(verdict: Document) -> str:
     known = [shift for shift in shifts if math.isfinite(shift)]
     if not known:
         return "no optimum"
-    return f"best η within {max(known) - min(known):.1f} octaves"
+    return f"best η moves by {max(known) - min(known):.1f} octaves"
 
 
 def _legend(looks: Mapping[int, dict[str, Any]], theme: Theme) -> list[Any]:

@@ -215,9 +215,8 @@ def cost_rows(every: Sequence[Saving], base: str) -> list[dict[str, str]]:
     rows = [(f"tuning at {base}", tuning, "")]
     rows += [("proving it on ladders", proving, "")] * bool(proving.trials)
     for one in every:
-        rows.append(
-            (f"the same tuning at width {one.width}, depth {one.depth}", one.at_target, "≈ ")
-        )
+        there = f"the same tuning at width {one.width}, depth {one.depth}"
+        rows.append((there, one.at_target, "≈ "))
     return [
         {
             "what": what,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
 import shlex
 from collections import Counter
@@ -13,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from jinja2 import Environment, PackageLoader, UndefinedError
+from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from sweeper.files import RECORD_ERRORS, private_folder, write_atomically
@@ -24,6 +21,7 @@ from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.overview import cards, cost_rows, saving, saving_words
 from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure
 from sweeper.report.reading import UNDECIDED, Documents, TargetDocuments
+from sweeper.report.rendering import facts, rendered
 from sweeper.report.steps import chosen_trials, chosen_widths, steps_figure
 from sweeper.report.words import alike
 from sweeper.transfer.ladder import label_size
@@ -110,10 +108,9 @@ def _page(documents: Documents) -> str:
     search, names, diagnoses = documents.search, _Names(), sections.diagnoses(documents.diagnoses)
     counts = Counter(result.status for result in documents.trials.current)
     failed = any(one["answer"] == "fails" for one in diagnoses)
-    environment = _environment()
-    script = environment.get_template("report.js").render()
     has_best, has_lines = bool(search.get("best_loss_curve")), bool(search.get("lines"))
-    return environment.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
         documents=documents,
         search=search,
         answer=_overall(documents.targets) or "fails" * failed,
@@ -127,8 +124,6 @@ def _page(documents: Documents) -> str:
         diagnoses=diagnoses,
         checks=sections.checks(documents.check, names.next),
         scales=sections.scales(documents.scales, names.next),
-        script=Markup(script),
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         trials=[(counts.get(status, 0), status) for status in STATUSES],
         cards=cards(documents),
         costs=_costs(documents),
@@ -178,7 +173,7 @@ def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
         },
         "needs": [str(need) for need in target.plan.get("needs") or ()],
         "command": shlex.join(map(str, source.get("target_command") or ())),
-        "source": _facts(target.plan.get("source")),
+        "source": facts(target.plan.get("source")),
     }
 
 
@@ -310,16 +305,6 @@ def _change(base: str, target: str) -> str:
     return target if base == target else f"{base} → {target}"
 
 
-def _facts(record: Document | None) -> dict[str, str]:
-    """A record as rows of text; nulls and the command are left out, what is nested is JSON."""
-    hidden = {key for key, value in (record or {}).items() if value is None} | {
-        "command",
-        "target_command",
-    }
-    facts = {key: value for key, value in (record or {}).items() if key not in hidden}
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
-
-
 def _commands(documents: Documents) -> list[str]:
     """The commands behind the search and the plans, in order, each once."""
     records = [
@@ -327,25 +312,3 @@ def _commands(documents: Documents) -> list[str]:
         *(t.plan.get("source") for t in documents.targets),
     ]
     return list(dict.fromkeys(str(r["command"]) for r in records if r and r.get("command")))
-
-
-def _plain(value: object) -> str:
-    """A loss in words."""
-    loss = number(value)
-    return f"{loss:.4f} nats" if math.isfinite(loss) else "none: every run diverged or failed"
-
-
-def _environment() -> Environment:
-    """Jinja with escaping on: names and notes come from files, and are no HTML."""
-    environment = Environment(
-        loader=PackageLoader("sweeper.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "loss": _plain,
-        "facts": _facts,
-        "short": lambda t: str(t).rpartition(".")[2],
-    }
-    return environment

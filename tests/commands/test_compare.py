@@ -76,8 +76,10 @@ def test_studies_are_ranked_and_it_says_what_to_type_next(ranked: Path, sweeper:
     answer = sweeper("compare", "b", "a")
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
-    assert lines[-1] == "Next: sweeper transfer --study=a --to-width=64"
-    assert "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b." in lines
+    assert lines[-1] == "Next: sweeper transfer --study a --to-width 64"
+    assert lines[-2] == "Figure: runs/comparisons/b+a/comparison.png"
+    best = "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b."
+    assert lines[-3].startswith(best)
     assert "eta x 2" in answer.out and "0.1" in answer.out
     folder = ranked / "comparisons/b+a"
     assert {one.name for one in folder.iterdir()} == {
@@ -121,7 +123,7 @@ def test_other_training_is_refused_by_name_unless_told(
 def test_a_study_without_a_ladder_gets_the_command_to_run(ranked: Path, sweeper: Run) -> None:
     shutil.rmtree(ranked / "b/transfer")
     answer = sweeper("compare", "a", "b")
-    assert_refused(answer, "in b", "`sweeper transfer --study=b --to-width=32 --validate`")
+    assert_refused(answer, "in b", "`sweeper transfer --study b --to-width 32 --validate`")
 
 
 @pytest.mark.parametrize(
