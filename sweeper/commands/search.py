@@ -91,11 +91,11 @@ def search(
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)
     output.notes(notes)
+    places = {"report": settings.folder / "report.html"}
     if conclusion.pairs:
-        output.say(f"Pairs: {settings.folder / 'pairs.png'}")
-    show.found(output.people, conclusion)
-    output.say(f"Report: {settings.folder / 'report.html'}")
-    output.say(f"Next: {_next_step(settings, conclusion, study, words, flags)}")
+        places["pairs"] = settings.folder / "pairs.png"
+    following = _next_step(settings, conclusion, study, words, flags)
+    output.end(show.found(conclusion), places, following)
     output.document(_search_record(settings, conclusion, finished=True))
     return DONE if math.isfinite(conclusion.objective) else FAILED
 
@@ -105,9 +105,9 @@ def _detached(
 ) -> int:
     """Say how to go on with a search whose jobs go on without a driver."""
     output.notes(study.notices)
-    output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
-    output.say("The next command collects them, and goes on.")
-    output.say(f"Next: {_again(settings, words)}")
+    found = f"{submitted.trials} trials are in jobs now, {len(study)} are finished."
+    output.tell("The next command collects them, and goes on.")
+    output.end(found, {"study": settings.folder}, _again(settings, words))
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)
     return DONE

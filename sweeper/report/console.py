@@ -81,14 +81,13 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
         console.print(f"- {note}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
-def found(console: Console, conclusion: Conclusion) -> None:
-    """What a search found, in a line."""
-    text = f"All {conclusion.runs} trials diverged or failed."
-    if math.isfinite(conclusion.objective):
-        seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
-        loss = f"Training loss {number(conclusion.objective)} nats ({seeds})"
-        text = f"{loss} after {conclusion.runs} trials."
-    console.print(text, highlight=False)
+def found(conclusion: Conclusion) -> str:
+    """What a search found, in a sentence."""
+    if not math.isfinite(conclusion.objective):
+        return f"All {conclusion.runs} trials diverged or failed."
+    seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
+    loss = f"Training loss {number(conclusion.objective)} nats ({seeds})"
+    return f"{loss} after {conclusion.runs} trials."
 
 
 def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
@@ -289,7 +288,7 @@ def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
 
 
 def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
-    """What every ablation showed, what explains most first, and the likeliest cause."""
+    """What every ablation showed, what explains most first."""
     if diagnosed.results:
         columns = ["ablation", "evidence", "shift", "loss gap", "loss", "explains"]
         shown = Grid(
@@ -307,13 +306,6 @@ def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
             line = f"- {result.ablation.name}: {result.sentence}."
             line += f" Evidence without training: {evidence}." if evidence else ""
             console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-    console.print(
-        diagnosed.sentence,
-        style="bold",
-        highlight=False,
-        markup=False,
-        soft_wrap=not console.is_terminal,
-    )
 
 
 def _ablation_cells(result: AblationResult) -> list[str]:

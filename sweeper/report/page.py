@@ -55,6 +55,12 @@ def write_report(folder: Path) -> Path:
     return path
 
 
+def headline(folder: Path) -> str:
+    """What the report of the study in `folder` says first."""
+    words = HEADLINES[_overall(Documents.read(folder).targets)]
+    return words[0].lower() + words[1:]
+
+
 def render(folder: Path) -> str:
     """The report of the study in `folder` as HTML."""
     return _rendered(folder)[1]
