@@ -37,6 +37,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         waiting = {"queued", "running"} & state["job_trials"].keys()
         if not watch or (state["driver"] is None and not waiting):
             break
+        output.say(end)
         time.sleep(2 if state["driver"] else 10)
     others = [other for other in studies(root) if other != study]
     if others and name is None:

@@ -61,7 +61,7 @@ class Theme:
 
 
 LIGHT = Theme(ink="#222222", faint="#777777", grid="#e4e4e4", strip="#f0f0f0", pale=0.76, deep=0.0)
-DARK = Theme(ink="#e6e8eb", faint="#9aa1aa", grid="#343a41", strip="#23282e", pale=0.95, deep=0.38)
+DARK = Theme(ink="#e6e8eb", faint="#9aa1aa", grid="#343a41", strip="#23282e", pale=0.95, deep=0.45)
 
 
 @dataclass(frozen=True, kw_only=True)
