@@ -19,6 +19,7 @@ from sweeper.launch.slurm import arrays
 from sweeper.launch.slurm.scheduler import ACTIVE, WAITING
 from sweeper.lock import Holder, live_holder
 from sweeper.overrides import command_line, repeated
+from sweeper.report.documents import number
 from sweeper.report.progress import duration
 from sweeper.setup import trials_of
 from sweeper.study import Study
@@ -56,6 +57,7 @@ def study_state(folder: Path) -> dict[str, Any]:
     results = trials.current
     progress = driver_progress(folder, driver)
     losses = [result.objective for result in trials.searched]
+    search = try_json(folder / "search.json")
     runner = results[-1].trial.spec.runner if results else {}
     return {
         "folder": str(folder),
@@ -63,11 +65,13 @@ def study_state(folder: Path) -> dict[str, Any]:
         "phases": dict(Counter(result.trial.phase for result in results)),
         "other_setups": trials.others,
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
+        "objective": number(search.get("objective")),
+        "seeds": search.get("seeds"),
         "notes": [*study.notices, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
         "progress": progress or None,
         **jobs_state(folder, progress),
-        "search_finished": bool(try_json(folder / "search.json").get("finished")),
+        "search_finished": bool(search.get("finished")),
     }
 
 
@@ -78,8 +82,13 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
         output.say(f"  {phase}: {count} trials")
     if state["other_setups"]:
         output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
-    if math.isfinite(state["best"]):
-        output.say(f"Best training loss of the search: {state['best']:.4f} nats")
+    if math.isfinite(state["objective"]):
+        seeds = "one seed" if state["seeds"] == 1 else f"mean of {state['seeds']} seeds"
+        output.say(
+            f"Training loss of the best configuration: {state['objective']:.4f} nats ({seeds})"
+        )
+    elif math.isfinite(state["best"]):
+        output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
     output.notes(state["notes"])
     show_jobs(state, output)
 

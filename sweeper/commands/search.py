@@ -105,8 +105,8 @@ def _detached(
 ) -> int:
     """Say how to go on with a search whose jobs go on without a driver."""
     output.notes(study.notices)
-    found = f"{submitted.trials} trials are in jobs now, {len(study)} are finished."
-    output.tell("The next command collects them, and goes on.")
+    found = f"{submitted.trials} trials are in jobs now, {len(study)} are finished"
+    found += ": the next command collects them, and goes on."
     output.end(found, {"study": settings.folder}, _again(settings, words))
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)

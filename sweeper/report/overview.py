@@ -170,12 +170,12 @@ def _saved(documents: Documents, plan: Document) -> dict[str, str] | None:
     found = saving(documents, plan)
     if found is None:
         return None
-    name = f"Saved against tuning at width {found.width}"
+    name = f"Tuning here, against width {found.width}"
     if not math.isfinite(found.factor):
         return _card(name, "not known", NO_SIZES)
     hours = f"{_time(found.tuning)} here, about {_time(found.at_target)} there"
-    note = f"{hours}; {times(found.factor_with_proof)} with the proof counted"
-    return _card(name, f"{times(found.factor)} the FLOPs", note)
+    note = f"FLOPs; {hours}; with the proof {times(found.factor_with_proof)}"
+    return _card(name, times(found.factor), note)
 
 
 def _time(cost: Cost) -> str:
@@ -187,9 +187,9 @@ def saving_words(found: Saving) -> str:
     if not math.isfinite(found.factor):
         return f"{NO_SIZES.capitalize()}, so neither is what tuning at the target would cost."
     words = (
-        f"Tuning at width {found.width} would take {times(found.factor)} the FLOPs that tuning "
-        f"here took, and {times(found.factor_with_proof)} those of tuning and proof. That row "
-        "is no measurement: it is the search's own trials, run for run, at the target's size"
+        f"Tuning here took {times(found.factor)} FLOPs than the same tuning at width {found.width} "
+        f"would, and with the proof {times(found.factor_with_proof)}. The row of that tuning is no "
+        "measurement: it is the search's own trials, run for run, at the target's size"
     )
     if not found.timed_width:
         return words + "."
@@ -201,8 +201,9 @@ def saving_words(found: Saving) -> str:
 
 
 def times(factor: float) -> str:
-    """A factor in words: 29 times, 1.4 times."""
-    return f"{factor:.2g} times" if factor < 10 else f"{factor:,.0f} times"
+    """A saving in words: 29 times fewer, 1.4 times more."""
+    word, size = ("fewer", factor) if factor >= 1 else ("more", 1 / factor)
+    return f"{size:.2g} times {word}" if size < 10 else f"{size:,.0f} times {word}"
 
 
 def _card(name: str, value: str, note: str) -> dict[str, str]:
