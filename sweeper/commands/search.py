@@ -63,7 +63,7 @@ def search(
         name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
-        return _dry_run(settings, output, new_setup=new_setup)
+        return _dry_run(settings, words, output, new_setup=new_setup)
     experiment, start = open_experiment(settings), time.time()
     if not new_setup:
         check_setup(settings.folder, experiment.spec(settings.base))
@@ -229,7 +229,7 @@ def _again(settings: Settings, words: Sequence[str]) -> str:
     return command_line("search", *as_typed([*map(redact, words)], command))
 
 
-def _dry_run(settings: Settings, output: Output, *, new_setup: bool) -> int:
+def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_setup: bool) -> int:
     """What a search would run; the corpus goes to a folder that is removed again."""
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary))
@@ -273,6 +273,10 @@ def _dry_run(settings: Settings, output: Output, *, new_setup: bool) -> int:
         jobs = -(-phases[0].trials // pack)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
         output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")
+    planned = sum(phase.trials for phase in phases)
+    left = max(0, planned - finished)
+    found = f"{left} of {planned} trials are to be trained; nothing was written."
+    output.end(found, {}, _again(settings, [*words, *["--new-setup"] * new_setup]))
     output.document(record)
     return DONE
 

@@ -142,7 +142,9 @@ def _keep(
     _show_plan(plan, output)
     show.trend(output.people, trend, applied=plan.source["correction"] is not None)
     if settings.transfer.correct and trend is None:
-        output.say("No correction: the optima of fewer than two widths are known.")
+        output.say(
+            "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
+        )
     if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
         output.notes([sentence])
     write_report(settings.folder)

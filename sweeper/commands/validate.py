@@ -145,7 +145,7 @@ def remove_stale_verdicts(
                 (folder / f"{curves}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         other = "another law" if record.get("log2_hps") == log2_hps else "other hyperparameters"
-        sentences.append(f"{path.name} judged {other} and was removed")
+        sentences.append(f"{path.name} judged {other} and was removed; --validate judges these")
     return sentences
 
 

@@ -18,7 +18,7 @@ from sweeper.trial import Result, TrialSpec
 
 ENGINE = "engine"
 """The runner whose trials' FLOPs are known; how much a command computes is not."""
-NO_SIZES = "how much this command computes is not known"
+NO_SIZES = "the FLOPs of these trials are not known"
 
 
 @dataclass(frozen=True, kw_only=True)
