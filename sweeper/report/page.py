@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +111,6 @@ def _shows(documents: Documents) -> bool:
 def _page(documents: Documents) -> str:
     """The page of these documents."""
     search, names, diagnoses = documents.search, _Names(), sections.diagnoses(documents.diagnoses)
-    counts = Counter(result.status for result in documents.trials.current)
     failed = any(one["answer"] == "fails" for one in diagnoses)
     has_best, has_lines = bool(search.get("best_loss_curve")), bool(search.get("lines"))
     return rendered(
@@ -130,7 +128,7 @@ def _page(documents: Documents) -> str:
         diagnoses=diagnoses,
         checks=sections.checks(documents.check, names.next),
         scales=sections.scales(documents.scales, names.next),
-        trials=[(counts.get(status, 0), status) for status in STATUSES],
+        trials=[(documents.counts[status], status) for status in STATUSES],
         cards=cards(documents),
         costs=_costs(documents),
         steps=_steps(documents, names),

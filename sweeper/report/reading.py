@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,11 @@ class Documents:
     trials: Trials = field(default_factory=lambda: Trials([], 0))
     damaged: tuple[str, ...] = ()
     """Names of the documents that are there and cannot be shown."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Trials of the current setup by status, validation included."""
+        return Counter(result.status for result in self.trials.current)
 
     @classmethod
     def read(cls, folder: Path) -> Documents:
