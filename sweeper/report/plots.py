@@ -90,14 +90,14 @@ def best_loss_figure(search: Document) -> Figure:
     points = points_of(search.get("best_loss_curve"))
     runs, losses = [run for run, _ in points], [drawn_loss(loss) for _, loss in points]
     # The first runs may be very bad; what matters is how the best one was reached.
-    bottom, top = loss_limits([points], median, reach=8.0)
+    changes = [(0.0, math.nan), *points]
+    steps = [after for before, after in pairwise(changes) if after[1] != before[1]]
+    is_flat = len(losses) > 1 and median(losses) == min(losses)
+    bottom, top = loss_limits([steps if is_flat else points], median, reach=8.0)
     ax.set(xlim=(0, max(runs, default=1.0) * 1.02), ylim=(bottom, top))
     _phases(ax, search.get("phase_ends") or {})
     ax.step(runs, losses, where="post", color=LINE_COLOR, linewidth=1.6)
     ax.plot(runs[-1:], losses[-1:], "o", color=LINE_COLOR, markersize=4)
-    steps = [
-        after for before, after in pairwise([(0.0, math.nan), *points]) if after[1] != before[1]
-    ]
     draw_tips(ax, [*steps, *points[-1:]], math.inf, "best after runs")
     best = losses[-1] if losses else math.nan
     if not math.isfinite(best):
