@@ -240,3 +240,8 @@ def off_scale(curves: Sequence[Points], top: float) -> list[Line2D]:
     kinds.append(("above the axis", "none", any(map(math.isfinite, above))))
     look = {"color": FAINT, "marker": "^"}
     return [legend_key(name, markerfacecolor=face, **look) for name, face, there in kinds if there]
+
+
+def shortened(name: str, most: int = 27) -> str:
+    """A name that fits over a panel."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"

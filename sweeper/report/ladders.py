@@ -30,6 +30,7 @@ from sweeper.report.drawing import (
     means_of,
     off_scale,
     set_scale,
+    shortened,
     size_verdict,
 )
 
@@ -37,6 +38,8 @@ AXIS = "width"
 MOST_COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 2.9, 3.0
 """Inches."""
+MOST_LETTERS = 30
+"""So long is a title over a panel."""
 MARGIN = 0.3
 """Octaves of the learning rate beside the outermost points."""
 
@@ -165,9 +168,12 @@ def _draw(
     centre = number(panel.validation.get("transferred_log2_eta"))
     if math.isfinite(centre):
         ax.axvline(centre, color=theme.faint, linewidth=1, linestyle=DASHED, zorder=1.5)
-    answer = verdict.get("answer", "no verdict yet")
-    ax.set_title(f"{panel.title}: {answer}", pad=17, parse_math=False, fontweight="bold")
-    note = ax.annotate(_drift(verdict), (0, 1), (0, 6), "axes fraction", "offset points")
+    answer, drift = verdict.get("answer", "no verdict yet"), _drift(verdict)
+    title = f"{panel.title}: {answer}"
+    if len(title) > MOST_LETTERS:
+        title, drift = shortened(panel.title, MOST_LETTERS), f"{answer}; {drift}"
+    ax.set_title(title, pad=17, parse_math=False, fontweight="bold")
+    note = ax.annotate(drift, (0, 1), (0, 6), "axes fraction", "offset points")
     note.set(fontsize=8.5, color=theme.faint, in_layout=False)
 
 

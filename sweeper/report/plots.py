@@ -40,6 +40,7 @@ from sweeper.report.drawing import (
     points_of,
     say_nothing,
     set_scale,
+    shortened,
     size_verdict,
 )
 from sweeper.transfer.ladder import label_size
@@ -167,20 +168,15 @@ def _line(ax: Axes, line: Document, points: Points, top: float, space: Document)
     what = f"{line['name']}{', place' if choices else ', log2'}"
     draw_tips(ax, points, top, what, stopped=stopped)
     if choices:
-        texts = [_short(str(choice), 12) for choice in choices]
+        texts = [shortened(str(choice), 12) for choice in choices]
         ax.set_xticks(range(len(choices)), texts, parse_math=False)
     best, loss = number(line.get("optimum_log2")), number(line.get("objective"))
     has_optimum = math.isfinite(best) and math.isfinite(loss)
     if has_optimum:
         ax.plot(best, loss, color=LINE_COLOR, zorder=5, **STAR)
     value = f"{choices[round(best)]}" if choices and has_optimum else f"{best:.4g}"
-    title = f"{_short(line['name'])}\n" + (f"optimum {value}" if has_optimum else "no optimum")
+    title = f"{shortened(line['name'])}\n" + (f"optimum {value}" if has_optimum else "no optimum")
     ax.set_title(title, fontsize=8, parse_math=False)
-
-
-def _short(name: str, most: int = 27) -> str:
-    """A name that fits over a panel."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _phases(ax: Axes, ends: Mapping[str, object]) -> None:
@@ -191,7 +187,7 @@ def _phases(ax: Axes, ends: Mapping[str, object]) -> None:
     for low, high in list(pairwise(edges))[1::2]:
         ax.axvspan(low, high, facecolor=STRIP, edgecolor="none", zorder=0)
     room = [True, *(after - before > 0.12 * edges[-1] for before, after in pairwise(middles))]
-    texts = [_short(name, 16) if free else "" for name, free in zip(names, room, strict=False)]
+    texts = [shortened(name, 16) if free else "" for name, free in zip(names, room, strict=False)]
     above = ax.secondary_xaxis("top")
     above.set_xticks(middles, texts, color=FAINT, parse_math=False)
     above.tick_params(length=0)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+from sweeper.report.drawing import svg
 from sweeper.report.ladders import DARK, LIGHT, Panel, ladders_figure, write_picture
 from tests.layout import without_layout
 
@@ -35,6 +36,18 @@ def test_the_optima_are_marked_and_joined() -> None:
     joined = [line for line in ax.lines if list(line.get_xdata()) == stars]
     assert len(joined) == 1
     assert "best η moves by 1.5 octaves" in {text.get_text() for text in ax.texts}
+
+
+def test_points_say_their_numbers_and_long_names_are_cut() -> None:
+    name = "a-study-with-quite-a-long-name-of-its-own"
+    with without_layout():
+        figure = ladders_figure([Panel(title=name, validation=samples.validation())])
+        text = svg(figure)
+    assert f"{name}, width 32, log2 η 1.5: " in text
+    assert figure.axes[0].get_title(loc="left") == "a-study-with-quite-a-long-nam…"
+    assert {one.get_text() for one in figure.axes[0].texts} == {
+        "holds; best η moves by 0.2 octaves"
+    }
 
 
 def test_more_studies_than_columns_get_another_row() -> None:
