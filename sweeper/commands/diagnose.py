@@ -100,8 +100,14 @@ def _following(settings: Settings, diagnosed: Diagnosis, config_dir: Path | None
     if best is None or not known or not searched.get("command"):
         return next_of(settings.folder)
     name = f"{settings.name}-{best.ablation.name}".replace(" ", "-")
-    given = [f"{key}={value}" for key, value in changes.items()]
+    given = [f"{_known_key(settings, key)}={value}" for key, value in changes.items()]
     return searched_anew(str(searched["command"]), name, given)
+
+
+def _known_key(settings: Settings, key: str) -> str:
+    """A key as it is overridden; with a plus where the configuration leaves it at its default."""
+    group, _, name = key.partition(".")
+    return key if name in (settings.raw.get(group) or {}) else f"+{key}"
 
 
 def _planned(settings: Settings) -> int:

@@ -74,10 +74,12 @@ def with_override(command: str, override: str) -> str:
 def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
     """A recorded search as another study, with some overrides changed."""
     words, kept = shlex.split(command), []
-    keys = tuple(f"{change.partition('=')[0]}=" for change in changes)
+    keys = tuple(f"{change.partition('=')[0].lstrip('+')}=" for change in changes)
     for index, word in enumerate(words):
         named = word.startswith(("study=", "study.name=", "--study"))
-        if not (named or word.startswith(keys) or words[max(0, index - 1)] == "--study"):
+        if not (
+            named or word.lstrip("+").startswith(keys) or words[max(0, index - 1)] == "--study"
+        ):
             kept.append(word)
     behind = kept.index("--") if "--" in kept else len(kept)
     return shlex.join([*kept[:behind], *changes, "--study", name, *kept[behind:]])

@@ -87,8 +87,8 @@ def test_overrides_stay_before_a_command_of_ones_own() -> None:
     assert searched_anew(typed, "b", ["train.steps=8"]) == (
         "sweeper search train.steps=8 --study b -- python train.py '--lr={eta}'"
     )
-    assert searched_anew("sweeper search --study a x=1", "b", ["y=2"]) == (
-        "sweeper search x=1 y=2 --study b"
+    assert searched_anew("sweeper search --study a x=1 +y=1", "b", ["+y=2"]) == (
+        "sweeper search x=1 +y=2 --study b"
     )
 
 
