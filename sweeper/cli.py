@@ -240,13 +240,14 @@ def explain(
 
             assert published is not None
             return explain_published(published, overrides or [], output_of(json))
-        from sweeper.commands.study_config import tree_of
+        from sweeper.commands.study_config import Typed, tree_of
 
-        tree = tree_of(study, with_place(overrides or [], None, root), config_dir)
+        words = with_place(overrides or [], None, root)
+        tree = tree_of(study, words, config_dir)
         from sweeper.commands.explain import explain
 
-        of_study = study is not None
-        return explain(tree, to_width, to_depth, output_of(json), of_study=of_study)
+        typed = Typed(words=words, config_dir=config_dir, of_study=study is not None)
+        return explain(tree, to_width, to_depth, output_of(json), typed)
 
     run(work)
 
@@ -320,13 +321,15 @@ def check(
     """
 
     def work() -> int:
-        from sweeper.commands.study_config import tree_of
+        from sweeper.commands.study_config import Typed, tree_of
 
-        tree = tree_of(study, with_place(overrides or [], None, root), config_dir)
+        words = with_place(overrides or [], None, root)
+        tree = tree_of(study, words, config_dir)
         from sweeper.commands.check import Wanted, check
 
         wanted = Wanted(scales=scales, rules=rules, strict=strict, folder=folder)
-        return check(tree, wanted, output_of(json), of_study=study is not None)
+        typed = Typed(words=words, config_dir=config_dir, of_study=study is not None)
+        return check(tree, wanted, output_of(json), typed)
 
     run(work, stopped="Stopped.")
 

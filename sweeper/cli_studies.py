@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from sweeper.errors import BadInput
 from sweeper.overrides import place_of
-from sweeper.verb import Json, Name, Root, Studies, Study, output_of, run
+from sweeper.verb import Json, Name, Names, Root, Studies, Study, output_of, run
 
 
 def status(
@@ -41,12 +42,35 @@ def cancel(name: Name = None, study: Study = None, root: Root = None, json: Json
     run(work, stopped="Stopped.")
 
 
-def report(name: Name = None, study: Study = None, root: Root = None, json: Json = False) -> None:
-    """Write a study's report, report.html: one page that needs no network."""
+def report(
+    name: Names = None,
+    study: Study = None,
+    root: Root = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE.svg",
+            help="Of several studies: write their curves there too, and as FILE-dark.svg.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a study's report, report.html: one page that needs no network.
+
+    Of several studies, sweeper report A B, their curves side by side, and how they rank.
+    """
 
     def work() -> int:
+        from sweeper.commands.compare import named_studies
         from sweeper.commands.inspect import report
+        from sweeper.commands.several import report_several
 
+        names, place = named_studies(name or [], root)
+        if len(names) > 1 and study is None:
+            return report_several(names, place, picture, output_of(json))
+        if picture is not None:
+            raise BadInput("--picture is of several studies: sweeper report STUDY STUDY")
         return report(*place_of(name or [], study, root), output_of(json))
 
     run(work, stopped="Stopped.")

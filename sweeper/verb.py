@@ -56,6 +56,15 @@ Name = Annotated[
         show_default=False,
     ),
 ]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME...",
+        help="The study, as --study names it; several for one page.",
+        autocompletion=_studies,
+        show_default=False,
+    ),
+]
 Studies = Annotated[
     list[str],
     typer.Argument(metavar="STUDY", help="The studies; two or more.", autocompletion=_studies),

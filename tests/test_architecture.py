@@ -50,8 +50,16 @@ ONLY = {
     "submitit": {"launch.slurm.launcher"},
     "wandb": {"report.wandb", "trainer.wandb_file"},
     "optuna": {"mirror", "optuna_storage", "search.prune", "search.tpe"},
-    "matplotlib": {"report.comparison", "report.coordinates", "report.heatmaps", "report.plots"},
-    "jinja2": {"export.render", "report.page"},
+    "matplotlib": {
+        "report.comparison",
+        "report.coordinates",
+        "report.drawing",
+        "report.heatmaps",
+        "report.ladders",
+        "report.plots",
+        "report.steps",
+    },
+    "jinja2": {"export.render", "report.page", "report.rendering"},
     "tokenizers": {"data.text"},
     "sklearn": {"data.digits"},
 }

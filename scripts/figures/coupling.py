@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.documents import number
-from sweeper.report.plots import INK, LOSS_LABEL, STRIP, STYLE
+from sweeper.report.drawing import INK, LOSS_LABEL, STRIP, STYLE
 from sweeper.search.coupling import row_optima
 from sweeper.transfer.curve import Estimate
 

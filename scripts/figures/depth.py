@@ -32,7 +32,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import STYLE
+from sweeper.report.drawing import STYLE
 
 RULES = {"none": "no rule", "depth_mup": "depth-muP", "completep": "CompleteP"}
 """The decay of CompleteP is `scaled`; the other two keep the scheme's."""

@@ -35,7 +35,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import STYLE
+from sweeper.report.drawing import STYLE
 from sweeper.transfer.curve import Estimate
 
 Found = dict[str, Document]

@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import LOSS_LABEL, MARKERS, STYLE
+from sweeper.report.drawing import LOSS_LABEL, MARKERS, STYLE
 from sweeper.study import Study
 from sweeper.transfer.curve import Estimate
 from sweeper.trial import Result

@@ -26,7 +26,7 @@ from lab import (
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import STYLE
+from sweeper.report.drawing import STYLE
 
 GAMMAS = ("gamma_embedding", "gamma_hidden", "gamma_readout")
 ALONE = ("transfer.depths=[]", "transfer.batches=[]", "transfer.steps=[]")

@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.documents import number
-from sweeper.report.plots import INK, STYLE
+from sweeper.report.drawing import INK, STYLE
 from sweeper.study import Study
 from sweeper.transfer.curve import Estimate
 

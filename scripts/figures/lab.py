@@ -30,7 +30,7 @@ from rich.table import Table
 
 from sweeper.files import write_json
 from sweeper.report.documents import number
-from sweeper.report.plots import FAINT, LINE_COLOR, MARKERS, STYLE, save
+from sweeper.report.drawing import FAINT, LINE_COLOR, MARKERS, STYLE, save
 from sweeper.transfer.coordinates import student_quantile
 from sweeper.transfer.curve import Estimate
 

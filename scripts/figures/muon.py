@@ -35,7 +35,7 @@ from lab import (
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import STYLE
+from sweeper.report.drawing import STYLE
 from sweeper.transfer.curve import Estimate
 
 STAYS = 0.25

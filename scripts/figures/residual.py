@@ -30,7 +30,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import MARKERS, STYLE
+from sweeper.report.drawing import MARKERS, STYLE
 
 ALPHA = "parameterization.space.alpha_residual.default"
 VARIANTS: Mapping[str, list[str]] = {

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from sweeper.measure.scales import RANGES
 from sweeper.report.documents import number
-from sweeper.report.plots import STYLE
+from sweeper.report.drawing import STYLE
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.transfer.curve import Estimate
 

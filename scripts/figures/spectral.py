@@ -31,7 +31,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.plots import MARKERS, STYLE
+from sweeper.report.drawing import MARKERS, STYLE
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.rules import MAX_SPREAD
 

@@ -35,7 +35,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sweeper.report.documents import number
-from sweeper.report.plots import STYLE
+from sweeper.report.drawing import STYLE
 from sweeper.study import Study
 from sweeper.transfer.curve import Estimate
 from sweeper.trial import Result

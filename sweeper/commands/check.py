@@ -9,15 +9,18 @@ from typing import Any
 
 from sweeper.commands.coordinates import check_batch, check_record, measured, run_check
 from sweeper.commands.experiment import check_model, open_experiment, short_run
+from sweeper.commands.following import next_of
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
+from sweeper.commands.quick_check import sentence
+from sweeper.commands.study_config import Typed
 from sweeper.commands.transfer import optimum
 from sweeper.config import Tree
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.measure.scales import OperandScale
 from sweeper.report import coordinates as show
+from sweeper.report.drawing import save
 from sweeper.report.page import write_report
-from sweeper.report.plots import save
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
 from sweeper.transfer.coordinates import CoordinateCheck
@@ -41,16 +44,17 @@ class Wanted:
         return not (self.scales or self.rules)
 
 
-def check(tree: Tree, wanted: Wanted, output: Output, *, of_study: bool) -> int:
+def check(tree: Tree, wanted: Wanted, output: Output, typed: Typed) -> int:
     """Run what is wanted; exit code 3 under --strict unless the coordinate check passes.
 
-    `of_study`: at the optimum of the study whose configuration `tree` is.
+    `typed` is how `tree` was given; of a study: at its optimum.
     """
     if wanted.strict and not wanted.coordinates:
         raise BadInput("--strict judges the coordinate check: leave --scales and --rules out")
     settings = resolve(tree)
     _check_measurable(settings, wanted)
     document: dict[str, Any] = {}
+    places: dict[str, Path] = {}
     checks: list[CoordinateCheck] = []
     ladders = _ladders(settings) if wanted.coordinates else {}
     if wanted.rules:
@@ -58,7 +62,7 @@ def check(tree: Tree, wanted: Wanted, output: Output, *, of_study: bool) -> int:
     if wanted.scales or wanted.coordinates:
         experiment = open_experiment(settings)
         check_model(experiment, output)
-        hps = _hps(experiment, output, of_study=of_study)
+        hps = _hps(experiment, output, of_study=typed.of_study)
         if wanted.scales:
             document["scales"] = _scales(experiment, hps, _made(settings, wanted), output)
         else:
@@ -68,10 +72,37 @@ def check(tree: Tree, wanted: Wanted, output: Output, *, of_study: bool) -> int:
             document["check"] = check_record(experiment, hps, checks)
             _write(folder, checks, document["check"], settings.check.threshold, output)
         if wanted.folder is None and (settings.folder / "config.yaml").is_file():
-            output.say(f"Report: {write_report(settings.folder)}")
+            places["report"] = write_report(settings.folder)
+    places |= {
+        name: (wanted.folder or settings.folder / "check") / f"{name}.json" for name in document
+    }
+    output.end(_found(checks, wanted), places, _following(settings, checks, typed))
     output.document(document)
     passed = all(one.answer == "pass" for one in checks)
     return NOT_PROVEN if wanted.strict and not passed else DONE
+
+
+def _found(checks: Sequence[CoordinateCheck], wanted: Wanted) -> str:
+    """What was found, in a line."""
+    if checks:
+        return " ".join(map(sentence, checks))
+    names = {"the operands of every matrix product": wanted.scales}
+    names |= {"every printed learning-rate rule": wanted.rules}
+    return f"Measured {' and '.join(name for name, asked in names.items() if asked)}."
+
+
+def _following(settings: Settings, checks: Sequence[CoordinateCheck], typed: Typed) -> str:
+    """The command after a check: the search, the study's next, or what shows or settles a fault."""
+    answers = {one.answer for one in checks}
+    if "fail" in answers:
+        width = max(max(one.sizes) for one in checks if one.answer == "fail")
+        wide = width if width > settings.base.width else 4 * settings.base.width
+        return typed.again("explain", settings, "--to-width", str(wide))
+    if "cannot say" in answers:
+        return typed.again("check", settings, f"check.seeds={2 * settings.check.seeds}")
+    if not checks:
+        return typed.again("check", settings)
+    return next_of(settings.folder) if typed.of_study else typed.again("search", settings)
 
 
 def _check_measurable(settings: Settings, wanted: Wanted) -> None:
@@ -140,7 +171,6 @@ def _write(
         show.coordinates(output.people, one, threshold)
         picture, _ = save(show.coordinate_figure(one), folder / f"coordinates-{one.axis}")
         output.say(f"Curves: {picture}")
-    output.say(f"Check: {folder / 'check.json'}")
 
 
 def _scales(
@@ -157,7 +187,6 @@ def _scales(
     show.scales(output.people, operands)
     picture, _ = save(show.scale_figure(operands), folder / "scales")
     output.say(f"Picture: {picture}")
-    output.say(f"Scales: {folder / 'scales.json'}")
     return record
 
 
@@ -167,5 +196,4 @@ def _rules(folder: Path, output: Output) -> list[dict[str, Any]]:
     record = [row.to_json() for row in rows]
     write_json(folder / "rules.json", record)
     show.rules(output.people, rows)
-    output.say(f"Rules: {folder / 'rules.json'}")
     return record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,10 +12,10 @@ from sweeper.commands.output import DONE, Output, find_study
 from sweeper.commands.transfer import load_study
 from sweeper.errors import BadInput
 from sweeper.files import private_folder, try_json, write_json
-from sweeper.overrides import DEFAULT_ROOT
+from sweeper.overrides import DEFAULT_ROOT, command_line, repeated
 from sweeper.report import comparison as show
 from sweeper.report.documents import Document, axis_verdict, is_curve_of, ladder_curves, number
-from sweeper.report.plots import save
+from sweeper.report.drawing import save
 from sweeper.settings import Settings
 from sweeper.study import Study
 from sweeper.transfer.comparison import Comparison, Ladder, compare, seeds_needed
@@ -50,12 +49,44 @@ def named_studies(words: Sequence[str], given: str | None) -> tuple[list[str], P
     return names, root
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Studies that were compared; `comparison` is None where they cannot be ranked: see `notes`."""
+
+    entries: Sequence[Entry]
+    validations: Mapping[str, Document]
+    comparison: Comparison | None
+    notes: Sequence[str]
+
+    @property
+    def schemes(self) -> dict[str, str]:
+        """The parameterization of every study."""
+        return {one.ladder.name: one.spec.parameterization.name for one in self.entries}
+
+    @property
+    def costs(self) -> dict[str, tuple[Cost, Cost]]:
+        """What tuning and proving took, by study."""
+        return {one.ladder.name: (one.tuning, one.proving) for one in self.entries}
+
+
 def compare_studies(
     names: Sequence[str], root: Path, output: Output, *, anyway: bool, out: Path | None
 ) -> int:
     """Rank the studies; BadInput for too few, for such without a ladder, or not comparable."""
     if len(names) < 2:
         raise BadInput("compare takes two studies or more: sweeper compare STUDY STUDY")
+    found = compared(names, root, anyway=anyway)
+    if found.comparison is None:
+        raise BadInput(found.notes[0])
+    _report(found, found.comparison, out or comparison_folder(names, root), root, output)
+    return DONE
+
+
+def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
+    """The studies, ranked where they can be; `notes` say why not, or what differs all the same.
+
+    BadInput for a study that is given twice, or that has no ladder over the width.
+    """
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
     settings = [load_study(find_study(name, root), [f"root={root}"], None) for name in names]
@@ -67,32 +98,23 @@ def compare_studies(
             f"run {commands} first"
         )
     entries = [_entry(one, ladders[one.name]) for one in settings]
-    notes = _differences(entries)
+    notes, comparison = _differences(entries), None
     if notes and not anyway:
-        raise BadInput(
-            f"the studies are not comparable: {'; '.join(notes)}. --anyway compares them all the "
-            "same"
-        )
-    try:
-        comparison = compare([entry.ladder for entry in entries])
-    except ValueError as error:
-        raise BadInput(f"{error}: validate ladders whose widths meet") from error
-    folder = out or root / "comparisons" / _folder_name(names)
-    _report(comparison, entries, notes, folder, root, output)
-    return DONE
+        unlike = f"the studies are not comparable: {'; '.join(notes)}. "
+        notes = [unlike + "`sweeper compare --anyway` compares them all the same"]
+    else:
+        try:
+            comparison = compare([entry.ladder for entry in entries])
+        except ValueError as error:
+            notes = [f"{error}: validate ladders whose widths meet"]
+    return Compared(entries=entries, validations=ladders, comparison=comparison, notes=notes)
 
 
 def _report(
-    comparison: Comparison,
-    entries: Sequence[Entry],
-    notes: Sequence[str],
-    folder: Path,
-    root: Path,
-    output: Output,
+    compared: Compared, comparison: Comparison, folder: Path, root: Path, output: Output
 ) -> None:
     """Write the record and the figure; show tables, what was found, and what to type next."""
-    costs = {entry.ladder.name: (entry.tuning, entry.proving) for entry in entries}
-    schemes = {entry.ladder.name: entry.spec.parameterization.name for entry in entries}
+    costs, schemes = compared.costs, compared.schemes
     record = {
         "studies": [
             {
@@ -103,20 +125,17 @@ def _report(
             }
             for name, (tuning, proving) in costs.items()
         ],
-        "differences": list(notes),
+        "differences": list(compared.notes),
         **comparison.to_json(),
     }
     found = show.found(comparison)
-    following = _next(comparison, entries, root)
+    following = following_command(comparison, compared.entries, root)
     private_folder(folder)
     write_json(folder / "comparison.json", encode(record))
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
-    output.notes([f"compared anyway: {note}" for note in notes])
-    show.tables(output.people, comparison, schemes, costs)
-    for line in found:
-        output.say(line)
-    output.say(f"Figure: {picture}")
-    output.say(f"Next: {following}")
+    output.notes([f"compared anyway: {note}" for note in compared.notes])
+    show.show(output.people, show.tables(comparison, schemes, costs))
+    output.end(" ".join(found), {"figure": picture}, following)
     document = {**record, "found": found, "next": following, "figure": str(picture)}
     output.document(document)
 
@@ -222,7 +241,7 @@ def _short(value: str) -> str:
     return value if len(value) <= 24 else f"{value[:12]}…"
 
 
-def _next(comparison: Comparison, entries: Sequence[Entry], root: Path) -> str:
+def following_command(comparison: Comparison, entries: Sequence[Entry], root: Path) -> str:
     """The command that goes on from here: seeds that tell the first places, or the plan."""
     leader = comparison.by_transferred[0]
     settings = {entry.ladder.name: entry.settings for entry in entries}
@@ -244,12 +263,13 @@ def _validate(settings: Settings, root: Path, *words: str) -> str:
 
 
 def _command(name: str, width: int, root: Path, *words: str) -> str:
-    place = [] if root == Path(DEFAULT_ROOT) else [f"root={root}"]
-    line = ["sweeper", "transfer", f"--study={name}", f"--to-width={width}", *words, *place]
-    return shlex.join(line)
+    flags = repeated(words, root, None)
+    return command_line("transfer", "--to-width", str(width), *flags, study=name)
 
 
-def _folder_name(names: Sequence[str]) -> str:
-    """A folder's name for a comparison; cut to what a file system takes."""
+def comparison_folder(names: Sequence[str], root: Path) -> Path:
+    """Where a comparison is written to; its name is cut to what a file system takes."""
     name = "+".join(names)
-    return name if len(name) <= 120 else f"{name[:100]}+{digest(list(names))[:12]}"
+    if len(name) > 120:
+        name = f"{name[:100]}+{digest(list(names))[:12]}"
+    return root / "comparisons" / name

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from sweeper.commands.experiment import open_experiment, progress, short_run
+from sweeper.commands.following import next_of, searched_anew
 from sweeper.commands.output import DONE, Output, failures
 from sweeper.commands.transfer import check_storage_password, load_study, optimum
 from sweeper.diagnosis.ablations import (
@@ -21,6 +22,7 @@ from sweeper.diagnosis.ablations import (
     has_eps,
 )
 from sweeper.diagnosis.results import (
+    CAUSE_FRACTION,
     AblationResult,
     Diagnosis,
     distance_to_divergence,
@@ -28,7 +30,7 @@ from sweeper.diagnosis.results import (
     rank,
 )
 from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.files import private_folder, write_json
+from sweeper.files import private_folder, try_json, write_json
 from sweeper.launch.folder import cancel_requested
 from sweeper.lock import StudyLock
 from sweeper.report import console as show
@@ -81,10 +83,31 @@ def diagnose(
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", diagnosed.to_json())
     show.diagnosis(output.people, diagnosed)
-    output.say(f"Diagnosis: {folder / f'diagnosis-{axis}.json'}")
-    output.say(f"Report: {write_report(settings.folder)}")
+    report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
+    following = _following(settings, diagnosed, config_dir)
+    output.end(diagnosed.sentence, {"report": report, "diagnosis": record}, following)
     output.document({"study": settings.name, "diagnosis": diagnosed.to_json()})
     return DONE
+
+
+def _following(settings: Settings, diagnosed: Diagnosis, config_dir: Path | None) -> str:
+    """A search without the likeliest cause, in a study of its own; else what follows anyhow."""
+    best = diagnosed.results[0] if diagnosed.results else None
+    searched = try_json(settings.folder / "search.json").get("provenance") or {}
+    changes = best.ablation.overrides if best is not None else {}
+    plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
+    known = best is not None and best.explained.value >= CAUSE_FRACTION and changes and plain
+    if best is None or not known or not searched.get("command"):
+        return next_of(settings.folder)
+    name = f"{settings.name}-{best.ablation.name}".replace(" ", "-")
+    given = [f"{_known_key(settings, key)}={value}" for key, value in changes.items()]
+    return searched_anew(str(searched["command"]), name, given)
+
+
+def _known_key(settings: Settings, key: str) -> str:
+    """A key as it is overridden; with a plus where the configuration leaves it at its default."""
+    group, _, name = key.partition(".")
+    return key if name in (settings.raw.get(group) or {}) else f"+{key}"
 
 
 def _planned(settings: Settings) -> int:

@@ -66,10 +66,9 @@ def doctor(root: str | None, storage: str | None, output: Output) -> int:
         findings.append(finding)
     missing = [finding.name for finding in findings if finding.needed and not finding.here]
     able = not missing
-    output.say("A search can run here." if able else f"No search can run: {', '.join(missing)}.")
-    if able:
-        line = command_line("search", "experiment=demo", *repeated((), folder, None))
-        output.say(f"Next: {line}")
+    found = "A search can run here." if able else f"No search can run: {', '.join(missing)}."
+    line = command_line("search", "experiment=demo", *repeated((), folder, None)) if able else ""
+    output.end(found, {}, line)
     rows = [{**asdict(finding), "state": finding.state} for finding in findings]
     output.document({"able": able, "sweeper": __version__, "findings": rows})
     return DONE if able else NOT_ABLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, Output
+from sweeper.commands.study_config import Typed
 from sweeper.commands.transfer import optimum
 from sweeper.config import Tree
 from sweeper.errors import ConfigError
@@ -18,12 +19,10 @@ from sweeper.transfer.plan import make_plan
 from sweeper.trial import defaults, plain
 
 
-def explain(
-    tree: Tree, width: int, depth: int | None, output: Output, *, of_study: bool = False
-) -> int:
+def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Typed) -> int:
     """The table for the configured model, its hyperparameters at their defaults.
 
-    `of_study`: at the optimum of the study whose configuration `tree` is.
+    `typed` is how `tree` was given; of a study: at its optimum.
     """
     settings = resolve(tree)
     if settings.own:
@@ -32,7 +31,7 @@ def explain(
     target = Size(width=width, depth=depth or base.depth)
     check_target(settings, target)
     hps, source = plain(defaults(settings.space)), "defaults of the parameterization"
-    if of_study:
+    if typed.of_study:
         study = Study.read(settings.folder)
         hps = plain(optimum(open_experiment(settings), study, output).best_log2)
         source = f"the study {settings.name}"
@@ -45,6 +44,10 @@ def explain(
     tied = tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations)
     for line in tied:
         output.say(f"- {line}")
+    scheme = settings.plugin_spec("parameterization").name
+    found = f"{scheme} prescribes {len(plan.parameters)} parameters for {plan.target}; "
+    found += "nothing was trained or written."
+    output.end(found, {}, typed.again("check", settings))
     output.document(
         {
             "parameterization": plan.parameterization,

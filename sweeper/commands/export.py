@@ -60,8 +60,9 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
     written = _write(folder, files)
     for lack in lacks:
         output.say(f"Accepted, though {exporter.trainer} cannot express it: {lack}")
-    for file in written:
-        output.say(f"Export: {file}")
+    accepted = f"; {len(lacks)} things that it cannot express were accepted" if lacks else ""
+    found = f"Exported the plan for {plan.target} to {exporter.trainer}{accepted}."
+    output.end(found, {"export": ", ".join(map(str, written))}, "")
     output.document(_document(request, plan, lacks, written))
     return DONE
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.catalog import studies
+from sweeper.commands.following import next_of
 from sweeper.commands.output import DONE, Output, failures, find_study
 from sweeper.errors import SweeperError
 from sweeper.files import try_json
@@ -17,6 +18,8 @@ from sweeper.launch.folder import request_cancel
 from sweeper.launch.slurm import arrays
 from sweeper.launch.slurm.scheduler import ACTIVE, WAITING
 from sweeper.lock import Holder, live_holder
+from sweeper.overrides import command_line, repeated
+from sweeper.report.documents import number
 from sweeper.report.progress import duration
 from sweeper.setup import trials_of
 from sweeper.study import Study
@@ -31,13 +34,18 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         if watch:
             output.people.clear()
         _show_state(study, state, output)
+        end = _stand(state)
         waiting = {"queued", "running"} & state["job_trials"].keys()
         if not watch or (state["driver"] is None and not waiting):
             break
+        output.say(end)
         time.sleep(2 if state["driver"] else 10)
     others = [other for other in studies(root) if other != study]
     if others and name is None:
         output.say(f"Other studies: {', '.join(others)}")
+    page = root / study / "report.html"
+    places = {"report": page} if page.is_file() else {"study": root / study}
+    output.end(end, places, next_of(root / study))
     output.document({"study": study, **state})
     return DONE
 
@@ -49,6 +57,7 @@ def study_state(folder: Path) -> dict[str, Any]:
     results = trials.current
     progress = driver_progress(folder, driver)
     losses = [result.objective for result in trials.searched]
+    search = try_json(folder / "search.json")
     runner = results[-1].trial.spec.runner if results else {}
     return {
         "folder": str(folder),
@@ -56,11 +65,13 @@ def study_state(folder: Path) -> dict[str, Any]:
         "phases": dict(Counter(result.trial.phase for result in results)),
         "other_setups": trials.others,
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
+        "objective": number(search.get("objective")),
+        "seeds": search.get("seeds"),
         "notes": [*study.notices, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
         "progress": progress or None,
         **jobs_state(folder, progress),
-        "search_finished": bool(try_json(folder / "search.json").get("finished")),
+        "search_finished": bool(search.get("finished")),
     }
 
 
@@ -71,21 +82,29 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
         output.say(f"  {phase}: {count} trials")
     if state["other_setups"]:
         output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
-    if math.isfinite(state["best"]):
-        output.say(f"Best training loss of the search: {state['best']:.4f} nats")
+    if math.isfinite(state["objective"]):
+        seeds = "one seed" if state["seeds"] == 1 else f"mean of {state['seeds']} seeds"
+        output.say(
+            f"Training loss of the best configuration: {state['objective']:.4f} nats ({seeds})"
+        )
+    elif math.isfinite(state["best"]):
+        output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
     output.notes(state["notes"])
     show_jobs(state, output)
+
+
+def _stand(state: dict[str, Any]) -> str:
+    """Whether a driver runs, and how far it is."""
     running = state["progress"]
     if state["driver"] is None:
-        output.say(f"No driver is running; the search is {_finished(state)}.")
-    elif running is None:
-        output.say(f"Running ({state['driver']}): starting")
-    else:
-        left = running.get("left")
-        words = "" if left is None else f", about {duration(float(left))} left"
-        count = f"{running['done']}/{running['total']} trials"
-        where = ": ".join(dict.fromkeys([running["job"], running["phase"]]))
-        output.say(f"Running ({state['driver']}): {where}: {count}{words}")
+        return f"No driver is running; the search is {_finished(state)}."
+    if running is None:
+        return f"Running ({state['driver']}): starting"
+    left = running.get("left")
+    words = "" if left is None else f", about {duration(float(left))} left"
+    count = f"{running['done']}/{running['total']} trials"
+    where = ": ".join(dict.fromkeys([running["job"], running["phase"]]))
+    return f"Running ({state['driver']}): {where}: {count}{words}"
 
 
 def _finished(state: dict[str, Any]) -> str:
@@ -97,11 +116,12 @@ def _finished(state: dict[str, Any]) -> str:
 def report(name: str | None, root: Path, output: Output) -> int:
     """Write the study's page anew."""
     # matplotlib and Jinja2 are for the page alone.
-    from sweeper.report.page import write_report
+    from sweeper.report.page import headline, write_report
 
-    path = write_report(root / find_study(name, root))
-    output.say(f"Report: {path}")
-    output.document({"study": path.parent.name, "report": str(path)})
+    folder = root / find_study(name, root)
+    path, following = write_report(folder), next_of(folder)
+    output.end(f"Study {folder.name}: {headline(folder)}.", {"report": path}, following)
+    output.document({"study": folder.name, "report": str(path), "next": following})
     return DONE
 
 
@@ -167,10 +187,13 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
         request_cancel(folder)
     on_cluster = arrays.cancel_jobs(folder)
     count = on_cluster or (jobs if driver is not None else 0)
-    output.say(f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled")
+    following = ""
     if driver is not None:
         output.say(f"Its driver ({driver}) ends by itself.")
+        following = command_line("status", *repeated((), root, None), study=study)
     elif left := end_marked(f"{folder.absolute() / 'trials'}/"):
         output.say(f"{left} processes that a killed driver's commands had left were ended.")
+    found = f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled."
+    output.end(found, {"study": folder}, following or next_of(folder))
     output.document({"study": study, "cancelled": count})
     return DONE

@@ -45,6 +45,19 @@ class Output:
         """A sentence for watchers, on stderr."""
         self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def end(self, found: str, places: Mapping[str, object], following: str) -> None:
+        """The last three lines of a command: what was found, where it lies, what to type next.
+
+        `places` are files by what they are, the first the one to open. Without any there is no
+        such line, nor without a command that goes on from here.
+        """
+        self.say(found)
+        if places:
+            where = "; ".join(f"{what}: {path}" for what, path in places.items())
+            self.say(f"{where[0].upper()}{where[1:]}")
+        if following:
+            self.say(f"Next: {following}")
+
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
         from sweeper.training.speed import speeds

@@ -24,9 +24,9 @@ from sweeper.overrides import command_line, repeated
 from sweeper.own_command import as_typed
 from sweeper.replay import replay_search
 from sweeper.report import console as show
+from sweeper.report.drawing import save
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.page import write_report
-from sweeper.report.plots import save
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
@@ -63,7 +63,7 @@ def search(
         name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
-        return _dry_run(settings, output, new_setup=new_setup)
+        return _dry_run(settings, words, output, new_setup=new_setup)
     experiment, start = open_experiment(settings), time.time()
     if not new_setup:
         check_setup(settings.folder, experiment.spec(settings.base))
@@ -91,11 +91,11 @@ def search(
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)
     output.notes(notes)
+    places = {"report": settings.folder / "report.html"}
     if conclusion.pairs:
-        output.say(f"Pairs: {settings.folder / 'pairs.png'}")
-    show.found(output.people, conclusion)
-    output.say(f"Report: {settings.folder / 'report.html'}")
-    output.say(f"Next: {_next_step(settings, conclusion, study, words, flags)}")
+        places["pairs"] = settings.folder / "pairs.png"
+    following = _next_step(settings, conclusion, study, words, flags)
+    output.end(show.found(conclusion), places, following)
     output.document(_search_record(settings, conclusion, finished=True))
     return DONE if math.isfinite(conclusion.objective) else FAILED
 
@@ -105,9 +105,9 @@ def _detached(
 ) -> int:
     """Say how to go on with a search whose jobs go on without a driver."""
     output.notes(study.notices)
-    output.say(f"{submitted.trials} trials are in jobs now, {len(study)} are finished.")
-    output.say("The next command collects them, and goes on.")
-    output.say(f"Next: {_again(settings, words)}")
+    found = f"{submitted.trials} trials are in jobs now, {len(study)} are finished"
+    found += ": the next command collects them, and goes on."
+    output.end(found, {"study": settings.folder}, _again(settings, words))
     summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
     output.document(summary)
     return DONE
@@ -229,7 +229,7 @@ def _again(settings: Settings, words: Sequence[str]) -> str:
     return command_line("search", *as_typed([*map(redact, words)], command))
 
 
-def _dry_run(settings: Settings, output: Output, *, new_setup: bool) -> int:
+def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_setup: bool) -> int:
     """What a search would run; the corpus goes to a folder that is removed again."""
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary))
@@ -273,6 +273,10 @@ def _dry_run(settings: Settings, output: Output, *, new_setup: bool) -> int:
         jobs = -(-phases[0].trials // pack)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
         output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")
+    planned = sum(phase.trials for phase in phases)
+    left = max(0, planned - finished)
+    found = f"{left} of {planned} trials are to be trained; nothing was written."
+    output.end(found, {}, _again(settings, [*words, *["--new-setup"] * new_setup]))
     output.document(record)
     return DONE
 

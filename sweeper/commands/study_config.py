@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeper.catalog import OVERLAYS
 from sweeper.commands.output import find_study
 from sweeper.config import Tree, compose_tree, override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput
-from sweeper.overrides import DEFAULT_ROOT
+from sweeper.overrides import DEFAULT_ROOT, command_line, repeated
 from sweeper.study import check_config_format, read_root
 
+if TYPE_CHECKING:
+    from sweeper.settings import Settings
+
 _STUDY_KEYS = ("study", "study.name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """How a command's configuration was given, for the command that comes next.
+
+    `of_study`: it is that of a study that exists, under whose optimum the command works.
+    """
+
+    words: Sequence[str] = ()
+    config_dir: Path | None = None
+    of_study: bool = False
+
+    def again(self, verb: str, settings: Settings, *changes: str) -> str:
+        """A command line of `verb` for the same configuration, with `changes`."""
+        keys = tuple(f"{change.partition('=')[0]}=" for change in changes if "=" in change)
+        kept = [word for word in self.words if not keys or not word.startswith(keys)]
+        given = repeated([*kept, *changes], settings.root, self.config_dir)
+        return command_line(verb, *given, study=settings.name if self.of_study else None)
 
 
 def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:

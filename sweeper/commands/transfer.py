@@ -36,6 +36,7 @@ from sweeper.report import console as show
 from sweeper.report.log import notice_of
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
+from sweeper.report.words import short
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
@@ -107,8 +108,9 @@ def transfer(
     words, check = repeated(words, settings.root, config_dir), None
     if _checks(settings) and size.width != settings.base.width:
         check = quick_check(experiment, conclusion.best_log2, words, output)
-    _say_end(settings, folder, plan, verdicts, output)
-    _suggest_next(settings, request, verdicts, words, output)
+    places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
+    following = _following(settings, request, verdicts, words, plan)
+    output.end(_found(plan, verdicts), places, following)
     document = {
         "study": settings.name,
         "plan": plan.to_json(),
@@ -140,7 +142,9 @@ def _keep(
     _show_plan(plan, output)
     show.trend(output.people, trend, applied=plan.source["correction"] is not None)
     if settings.transfer.correct and trend is None:
-        output.say("No correction: the optima of fewer than two widths are known.")
+        output.say(
+            "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
+        )
     if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
         output.notes([sentence])
     write_report(settings.folder)
@@ -176,64 +180,63 @@ def _show_plan(plan: TransferPlan, output: Output) -> None:
         output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
 
 
-def _say_end(
-    settings: Settings,
-    folder: Path,
-    plan: TransferPlan,
-    verdicts: Sequence[Verdict],
-    output: Output,
-) -> None:
-    """What was found, in a line, and where it lies."""
+def _found(plan: TransferPlan, verdicts: Sequence[Verdict]) -> str:
+    """What was found, in a sentence."""
     answers = [f"over {v.axis.replace('_', ' ')}: {v.answer}" for v in verdicts]
     proof = f"the transfer {', '.join(answers)}" if answers else "the transfer is not validated"
-    eta = f", at eta {show.short(plan.hps['eta'])}" if "eta" in plan.hps else ""
-    output.say(f"Planned {plan.target}{eta}; {proof}.")
-    output.say(f"Plan: {folder / 'plan.json'}")
-    output.say(f"Report: {settings.folder / 'report.html'}")
+    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    return f"Planned {plan.target}{eta}; {proof}."
 
 
-def _suggest_next(
+def _following(
     settings: Settings,
     request: TransferRequest,
     verdicts: Sequence[Verdict],
     words: Sequence[str],
-    output: Output,
-) -> None:
-    """The command that goes on from here: validation, or the seeds that would settle it."""
+    plan: TransferPlan,
+) -> str:
+    """The command that goes on from here: validation, or what would settle it."""
     seeds = max((v.seed_advice.seeds for v in verdicts if v.seed_advice is not None), default=0)
-    if request.validate and not seeds:
-        _suggest_after_verdict(settings, request, verdicts, output)
-        return
+    at_ends = any("transfer.extend" in v.todo for v in verdicts)
+    if request.validate and not (seeds or at_ends):
+        return _after_verdict(settings, request, verdicts, plan)
     options = ["--to-width", str(request.width)]
     depth = request.depth or settings.base.depth
     options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
     options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
     options += ["--to-batch", str(request.batch)] if request.batch is not None else []
     settled = [
-        LADDER_AXES[v.axis] for v in verdicts if v.seed_advice is None and v.axis in LADDER_AXES
+        LADDER_AXES[v.axis]
+        for v in verdicts
+        if v.seed_advice is None and "transfer.extend" not in v.todo and v.axis in LADDER_AXES
     ]
-    given = [f"transfer.seeds={seeds}", *(f"transfer.{key}=[]" for key in settled)] if seeds else []
+    given = [f"transfer.seeds={seeds}"] if seeds else []
+    given += [f"transfer.extend={2 * settings.transfer.extend or 4}"] if at_ends else []
+    given += [f"transfer.{key}=[]" for key in settled] if given else []
     replaced = tuple(f"{word.partition('=')[0]}=" for word in given)
     kept = [*(word for word in words if not word.startswith(replaced)), *given]
-    line = command_line("transfer", *options, "--validate", *kept, study=settings.name)
-    output.say(f"Next: {line}")
+    return command_line("transfer", *options, "--validate", *kept, study=settings.name)
 
 
-def _suggest_after_verdict(
-    settings: Settings, request: TransferRequest, verdicts: Sequence[Verdict], output: Output
-) -> None:
-    """The causes of a failure over width or depth, or files for another trainer; else nothing."""
+def _after_verdict(
+    settings: Settings,
+    request: TransferRequest,
+    verdicts: Sequence[Verdict],
+    plan: TransferPlan,
+) -> str:
+    """The causes of a failure over width or depth, or what the plan is for; else nothing."""
     flags = repeated((), settings.root, None)
     answers = {verdict.axis: verdict.answer for verdict in verdicts}
     failed = [axis for axis in ("width", "depth") if answers.get(axis) == "fails"]
     if failed and settings.transfer.along == "eta":
-        line = command_line("diagnose", "--over", failed[0], *flags, study=settings.name)
-        output.say(f"Next: {line}")
-    elif set(answers.values()) == {"holds"} and not settings.own:
-        size = ["--to-width", str(request.width), "--to-depth"]
-        size += [str(request.depth or settings.base.depth)]
-        line = command_line("export", "--to", "pytorch", *size, *flags, study=settings.name)
-        output.say(f"Next: {line}")
+        return command_line("diagnose", "--over", failed[0], *flags, study=settings.name)
+    if set(answers.values()) != {"holds"}:
+        return ""
+    if settings.own:
+        return shlex.join(plan.source.get("target_command") or ())
+    size = ["--to-width", str(request.width), "--to-depth"]
+    size += [str(request.depth or settings.base.depth)]
+    return command_line("export", "--to", "pytorch", *size, *flags, study=settings.name)
 
 
 def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:

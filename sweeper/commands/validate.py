@@ -17,7 +17,8 @@ from sweeper.lock import StudyLock
 from sweeper.planned import described
 from sweeper.replay import replay_ladder
 from sweeper.report import console as show
-from sweeper.report.plots import learning_rate_figure, save
+from sweeper.report.drawing import save
+from sweeper.report.plots import learning_rate_figure
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, check_seeds
 from sweeper.study import Study
@@ -144,7 +145,7 @@ def remove_stale_verdicts(
                 (folder / f"{curves}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         other = "another law" if record.get("log2_hps") == log2_hps else "other hyperparameters"
-        sentences.append(f"{path.name} judged {other} and was removed")
+        sentences.append(f"{path.name} judged {other} and was removed; --validate judges these")
     return sentences
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -13,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from sweeper.report.console import number, within
+from sweeper.report.console import number
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.grid import Grid
-from sweeper.report.plots import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.progress import duration
+from sweeper.report.words import within
 from sweeper.transfer.comparison import OCTAVES, Candidate, Comparison, Standing
 from sweeper.transfer.cost import Cost
 from sweeper.transfer.curve import Estimate
@@ -27,20 +29,37 @@ REACH = 1.0
 """The loss axis ends this many times the range of the re-tuned losses above their highest."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A table, and the lines that explain it."""
+
+    grid: Grid
+    legend: Sequence[str]
+
+
 def tables(
-    console: Console,
     comparison: Comparison,
     schemes: Mapping[str, str],
     costs: Mapping[str, tuple[Cost, Cost]],
-) -> None:
-    """Places, losses over width, robustness and cost."""
-    _places(console, comparison, schemes)
-    _widths(console, comparison)
-    _robustness(console, comparison)
-    _costs(console, comparison, costs)
+) -> list[Told]:
+    """Places, losses over width, robustness and cost: for the terminal and for the page."""
+    return [
+        _places(comparison, schemes),
+        _widths(comparison),
+        _robustness(comparison),
+        _costs(comparison, costs),
+    ]
 
 
-def _places(console: Console, comparison: Comparison, schemes: Mapping[str, str]) -> None:
+def show(console: Console, told: Sequence[Told]) -> None:
+    """Tables and their legends on the terminal."""
+    for one in told:
+        console.print(one.grid, crop=False)
+        for line in one.legend:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _places(comparison: Comparison, schemes: Mapping[str, str]) -> Told:
     columns = ["study", "scheme", "place", "loss", "above first", "place re-tuned", "loss re-tuned"]
     title = f"Ranked at {comparison.flops:.2e} FLOPs of one run, {comparison.seeds} seeds"
     shown = Grid(title, columns, left=2, spare=("scheme", "loss re-tuned"))
@@ -52,16 +71,15 @@ def _places(console: Console, comparison: Comparison, schemes: Mapping[str, str]
         shown.add_row(
             one.name, schemes[one.name], *cells, place(other), within_or_diverged(other.loss)
         )
-    console.print(shown, crop=False)
-    _legend(
-        console,
+    legend = (
         "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
         "first: seed by seed, with an interval that holds for all pairs of studies together. A "
-        "place is a range where the seeds do not tell. ±: 95 % interval.",
+        "place is a range where the seeds do not tell. ±: 95 % interval."
     )
+    return Told(grid=shown, legend=[legend])
 
 
-def _widths(console: Console, comparison: Comparison) -> None:
+def _widths(comparison: Comparison) -> Told:
     columns = ["study", "width", "transferred", "re-tuned", "lost by transfer", "optimum log2 eta"]
     shown = Grid("Loss over width", columns)
     for candidate in comparison.candidates:
@@ -76,9 +94,7 @@ def _widths(console: Console, comparison: Comparison) -> None:
                 within(width.optimum_log2),
             )
         shown.add_section()
-    console.print(shown, crop=False)
-    for candidate in comparison.candidates:
-        _legend(console, f"- {candidate.name}: {law_words(candidate)}")
+    return Told(grid=shown, legend=[f"- {o.name}: {law_words(o)}" for o in comparison.candidates])
 
 
 def law_words(candidate: Candidate) -> str:
@@ -103,19 +119,18 @@ def _signed(estimate: Estimate) -> str:
     return f"{estimate.value:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
 
 
-def _robustness(console: Console, comparison: Comparison) -> None:
+def _robustness(comparison: Comparison) -> Told:
     columns = ["study", "width", *(f"eta x {2.0**octaves:g}" for octaves in SHOWN_OCTAVES)]
     shown = Grid("Robustness: nats lost by octaves from the best eta", columns)
     for one in comparison.candidates:
         cells = (bounded(one.robustness[octaves]) for octaves in SHOWN_OCTAVES)
         shown.add_row(one.name, str(one.robust_width), *cells)
-    console.print(shown, crop=False)
-    _legend(console, "≥: the curve was not measured so far; the loss of its last point.")
+    return Told(
+        grid=shown, legend=["≥: the curve was not measured so far; the loss of its last point."]
+    )
 
 
-def _costs(
-    console: Console, comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]
-) -> None:
+def _costs(comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Told:
     columns = ["study", "tuning: trials", "FLOPs", "of the run", "time"]
     shown = Grid("Cost", [*columns, "proving: trials", "FLOPs", "time"])
     for name, (tuning, proving) in costs.items():
@@ -129,16 +144,11 @@ def _costs(
             f"{proving.flops:.2e}",
             duration(3600 * proving.hours),
         )
-    console.print(shown, crop=False)
-    _legend(
-        console,
+    legend = (
         "Tuning: all trials of the search. Of the run: its FLOPs as a share of the one run that "
-        "is compared. Proving: the ladders of --validate. Time: of the trials on their devices.",
+        "is compared. Proving: the ladders of --validate. Time: of the trials on their devices."
     )
-
-
-def _legend(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return Told(grid=shown, legend=[legend])
 
 
 def place(standing: Standing) -> str:

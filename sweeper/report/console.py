@@ -11,7 +11,7 @@ from rich.console import Console
 from sweeper.diagnosis.results import AblationResult, Diagnosis
 from sweeper.report.grid import Grid
 from sweeper.report.progress import duration
-from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.report.words import grouped, short, trend_words, within
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained
@@ -35,22 +35,9 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-def short(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
-
-
 def power(log2: float) -> str:
     """A base-2 logarithm as a power: 2^-8, 2^0.5."""
     return f"2^{log2:g}"
-
-
-def within(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
-    """A value with the larger half of its 95 % interval: 0.51 ±0.22."""
-    half = max(estimate.high - estimate.value, estimate.value - estimate.low)
-    if not math.isfinite(estimate.value):
-        return "-"
-    return f"{estimate.value:{sign}.{digits}f} ±{half:.{digits}f}"
 
 
 def dry_run(
@@ -94,14 +81,13 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
         console.print(f"- {note}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
-def found(console: Console, conclusion: Conclusion) -> None:
-    """What a search found, in a line."""
-    text = f"All {conclusion.runs} trials diverged or failed."
-    if math.isfinite(conclusion.objective):
-        seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
-        loss = f"Training loss {number(conclusion.objective)} nats ({seeds})"
-        text = f"{loss} after {conclusion.runs} trials."
-    console.print(text, highlight=False)
+def found(conclusion: Conclusion) -> str:
+    """What a search found, in a sentence."""
+    if not math.isfinite(conclusion.objective):
+        return f"All {conclusion.runs} trials diverged or failed."
+    seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
+    loss = f"Training loss {number(conclusion.objective)} nats ({seeds})"
+    return f"{loss} after {conclusion.runs} trials."
 
 
 def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
@@ -231,22 +217,6 @@ def _start(parameter: PlannedParameter) -> str:
     return parameter.init if parameter.init != "normal" else ""
 
 
-def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
-    """Parameters that differ in a layer's number alone, as one row with its range of layers."""
-    rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
-    for parameter in parameters:
-        kind = (parameter.role, parameter.init, parameter.frozen)
-        key = (with_layer(parameter.name, "#"), parameter.shape, kind, parameter.target)
-        rows.setdefault(key, []).append(parameter)
-    groups = []
-    for members in rows.values():
-        name = members[0].name
-        if len(members) > 1:
-            name = with_layer(name, f"{layer_of(name)}-{layer_of(members[-1].name)}")
-        groups.append((name, members[0]))
-    return groups
-
-
 def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     """One axis: the table of its sizes, and the answer; `along`: what the curves are along."""
     axis = result.axis.replace("_", " ")
@@ -312,28 +282,13 @@ def _basin(width: Estimate) -> str:
 
 def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
     """What the optima over width say of the target's, and what became of it."""
-    if fitted is None:
-        return
-    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
-    text = (
-        f"Trend over {len(fitted.widths)} widths: the best eta scales as "
-        f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
-        f"eta {short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
-        f"transferred eta is {short(2.0**fitted.transferred_log2)}. "
-    )
-    gain = f"{fitted.gain.value:.4f} nats"
-    if applied:
-        text += f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
-    elif fitted.warranted:
-        text += f"A correction is warranted and would save {gain}: {fitted.reason}. "
-        text += "transfer.correct=true applies it."
-    else:
-        text += f"No correction is warranted: {fitted.reason}."
-    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    if fitted is not None:
+        text = trend_words(fitted, applied=applied)
+        console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
-    """What every ablation showed, what explains most first, and the likeliest cause."""
+    """What every ablation showed, what explains most first."""
     if diagnosed.results:
         columns = ["ablation", "evidence", "shift", "loss gap", "loss", "explains"]
         shown = Grid(
@@ -351,13 +306,6 @@ def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
             line = f"- {result.ablation.name}: {result.sentence}."
             line += f" Evidence without training: {evidence}." if evidence else ""
             console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-    console.print(
-        diagnosed.sentence,
-        style="bold",
-        highlight=False,
-        markup=False,
-        soft_wrap=not console.is_terminal,
-    )
 
 
 def _ablation_cells(result: AblationResult) -> list[str]:

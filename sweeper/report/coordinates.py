@@ -15,9 +15,9 @@ from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 
 from sweeper.measure.scales import RANGES, OperandScale
-from sweeper.report.console import short, within
+from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
 from sweeper.report.grid import Grid
-from sweeper.report.plots import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
+from sweeper.report.words import short, within
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import MAX_SPREAD, RuleRow

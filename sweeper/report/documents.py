@@ -25,8 +25,11 @@ def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[s
     value, low, high = (scale * number((estimate or {}).get(k)) for k in ("value", "low", "high"))
     if not math.isfinite(value):
         return None
-    has_interval = math.isfinite(low) or math.isfinite(high)
-    span = f"{form.format(low)} to {form.format(high)}" if has_interval else "no interval"
+    span = f"{form.format(low)} to {form.format(high)}"
+    if not math.isfinite(low) or not math.isfinite(high):
+        ends = {"at least": low, "at most": high}
+        known = [f"{word} {form.format(one)}" for word, one in ends.items() if math.isfinite(one)]
+        span = next(iter(known), "no interval")
     return {"value": form.format(value), "range": span}
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sweeper.report.documents import Document, number
-from sweeper.report.plots import FAINT, INK, LOSS_LABEL, STRIP, STYLE, WIDTH
+from sweeper.report.drawing import FAINT, INK, LOSS_LABEL, STRIP, STYLE, WIDTH
 from sweeper.search.coupling import row_optima
 
 Losses = list[list[float]]

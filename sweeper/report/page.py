@@ -2,117 +2,39 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
-import re
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from jinja2 import Environment, PackageLoader, UndefinedError
+from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_atomically
+from sweeper.files import RECORD_ERRORS, private_folder, write_atomically
 from sweeper.report import sections
 from sweeper.report.documents import Document, interval, ladder_curves, number
+from sweeper.report.drawing import save, svg
 from sweeper.report.heatmaps import pairs_figure
-from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure, save, svg
-from sweeper.setup import trials_of
-from sweeper.study import Study
+from sweeper.report.overview import cards, cost_rows, saving, saving_words
+from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure
+from sweeper.report.reading import UNDECIDED, Documents, TargetDocuments
+from sweeper.report.rendering import facts, rendered
+from sweeper.report.steps import chosen_trials, chosen_widths, steps_figure
+from sweeper.report.words import alike
 from sweeper.transfer.ladder import label_size
 from sweeper.trial import Status
 
 MALFORMED_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError, UndefinedError)
 """What a document of another shape raises."""
-DIAGNOSED_AXES = ("width", "depth")
 STATUSES = get_args(Status)
-UNDECIDED = "cannot say yet"
 HEADLINES = {
     "holds": "The transfer holds",
     "fails": "The transfer fails",
     UNDECIDED: "Cannot say yet whether the transfer holds",
     "": "The transfer has not been validated yet",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetDocuments:
-    """One folder of `transfer/`: the plan for a size, and its validation; empty when missing.
-
-    `others` are validations along other hyperparameters than eta, which the headline leaves out.
-    """
-
-    name: str
-    plan: Document
-    validation: Document
-    others: tuple[Document, ...] = ()
-
-    @property
-    def answers(self) -> list[str]:
-        """The verdict of every axis."""
-        return [str(axis.get("answer", UNDECIDED)) for axis in self.validation.get("axes") or ()]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Documents:
-    """All that a report is made from; what is missing or cannot be read is empty."""
-
-    name: str
-    search: Document
-    targets: tuple[TargetDocuments, ...]
-    config: str
-    diagnoses: tuple[Document, ...] = ()
-    check: Document = field(default_factory=dict)
-    scales: Sequence[Document] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-    damaged: tuple[str, ...] = ()
-    """Names of the documents that are there and cannot be shown."""
-
-    @classmethod
-    def read(cls, folder: Path) -> Documents:
-        """The documents in the study's `folder`."""
-        search = try_json(folder / "search.json")
-        return cls(
-            name=str(search.get("study") or folder.absolute().name),
-            search=search,
-            targets=tuple(_targets(folder / "transfer")),
-            config=_text(folder / "config.yaml"),
-            diagnoses=tuple(
-                try_json(folder / f"transfer/diagnosis-{a}.json") for a in DIAGNOSED_AXES
-            ),
-            check=try_json(folder / "check/check.json"),
-            scales=_records(folder / "check/scales.json"),
-            counts=Counter(result.status for result in trials_of(Study.read(folder)).current),
-            damaged=tuple(_damaged(folder)),
-        )
-
-    def sound(self) -> Documents:
-        """Without the documents that are of another shape than their command writes."""
-        empty = Documents(name=self.name, search={}, targets=(), config="")
-        damaged, targets = list(self.damaged), []
-        search = self.search if _shows(replace(empty, search=self.search)) else {}
-        damaged += ["search.json"] * (search != self.search)
-        for target in self.targets:
-            bare = replace(target, plan={}, validation={}, others=())
-            plan = replace(bare, plan=target.plan)
-            validation = replace(bare, validation=target.validation)
-            if not _shows(replace(empty, targets=(plan,))):
-                damaged.append(f"transfer/{target.name}/plan.json")
-                plan = replace(plan, plan={})
-            if not _shows(replace(empty, targets=(validation,))):
-                damaged.append(f"transfer/{target.name}/validation.json")
-                validation = replace(validation, validation={})
-            each = [replace(bare, validation=other) for other in target.others]
-            others = tuple(o.validation for o in each if _shows(replace(empty, targets=(o,))))
-            if len(others) < len(each):
-                damaged.append(f"transfer/{target.name}/validation-*.json")
-            targets.append(replace(plan, validation=validation.validation, others=others))
-        return replace(self, search=search, targets=tuple(targets), damaged=tuple(damaged))
 
 
 def write_report(folder: Path) -> Path:
@@ -132,6 +54,12 @@ def write_report(folder: Path) -> Path:
     return path
 
 
+def headline(folder: Path) -> str:
+    """What the report of the study in `folder` says first."""
+    words = HEADLINES[_overall(Documents.read(folder).targets)]
+    return words[0].lower() + words[1:]
+
+
 def render(folder: Path) -> str:
     """The report of the study in `folder` as HTML."""
     return _rendered(folder)[1]
@@ -143,8 +71,32 @@ def _rendered(folder: Path) -> tuple[Documents, str]:
     try:
         return documents, _page(documents)
     except MALFORMED_ERRORS:
-        documents = documents.sound()
+        documents = _sound(documents)
         return documents, _page(documents)
+
+
+def _sound(documents: Documents) -> Documents:
+    """Without the documents that are of another shape than their command writes."""
+    empty = Documents(name=documents.name, search={}, targets=(), config="")
+    damaged, targets = list(documents.damaged), []
+    search = documents.search if _shows(replace(empty, search=documents.search)) else {}
+    damaged += ["search.json"] * (search != documents.search)
+    for target in documents.targets:
+        bare = replace(target, plan={}, validation={}, others=())
+        plan = replace(bare, plan=target.plan)
+        validation = replace(bare, validation=target.validation)
+        if not _shows(replace(empty, targets=(plan,))):
+            damaged.append(f"transfer/{target.name}/plan.json")
+            plan = replace(plan, plan={})
+        if not _shows(replace(empty, targets=(validation,))):
+            damaged.append(f"transfer/{target.name}/validation.json")
+            validation = replace(validation, validation={})
+        each = [replace(bare, validation=other) for other in target.others]
+        others = tuple(o.validation for o in each if _shows(replace(empty, targets=(o,))))
+        if len(others) < len(each):
+            damaged.append(f"transfer/{target.name}/validation-*.json")
+        targets.append(replace(plan, validation=validation.validation, others=others))
+    return replace(documents, search=search, targets=tuple(targets), damaged=tuple(damaged))
 
 
 def _shows(documents: Documents) -> bool:
@@ -160,10 +112,9 @@ def _page(documents: Documents) -> str:
     """The page of these documents."""
     search, names, diagnoses = documents.search, _Names(), sections.diagnoses(documents.diagnoses)
     failed = any(one["answer"] == "fails" for one in diagnoses)
-    environment = _environment()
-    script = environment.get_template("report.js").render()
     has_best, has_lines = bool(search.get("best_loss_curve")), bool(search.get("lines"))
-    return environment.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
         documents=documents,
         search=search,
         answer=_overall(documents.targets) or "fails" * failed,
@@ -177,9 +128,11 @@ def _page(documents: Documents) -> str:
         diagnoses=diagnoses,
         checks=sections.checks(documents.check, names.next),
         scales=sections.scales(documents.scales, names.next),
-        script=Markup(script),
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        trials=[(documents.counts.get(status, 0), status) for status in STATUSES],
+        trials=[(documents.counts[status], status) for status in STATUSES],
+        cards=cards(documents),
+        costs=_costs(documents),
+        steps=_steps(documents, names),
+        curve_note=_curve_note(search),
     )
 
 
@@ -194,49 +147,6 @@ class _Names:
         return f"f{self.used}"
 
 
-def _records(path: Path) -> list[Any]:
-    """The JSON list at `path`; empty when there is none that can be read."""
-    value = _read(path)
-    return value if isinstance(value, list) else []
-
-
-def _read(path: Path) -> object:
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return None
-
-
-def _damaged(folder: Path) -> Iterable[str]:
-    """Documents that are there and are no JSON of the right kind."""
-    for pattern in ("search.json", "transfer/*.json", "transfer/*/*.json", "check/*.json"):
-        for path in sorted(folder.glob(pattern)):
-            kind = list if path.name in ("rules.json", "scales.json") else dict
-            if not isinstance(_read(path), kind):
-                yield str(path.relative_to(folder))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _targets(folder: Path) -> Iterable[TargetDocuments]:
-    """The targets in `transfer/` by size; a folder without any readable document is no target."""
-    for path in sorted(folder.glob("*"), key=lambda path: _numbers(path.name)):
-        plan, validation = try_json(path / "plan.json"), try_json(path / "validation.json")
-        others = tuple(filter(None, map(try_json, sorted(path.glob("validation-*.json")))))
-        if plan or validation or others:
-            yield TargetDocuments(name=path.name, plan=plan, validation=validation, others=others)
-
-
-def _numbers(name: str) -> tuple[list[int], str]:
-    """Sorts w64-d2 before w256-d2."""
-    return [int(digits) for digits in re.findall("[0-9]+", name)], name
-
-
 def _overall(targets: Iterable[TargetDocuments]) -> str:
     """The worst answer of all that were validated, empty when none was."""
     answers = {answer for target in targets for answer in target.answers}
@@ -247,32 +157,34 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
 
 def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
     """A target as the template shows it."""
-    base = target.plan.get("base") or {}
     source = target.plan.get("source") or {}
     return {
         "name": target.name,
         "label": sections.target_words(target.plan, target.name),
         "law": sections.law(target.plan),
+        "exponents": sections.exponents(target.validation),
         "answers": target.answers,
         "axes": [
-            _axis(validation, verdict, base, names)
+            _axis(validation, verdict, target.plan, names)
             for validation in (target.validation, *target.others)
             for verdict in validation.get("axes") or ()
         ],
-        "parameters": [_parameter(p) for p in target.plan.get("parameters") or ()],
+        "parameters": _parameters(target.plan.get("parameters") or ()),
+        "count": len(target.plan.get("parameters") or ()),
         "operations": {
             name: ", ".join(f"{key} {number(value):.4g}" for key, value in factors.items())
             for name, factors in (target.plan.get("operations") or {}).items()
         },
         "needs": [str(need) for need in target.plan.get("needs") or ()],
         "command": shlex.join(map(str, source.get("target_command") or ())),
-        "source": _facts(target.plan.get("source")),
+        "source": facts(target.plan.get("source")),
     }
 
 
-def _axis(validation: Document, verdict: Document, base: Document, names: _Names) -> dict[str, Any]:
+def _axis(validation: Document, verdict: Document, plan: Document, names: _Names) -> dict[str, Any]:
     """One axis of a validation: the answer, a row a size, the drawing."""
     axis, along = str(verdict["axis"]), str(validation.get("along", "eta"))
+    base, corrected = plan.get("base") or {}, bool((plan.get("source") or {}).get("correction"))
     has_curves = bool(ladder_curves(validation, axis))
     drawing = svg(learning_rate_figure(validation, axis), names.next()) if has_curves else ""
     return {
@@ -282,6 +194,7 @@ def _axis(validation: Document, verdict: Document, base: Document, names: _Names
         "todo": verdict.get("todo", ""),
         "note": verdict.get("note", ""),
         "limits": verdict.get("limits", ""),
+        "trend": sections.trend(validation, corrected=corrected) if axis == "width" else "",
         "law": verdict.get("law", ""),
         "sizes": [_size(size, axis, base) for size in verdict.get("sizes") or ()],
         "figure": Markup(drawing),
@@ -303,13 +216,41 @@ def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
             size.get("loss_gap"), "{:.2f}", scale=100 / loss if loss else math.nan
         ),
         "answer": size.get("answer", UNDECIDED),
-        "reason": size.get("reason", ""),
+        "why": "" if size.get("answer") == "holds" else size.get("reason", ""),
     }
 
 
 def _is_base(size: Document, base: Document) -> bool:
     """Whether a row is the base's; a record that does not say so has its width and depth."""
     return bool(size.get("is_base", size["size"] == base))
+
+
+def _costs(documents: Documents) -> dict[str, Any]:
+    """What tuning here cost, and what it would have cost at each plan's target; empty: no plan."""
+    found = [one for target in documents.targets if (one := saving(documents, target.plan))]
+    base = documents.search.get("base") or {}
+    words = f"width {base['width']}, depth {base['depth']}" if base else "the base"
+    if not found:
+        return {}
+    return {"rows": cost_rows(found, words), "words": saving_words(found[-1])}
+
+
+def _steps(documents: Documents, names: _Names) -> Markup | str:
+    """The loss over the steps of chosen trials, drawn; empty where no record holds a curve."""
+    search, ladder = chosen_trials(documents.trials), chosen_widths(documents.trials)
+    return Markup(svg(steps_figure(search, ladder), names.next())) if search or ladder else ""
+
+
+def _curve_note(search: Document) -> str:
+    """Why the end of the drawn best loss is another number than the loss of the best, if so."""
+    points = search.get("best_loss_curve") or [[0, math.nan]]
+    last, loss = number(points[-1][1]), number(search.get("objective"))
+    if not (math.isfinite(last) and math.isfinite(loss)) or f"{last:.4f}" == f"{loss:.4f}":
+        return ""
+    return (
+        f"Its end, {last:.4f} nats, is no second best loss: it counts other seeds than the "
+        f"{loss:.4f} nats of the best configuration."
+    )
 
 
 def _best(search: Document) -> list[dict[str, str]]:
@@ -342,6 +283,16 @@ def _chosen(name: str, value: object, choices: Sequence[object], default: object
     }
 
 
+def _parameters(parameters: Sequence[Document]) -> list[dict[str, str]]:
+    """The rows of the plan's table; layers that are alike share one."""
+    rows = alike([_parameter(one) for one in parameters], lambda row: row["name"], _content)
+    return [row | {"name": name} for name, row in rows]
+
+
+def _content(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(value for key, value in row.items() if key != "name")
+
+
 def _parameter(parameter: Document) -> dict[str, str]:
     """A row of the plan's table: base, and an arrow to the target where it differs."""
     base, target = parameter.get("base") or {}, parameter.get("target") or {}
@@ -358,16 +309,6 @@ def _change(base: str, target: str) -> str:
     return target if base == target else f"{base} → {target}"
 
 
-def _facts(record: Document | None) -> dict[str, str]:
-    """A record as rows of text; nulls and the command are left out, what is nested is JSON."""
-    hidden = {key for key, value in (record or {}).items() if value is None} | {
-        "command",
-        "target_command",
-    }
-    facts = {key: value for key, value in (record or {}).items() if key not in hidden}
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
-
-
 def _commands(documents: Documents) -> list[str]:
     """The commands behind the search and the plans, in order, each once."""
     records = [
@@ -375,25 +316,3 @@ def _commands(documents: Documents) -> list[str]:
         *(t.plan.get("source") for t in documents.targets),
     ]
     return list(dict.fromkeys(str(r["command"]) for r in records if r and r.get("command")))
-
-
-def _plain(value: object) -> str:
-    """A loss in words."""
-    loss = number(value)
-    return f"{loss:.4f} nats" if math.isfinite(loss) else "none: every run diverged or failed"
-
-
-def _environment() -> Environment:
-    """Jinja with escaping on: names and notes come from files, and are no HTML."""
-    environment = Environment(
-        loader=PackageLoader("sweeper.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "loss": _plain,
-        "facts": _facts,
-        "short": lambda t: str(t).rpartition(".")[2],
-    }
-    return environment

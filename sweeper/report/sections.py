@@ -16,7 +16,10 @@ from sweeper.files import RECORD_ERRORS
 from sweeper.laws.applied import AppliedLaw
 from sweeper.plugin import call_checked
 from sweeper.report.documents import Document, interval, number
-from sweeper.report.plots import svg
+from sweeper.report.drawing import svg
+from sweeper.report.words import trend_words
+from sweeper.transfer.exponents import Exponent
+from sweeper.transfer.trend import Trend
 
 Section = dict[str, Any]
 """What the template shows of a record."""
@@ -124,6 +127,25 @@ def law(plan: Document) -> list[str]:
     """The lines on the law of a plan; none without one."""
     applied = _law(plan)
     return [line.removeprefix("- ") for line in applied.lines()] if applied else []
+
+
+def trend(validation: Document, *, corrected: bool) -> str:
+    """What the optima over width predict for the target, as the terminal says it; empty: none."""
+    if not validation.get("trend"):
+        return ""
+    try:
+        return trend_words(call_checked(Trend, validation["trend"], {}), applied=corrected)
+    except ConfigError:
+        return ""
+
+
+def exponents(validation: Document) -> list[str]:
+    """The law that was fitted to the ladders, a line an exponent; none without one."""
+    fitted = validation.get("exponents") or {}
+    try:
+        return [str(call_checked(Exponent, one, {})) for one in _list(fitted.get("exponents"))]
+    except ConfigError:
+        return []
 
 
 def target_words(plan: Document, name: str) -> str:

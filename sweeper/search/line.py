@@ -176,7 +176,11 @@ def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
         at_end = line.optimum_log2 in (min(values), max(values)) and len(values) > 1
         if at_end and math.isfinite(line.objective):
             optimum = f"2^{line.optimum_log2:g}"
-            yield f"{line.name}: the optimum {optimum} is still at the end of the grid"
+            low = line.optimum_log2 == min(values)
+            # A retuned line's ends are its own, and no range of the space.
+            key = f"parameterization.space.{line.name}.{'low' if low else 'high'}"
+            advice = "" if ", " in line.name else f": {'lower' if low else 'raise'} {key}"
+            yield f"{line.name}: the optimum {optimum} is still at the end of the grid{advice}"
         near = [loss for value, loss in line.points_log2 if abs(value - line.optimum_log2) <= 1]
         spread = max(near) - min(near)
         if line.name == "eta" and len(near) > 2 and spread < FLAT * abs(line.objective):

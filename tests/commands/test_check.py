@@ -42,10 +42,11 @@ class TestCoordinates:
         words = ["check", "parameterization=standard", "study=a", *QUICK]
         answer = sweeper(*words, "--strict")
         assert answer.code == 3
-        assert answer.out.splitlines()[-2:] == [
-            "Curves: runs/a/check/coordinates-width.png",
-            "Check: runs/a/check/check.json",
-        ]
+        curves, found, where, following = answer.out.splitlines()[-4:]
+        assert curves == "Curves: runs/a/check/coordinates-width.png"
+        assert found.startswith("Coordinate check over width ") and ": fail at layers.0." in found
+        assert where == "Check: runs/a/check/check.json"
+        assert following.startswith("Next: sweeper explain parameterization=standard study=a ")
         assert "Coordinate check over width: fail." in answer.out
         assert "Where it begins: layers.0.attention.qkv" in answer.out
         assert "width 64, depth 1, 3 runs of 2 steps" in answer.err
@@ -126,11 +127,15 @@ def test_the_report_of_a_study_is_written_anew(sweeper: Run, study: Path) -> Non
     """It is of what lies in the study's folder, and of studies alone."""
     words = ["check", "--scales", "--study", "a", "check.scale_steps=1"]
     before = (study / "report.html").read_text()
-    assert "Report" not in sweeper(*words, "--folder", "elsewhere").out
+    assert "Report:" not in sweeper(*words, "--folder", "elsewhere").out
     assert (study / "report.html").read_text() == before
-    assert sweeper(*words).out.splitlines()[-1] == "Report: runs/a/report.html"
+    assert sweeper(*words).out.splitlines()[-3:] == [
+        "Measured the operands of every matrix product.",
+        "Report: runs/a/report.html; scales: runs/a/check/scales.json",
+        "Next: sweeper check --study a check.scale_steps=1",
+    ]
     assert "Scales of the matrix products" in (study / "report.html").read_text()
-    assert "Report" not in sweeper("check", "--scales", *QUICK, "study=b").out
+    assert "Report:" not in sweeper("check", "--scales", *QUICK, "study=b").out
     assert not (study.parent / "b/report.html").exists()
 
 

@@ -76,8 +76,10 @@ def test_studies_are_ranked_and_it_says_what_to_type_next(ranked: Path, sweeper:
     answer = sweeper("compare", "b", "a")
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
-    assert lines[-1] == "Next: sweeper transfer --study=a --to-width=64"
-    assert "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b." in lines
+    assert lines[-1] == "Next: sweeper transfer --study a --to-width 64"
+    assert lines[-2] == "Figure: runs/comparisons/b+a/comparison.png"
+    best = "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b."
+    assert lines[-3].startswith(best)
     assert "eta x 2" in answer.out and "0.1" in answer.out
     folder = ranked / "comparisons/b+a"
     assert {one.name for one in folder.iterdir()} == {
@@ -121,7 +123,7 @@ def test_other_training_is_refused_by_name_unless_told(
 def test_a_study_without_a_ladder_gets_the_command_to_run(ranked: Path, sweeper: Run) -> None:
     shutil.rmtree(ranked / "b/transfer")
     answer = sweeper("compare", "a", "b")
-    assert_refused(answer, "in b", "`sweeper transfer --study=b --to-width=32 --validate`")
+    assert_refused(answer, "in b", "`sweeper transfer --study b --to-width 32 --validate`")
 
 
 @pytest.mark.parametrize(
@@ -149,3 +151,48 @@ def test_a_damaged_record_gets_the_command_that_writes_it_anew(ranked: Path, swe
     path = ranked / "b/transfer/w32-d1/validation.json"
     path.write_text(path.read_text().replace('"losses"', '"lost"'))
     assert_refused(sweeper("compare", "a", "b"), "b: its validation.json is damaged")
+
+
+class TestReportOfSeveral:
+    def test_one_page_has_compare_s_numbers(self, ranked: Path, sweeper: Run) -> None:
+        answer = sweeper("report", "b", "a")
+        assert answer.code == 0, answer.err
+        found, where, following = answer.out.splitlines()
+        assert "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats" in found
+        assert where == "Report: runs/comparisons/b+a/report.html"
+        assert following == "Next: sweeper transfer --study a --to-width 64"
+        page = (ranked / "comparisons/b+a/report.html").read_text()
+        table = sweeper("compare", "b", "a").out
+        for number in ("0.5000 ±0.0000", "Ranked at", "Loss over width"):
+            assert number in page and number in table
+        assert 'href="../../a/report.html"' in page
+
+    def test_what_cannot_be_ranked_is_shown_with_the_reason(
+        self, study: Path, sweeper: Run
+    ) -> None:
+        shutil.copytree(study, study.parent / "b")
+        record(study, 3.0)
+        record(study.parent / "b", 3.5, steps=8)
+        answer = sweeper("report", "a", "b", "--json")
+        assert answer.code == 0 and not answer.document["ranked"]
+        assert answer.document["next"] == "sweeper compare a b --anyway"
+        page = (study.parent / "comparisons/a+b/report.html").read_text()
+        assert "train.steps is 4 in a, 8 in b" in page and "Ranked at" not in page
+
+    def test_a_picture_beside_it(self, ranked: Path, workplace: Path, sweeper: Run) -> None:
+        answer = sweeper("report", "a", "b", "--picture", "p.svg")
+        assert answer.code == 0 and "picture: p.svg" in answer.out
+        assert {"p.svg", "p-dark.svg"} <= {path.name for path in workplace.iterdir()}
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["a", "b", "--picture", "p.png"], "a file whose name ends in .svg"),
+            (["a", "b", "--picture", "no/p.svg"], "there is no folder no"),
+            (["a", "--picture", "p.svg"], "--picture is of several studies"),
+            (["a", "a"], "a is given twice"),
+        ],
+    )
+    def test_bad_words(self, words: list[str], said: str, ranked: Path, sweeper: Run) -> None:
+        assert_refused(sweeper("report", *words), said)
+        assert not (ranked / "comparisons").exists()

@@ -68,10 +68,12 @@ class TestStatus:
     def test_of_a_finished_search(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("status")
         assert answer.code == 0 and answer.err == ""
-        first, phase, best, driver = answer.out.splitlines()
+        first, phase, best, driver, where, following = answer.out.splitlines()
         assert (first, phase) == ("Study a: 3 complete", "  eta: 3 trials")
-        assert best.startswith("Best training loss of the search: ")
+        assert best.startswith("Training loss of the best configuration: ") and "(one seed)" in best
         assert driver == "No driver is running; the search is finished."
+        assert where == "Report: runs/a/report.html"
+        assert following == "Next: sweeper transfer --study a --to-width 64 --validate"
 
     def test_json(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("status", "a", "--json")
@@ -89,7 +91,9 @@ class TestStatus:
             assert f"Running (process {os.getpid()} on " in out
             assert "): search: eta: 2/9 trials, about 1 min 15 s left" in out
             progress(study, job="validate", phase="validate", left=None)
-            assert sweeper("status").out.endswith("): validate: 2/9 trials\n")
+            *_, running, _, following = sweeper("status").out.splitlines()
+            assert running.endswith("): validate: 2/9 trials")
+            assert following == "Next: sweeper status --study a --watch"
 
     def test_of_a_search_that_was_stopped(self, sweeper: Run, study: Path) -> None:
         (study / "search.json").write_text("{")
@@ -107,7 +111,7 @@ class TestStatus:
     def test_the_latest_study_and_the_others(self, sweeper: Run, study: Path) -> None:
         shutil.copytree(study, study.with_name("b"), copy_function=shutil.copy)
         assert sweeper("status").out.startswith("Study b: ")
-        assert sweeper("status").out.endswith("Other studies: a\n")
+        assert "\nOther studies: a\n" in sweeper("status").out
         assert "Other studies" not in sweeper("status", "a").out
 
     def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
@@ -165,13 +169,22 @@ class TestReport:
     def test_writes_the_page(self, sweeper: Run, study: Path) -> None:
         (study / "report.html").unlink()
         answer = sweeper("report")
-        assert answer.code == 0 and answer.out == "Report: runs/a/report.html\n"
+        assert answer.code == 0 and answer.out.splitlines() == [
+            "Study a: the transfer has not been validated yet.",
+            "Report: runs/a/report.html",
+            "Next: sweeper transfer --study a --to-width 64 --validate",
+        ]
         assert "<html" in (study / "report.html").read_text()
 
     def test_json(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("report", "a", "--json")
-        assert answer.document == {"study": "a", "report": "runs/a/report.html"}
-        assert answer.err == "Report: runs/a/report.html\n"
+        following = "sweeper transfer --study a --to-width 64 --validate"
+        assert answer.document == {
+            "study": "a",
+            "report": "runs/a/report.html",
+            "next": following,
+        }
+        assert answer.err.endswith(f"Report: runs/a/report.html\nNext: {following}\n")
 
     def test_a_full_disk(self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: object) -> None:

@@ -13,7 +13,7 @@ def test_a_search_over_a_pair_leaves_its_table_and_its_figure(sweeper: Run, work
     answer = sweeper(*WORDS, *FEW)
     assert answer.code == 0, answer.err
     assert "Pairs, the most strongly coupled first" in answer.out
-    assert "Pairs: runs/a/pairs.png" in answer.out
+    assert "; pairs: runs/a/pairs.png" in answer.out
     folder = workplace / "runs/a"
     assert (folder / "pairs.png").stat().st_size > 1000 and (folder / "pairs.svg").exists()
     (grid,) = json.loads((folder / "search.json").read_text())["pairs"]

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from sweeper.lock import StudyLock
-from sweeper.report.page import Documents
+from sweeper.report.reading import Documents
 from sweeper.runner import tasks
 from sweeper.training.pack import Pack
 from sweeper.trial import FORMAT

@@ -87,7 +87,7 @@ class TestPlan:
     def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
         os.rename(workplace / "runs", workplace / "my runs")
         answer = sweeper("transfer", "--to-width", "32", 'root="my runs"')
-        assert answer.code == 0 and "Plan: my runs/a/transfer/w32-d1/plan.json" in answer.out
+        assert answer.code == 0 and "; plan: my runs/a/transfer/w32-d1/plan.json" in answer.out
         assert not (workplace / "runs").exists()
 
     def test_an_eta_of_ones_own(self, sweeper: Run, study: Path) -> None:
@@ -345,7 +345,9 @@ class TestValidate:
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 1.0})
         out = sweeper(*VALIDATE, "transfer.seeds=1").out
-        assert "extend the curves of width 32: raise transfer.extend" in out and "Next:" not in out
+        assert "extend the curves of width 32: raise transfer.extend" in out
+        last = out.splitlines()[-1]
+        assert last.startswith("Next: sweeper transfer ") and last.endswith(" transfer.extend=4")
 
     def test_a_second_driver_is_refused(self, sweeper: Run, study: Path) -> None:
         with StudyLock(study):

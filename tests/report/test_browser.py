@@ -91,6 +91,36 @@ def test_it_can_be_read_on_a_phone_and_a_desk_light_and_dark(
     assert browser.problems == []
 
 
+def test_no_table_is_cut_at_1280(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    cut = (
+        "[...document.querySelectorAll('.scroll')]"
+        ".filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent.trim())"
+    )
+    assert browser.run(cut) == []
+
+
+def test_a_picture_is_saved_from_the_page_alone(browser: Browser, page: Path) -> None:
+    browser.problems.clear()
+    browser.open(page, 1280)
+    browser.run("HTMLAnchorElement.prototype.click = function () { window.saved = this; }")
+    browser.run(
+        "[...document.querySelectorAll('.save button')].find(b => b.textContent=='SVG').click()"
+    )
+    name, kind, text = browser.run("[saved.download, saved.href.slice(0, 18), saved.href]")
+    assert (name, kind) == ("figure-1.svg", "data:image/svg+xml")
+    assert "%3Csvg" in text and "class%3D%22tip%22" not in text
+    browser.run("window.saved = null")
+    browser.run(
+        "[...document.querySelectorAll('.save button')].find(b => b.textContent=='PNG').click()"
+    )
+    for _ in range(100):
+        if browser.run("window.saved !== null"):
+            break
+    assert browser.run("saved.href.slice(0, 22)") == "data:image/png;base64,"
+    assert browser.problems == []
+
+
 def test_every_plot_is_drawn(browser: Browser, page: Path) -> None:
     browser.open(page, 1280)
     boxes = browser.run(

@@ -118,10 +118,10 @@ def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
 class TestConclusion:
     def test_lines_best_and_notes(self, paper: Console) -> None:
         show.conclusion(paper, FOUND, SPACE)
-        show.found(paper, FOUND)
         assert ["eta", "2^1.5", "2.828", "2.2500", "2", "2^-1..2^1.5"] in rows(paper)
         assert ["alpha", "-2", "0.25"] in rows(paper)
-        assert "Training loss 2.2500 nats (mean of 3 seeds) after 17 trials.\n" in read(paper)
+        found = "Training loss 2.2500 nats (mean of 3 seeds) after 17 trials."
+        assert show.found(FOUND) == found
         assert "- alpha: still at the end of [its grid], 2^-2\n" in read(paper)
 
     def test_choices_are_words(self, paper: Console) -> None:
@@ -141,13 +141,12 @@ class TestConclusion:
 
     def test_without_lines(self, paper: Console) -> None:
         show.conclusion(paper, replace(FOUND, lines=(), seeds=1), SPACE)
-        show.found(paper, replace(FOUND, seeds=1))
-        assert "Lines" not in read(paper) and "(one seed)" in read(paper)
+        assert "Lines" not in read(paper) and "(one seed)" in show.found(replace(FOUND, seeds=1))
 
     def test_when_all_diverged(self, paper: Console) -> None:
         show.conclusion(paper, replace(FOUND, objective=math.inf), SPACE)
-        show.found(paper, replace(FOUND, objective=math.inf))
-        assert "All 17 trials diverged or failed.\n" in read(paper)
+        diverged = show.found(replace(FOUND, objective=math.inf))
+        assert diverged == "All 17 trials diverged or failed."
         assert "Best configuration" not in read(paper)
 
     def test_a_long_note_stays_in_one_line(self, paper: Console) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from sweeper.measure.coordinates import ModuleMeasurement
 from sweeper.measure.scales import OperandScale, OutOfRange
 from sweeper.report import coordinates as show
-from sweeper.report.plots import save
+from sweeper.report.drawing import save
 from sweeper.scaling.spec import Role
 from sweeper.transfer.coordinates import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size

@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 
+from sweeper.report.drawing import save, svg
 from sweeper.report.heatmaps import pairs_figure
 from sweeper.report.page import render
-from sweeper.report.plots import save, svg
 from sweeper.trial import encode
 
 from . import samples

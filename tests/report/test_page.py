@@ -122,6 +122,7 @@ def test_the_verdict_comes_first(full):
         "Plan for width 64, depth 2",
         "Plan for width 256, depth 2",
         "Plan for width 1024, depth 2",
+        "What it cost, and what it saved",
         "Provenance",
     ]
 
@@ -142,7 +143,7 @@ def test_reasons_and_intervals_are_in_the_table(full):
 
 def test_what_the_search_found_is_there(full):
     text = Page(full).text
-    assert "Best loss: 3.4120 nats, mean over 3 seeds." in text
+    assert "Training loss of this configuration: 3.4120 nats, mean over 3 seeds." in text
     assert "alpha_residual 0.70711 -0.5 0 -3 to 3" in text
     assert "combining helped (-0.0190 nats, standard error 0.0012)" in text
     assert "around the configuration that was kept: retuning eta after combining moved it." in text
@@ -191,7 +192,7 @@ def test_all_runs_diverged(tmp_path, no_layout):
     folder = samples.study(tmp_path / "demo", search, w64=samples.diverged_validation())
     page = Page(render(folder))
     assert "every run diverged" in page.text
-    assert "Best loss: none" in page.text
+    assert "Training loss of this configuration: none" in page.text
     assert not re.search(r"\b(nan|inf)\b", page.text)
 
 
@@ -301,7 +302,7 @@ def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
     assert f"Damaged, and not shown: {name}." in text
     assert "Provenance" in text and "To width 64, depth 2: a plan" in text
     searched = name != "search.json"
-    assert ("Best loss" in text) == searched
+    assert ("Training loss of this configuration" in text) == searched
     drawn = {path.name for path in folder.rglob("*.svg")}
     assert drawn == ({"best_loss.svg", "lines.svg"} if searched else set())
 

@@ -10,7 +10,8 @@ import matplotlib as mpl
 import pytest
 
 from sweeper.report.documents import ladder_curves, number
-from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure, save, svg
+from sweeper.report.drawing import save, svg
+from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure
 from sweeper.trial import encode
 
 from . import samples
@@ -223,3 +224,10 @@ def test_an_optimum_without_an_interval_is_marked_and_has_none():
         size["optimum_log2"] |= {"low": "-inf", "high": "inf"}
     found = svg(learning_rate_figure(record, "width"))
     assert "inf" not in found and "nan" not in found
+
+
+def test_a_best_loss_that_is_found_early_has_an_axis_that_shows_how() -> None:
+    losses = [9.0, 2.5, 2.4, 2.3, *[2.25] * 9]
+    search = {"best_loss_curve": [[i + 1, loss] for i, loss in enumerate(losses)]}
+    low, high = best_loss_figure(search).axes[0].get_ylim()
+    assert low < 2.25 and high > 2.5

@@ -1,0 +1,247 @@
+"""What all figures share: their style, scales, curves and marks, and how they become files."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from io import BytesIO, StringIO
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from sweeper.files import write_atomically
+from sweeper.report.documents import Document, is_curve_of, number
+
+Points = Sequence[tuple[float, float]]
+"""(log2 value, mean loss), ascending; +inf where a run diverged."""
+
+# Any, because the stubs want every key spelled out as a literal.
+STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#555555",
+    "axes.grid": True,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "figure.titlesize": 10,
+    "font.family": ["sans-serif"],
+    # Verdana has nearly the widths of DejaVu Sans, so that SVG text fits without it.
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.title_fontsize": 8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sweeper",
+    "text.usetex": False,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+WIDTH = 6.5
+"""Inches: the text of a page in a paper."""
+INK, FAINT, STRIP = "#222222", "#777777", "#f0f0f0"
+LINE_COLOR = "#31688e"
+MARKERS = "osDPXhdp"
+"""One a size, so that curves can be told apart without colour; triangles mean off the scale."""
+LOSS_LABEL = "training loss (nats)"
+TICK_STEPS = [1, 2, 2.5, 5, 10]
+DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
+STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}
+STAR |= {"markeredgewidth": 0.6, "linestyle": "none"}
+TOOLTIP_PREFIX = "tip "
+"""The id of a drawn point begins so, and goes on with what the page says when it is hovered."""
+STOPPED: dict[str, Any] = {"marker": "x", "markersize": 5, "color": FAINT, "linestyle": "none"}
+BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
+
+
+@rc_context(STYLE)
+def save(figure: Figure, path: Path) -> tuple[Path, Path]:
+    """Write `figure` as PNG and as SVG to `path` plus the suffix, each file atomically."""
+    image, drawing = BytesIO(), BytesIO()
+    for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TOOLTIP_PREFIX)):
+        tip.remove()
+    figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
+    figure.savefig(drawing, format="svg", metadata={"Date": None})
+    png, vector = (path.with_name(f"{path.name}.{end}") for end in ("png", "svg"))
+    write_atomically(png, image.getvalue())
+    write_atomically(vector, drawing.getvalue())
+    return png, vector
+
+
+@rc_context(STYLE)
+def svg(figure: Figure, name: str = "figure") -> str:
+    """`figure` as an <svg> element for an HTML page: see-through, as wide as its box.
+
+    Its ids begin with `name`, which must be unique in the page. Equal figures give equal text.
+    """
+    buffer = StringIO()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    # A style element would reach out of the drawing and into the page.
+    text = re.sub("<style.*?</style>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(
+        rf'<g id="{TOOLTIP_PREFIX}([^"]*)">', r'<g class="tip"><title>\g<1></title>', text
+    )
+    text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
+    return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
+
+
+def new_panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """An empty figure, and its panels row by row on one loss axis."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+
+
+def points_of(pairs: Iterable[Sequence[object]] | None) -> Points:
+    """(value, loss) pairs from a document, ascending."""
+    return sorted((number(value), number(loss)) for value, loss in pairs or ())
+
+
+def losses_of(point: Document) -> list[float]:
+    """A point's losses, one a seed; NaN (the run failed) counts as a run that diverged."""
+    values = [number(value) for value in point.get("losses") or ()]
+    return [math.inf if math.isnan(value) else value for value in values]
+
+
+def means_of(curve: Document, along: str) -> Points:
+    """(log2 value of `along`, mean over the seeds) of a curve, ascending."""
+    points = curve.get("points") or ()
+    return sorted((number(p[f"log2_{along}"]), fmean(losses_of(p))) for p in points if losses_of(p))
+
+
+def loss_limits(
+    curves: Sequence[Points], typical: Callable[[list[float]], float], reach: float = 4.0
+) -> tuple[float, float]:
+    """Bottom and top of a loss axis that shows the basins.
+
+    A curve's basin is as deep as its minimum lies below its median; the top is `reach` times
+    the `typical` depth above the highest minimum, so that one huge loss does not squash the rest.
+    """
+    finite = [sorted(y for _, y in points if math.isfinite(y)) for points in curves]
+    finite = [losses for losses in finite if losses]
+    if not finite:
+        return 0.0, 1.0
+    low, high = min(v[0] for v in finite), max(v[0] for v in finite)
+    depth = typical([median(v) - v[0] for v in finite])
+    top = min(max(v[-1] for v in finite), max(high + reach * depth, high + (high - low) / 4))
+    room = 0.06 * max(top - low, 1e-3 * abs(low), 1e-6)
+    return low - room, top + room
+
+
+def set_scale(ax: Axes, curves: Sequence[Points], typical: Callable[[list[float]], float]) -> float:
+    """Set the loss axis, with a strip on top for points off the scale; the strip's lower edge."""
+    bottom, top = loss_limits(curves, typical)
+    losses = [y for points in curves for _, y in points]
+    strip = 0.09 * (top - bottom) if max(losses, default=0.0) > top else 0.0
+    ax.set_ylim(bottom, top + strip)
+    ax.set_yticks(
+        [
+            tick
+            for tick in MaxNLocator(6, steps=TICK_STEPS).tick_values(bottom, top)
+            if bottom < tick < top
+        ]
+    )
+    if not any(map(math.isfinite, losses)):
+        say_nothing(ax)
+    return top
+
+
+def draw_strip(ax: Axes, top: float, color: str = STRIP) -> None:
+    """Cover what is above `top` when there is room for a strip; its rim hides clipped lines."""
+    upper = ax.get_ylim()[1]
+    if upper > top:
+        look: dict[str, Any] = {"facecolor": color, "edgecolor": color, "linewidth": 0.8}
+        ax.axhspan(top, upper, clip_on=False, zorder=2.4, **look)
+
+
+def say_nothing(ax: Axes) -> None:
+    """Say that there is nothing to draw, on an axis whose numbers would mean nothing."""
+    ax.set_yticks([])
+    look: dict[str, Any] = {"color": FAINT, "ha": "center", "backgroundcolor": "white"}
+    ax.text(0.5, 0.5, "no finite loss", transform=ax.transAxes, **look)
+
+
+def drawn_loss(loss: float) -> float:
+    """What to draw for `loss`: a gap where it is not finite."""
+    return loss if math.isfinite(loss) else math.nan
+
+
+def look_of(index: int, count: int) -> tuple[Any, str]:
+    """Colour and marker of a size: from green to dark violet as it grows, none too pale."""
+    share = index / (count - 1) if count > 1 else 1.0
+    return colormaps["viridis"](0.76 * (1 - share)), MARKERS[index % len(MARKERS)]
+
+
+def draw_curve(
+    ax: Axes, points: Points, top: float, color: Any, marker: str, aside: float = 0.0
+) -> None:
+    """A curve; its points off the scale are triangles in the strip, moved `aside` a little."""
+    ax.plot(*columns_of(points), marker=marker, markersize=3.5, color=color, linewidth=1.3)
+    middle = (top + ax.get_ylim()[1]) / 2
+    for x, y in points:
+        if y > top:
+            face = color if math.isinf(y) else "none"
+            look = {"color": color, "markerfacecolor": face, "markersize": 5}
+            ax.plot(x + aside, middle, "^", zorder=4, **look)
+
+
+def draw_tips(ax: Axes, points: Points, top: float, what: str, **kinds: Any) -> None:
+    """Invisible marks over drawn points, which say their numbers on the page; see `svg`."""
+    middle, stopped = (top + ax.get_ylim()[1]) / 2, kinds.get("stopped") or ()
+    for x, y in points:
+        said = f"{y:.4f} nats" if math.isfinite(y) else "diverged or failed"
+        text = f"{TOOLTIP_PREFIX}{what} {x:g}: {'stopped early' if x in stopped else said}"
+        place = (x, y) if y <= top else (x + kinds.get("aside", 0.0), middle)
+        if math.isfinite(place[1]):
+            ax.plot(*place, "o", markersize=9, alpha=0.0, zorder=9, gid=text)
+
+
+def columns_of(points: Points) -> tuple[list[float], list[float]]:
+    """Places and losses; a gap where a loss is not finite."""
+    return [x for x, _ in points], [drawn_loss(y) for _, y in points]
+
+
+def draw_seeds(ax: Axes, curve: Document, color: Any, along: str) -> None:
+    """The range of the seeds, as a band."""
+    points = sorted((number(p[f"log2_{along}"]), losses_of(p)) for p in curve.get("points") or ())
+    shown = [(eta, losses) for eta, losses in points if losses and math.isfinite(max(losses))]
+    lows, highs = [min(losses) for _, losses in shown], [max(losses) for _, losses in shown]
+    ax.fill_between([eta for eta, _ in shown], lows, highs, color=color, alpha=0.18, linewidth=0)
+
+
+def size_verdict(verdict: Document, curve: Document) -> Document:
+    """The verdict on the size of `curve`, empty when there is none."""
+    sizes = verdict.get("sizes") or ()
+    return next((size for size in sizes if is_curve_of(size["size"], curve)), {})
+
+
+def legend_key(label: str, **look: Any) -> Line2D:
+    """An entry of a legend."""
+    return Line2D([], [], label=label, **{"linestyle": "none", "markersize": 5, **look})
+
+
+def off_scale(curves: Sequence[Points], top: float) -> list[Line2D]:
+    """Legend entries for the kinds of points off the scale that there are."""
+    above = [y for points in curves for _, y in points if y > top]
+    kinds = [("diverged", FAINT, any(map(math.isinf, above)))]
+    kinds.append(("above the axis", "none", any(map(math.isfinite, above))))
+    look = {"color": FAINT, "marker": "^"}
+    return [legend_key(name, markerfacecolor=face, **look) for name, face, there in kinds if there]
+
+
+def shortened(name: str, most: int = 27) -> str:
+    """A name that fits over a panel."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"

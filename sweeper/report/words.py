@@ -1,0 +1,73 @@
+"""Sentences and rows that the terminal and the page share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.transfer.curve import Estimate
+from sweeper.transfer.plan import PlannedParameter
+from sweeper.transfer.trend import Trend
+
+Row = TypeVar("Row")
+
+
+def short(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def within(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
+    """A value with the larger half of its 95 % interval: 0.51 ±0.22."""
+    half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+    if not math.isfinite(estimate.value):
+        return "-"
+    return f"{estimate.value:{sign}.{digits}f} ±{half:.{digits}f}"
+
+
+def trend_words(fitted: Trend, *, applied: bool) -> str:
+    """What the optima over width say of the target's, and what became of it."""
+    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
+    text = (
+        f"Trend over {len(fitted.widths)} widths: the best eta scales as "
+        f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
+        f"eta {short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
+        f"transferred eta is {short(2.0**fitted.transferred_log2)}. "
+    )
+    gain = f"{fitted.gain.value:.4f} nats"
+    if applied:
+        return text + f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
+    if not fitted.warranted:
+        return text + f"No correction is warranted: {fitted.reason}."
+    text += f"A correction is warranted and would save {gain}: {fitted.reason}. "
+    return text + "transfer.correct=true applies it."
+
+
+def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
+    """Parameters that differ in a layer's number alone, as one row with its range of layers."""
+    return alike(
+        parameters,
+        lambda one: one.name,
+        lambda one: (one.role, one.init, one.frozen, one.shape, one.target),
+    )
+
+
+def alike(
+    rows: Sequence[Row], name: Callable[[Row], str], content: Callable[[Row], Hashable]
+) -> list[tuple[str, Row]]:
+    """Rows of one content whose names differ in a layer's number alone, as the first of them.
+
+    Its name has the range of layers in place of the number: blocks.0-11.weight.
+    """
+    groups: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((with_layer(name(row), "#"), content(row)), []).append(row)
+    named = []
+    for first, *others in groups.values():
+        label = name(first)
+        if others:
+            label = with_layer(label, f"{layer_of(label)}-{layer_of(name(others[-1]))}")
+        named.append((label, first))
+    return named
