@@ -130,7 +130,7 @@ class Truth:
         best = self.valleys[0].optimum
         return all(
             abs(v.optimum - best) <= rule.max_shift
-            and v.loss(best) - v.floor <= rule.max_regret * v.floor
+            and v.loss(best) - v.floor <= rule.max_loss_gap * v.floor
             for v in self.valleys
         )
 

@@ -141,7 +141,7 @@ def judge_ladder(
         note=". Also, ".join(notes),
         limits=(
             f"a shift of at most {rule.max_shift:g} in log2 and a loss gap of at most "
-            f"{100 * rule.max_regret:g} % of the least loss"
+            f"{100 * rule.max_loss_gap:g} % of the least loss"
         ),
         seed_advice=seed_advice,
         law=law,
