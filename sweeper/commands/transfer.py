@@ -24,6 +24,7 @@ from sweeper.commands.validate import (
     Validation,
     check_ladders,
     measured_trend,
+    planned_before,
     remove_stale_verdicts,
     validate,
 )
@@ -96,7 +97,7 @@ def transfer(
     folder = settings.folder / "transfer" / folder_name(settings, size)
     found = _measured(experiment, study, conclusion, request, size, folder, output)
     experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
-    plan = _plan(experiment, size, conclusion, trend, folder)
+    plan = _plan(experiment, size, conclusion, found, folder)
     if found.exponents is not None and not request.validate:
         for line in exponent_lines(found.exponents):
             output.say(line)
@@ -106,7 +107,7 @@ def transfer(
     output.notes(unproven)
     words, check = repeated(words, settings.root, config_dir), None
     if _checks(settings) and size.width != settings.base.width:
-        check = quick_check(experiment, conclusion.best_log2, words, output)
+        check = quick_check(experiment, found.planned, words, output)
     _say_end(settings, folder, plan, verdicts, output)
     _suggest_next(settings, request, verdicts, words, output)
     document = {
@@ -119,7 +120,7 @@ def transfer(
     if found.exponents is not None:
         document["exponents"] = found.exponents.to_json()
     output.document(document)
-    holds = all(verdict.answer == "holds" for verdict in verdicts)
+    holds = all(verdict.answer == "holds" and not verdict.up_to for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
 
@@ -159,10 +160,14 @@ def _measured(
     if request.validate:
         private_folder(folder)
         return validate(experiment, conclusion, size.width, folder, output)
-    experiment, exponents = fit_measured(experiment, study, conclusion.best_log2)
-    trend = measured_trend(experiment, study, conclusion, size.width)
+    best = conclusion.best_log2
+    experiment, exponents = fit_measured(experiment, study, best)
+    planned = planned_before(experiment.settings, best)
+    trend = measured_trend(experiment, study, best, planned, size.width)
     _check_correction(experiment.settings, trend)
-    return Validation(experiment=experiment, verdicts=[], trend=trend, exponents=exponents)
+    return Validation(
+        experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
+    )
 
 
 def _checks(settings: Settings) -> bool:
@@ -184,7 +189,10 @@ def _say_end(
     output: Output,
 ) -> None:
     """What was found, in a line, and where it lies."""
-    answers = [f"over {v.axis.replace('_', ' ')}: {v.answer}" for v in verdicts]
+    answers = [
+        f"over {v.axis.replace('_', ' ')}: {v.answer}{f' up to {v.up_to}' if v.up_to else ''}"
+        for v in verdicts
+    ]
     proof = f"the transfer {', '.join(answers)}" if answers else "the transfer is not validated"
     eta = f", at eta {show.short(plan.hps['eta'])}" if "eta" in plan.hps else ""
     output.say(f"Planned {plan.target}{eta}; {proof}.")
@@ -199,9 +207,10 @@ def _suggest_next(
     words: Sequence[str],
     output: Output,
 ) -> None:
-    """The command that goes on from here: validation, or the seeds that would settle it."""
+    """The command that goes on from here: validation, the seeds that settle it, or the trend."""
     seeds = max((v.seed_advice.seeds for v in verdicts if v.seed_advice is not None), default=0)
-    if request.validate and not seeds:
+    limited = any(verdict.up_to for verdict in verdicts)
+    if request.validate and not seeds and not limited:
         _suggest_after_verdict(settings, request, verdicts, output)
         return
     options = ["--to-width", str(request.width)]
@@ -212,7 +221,9 @@ def _suggest_next(
     settled = [
         LADDER_AXES[v.axis] for v in verdicts if v.seed_advice is None and v.axis in LADDER_AXES
     ]
-    given = [f"transfer.seeds={seeds}", *(f"transfer.{key}=[]" for key in settled)] if seeds else []
+    given = ["transfer.correct=true"] if limited else []
+    if seeds:
+        given = [f"transfer.seeds={seeds}", *(f"transfer.{key}=[]" for key in settled)]
     replaced = tuple(f"{word.partition('=')[0]}=" for word in given)
     kept = [*(word for word in words if not word.startswith(replaced)), *given]
     line = command_line("transfer", *options, "--validate", *kept, study=settings.name)
@@ -300,13 +311,14 @@ def _plan(
     experiment: Experiment,
     size: Size,
     conclusion: Conclusion,
-    trend: Trend | None,
+    found: Validation,
     folder: Path,
 ) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
-    settings = experiment.settings
-    best_log2 = conclusion.best_log2
+    settings, trend, best_log2 = experiment.settings, found.trend, found.planned
     origin = "the study" if settings.transfer.eta is None else "transfer.eta"
+    if best_log2 != conclusion.best_log2:
+        origin = "the base's curve on the ladder"
     correction = None
     if settings.transfer.correct and trend is not None and trend.warranted:
         best_log2 = Log2Hps({**best_log2, "eta": trend.predicted_log2.value})

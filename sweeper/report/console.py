@@ -294,10 +294,11 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
     is_open = result.answer == "cannot say yet"
     answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
+    limit = f" up to {result.up_to}" if result.up_to else ""
     subject = "" if along == "eta" else f"of {along} "
     todo = f" To settle it, {result.todo}." if result.todo else ""
     console.print(
-        f"[bold {style}]The transfer {subject}over {axis} {answer}.[/]{todo}",
+        f"[bold {style}]The transfer {subject}over {axis} {answer}{limit}.[/]{todo}",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )
@@ -325,10 +326,10 @@ def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
     if applied:
         text += f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
     elif fitted.warranted:
-        text += f"A correction is warranted and would save {gain}: {fitted.reason}. "
-        text += "transfer.correct=true applies it."
+        text += "The optimum moves with the width: transfer.correct=true would plan with the "
+        text += f"prediction and save {gain}."
     else:
-        text += f"No correction is warranted: {fitted.reason}."
+        text += f"No correction: {fitted.reason}."
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 

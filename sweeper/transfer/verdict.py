@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sweeper.transfer.base import MissedOptimum, missed_optimum
 from sweeper.transfer.curve import (
     BIAS,
     UNKNOWN,
@@ -36,8 +37,9 @@ class SizeVerdict:
     """One size: its optimum in log2 eta, the shift from the base's, its least loss (nats).
 
     `regret` is the loss in nats from training at the transferred eta, `loss_gap` that from
-    training at the optimum of the base's curve. The answer rests on `shift_log2` and `loss_gap`:
-    an eta that is wrong at the base already is a fault of the search, not of the transfer. `basin`
+    training at the optimum of the base's curve. The answer rests on `shift_log2` and `loss_gap`,
+    at the base on whether eta is right there: one that is wrong at the base already is a fault of
+    the search, not of the transfer, which nothing shows until it is mended. `basin`
     is the range of learning rates within 1 % of the least loss. `planned_log2` is log2 of the
     factor that a law plans with: shift, regret and loss gap are what it leaves.
     """
@@ -70,8 +72,9 @@ class Verdict:
     """The answer for one axis, from that of its sizes.
 
     `todo` says what would settle an open answer, and `seed_advice` in numbers where that is more
-    seeds. `note` warns of an eta that is wrong at the base itself, and of larger models that are
-    worse. `limits` are the thresholds in words. `law` says by which law eta was planned.
+    seeds. `note` warns of what the answer does not say: larger models that are worse, for example.
+    `limits` are the thresholds in words. `law` says by which law eta was planned. `up_to` is the
+    largest size, in words, where the trend speaks against the transfer beyond it.
     """
 
     axis: str
@@ -82,6 +85,11 @@ class Verdict:
     limits: str = ""
     seed_advice: SeedAdvice | None = None
     law: str = ""
+    up_to: str = ""
+
+    def with_note(self, sentence: str) -> Verdict:
+        """The verdict with one more note."""
+        return replace(self, note=". Also, ".join(filter(None, (sentence, self.note))))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; without a law it says nothing of one."""
@@ -111,7 +119,7 @@ def judge_ladder(
     A size holds when both its intervals lie within the thresholds. It fails when one interval lies
     beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open;
     with one seed there is no interval, so every size is. The axis fails if any size fails, and
-    holds if all hold.
+    holds if all hold. Over a base where the transferred eta misses the optimum nothing holds.
     """
     fits = fit_curves(curves, transferred)
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
@@ -123,22 +131,24 @@ def judge_ladder(
         )
         for curve in curves
     ]
+    missed = missed_optimum(base_fit, transferred, rule)
+    if missed is not None:
+        sizes = [_missing(size, missed) if size.is_base else size for size in sizes]
     answers = {size.answer for size in sizes}
     order: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
     answer = next(one for one in order if one in answers)
     todo, seed_advice = "", None
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
-        todo, seed_advice = _mending(curves, fits.values()), None
+        todo, seed_advice = _mending(curves, fits.values(), missed), None
         if not todo:
             todo, seed_advice = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
-    notes = filter(None, (_base_note(transferred, base_fit, rule), _worse_note(axis, sizes)))
     return Verdict(
         axis=axis,
         answer=answer,
         sizes=tuple(sizes),
         todo=todo,
-        note=". Also, ".join(notes),
+        note=_worse_note(axis, sizes),
         limits=(
             f"a shift of at most {rule.max_shift:g} in log2 and a loss gap of at most "
             f"{100 * rule.max_loss_gap:g} % of the least loss"
@@ -148,12 +158,26 @@ def judge_ladder(
     )
 
 
-def _mending(curves: Sequence[SizeCurve], fits: Iterable[CurveFit | None]) -> str:
+def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:
+    """The base where the transferred eta misses its optimum: the plan would miss every minimum."""
+    if base.answer != "holds":
+        return base
+    return replace(base, answer="cannot say yet", reason=missed.sentence)
+
+
+def _mending(
+    curves: Sequence[SizeCurve], fits: Iterable[CurveFit | None], missed: MissedOptimum | None
+) -> str:
     """What to mend before anything can be measured, if there is something."""
     if any(curve.failed for curve in curves):
         return "mend what made runs fail, and run this again: it trains them anew"
     if any(fit is not None and fit.same_seeds for fit in fits):
         return "let a run's seed change its initial weights or its batches"
+    if missed is not None:
+        better = f"{missed.optimum_log2:.2f}"
+        if missed.along == "eta":
+            return f"plan with the base's optimum: transfer.eta={better}"
+        return f"tune {missed.along} again, with more runs: its optimum is at 2^{better}"
     return ""
 
 
@@ -253,21 +277,6 @@ def _answer(
     if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
         return "cannot say yet", f"the shift may be {shift.low:+.2f} to {shift.high:+.2f} in log2"
     return "holds", "shift and loss gap are within the thresholds"
-
-
-def _base_note(transferred: float, base_fit: CurveFit | None, rule: LadderRule) -> str:
-    """What to say when the transferred value is not the optimum of the base's own curve."""
-    if base_fit is None or base_fit.regret.low <= 0:
-        return ""
-    if base_fit.regret.value <= rule.allowed_gap(base_fit.loss.value):
-        return ""
-    better = base_fit.optimum.value
-    return (
-        f"at the base itself, {rule.along}=2^{transferred:g} loses {base_fit.regret.value:.4f} "
-        f"nats against 2^{better:.2f}: the search had fewer runs there, or tuning the other "
-        "hyperparameters moved the optimum"
-        + (f". transfer.eta={better:.2f} plans with the new one" if rule.along == "eta" else "")
-    )
 
 
 def _worse_note(axis: str, sizes: Sequence[SizeVerdict]) -> str:

@@ -141,10 +141,19 @@ def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays() -> None:
     assert judged(Valley(noise=0.001).curve(BASE, rule), smaller, rule).note == ""
 
 
-def test_an_eta_that_is_off_at_the_base_already_is_noted_not_blamed_on_the_transfer() -> None:
+def test_nothing_holds_over_a_plan_that_misses_the_base_optimum() -> None:
     found = of(Valley(optimum=1.5), Valley(optimum=1.5))
-    assert found.answer == "holds"
-    assert "transfer.eta=1.50" in found.note and "loses 0.1125 nats" in found.note
+    assert found.answer == "cannot say yet" and found.seed_advice is None
+    assert found.todo == "plan with the base's optimum: transfer.eta=1.50"
+    base, large = found.sizes
+    said = "at the base itself, eta=2^0 loses 0.1125 nats against the optimum 2^1.50"
+    assert base.reason == said and large.answer == "holds"
+    curves = Valley(optimum=1.5).curve(), Valley(optimum=1.5).curve(LARGE)
+    assert judge_ladder("width", curves, 1.5, BASE, RULE).answer == "holds"
+    along = replace(RULE, along="eta_emb")
+    found = judge_ladder("width", curves, 0.0, BASE, along)
+    assert "tune eta_emb again" in found.todo and "transfer.eta" not in found.todo
+    assert of(Valley(optimum=1.5), Valley(optimum=-1.5)).answer == "fails"
 
 
 def test_a_base_optimum_that_diverges_at_the_large_size_fails() -> None:
