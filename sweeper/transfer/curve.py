@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.noise import Noise, model_weights
-from sweeper.transfer.smooth import smooth_rows
+from sweeper.transfer.smooth import Mask, Points, Shape, Smoother
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""
@@ -224,71 +224,95 @@ class CurveFit:
         return math.isnan(self.noise)
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The runs [eta, seed] of a curve at ascending `etas`, and what they tell of their noise.
+
+    `near` are the points within `NOISE_RADIUS` of the lowest one. `noise` is None where too few
+    runs show any.
+    """
+
+    curve: SizeCurve
+    etas: Array
+    runs: Array
+    lowest: int
+    near: Mask
+    noise: Noise | None
+
+    @classmethod
+    def of(cls, curve: SizeCurve) -> Measured | None:
+        """None where no point of the curve is finite."""
+        etas = np.array(sorted(curve.losses))
+        runs = np.array([curve.losses[float(eta)] for eta in etas])
+        finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
+        if not finite.any():
+            return None
+        lowest = int(np.argmin(runs.mean(axis=1)))
+        near = finite & (np.abs(etas - etas[lowest]) <= _radius(etas, lowest, NOISE_RADIUS))
+        noise = None
+        if near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
+            noise = Noise.measure(etas[near] - etas[lowest], runs[near])
+        return cls(curve, etas, runs, lowest, near, noise)
+
+    def pooled(self, noises: Sequence[Noise]) -> Measured:
+        """With the level of the noise as all curves of a ladder tell it."""
+        return self if self.noise is None else replace(self, noise=self.noise.pooled(noises))
+
+    def points(self, weights: Array) -> Points:
+        """The means near the lowest point; `weights` are the probabilities of noise's `MODELS`."""
+        assert self.noise is not None
+        x, means = (self.etas - self.etas[self.lowest])[self.near], self.runs.mean(axis=1)
+        spread = self.noise.covariance(x, weights) / self.runs.shape[1]
+        return Points(x, means[self.near], spread)
+
+
 def fit_curves(curves: Sequence[SizeCurve], transferred: float) -> dict[Size, CurveFit | None]:
-    """Fit every curve of a ladder: one rise of the noise and one correlation for all of them.
+    """Fit the curves of a ladder, which share the noise's rise and correlation, and their skew.
 
     `transferred` is the log2 eta of the base; a law's factor is added at every other size.
     """
-    noises = [noise for curve in curves if (noise := measure_noise(curve)) is not None]
-    weights = model_weights(noises) if noises else None
-    return {
-        curve.size: fit_curve(curve, transferred + curve.planned_log2, weights) for curve in curves
-    }
+    measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
+    noises = [one.noise for one in measured if one.noise is not None]
+    weights = model_weights(noises) if noises else np.zeros(0)
+    measured = [one.pooled(noises) for one in measured]
+    points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
+    shape = Shape.of(list(points.values()))
+    fits: dict[Size, CurveFit | None] = {curve.size: None for curve in curves}
+    for one in measured:
+        size, eta = one.curve.size, transferred + one.curve.planned_log2
+        fits[size] = _fit(one, eta, points.get(size), weights, shape)
+    return fits
 
 
-def measure_noise(curve: SizeCurve) -> Noise | None:
-    """The noise of a curve's runs near its lowest point; None where too few show it."""
-    etas = np.array(sorted(curve.losses))
-    runs = np.array([curve.losses[float(eta)] for eta in etas])
-    finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
-    if not finite.any():
-        return None
-    lowest = int(np.argmin(runs.mean(axis=1)))
-    near = finite & (np.abs(etas - etas[lowest]) <= _radius(etas, lowest, NOISE_RADIUS))
-    if near.sum() < 2 or runs.shape[1] < 2 or same_seeds(runs[near]):
-        return None
-    return Noise.measure(etas[near] - etas[lowest], runs[near])
+def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
+    """Fit one curve by itself; None when no point of it is finite. See `fit_curves`."""
+    return fit_curves([curve], transferred - curve.planned_log2)[curve.size]
 
 
-def fit_curve(
-    curve: SizeCurve, transferred: float, weights: Array | None = None
-) -> CurveFit | None:
-    """Fit a parabola around the lowest point; None when no point of the curve is finite.
-
-    `weights` are the probabilities of the noise's `MODELS`; None: what this curve alone says.
+def _fit(
+    measured: Measured, transferred: float, points: Points | None, weights: Array, shape: Shape
+) -> CurveFit:
+    """Fit a parabola around the lowest point of the smoothed curve.
 
     The intervals are a parametric bootstrap: the fit is repeated on curves that differ from the
     smoothed one by what noise, drawn afresh, makes of it. The seeds themselves are not resampled,
     since two of them have but three outcomes.
     """
-    if not curve.losses:
-        return None
-    etas = np.array(sorted(curve.losses))
-    runs = np.array([curve.losses[float(eta)] for eta in etas])
-    means = runs.mean(axis=1)
-    if not np.isfinite(means).any():
-        return None
-    lowest = int(np.argmin(means))
-    near = np.abs(etas - etas[lowest]) <= _radius(etas, lowest, NOISE_RADIUS)
-    near_runs = runs[np.isfinite(runs).all(axis=1) & near]
-    measured = measure_noise(curve)
-    if measured is not None and weights is None:
-        weights = model_weights([measured])
-    noise = math.nan if measured is None else measured.deviation
+    curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
+    noise = math.nan if measured.noise is None else measured.noise.deviation
     # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
     # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
-    rows = np.tile(means, (DRAWS + 1, 1))
-    if measured is not None and weights is not None:
-        known, seeds = near & np.isfinite(means), runs.shape[1]
+    rows = np.tile(runs.mean(axis=1), (DRAWS + 1, 1))
+    if points is not None and measured.noise is not None:
         x = etas - etas[lowest]
-        noises = measured.draws(generator, x, weights, DRAWS) / math.sqrt(seeds)
-        spread = measured.covariance(x[known], weights) / seeds
-        rows = smooth_rows(generator, x, means, known, spread, noises)
+        noises = measured.noise.draws(generator, x, weights, DRAWS) / math.sqrt(runs.shape[1])
+        rows[1:] += noises
+        rows[:, measured.near] = Smoother(points, shape).rows(generator, noises[:, measured.near])
     # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
     parabolas = Parabolas.through(etas, rows)
     safe, losses, free = parabolas.minima
-    loss_draws = losses[1:] + _offset_draws(generator, near_runs, noise)
+    loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
     optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
     fit = CurveFit(
         curve=curve,

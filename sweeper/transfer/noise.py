@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,21 +45,17 @@ def _distances(x: Array) -> Array:
     return distances
 
 
-KERNELS: tuple[Kernel, ...] = (
-    lambda x: np.eye(len(x)),
-    _rough(0.4),
-    _rough(1.0),
-    _smooth(0.7, 0.05),
-    _smooth(1.0, 1e-4),
-    _smooth(1.4, 0.05),
-    _smooth(1.4, 1e-4),
-    _tilted(0.5),
-    _tilted(2.0),
-    _tilted(8.0),
-    _tilted(32.0),
-    _tilted(128.0),
+KINDS: tuple[tuple[Kernel, ...], ...] = (
+    (lambda x: np.eye(len(x)),),
+    (_rough(0.4), _rough(1.0)),
+    (_smooth(0.7, 0.05), _smooth(1.0, 1e-4), _smooth(1.4, 0.05), _smooth(1.4, 1e-4)),
+    (_tilted(0.5), _tilted(2.0), _tilted(8.0), _tilted(32.0), _tilted(128.0)),
 )
 """Correlations along x, the distance from the lowest point in log2; sigma is a run's there."""
+KERNELS = tuple(kernel for kind in KINDS for kernel in kind)
+PRIOR = np.tile([1 / len(kind) for kind in KINDS for _ in kind], len(RISES))
+"""Each kind is as likely as another, before the losses are known."""
+POOLED_FREEDOM = 8
 MODELS = tuple((rise, kernel) for rise in RISES for kernel in KERNELS)
 
 
@@ -107,6 +103,21 @@ class Noise:
             deviation=math.sqrt(plain / freedom),
         )
 
+    def pooled(self, ladder: Sequence[Noise]) -> Noise:
+        """With sigma^2 as all curves of a ladder tell it (Smyth's moderated variance, 2004).
+
+        The other curves count as `POOLED_FREEDOM` degrees of freedom at most.
+        """
+        others = [noise for noise in ladder if noise is not self]
+        total = sum(noise.freedom for noise in others)
+        if not total:
+            return self
+        counted = min(POOLED_FREEDOM, total)
+        level = np.sum([noise.freedom * noise.variance for noise in others], axis=0) / total
+        freedom = self.freedom + counted
+        variance = (self.freedom * self.variance + counted * level) / freedom
+        return replace(self, variance=variance, freedom=freedom)
+
     def covariance(self, x: Array, weights: Array) -> Array:
         """That of a run's noise at the points `x` [point, point], the mean over the models."""
         models = zip(weights * self.variance, MODELS, strict=True)
@@ -139,7 +150,7 @@ def covariance(x: Array, rise: float, kernel: Kernel) -> Array:
 def model_weights(noises: Sequence[Noise]) -> Array:
     """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
     total = np.sum([noise.log_likelihood for noise in noises], axis=0)
-    weights = np.exp(total - total.max())
+    weights = PRIOR * np.exp(total - total.max())
     shares: Array = weights / weights.sum()
     return shares
 
