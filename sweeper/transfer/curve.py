@@ -30,6 +30,8 @@ FIT_RADIUS = 1.0
 NOISE_RADIUS = 2.0
 """The noise is measured at the points within this distance, in log2, of the lowest one."""
 
+MIN_CUBIC = 6
+
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
 
@@ -88,17 +90,18 @@ class Parabolas:
 
     All rows are finite at the same points. `lowest` is the index of each row's lowest point.
     `coefficients` [3, row] are those of the least-squares parabola near it, in the distance from
-    it; NaN where fewer than three points are finite, the lowest point is at an end, or the
-    parabola opens downwards.
+    it, beside the row's `cubic` [row]; NaN where fewer than three points are finite, the lowest
+    point is at an end, or the parabola opens downwards.
     """
 
     etas: Array
     losses: Array
     lowest: Index
     coefficients: Array
+    cubic: Array
 
     @classmethod
-    def through(cls, etas: Array, losses: Array) -> Parabolas:
+    def through(cls, etas: Array, losses: Array, cubic: Array) -> Parabolas:
         """Fit every row near its lowest point.
 
         Only near it: further out real curves are no parabolas, and points there would bend the
@@ -111,9 +114,10 @@ class Parabolas:
             near = np.isfinite(losses[0]) & (np.abs(distances) <= _radius(etas, index, FIT_RADIUS))
             if near.sum() >= 3:
                 near_losses = losses[np.ix_(rows, near)]
+                near_losses = near_losses - np.outer(cubic[rows], distances[near] ** 3)
                 coefficients[:, rows] = np.polyfit(distances[near], near_losses.T, 2)
         coefficients[:, coefficients[0] <= 0] = math.nan
-        return cls(etas, losses, lowest, coefficients)
+        return cls(etas, losses, lowest, coefficients, cubic)
 
     @cached_property
     def minima(self) -> tuple[Array, Array, Array]:
@@ -127,7 +131,8 @@ class Parabolas:
         (a, b, c), etas, lowest = self.coefficients, self.etas, self.lowest
         neighbours = [np.clip(lowest + side, 0, len(etas) - 1) for side in (-1, 1)]
         left, right = (etas[index] - etas[lowest] for index in neighbours)
-        vertex = -b / (2 * a)
+        # Where the derivative, 3 cubic x^2 + 2 a x + b, vanishes and the second one is positive.
+        vertex = -b / (a + np.sqrt(np.maximum(a * a - 3 * self.cubic * b, 0.0)))
         fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
         spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
         free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
@@ -137,7 +142,9 @@ class Parabolas:
             for index, end in zip(neighbours, (left, right), strict=True)
         )
         safe = np.where(fitted, np.clip(vertex, low, high), 0.0)
-        loss = np.where(fitted, (a * safe + b) * safe + c, self.losses.min(axis=1))
+        loss = np.where(
+            fitted, ((self.cubic * safe + a) * safe + b) * safe + c, self.losses.min(axis=1)
+        )
         return etas[lowest] + safe, loss, etas[lowest] + free
 
     def loss_gaps(self, at: Array) -> tuple[Array, Array]:
@@ -166,7 +173,7 @@ class Parabolas:
         a, b, c = self.coefficients
         x = at - self.etas[self.lowest]
         near = np.abs(x) <= _radius(self.etas, self.lowest, FIT_RADIUS)
-        return np.where(near, (a * x + b) * x + c, math.nan)
+        return np.where(near, ((self.cubic * x + a) * x + b) * x + c, math.nan)
 
 
 def _radius(etas: Array, lowest: Index | int, distance: float) -> Array:
@@ -304,13 +311,16 @@ def _fit(
     # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
     rows = np.tile(runs.mean(axis=1), (DRAWS + 1, 1))
+    cubic = np.zeros(len(rows))
     if points is not None and measured.noise is not None:
         x = etas - etas[lowest]
         noises = measured.noise.draws(generator, x, weights, DRAWS) / math.sqrt(runs.shape[1])
         rows[1:] += noises
         rows[:, measured.near] = Smoother(points, shape).rows(generator, noises[:, measured.near])
+        if len(points.x) >= MIN_CUBIC:
+            cubic = np.polyfit(points.x, rows[:, measured.near].T, 3)[0]
     # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
-    parabolas = Parabolas.through(etas, rows)
+    parabolas = Parabolas.through(etas, rows, cubic)
     safe, losses, free = parabolas.minima
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
     optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
