@@ -55,7 +55,11 @@ KINDS: tuple[tuple[Kernel, ...], ...] = (
 KERNELS = tuple(kernel for kind in KINDS for kernel in kind)
 PRIOR = np.tile([1 / len(kind) for kind in KINDS for _ in kind], len(RISES))
 """Each kind is as likely as another, before the losses are known."""
-POOLED_FREEDOM = 8
+POOLED_FREEDOM = 12
+"""Degrees of freedom for which a ladder's other curves count in the level of one curve's noise.
+
+As many measure a level as well as the others tell it where levels differ by a fifth, a standard
+deviation of 0.4 in the logarithm of sigma^2: 2 / 0.4^2."""
 MODELS = tuple((rise, kernel) for rise in RISES for kernel in KERNELS)
 
 

@@ -1,10 +1,10 @@
 """A smoother of a noisy curve, and its error: neighbouring points tell of each other.
 
-Near its lowest point a curve is taken for a parabola plus a deviation, in proportion to the
-curvature c: a skew c k x^3, whose k the curves of a ladder nearly share, and a Gaussian process g.
-Given k, the best linear estimate A y of the curve from the losses y leaves any parabola as it is;
-its error is (A - 1) g + A noise. All curves together tell k: it moves their optima alike, so an
-error of k hardly matters for a shift.
+Near its lowest point a curve is a line, a square c x^2, a skew c k x^3 and a Gaussian process g in
+proportion to c. The curves of a ladder are alike: each has its own c and k around common ones,
+which all of them tell together. The best linear estimate A y of a curve from its losses y, these
+given, leaves any line as it is; its error is (A - 1) of what the curve has of its own, and A noise.
+An error of the common k moves all optima alike, so that it hardly matters for a shift.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from sweeper.transfer.noise import Array
 Mask = NDArray[np.bool_]
 
 OWN_CURVATURE = 0.4
+"""Standard deviation of a curve's own c around that of its ladder, which is 1."""
 
-SKEW, OWN_SKEW = 0.25, 0.08
+SKEW, OWN_SKEW = 0.25, 0.05
 """Standard deviations of k over ladders, and of a curve's own k around that of its ladder.
 
 A loss that rises exponentially, as c e^(q x), has a cubic part of c q / 3 and a quartic one of
 c q^2 / 12; q is up to about 0.6 in measured curves."""
-QUARTIC, WIGGLE = 0.06, 0.1
+QUARTIC, WIGGLE = 0.04, 0.05
 """Those of g's parts in curvatures: x^4, and a function smooth over 1 in log2."""
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.transfer.curve import BIAS, Array, CurveFit, Estimate, fit_curves
+from sweeper.transfer.curve import BIAS, CurveFit, Estimate, fit_curves
 from sweeper.transfer.ladder import LadderRule, SizeCurve
+from sweeper.transfer.noise import Array
 from sweeper.transfer.power_law import fit_plane
 from sweeper.transfer.verdict import Verdict
 from sweeper.trial import encode

@@ -30,6 +30,11 @@ SAME_SEEDS = (
 )
 MAX_SEED_FACTOR = 16.0
 """No advice asks for this many times the seeds: beyond, seeds are the wrong means."""
+MEDIAN_SEED_FACTOR = 9.5
+"""So many times the seeds settle half of the estimates that lie at their threshold.
+
+With n times the seeds the estimate moves by a normal of variance s^2 (1 - 1 / n), which exceeds
+1.96 s n^-1/2, half of the new interval, in half of the cases at n - 1 = (1.96 / 0.674)^2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +354,8 @@ def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
 
     An interval shrinks with the root of the number of seeds. One that reaches h from its value
     towards a threshold that is d off clears it with (h / d)^2 times as many. To hold, both values
-    must clear their thresholds; to fail, one beyond its threshold suffices.
+    must clear their thresholds; to fail, one beyond its threshold suffices. A value that lies near
+    its threshold is seldom the true one, and more seeds move it off: `MEDIAN_SEED_FACTOR`.
     """
     allowed = rule.allowed_gap(size.loss.value)
     within, beyond = list[float](), list[float]()
@@ -359,8 +365,9 @@ def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
         least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
         reach = most - value if room > 0 else value - least
         # Compared before dividing: room may be 0.
-        small = reach < MAX_SEED_FACTOR**0.5 * abs(room)
-        factor = (reach / room) ** 2 if small else MAX_SEED_FACTOR
+        small = reach < MEDIAN_SEED_FACTOR**0.5 * abs(room)
+        doubtful = MEDIAN_SEED_FACTOR if reach < 2 * limit else MAX_SEED_FACTOR
+        factor = (reach / room) ** 2 if small else doubtful
         (within if room > 0 else beyond).append(factor)
     factor = min(beyond) if beyond else max(within)
     return max(rule.seeds + 1, math.ceil(rule.seeds * factor))
