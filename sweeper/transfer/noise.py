@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,24 +86,18 @@ class Noise:
         """
         points, seeds = runs.shape
         contrasts = runs @ _contrasts(seeds)
-        ones = np.ones(points)
-        rows, freedom = [], (points - 1) * (seeds - 1)
-        for rise, kernel in MODELS:
-            root = np.linalg.cholesky(covariance(x, rise, kernel))
-            white = np.linalg.solve(root, np.column_stack([ones, contrasts]))
-            one, rest = white[:, 0], white[:, 1:]
-            weight = one @ one
-            squares = float((rest**2).sum() - ((one @ rest) ** 2).sum() / weight)
-            determinant = 2 * np.log(np.diag(root)).sum() + math.log(weight)
-            squares = max(squares, np.finfo(float).tiny)
-            rows.append(
-                (-((seeds - 1) * determinant + freedom * math.log(squares)) / 2, squares / freedom)
-            )
-        likelihood, variance = np.array(rows).T
+        freedom, (_, roots) = (points - 1) * (seeds - 1), _models(tuple(x.round(9)))
+        white = np.linalg.solve(roots, np.column_stack([np.ones(points), contrasts]))
+        one, rest = white[:, :, :1], white[:, :, 1:]
+        weight = (one**2).sum(axis=(1, 2))
+        squares = (rest**2).sum(axis=(1, 2)) - ((one * rest).sum(axis=1) ** 2).sum(axis=1) / weight
+        squares = np.maximum(squares, np.finfo(float).tiny)
+        diagonals = np.diagonal(roots, axis1=1, axis2=2)
+        determinant = 2 * np.log(diagonals).sum(axis=1) + np.log(weight)
         plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
         return cls(
-            log_likelihood=likelihood,
-            variance=variance,
+            log_likelihood=-((seeds - 1) * determinant + freedom * np.log(squares)) / 2,
+            variance=squares / freedom,
             freedom=freedom,
             deviation=math.sqrt(plain / freedom),
         )
@@ -124,8 +119,8 @@ class Noise:
 
     def covariance(self, x: Array, weights: Array) -> Array:
         """That of a run's noise at the points `x` [point, point], the mean over the models."""
-        models = zip(weights * self.variance, MODELS, strict=True)
-        total: Array = np.sum([share * covariance(x, *model) for share, model in models], axis=0)
+        covariances, _ = _models(tuple(x.round(9)))
+        total: Array = np.tensordot(weights * self.variance, covariances, axes=1)
         return total
 
     def draws(self, generator: np.random.Generator, x: Array, weights: Array, count: int) -> Array:
@@ -139,9 +134,10 @@ class Noise:
             self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
         )
         noise = generator.normal(size=(count, len(x))) * spread[:, None]
+        _, roots = _models(tuple(x.round(9)))
         for model in np.unique(chosen):
             rows = chosen == model
-            noise[rows] = noise[rows] @ np.linalg.cholesky(covariance(x, *MODELS[model])).T
+            noise[rows] = noise[rows] @ roots[model].T
         return noise
 
 
@@ -149,6 +145,17 @@ def covariance(x: Array, rise: float, kernel: Kernel) -> Array:
     """The covariance [point, point] of a model, of variance 1 at the lowest point."""
     spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
     return np.outer(spread, spread) * kernel(x)
+
+
+@lru_cache(maxsize=256)
+def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
+    """The covariances of all `MODELS` at `x`, and their roots [model, point, point].
+
+    Curves of a ladder have few grids between them.
+    """
+    points = np.array(x)
+    covariances = np.array([covariance(points, *model) for model in MODELS])
+    return covariances, np.linalg.cholesky(covariances)
 
 
 def model_weights(noises: Sequence[Noise]) -> Array:
