@@ -1,7 +1,7 @@
 """How often the verdict on a transfer is wrong, and how often its intervals hold the truth.
 
-Run `python scripts/bench/verdict.py --out verdict.json`, half an hour; `--count 50` for a
-quick look.
+Run `python scripts/bench/verdict.py --out verdict.json`, 40 minutes of a core; `--count 50` for
+a quick look.
 Ladders of four widths are made up with known optima, laid and extended as `sweeper transfer` does,
 and judged with its defaults. A ladder is a true transfer when every width's shift and loss gap are
 within the thresholds, however narrowly, and a true failure otherwise.
