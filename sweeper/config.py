@@ -34,6 +34,9 @@ from sweeper.trial import FORMAT
 
 Tree = dict[str, Any]
 
+RENAMED = {"transfer.max_regret": "transfer.max_loss_gap"}
+"""Keys that had another name: studies keep the old one, a command line is told the new one."""
+
 _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
 """What composing or reading configs raises when one of them is not right."""
 
@@ -44,7 +47,17 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
     parsed = parse_overrides(words, overrides)
     _check_folder(config_dir)
     _check_groups(parsed, config_dir)
-    return _without_replaced_arguments(_resolve(_compose(parsed, words, config_dir)), parsed)
+    tree = _resolve(_compose(parsed, words, config_dir))
+    for old in RENAMED:
+        section, name = old.split(".")
+        if isinstance(values := tree.get(section), Mapping) and name in values:
+            raise _renamed(old, values[name])
+    return _without_replaced_arguments(tree, parsed)
+
+
+def _renamed(key: str, value: object) -> ConfigError:
+    """The error for an old name."""
+    return ConfigError(key, value, f"it is named {RENAMED[key]} now")
 
 
 def _without_replaced_arguments(tree: Tree, parsed: Sequence[Override]) -> Tree:
@@ -91,6 +104,8 @@ def _parse(word: str, typed: str) -> Override:
         if "model.roles={" in word:
             advice = """give roles as a list: 'model.roles=["*.bias=vector"]'"""
         raise BadInput(f"{typed!r} cannot be read ({reason}); {advice}") from error
+    if (key := str(override.key_or_group)) in RENAMED:
+        raise _renamed(key, override.value())
     if override.is_sweep_override():
         raise BadInput(f"{typed!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
     return override
@@ -270,6 +285,10 @@ def _load_settings(path: Path) -> DictConfig:
     except ConfigError as error:
         raise BadInput(f"{path}: {error}") from error
     settings.pop("format", None)
+    for old, new in RENAMED.items():
+        section, name = old.split(".")
+        if isinstance(values := settings.get(section), dict) and name in values:
+            values.setdefault(new.removeprefix(f"{section}."), values.pop(name))
     settings.setdefault("law", {TARGET: plugin_target("law", "none")})  # studies older than laws
     return OmegaConf.create(settings)
 

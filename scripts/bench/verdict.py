@@ -1,7 +1,7 @@
 """How often the verdict on a transfer is wrong, and how often its intervals hold the truth.
 
-Run `python scripts/bench/verdict.py --out verdict.json`, half an hour; `--count 50` for a
-quick look.
+Run `python scripts/bench/verdict.py --out verdict.json`, 40 minutes of a core; `--count 50` for
+a quick look.
 Ladders of four widths are made up with known optima, laid and extended as `sweeper transfer` does,
 and judged with its defaults. A ladder is a true transfer when every width's shift and loss gap are
 within the thresholds, however narrowly, and a true failure otherwise.
@@ -13,15 +13,16 @@ import argparse
 import math
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sweeper.search.strategy import Point
-from sweeper.transfer.curve import BASIN_TOLERANCE, Array, Estimate
+from sweeper.transfer.curve import BASIN_TOLERANCE, Estimate, fit_curve
 from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
+from sweeper.transfer.noise import Array
 from sweeper.transfer.trend import Trend, fit_trend
 from sweeper.transfer.verdict import SizeVerdict, Verdict, judge_ladder
 
@@ -43,7 +44,9 @@ class Scenario:
     right of the optimum; an offset of each seed, four times as large, is common to all widths'
     points of that seed. Along log2 eta the noise of a seed is independent, or correlated as
     exp(-d / `rough`) or exp(-(d / `smooth`)^2 / 2) at a distance d. `seed_shift` is the standard
-    deviation (log2) of a seed's own optimum around the true one, at every width anew.
+    deviation (log2) of a seed's own optimum around the true one, at every width anew. With `own`
+    every width has a skew of its own, from 0.05 to 0.8, and a curvature and a noise of its own, up
+    to 2^0.6 and 2 times as large or small.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Scenario:
     smooth: float = 0.0
     seed_shift: float = 0.0
     seeds: int = 2
+    own: bool = False
 
 
 SKEWED: dict[str, Any] = {"skew": (0.2, 0.6), "rise": 1.0}
@@ -82,12 +86,15 @@ SCENARIOS = (
     Scenario(name="skewed, noise rising and smooth", **SKEWED, smooth=1.0),
     Scenario(name="the right side steeper", steep=(1.5, 3.0), rise=1.0),
     Scenario(name="seeds with optima of their own", seed_shift=0.15),
+    Scenario(name="widths unlike each other", **SKEWED, own=True),
+    Scenario(name="widths unlike each other, noisy", **SKEWED, own=True, noise=(0.012, 0.04)),
+    Scenario(name="widths unlike each other, 4 seeds", **SKEWED, own=True, seeds=4),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Valley:
-    """One width's true curve: where its optimum is, and what losses are around it."""
+    """One width's true curve: its optimum, losses around it, and noise as a multiple of others'."""
 
     size: Size
     optimum: float
@@ -96,6 +103,7 @@ class Valley:
     skew: float
     cliff: float
     steep: float = 1.0
+    louder: float = 1.0
 
     def loss(self, eta: float) -> float:
         """Expected loss at log2 `eta`."""
@@ -130,7 +138,7 @@ class Truth:
         best = self.valleys[0].optimum
         return all(
             abs(v.optimum - best) <= rule.max_shift
-            and v.loss(best) - v.floor <= rule.max_regret * v.floor
+            and v.loss(best) - v.floor <= rule.max_loss_gap * v.floor
             for v in self.valleys
         )
 
@@ -155,6 +163,16 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
         )
         for step, width in enumerate(WIDTHS)
     )
+    if scenario.own:
+        valleys = tuple(
+            replace(
+                valley,
+                curvature=curvature * 2 ** uniform((-0.6, 0.6)),
+                skew=uniform((0.05, 0.8)),
+                louder=2 ** uniform((-1, 1)),
+            )
+            for valley in valleys
+        )
     return Truth(
         valleys=valleys, slope=slope, target=centre + slope * math.log2(TARGET / WIDTHS[0])
     )
@@ -201,7 +219,7 @@ def measure(
             eta, seed = point.log2_hps["eta"], point.seed
             if (eta, seed) not in runs:
                 right = max(0.0, eta - valley.optimum)
-                spread = noise * 2 ** min(4.0, right / scenario.rise)
+                spread = valley.louder * noise * 2 ** min(4.0, right / scenario.rise)
                 jitter = float(generator.uniform(-0.1, 0.1))
                 clean = valley.loss(eta + jitter) if math.isfinite(valley.cliff) else 0.0
                 loss = valley.loss(eta) if math.isfinite(clean) else math.inf
@@ -284,7 +302,10 @@ def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
             continue
         need[transfers] -= 1
         curves = measure(scenario, truth, rule, generator)
-        verdict = judge_ladder("width", curves, 0.0, curves[0].size, rule)
+        # As `sweeper transfer` does, the plan takes the optimum of the base's own curve.
+        base = fit_curve(curves[0], 0.0)
+        planned = base.optimum.value if base else 0.0
+        verdict = judge_ladder("width", curves, planned, curves[0].size, rule)
         tally.judged(transfers, verdict)
         for size, valley in zip(verdict.sizes, truth.valleys, strict=True):
             tally.sized(size, valley, truth.valleys[0])

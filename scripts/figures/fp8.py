@@ -53,7 +53,7 @@ def main() -> None:
     """A search of eta for each scheme and cast; every cast at its own best eta."""
     lab = Lab.of("fp8")
     found = {(scheme, cast): _line(lab, scheme, cast) for scheme in SCHEMES for cast in CASTS}
-    share = _config(lab)["transfer"]["max_regret"]
+    share = _config(lab)["transfer"]["max_loss_gap"]
     for cast, source in SOURCES.items():
         _close(lab, source, cast, found, share)
     _fails(lab, found, share)

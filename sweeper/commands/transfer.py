@@ -24,6 +24,7 @@ from sweeper.commands.validate import (
     Validation,
     check_ladders,
     measured_trend,
+    planned_before,
     remove_stale_verdicts,
     validate,
 )
@@ -97,7 +98,7 @@ def transfer(
     folder = settings.folder / "transfer" / folder_name(settings, size)
     found = _measured(experiment, study, conclusion, request, size, folder, output)
     experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
-    plan = _plan(experiment, size, conclusion, trend, folder)
+    plan = _plan(experiment, size, conclusion, found, folder)
     if found.exponents is not None and not request.validate:
         for line in exponent_lines(found.exponents):
             output.say(line)
@@ -107,7 +108,7 @@ def transfer(
     output.notes(unproven)
     words, check = repeated(words, settings.root, config_dir), None
     if _checks(settings) and size.width != settings.base.width:
-        check = quick_check(experiment, conclusion.best_log2, words, output)
+        check = quick_check(experiment, found.planned, words, output)
     places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
     following = _following(settings, request, verdicts, words, plan)
     output.end(_found(plan, verdicts), places, following)
@@ -121,7 +122,7 @@ def transfer(
     if found.exponents is not None:
         document["exponents"] = found.exponents.to_json()
     output.document(document)
-    holds = all(verdict.answer == "holds" for verdict in verdicts)
+    holds = all(verdict.answer == "holds" and not verdict.up_to for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
 
@@ -163,10 +164,14 @@ def _measured(
     if request.validate:
         private_folder(folder)
         return validate(experiment, conclusion, size.width, folder, output)
-    experiment, exponents = fit_measured(experiment, study, conclusion.best_log2)
-    trend = measured_trend(experiment, study, conclusion, size.width)
+    best = conclusion.best_log2
+    experiment, exponents = fit_measured(experiment, study, best)
+    planned = planned_before(experiment.settings, best)
+    trend = measured_trend(experiment, study, best, planned, size.width)
     _check_correction(experiment.settings, trend)
-    return Validation(experiment=experiment, verdicts=[], trend=trend, exponents=exponents)
+    return Validation(
+        experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
+    )
 
 
 def _checks(settings: Settings) -> bool:
@@ -182,7 +187,10 @@ def _show_plan(plan: TransferPlan, output: Output) -> None:
 
 def _found(plan: TransferPlan, verdicts: Sequence[Verdict]) -> str:
     """What was found, in a sentence."""
-    answers = [f"over {v.axis.replace('_', ' ')}: {v.answer}" for v in verdicts]
+    answers = [
+        f"over {v.axis.replace('_', ' ')}: {v.answer}{f' up to {v.up_to}' if v.up_to else ''}"
+        for v in verdicts
+    ]
     proof = f"the transfer {', '.join(answers)}" if answers else "the transfer is not validated"
     eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
     return f"Planned {plan.target}{eta}; {proof}."
@@ -195,10 +203,11 @@ def _following(
     words: Sequence[str],
     plan: TransferPlan,
 ) -> str:
-    """The command that goes on from here: validation, or what would settle it."""
+    """The command that goes on from here: validation, what would settle it, or the trend."""
     seeds = max((v.seed_advice.seeds for v in verdicts if v.seed_advice is not None), default=0)
     at_ends = any("transfer.extend" in v.todo for v in verdicts)
-    if request.validate and not (seeds or at_ends):
+    limited = any(verdict.up_to for verdict in verdicts)
+    if request.validate and not (seeds or at_ends or limited):
         return _after_verdict(settings, request, verdicts, plan)
     options = ["--to-width", str(request.width)]
     depth = request.depth or settings.base.depth
@@ -213,6 +222,7 @@ def _following(
     given = [f"transfer.seeds={seeds}"] if seeds else []
     given += [f"transfer.extend={2 * settings.transfer.extend or 4}"] if at_ends else []
     given += [f"transfer.{key}=[]" for key in settled] if given else []
+    given = given or ["transfer.correct=true"] * limited
     replaced = tuple(f"{word.partition('=')[0]}=" for word in given)
     kept = [*(word for word in words if not word.startswith(replaced)), *given]
     return command_line("transfer", *options, "--validate", *kept, study=settings.name)
@@ -303,13 +313,14 @@ def _plan(
     experiment: Experiment,
     size: Size,
     conclusion: Conclusion,
-    trend: Trend | None,
+    found: Validation,
     folder: Path,
 ) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
-    settings = experiment.settings
-    best_log2 = conclusion.best_log2
+    settings, trend, best_log2 = experiment.settings, found.trend, found.planned
     origin = "the study" if settings.transfer.eta is None else "transfer.eta"
+    if best_log2 != conclusion.best_log2:
+        origin = "the base's curve on the ladder"
     correction = None
     if settings.transfer.correct and trend is not None and trend.warranted:
         best_log2 = Log2Hps({**best_log2, "eta": trend.predicted_log2.value})

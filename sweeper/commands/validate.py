@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,17 +18,23 @@ from sweeper.lock import StudyLock
 from sweeper.planned import described
 from sweeper.replay import replay_ladder
 from sweeper.report import console as show
+from sweeper.report.documents import number
 from sweeper.report.drawing import save
 from sweeper.report.plots import learning_rate_figure
 from sweeper.search.strategy import Conclusion
-from sweeper.settings import Experiment, check_seeds
+from sweeper.settings import Experiment, Settings, check_seeds
 from sweeper.study import Study
 from sweeper.sweep import Sweep
+from sweeper.transfer.base import missed_optimum
+from sweeper.transfer.curve import fit_curve
 from sweeper.transfer.exponents import FittedExponents
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve, size_record
-from sweeper.transfer.trend import Trend, fit_trend
+from sweeper.transfer.trend import Trend, fit_trend, limit_by_trend
 from sweeper.transfer.verdict import Verdict, judge_ladder
-from sweeper.trial import Choice, defaults, encode, named
+from sweeper.trial import Choice, Log2Hps, defaults, encode, named
+
+PLANNED = "planned_log2_eta"
+"""In a verdict's record: the eta of the plan, where it is not that of the search."""
 
 
 def check_ladders(experiment: Experiment) -> None:
@@ -63,10 +70,12 @@ def _check_words(experiment: Experiment, size: Size) -> None:
 class Validation:
     """What the ladders say: a verdict an axis, eta's trend over width, and a law fitted to them.
 
-    `experiment` has that law where it could be fitted.
+    `experiment` has that law where it could be fitted. `planned` are the hyperparameters to plan
+    with (log2): the search's, but for an eta that the base's own curve shows to be wrong there.
     """
 
     experiment: Experiment
+    planned: Log2Hps
     verdicts: list[Verdict]
     trend: Trend | None
     exponents: FittedExponents | None = None
@@ -90,7 +99,8 @@ def validate(
     experiment, exponents = fit_law(experiment, best, curves.values())
     if exponents is not None:
         curves = replanned(experiment, best, curves)
-    centre = best[rule.along]
+    hps, note = _planned(settings, curves[settings.ladder_base], best)
+    centre = hps[rule.along]
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
     verdicts = [
         judge_ladder(
@@ -104,8 +114,12 @@ def validate(
         for axis, of_axis in by_axis.items()
     ]
     trend = fit_trend(by_axis.get("width", ()), centre, target)
+    beside = trend if rule.along == "eta" and not rule.correct else None
+    verdicts = [limit_by_trend(v, beside, rule) if v.axis == "width" else v for v in verdicts]
+    verdicts = [v.with_note(note) for v in verdicts]
     log2_hps = named(settings.space, best)
     record = _record(rule.along, log2_hps, verdicts, list(curves.values()), trend)
+    record |= {PLANNED: centre} if note else {}
     record |= {"law": law} if (law := law_record(settings)) else {}
     record |= {"exponents": exponents.to_json()} if exponents else {}
     name = "" if rule.along == "eta" else f"-{rule.along}"
@@ -120,10 +134,40 @@ def validate(
         output.say(line)
     return Validation(
         experiment=experiment,
+        planned=hps,
         verdicts=verdicts,
         trend=trend if rule.along == "eta" else None,
         exponents=exponents,
     )
+
+
+def _planned(settings: Settings, base: SizeCurve, best: Log2Hps) -> tuple[Log2Hps, str]:
+    """The hyperparameters to plan with, and a note where they are not those of the search.
+
+    The base's curve is fitted by itself, so that all ladders plan alike. An eta that the user gave
+    stays: the verdict says what it loses.
+    """
+    rule = settings.transfer
+    if rule.along != "eta" or rule.eta is not None or base.failed:
+        return best, ""
+    missed = missed_optimum(fit_curve(base, best["eta"]), best["eta"], rule)
+    if missed is None:
+        return best, ""
+    return Log2Hps({**best, "eta": missed.optimum_log2}), (
+        f"{missed.sentence}, with which the plan is made: the search had fewer runs there, or "
+        "tuning the other hyperparameters moved the optimum"
+    )
+
+
+def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
+    """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
+    paths = (settings.folder / "transfer").glob("*/validation.json")
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        record = try_json(path)
+        if settings.transfer.eta is None and record.get("log2_hps") == named(settings.space, best):
+            eta = number(record.get(PLANNED, best["eta"]))
+            return Log2Hps({**best, "eta": eta}) if math.isfinite(eta) else best
+    return best
 
 
 def remove_stale_verdicts(
@@ -150,15 +194,15 @@ def remove_stale_verdicts(
 
 
 def measured_trend(
-    experiment: Experiment, study: Study, conclusion: Conclusion, target: int
+    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
     settings = experiment.settings
     if settings.transfer.along != "eta":
         return None
     sizes: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
-    curves, _, missing = replay_ladder(experiment, conclusion.best_log2, sizes, finished(study))
-    return None if missing else fit_trend(curves, conclusion.best_log2["eta"], target)
+    curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
+    return None if missing else fit_trend(curves, planned["eta"], target)
 
 
 def _record(
@@ -190,7 +234,7 @@ def _record(
 
 def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """The record, with what an earlier one says of the same hyperparameters on other ladders."""
-    if any(earlier.get(key) != record.get(key) for key in ("along", "log2_hps", "law")):
+    if any(earlier.get(key) != record.get(key) for key in ("along", "log2_hps", "law", PLANNED)):
         return record
     try:
         axes = {axis["axis"]: axis for axis in (*earlier["axes"], *record["axes"])}

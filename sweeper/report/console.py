@@ -264,10 +264,11 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
     is_open = result.answer == "cannot say yet"
     answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
+    limit = f" up to {result.up_to}" if result.up_to else ""
     subject = "" if along == "eta" else f"of {along} "
     todo = f" To settle it, {result.todo}." if result.todo else ""
     console.print(
-        f"[bold {style}]The transfer {subject}over {axis} {answer}.[/]{todo}",
+        f"[bold {style}]The transfer {subject}over {axis} {answer}{limit}.[/]{todo}",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )

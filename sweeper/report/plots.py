@@ -67,6 +67,7 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         label = f"{label_size(curve, axis)}{':' if verdict else ''} {optimum}"
         handles.append(legend_key(label, color=color, marker=marker, linestyle="-"))
     centre = number(validation.get(f"transferred_log2_{along}"))
+    centre = number(validation.get(f"planned_log2_{along}", centre))
     if math.isfinite(centre):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))

@@ -40,9 +40,9 @@ def trend_words(fitted: Trend, *, applied: bool) -> str:
     if applied:
         return text + f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
     if not fitted.warranted:
-        return text + f"No correction is warranted: {fitted.reason}."
-    text += f"A correction is warranted and would save {gain}: {fitted.reason}. "
-    return text + "transfer.correct=true applies it."
+        return text + f"No correction: {fitted.reason}."
+    text += "The optimum moves with the width: transfer.correct=true would plan with the "
+    return text + f"prediction and save {gain}."
 
 
 def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:

@@ -13,17 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.transfer.curve import (
-    FIT_RADIUS,
-    SAME_ETA,
-    UNKNOWN,
-    Array,
-    CurveFit,
-    Estimate,
-    fit_curves,
-)
+from sweeper.transfer.curve import UNKNOWN, CurveFit, Estimate, fit_curves
 from sweeper.transfer.ladder import SizeCurve
 from sweeper.transfer.loss_curve import LossCurve, fit_loss_curve
+from sweeper.transfer.noise import Array
+from sweeper.transfer.parabolas import FIT_RADIUS, SAME_ETA
 from sweeper.transfer.student import mean_estimate
 from sweeper.trial import encode
 

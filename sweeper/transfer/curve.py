@@ -5,42 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.transfer.noise import Noise, model_weights
-from sweeper.transfer.smooth import smooth_rows
+from sweeper.transfer.noise import Array, Noise, model_weights
+from sweeper.transfer.parabolas import SAME_ETA, Parabolas, radius
+from sweeper.transfer.smooth import Mask, Points, Shape, Smoother
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""
 
-BIAS = 0.04
-"""Standard error, in log2, by which a parabola misplaces the optimum of a real curve.
+BIAS = 0.02
+"""Standard error, in log2, by which a parabola and a cubic misplace the optimum of a real curve.
 
-A loss that rises half as steeply again on one side of the optimum moves the fit by that much. No
-noise shows it, so the intervals of optimum and basin add it. A shift between two sizes does not:
+No noise shows it, so the intervals of optimum and basin add it. A shift between two sizes does not:
 their curves have nearly the same shape, and the bias cancels."""
-
-FIT_RADIUS = 1.0
-"""A parabola is fitted to the points within this distance, in log2, of the lowest one."""
 
 NOISE_RADIUS = 2.0
 """The noise is measured at the points within this distance, in log2, of the lowest one."""
 
+MIN_CUBIC = 6
+"""Points near the lowest one that a curve's cubic part takes."""
+
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
-
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-"""Its multiples, modulo 1, spread evenly over [0, 1) for any number of draws."""
-
-SAME_ETA = 1e-9
-"""Values of log2 eta that differ by less are the same grid point."""
-
-Array = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,101 +69,6 @@ class Basin:
 
 
 UNKNOWN_BASIN = Basin(low_log2=math.nan, high_log2=math.nan, width_log2=UNKNOWN)
-
-
-@dataclass(frozen=True, eq=False)
-class Parabolas:
-    """Rows of losses [row, eta] at ascending `etas` (log2), +inf where runs diverged.
-
-    All rows are finite at the same points. `lowest` is the index of each row's lowest point.
-    `coefficients` [3, row] are those of the least-squares parabola near it, in the distance from
-    it; NaN where fewer than three points are finite, the lowest point is at an end, or the
-    parabola opens downwards.
-    """
-
-    etas: Array
-    losses: Array
-    lowest: Index
-    coefficients: Array
-
-    @classmethod
-    def through(cls, etas: Array, losses: Array) -> Parabolas:
-        """Fit every row near its lowest point.
-
-        Only near it: further out real curves are no parabolas, and points there would bend the
-        fit. Rows with the same lowest point share their design matrix, so one call fits them all.
-        """
-        lowest: Index = losses.argmin(axis=1)
-        coefficients = np.full((3, len(losses)), math.nan)
-        for index in set(lowest.tolist()) - {0, len(etas) - 1}:
-            distances, rows = etas - etas[index], lowest == index
-            near = np.isfinite(losses[0]) & (np.abs(distances) <= _radius(etas, index, FIT_RADIUS))
-            if near.sum() >= 3:
-                near_losses = losses[np.ix_(rows, near)]
-                coefficients[:, rows] = np.polyfit(distances[near], near_losses.T, 2)
-        coefficients[:, coefficients[0] <= 0] = math.nan
-        return cls(etas, losses, lowest, coefficients)
-
-    @cached_property
-    def minima(self) -> tuple[Array, Array, Array]:
-        """Every row's safe optimum (log2 eta), its loss there, and its free optimum.
-
-        Both optima lie between the neighbours of the lowest point: a vertex further away would
-        contradict what was measured there. The safe one also keeps off a neighbour that
-        diverged. Without a parabola the safe optimum is the lowest point itself; the free ones
-        spread over the whole range between its neighbours, since no point excludes any of it.
-        """
-        (a, b, c), etas, lowest = self.coefficients, self.etas, self.lowest
-        neighbours = [np.clip(lowest + side, 0, len(etas) - 1) for side in (-1, 1)]
-        left, right = (etas[index] - etas[lowest] for index in neighbours)
-        vertex = -b / (2 * a)
-        fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
-        spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
-        free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
-        finite = np.isfinite(self.losses[0])
-        low, high = (
-            np.where(finite[index], end, 0.0)
-            for index, end in zip(neighbours, (left, right), strict=True)
-        )
-        safe = np.where(fitted, np.clip(vertex, low, high), 0.0)
-        loss = np.where(fitted, (a * safe + b) * safe + c, self.losses.min(axis=1))
-        return etas[lowest] + safe, loss, etas[lowest] + free
-
-    def loss_gaps(self, at: Array) -> tuple[Array, Array]:
-        """Bounds, lower and upper, on every row's loss at its eta of `at` above its minimum.
-
-        Between two finite points the loss is the chord, or the parabola where that is lower, and
-        both bounds agree. Beside a point that diverged and past the ends, the loss of the last
-        point is the lower bound and the upper one is +inf. No bound is below 0.
-        """
-        etas, losses, last = self.etas, self.losses, len(self.etas) - 1
-        above = np.searchsorted(etas, at - SAME_ETA)
-        on_grid = np.abs(etas[np.minimum(above, last)] - at) <= SAME_ETA
-        i, j = np.clip(above - ~on_grid, 0, last), np.minimum(above, last)
-        left, right = (np.take_along_axis(losses, k[:, None], 1)[:, 0] for k in (i, j))
-        low, high = np.minimum(left, right), np.maximum(left, right)
-        high[(i == j) & ~on_grid] = math.inf
-        inner = (i < j) & np.isfinite(high)
-        progress = (at - etas[i])[inner] / (etas[j] - etas[i])[inner]
-        chord = (1 - progress) * left[inner] + progress * right[inner]
-        low[inner] = high[inner] = np.fmin(chord, self._values(at)[inner])
-        least = self.minima[1]
-        return np.maximum(0.0, low - least), np.maximum(0.0, high - least)
-
-    def _values(self, at: Array) -> Array:
-        """Every row's parabola at its eta; NaN beyond the points that it was fitted to."""
-        a, b, c = self.coefficients
-        x = at - self.etas[self.lowest]
-        near = np.abs(x) <= _radius(self.etas, self.lowest, FIT_RADIUS)
-        return np.where(near, (a * x + b) * x + c, math.nan)
-
-
-def _radius(etas: Array, lowest: Index | int, distance: float) -> Array:
-    """`distance` from the lowest point, or that of its neighbours where the grid is coarser."""
-    left, right = (etas[np.clip(lowest + side, 0, len(etas) - 1)] for side in (-1, 1))
-    spacing = np.maximum(etas[lowest] - left, right - etas[lowest])
-    radius: Array = np.maximum(distance, spacing) + SAME_ETA
-    return radius
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,71 +118,101 @@ class CurveFit:
         return math.isnan(self.noise)
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The runs [eta, seed] of a curve at ascending `etas`, and what they tell of their noise.
+
+    `near` are the points within `NOISE_RADIUS` of the lowest one. `noise` is None where too few
+    runs show any.
+    """
+
+    curve: SizeCurve
+    etas: Array
+    runs: Array
+    lowest: int
+    near: Mask
+    noise: Noise | None
+
+    @classmethod
+    def of(cls, curve: SizeCurve) -> Measured | None:
+        """None where no point of the curve is finite."""
+        etas = np.array(sorted(curve.losses))
+        runs = np.array([curve.losses[float(eta)] for eta in etas])
+        finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
+        if not finite.any():
+            return None
+        lowest = int(np.argmin(runs.mean(axis=1)))
+        near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
+        noise = None
+        if near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
+            noise = Noise.measure(etas[near] - etas[lowest], runs[near])
+        return cls(curve, etas, runs, lowest, near, noise)
+
+    def pooled(self, noises: Sequence[Noise]) -> Measured:
+        """With the level of the noise as all curves of a ladder tell it."""
+        return self if self.noise is None else replace(self, noise=self.noise.pooled(noises))
+
+    def points(self, weights: Array) -> Points:
+        """The means near the lowest point; `weights` are the probabilities of noise's `MODELS`."""
+        assert self.noise is not None
+        x, means = (self.etas - self.etas[self.lowest])[self.near], self.runs.mean(axis=1)
+        spread = self.noise.covariance(x, weights) / self.runs.shape[1]
+        return Points(x, means[self.near], spread)
+
+
 def fit_curves(curves: Sequence[SizeCurve], transferred: float) -> dict[Size, CurveFit | None]:
-    """Fit every curve of a ladder: one rise of the noise and one correlation for all of them.
+    """Fit the curves of a ladder, which share the noise's rise and correlation, and their shape.
 
     `transferred` is the log2 eta of the base; a law's factor is added at every other size.
     """
-    noises = [noise for curve in curves if (noise := measure_noise(curve)) is not None]
-    weights = model_weights(noises) if noises else None
-    return {
-        curve.size: fit_curve(curve, transferred + curve.planned_log2, weights) for curve in curves
-    }
+    measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
+    noises = [one.noise for one in measured if one.noise is not None]
+    weights = model_weights(noises) if noises else np.zeros(0)
+    measured = [one.pooled(noises) for one in measured]
+    points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
+    shape = Shape.of(list(points.values()))
+    fits: dict[Size, CurveFit | None] = {curve.size: None for curve in curves}
+    for one in measured:
+        size, eta = one.curve.size, transferred + one.curve.planned_log2
+        fits[size] = _fit(one, eta, points.get(size), weights, shape)
+    return fits
 
 
-def measure_noise(curve: SizeCurve) -> Noise | None:
-    """The noise of a curve's runs near its lowest point; None where too few show it."""
-    etas = np.array(sorted(curve.losses))
-    runs = np.array([curve.losses[float(eta)] for eta in etas])
-    finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
-    if not finite.any():
-        return None
-    lowest = int(np.argmin(runs.mean(axis=1)))
-    near = finite & (np.abs(etas - etas[lowest]) <= _radius(etas, lowest, NOISE_RADIUS))
-    if near.sum() < 2 or runs.shape[1] < 2 or same_seeds(runs[near]):
-        return None
-    return Noise.measure(etas[near] - etas[lowest], runs[near])
+def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
+    """Fit one curve by itself; None when no point of it is finite. See `fit_curves`."""
+    return fit_curves([curve], transferred - curve.planned_log2)[curve.size]
 
 
-def fit_curve(
-    curve: SizeCurve, transferred: float, weights: Array | None = None
-) -> CurveFit | None:
-    """Fit a parabola around the lowest point; None when no point of the curve is finite.
+def _fit(
+    measured: Measured, transferred: float, points: Points | None, weights: Array, shape: Shape
+) -> CurveFit:
+    """Fit a parabola around the lowest point of the smoothed curve, beside its cubic part.
 
-    `weights` are the probabilities of the noise's `MODELS`; None: what this curve alone says.
+    The cubic is that of all points near the lowest one: few would tell it badly, and left out it
+    would move the vertex to the flatter side.
 
     The intervals are a parametric bootstrap: the fit is repeated on curves that differ from the
     smoothed one by what noise, drawn afresh, makes of it. The seeds themselves are not resampled,
     since two of them have but three outcomes.
     """
-    if not curve.losses:
-        return None
-    etas = np.array(sorted(curve.losses))
-    runs = np.array([curve.losses[float(eta)] for eta in etas])
-    means = runs.mean(axis=1)
-    if not np.isfinite(means).any():
-        return None
-    lowest = int(np.argmin(means))
-    near = np.abs(etas - etas[lowest]) <= _radius(etas, lowest, NOISE_RADIUS)
-    near_runs = runs[np.isfinite(runs).all(axis=1) & near]
-    measured = measure_noise(curve)
-    if measured is not None and weights is None:
-        weights = model_weights([measured])
-    noise = math.nan if measured is None else measured.deviation
+    curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
+    noise = math.nan if measured.noise is None else measured.noise.deviation
     # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
     # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
-    rows = np.tile(means, (DRAWS + 1, 1))
-    if measured is not None and weights is not None:
-        known, seeds = near & np.isfinite(means), runs.shape[1]
+    rows = np.tile(runs.mean(axis=1), (DRAWS + 1, 1))
+    cubic = np.zeros(len(rows))
+    if points is not None and measured.noise is not None:
         x = etas - etas[lowest]
-        noises = measured.draws(generator, x, weights, DRAWS) / math.sqrt(seeds)
-        spread = measured.covariance(x[known], weights) / seeds
-        rows = smooth_rows(generator, x, means, known, spread, noises)
+        noises = measured.noise.draws(generator, x, weights, DRAWS) / math.sqrt(runs.shape[1])
+        rows[1:] += noises
+        rows[:, measured.near] = Smoother(points, shape).rows(generator, noises[:, measured.near])
+        if len(points.x) >= MIN_CUBIC:
+            cubic = np.polyfit(points.x, rows[:, measured.near].T, 3)[0]
     # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
-    parabolas = Parabolas.through(etas, rows)
+    parabolas = Parabolas.through(etas, rows, cubic)
     safe, losses, free = parabolas.minima
-    loss_draws = losses[1:] + _offset_draws(generator, near_runs, noise)
+    loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
     optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
     fit = CurveFit(
         curve=curve,

@@ -10,8 +10,9 @@ import numpy as np
 
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
-from sweeper.transfer.curve import BIAS, Array, Estimate, fit_curves
+from sweeper.transfer.curve import BIAS, Estimate, fit_curves
 from sweeper.transfer.ladder import SizeCurve
+from sweeper.transfer.noise import Array
 from sweeper.transfer.power_law import fit_plane
 from sweeper.trial import encode
 

@@ -150,7 +150,7 @@ class LadderRule:
       spacing of a curve. A curve whose lowest point is at its end grows by up to `extend` points
       on that side.
     - A size holds when its optimum is within `max_shift` (log2) of the base's, and training at
-      the base's optimum loses at most the fraction `max_regret` of the size's least loss.
+      the base's optimum loses at most the fraction `max_loss_gap` of the size's least loss.
     - `eta` (log2) replaces the study's eta in the plan and as the middle of the curves.
     - `correct` lets the plan use the eta that the trend over width predicts, where warranted.
     - `check` has the coordinate check run at small widths beside every plan.
@@ -170,7 +170,7 @@ class LadderRule:
     step: float = 0.5
     extend: int = 4
     max_shift: float = 1.0
-    max_regret: float = 0.01
+    max_loss_gap: float = 0.01
     eta: float | None = None
     correct: bool = False
     check: bool = True
@@ -185,7 +185,7 @@ class LadderRule:
                     raise ConfigError(key, value, "sizes of at least 1")
         if self.seeds < 1:
             raise ConfigError("seeds", self.seeds, "at least 1")
-        for key in ("span", "max_shift", "max_regret"):
+        for key in ("span", "max_shift", "max_loss_gap"):
             if not 0 < getattr(self, key) < math.inf:
                 raise ConfigError(key, getattr(self, key), "a positive number")
         LineRule(step=self.step, extend=self.extend)
@@ -219,7 +219,7 @@ class LadderRule:
 
     def allowed_gap(self, loss: float) -> float:
         """The largest loss gap, in nats, with which a size holds whose least loss is `loss`."""
-        return self.max_regret * abs(loss)
+        return self.max_loss_gap * abs(loss)
 
     def points_per_line(self) -> int:
         """Values of eta of one size's curve before any extension."""

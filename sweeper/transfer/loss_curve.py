@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.transfer.curve import DRAWS, UNKNOWN, Array, Estimate
+from sweeper.transfer.curve import DRAWS, UNKNOWN, Estimate
+from sweeper.transfer.noise import Array
 from sweeper.transfer.student import mean_estimate
 
 EXPONENTS = np.geomspace(0.05, 4.0, 240)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,21 +46,21 @@ def _distances(x: Array) -> Array:
     return distances
 
 
-KERNELS: tuple[Kernel, ...] = (
-    lambda x: np.eye(len(x)),
-    _rough(0.4),
-    _rough(1.0),
-    _smooth(0.7, 0.05),
-    _smooth(1.0, 1e-4),
-    _smooth(1.4, 0.05),
-    _smooth(1.4, 1e-4),
-    _tilted(0.5),
-    _tilted(2.0),
-    _tilted(8.0),
-    _tilted(32.0),
-    _tilted(128.0),
+KINDS: tuple[tuple[Kernel, ...], ...] = (
+    (lambda x: np.eye(len(x)),),
+    (_rough(0.4), _rough(1.0)),
+    (_smooth(0.7, 0.05), _smooth(1.0, 1e-4), _smooth(1.4, 0.05), _smooth(1.4, 1e-4)),
+    (_tilted(0.5), _tilted(2.0), _tilted(8.0), _tilted(32.0), _tilted(128.0)),
 )
 """Correlations along x, the distance from the lowest point in log2; sigma is a run's there."""
+KERNELS = tuple(kernel for kind in KINDS for kernel in kind)
+PRIOR = np.tile([1 / len(kind) for kind in KINDS for _ in kind], len(RISES))
+"""Each kind is as likely as another, before the losses are known."""
+POOLED_FREEDOM = 12
+"""Degrees of freedom for which a ladder's other curves count in the level of one curve's noise.
+
+As many measure a level as well as the others tell it where levels differ by a fifth, a standard
+deviation of 0.4 in the logarithm of sigma^2: 2 / 0.4^2."""
 MODELS = tuple((rise, kernel) for rise in RISES for kernel in KERNELS)
 
 
@@ -85,32 +86,41 @@ class Noise:
         """
         points, seeds = runs.shape
         contrasts = runs @ _contrasts(seeds)
-        ones = np.ones(points)
-        rows, freedom = [], (points - 1) * (seeds - 1)
-        for rise, kernel in MODELS:
-            root = np.linalg.cholesky(covariance(x, rise, kernel))
-            white = np.linalg.solve(root, np.column_stack([ones, contrasts]))
-            one, rest = white[:, 0], white[:, 1:]
-            weight = one @ one
-            squares = float((rest**2).sum() - ((one @ rest) ** 2).sum() / weight)
-            determinant = 2 * np.log(np.diag(root)).sum() + math.log(weight)
-            squares = max(squares, np.finfo(float).tiny)
-            rows.append(
-                (-((seeds - 1) * determinant + freedom * math.log(squares)) / 2, squares / freedom)
-            )
-        likelihood, variance = np.array(rows).T
+        freedom, (_, roots) = (points - 1) * (seeds - 1), _models(tuple(x.round(9)))
+        white = np.linalg.solve(roots, np.column_stack([np.ones(points), contrasts]))
+        one, rest = white[:, :, :1], white[:, :, 1:]
+        weight = (one**2).sum(axis=(1, 2))
+        squares = (rest**2).sum(axis=(1, 2)) - ((one * rest).sum(axis=1) ** 2).sum(axis=1) / weight
+        squares = np.maximum(squares, np.finfo(float).tiny)
+        diagonals = np.diagonal(roots, axis1=1, axis2=2)
+        determinant = 2 * np.log(diagonals).sum(axis=1) + np.log(weight)
         plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
         return cls(
-            log_likelihood=likelihood,
-            variance=variance,
+            log_likelihood=-((seeds - 1) * determinant + freedom * np.log(squares)) / 2,
+            variance=squares / freedom,
             freedom=freedom,
             deviation=math.sqrt(plain / freedom),
         )
 
+    def pooled(self, ladder: Sequence[Noise]) -> Noise:
+        """With sigma^2 as all curves of a ladder tell it (Smyth's moderated variance, 2004).
+
+        The other curves count as `POOLED_FREEDOM` degrees of freedom at most.
+        """
+        others = [noise for noise in ladder if noise is not self]
+        total = sum(noise.freedom for noise in others)
+        if not total:
+            return self
+        counted = min(POOLED_FREEDOM, total)
+        level = np.sum([noise.freedom * noise.variance for noise in others], axis=0) / total
+        freedom = self.freedom + counted
+        variance = (self.freedom * self.variance + counted * level) / freedom
+        return replace(self, variance=variance, freedom=freedom)
+
     def covariance(self, x: Array, weights: Array) -> Array:
         """That of a run's noise at the points `x` [point, point], the mean over the models."""
-        models = zip(weights * self.variance, MODELS, strict=True)
-        total: Array = np.sum([share * covariance(x, *model) for share, model in models], axis=0)
+        covariances, _ = _models(tuple(x.round(9)))
+        total: Array = np.tensordot(weights * self.variance, covariances, axes=1)
         return total
 
     def draws(self, generator: np.random.Generator, x: Array, weights: Array, count: int) -> Array:
@@ -124,9 +134,10 @@ class Noise:
             self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
         )
         noise = generator.normal(size=(count, len(x))) * spread[:, None]
+        _, roots = _models(tuple(x.round(9)))
         for model in np.unique(chosen):
             rows = chosen == model
-            noise[rows] = noise[rows] @ np.linalg.cholesky(covariance(x, *MODELS[model])).T
+            noise[rows] = noise[rows] @ roots[model].T
         return noise
 
 
@@ -136,10 +147,21 @@ def covariance(x: Array, rise: float, kernel: Kernel) -> Array:
     return np.outer(spread, spread) * kernel(x)
 
 
+@lru_cache(maxsize=256)
+def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
+    """The covariances of all `MODELS` at `x`, and their roots [model, point, point].
+
+    Curves of a ladder have few grids between them.
+    """
+    points = np.array(x)
+    covariances = np.array([covariance(points, *model) for model in MODELS])
+    return covariances, np.linalg.cholesky(covariances)
+
+
 def model_weights(noises: Sequence[Noise]) -> Array:
     """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
     total = np.sum([noise.log_likelihood for noise in noises], axis=0)
-    weights = np.exp(total - total.max())
+    weights = PRIOR * np.exp(total - total.max())
     shares: Array = weights / weights.sum()
     return shares
 

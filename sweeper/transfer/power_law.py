@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sweeper.transfer.curve import Array
+from sweeper.transfer.noise import Array
 
 
 def fit_plane(x: Array, optima: Array, draws: Array) -> Array:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from sweeper.transfer.curve import Array, Estimate
+from sweeper.transfer.curve import Estimate
+from sweeper.transfer.noise import Array
 
 
 @cache

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from sweeper.transfer.curve import BIAS, Array, CurveFit, Estimate, fit_curves
-from sweeper.transfer.ladder import SizeCurve
+from sweeper.transfer.curve import BIAS, CurveFit, Estimate, fit_curves
+from sweeper.transfer.ladder import LadderRule, SizeCurve
+from sweeper.transfer.noise import Array
 from sweeper.transfer.power_law import fit_plane
+from sweeper.transfer.verdict import Verdict
 from sweeper.trial import encode
 
 MIN_TREND_WIDTHS = 3
@@ -100,7 +103,30 @@ def _warranted(
     if count < MIN_TREND_WIDTHS:
         return False, f"{count} widths cannot show a trend; it takes {MIN_TREND_WIDTHS}"
     if slope.low <= 0 <= slope.high:
-        return False, "the slope may be zero, so the optimum may not depend on the width"
+        return False, "the line through the optima may be level, so it predicts nothing"
     if predicted.low <= transferred <= predicted.high:
         return False, "the transferred eta lies within the prediction's interval"
     return True, "the optimum moves with the width, by more than the prediction is uncertain"
+
+
+def limit_by_trend(verdict: Verdict, trend: Trend | None, rule: LadderRule) -> Verdict:
+    """The verdict over width, limited to its ladder where the trend says otherwise beyond it.
+
+    So it is where a correction is warranted at a target wider than any width trained, without
+    which the shift or the loss would be beyond the thresholds there.
+    """
+    widest = max(verdict.sizes, key=attrgetter("size.width"), default=None)
+    if trend is None or not trend.warranted or verdict.answer == "fails" or widest is None:
+        return verdict
+    shift = abs(trend.predicted_log2.value - trend.transferred_log2)
+    allowed = rule.allowed_gap(widest.loss.value)
+    beyond = shift > rule.max_shift or trend.gain.value > allowed
+    if trend.target <= widest.size.width or not beyond:
+        return verdict
+    sentence = (
+        f"beyond the ladder, at width {trend.target}, the trend predicts that the transferred eta "
+        f"is off by {shift:.2f} in log2 and loses {trend.gain.value:.4f} nats, which is beyond the "
+        "thresholds: transfer.correct=true plans with the trend, and a ladder with larger "
+        "transfer.widths tests it"
+    )
+    return replace(verdict, up_to=f"width {widest.size.width}").with_note(sentence)

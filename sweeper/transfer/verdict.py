@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sweeper.transfer.base import MissedOptimum, missed_optimum
 from sweeper.transfer.curve import (
     BIAS,
     UNKNOWN,
@@ -29,6 +30,11 @@ SAME_SEEDS = (
 )
 MAX_SEED_FACTOR = 16.0
 """No advice asks for this many times the seeds: beyond, seeds are the wrong means."""
+MEDIAN_SEED_FACTOR = 9.5
+"""So many times the seeds settle half of the estimates that lie at their threshold.
+
+With n times the seeds the estimate moves by a normal of variance s^2 (1 - 1 / n), which exceeds
+1.96 s n^-1/2, half of the new interval, in half of the cases at n - 1 = (1.96 / 0.674)^2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +42,9 @@ class SizeVerdict:
     """One size: its optimum in log2 eta, the shift from the base's, its least loss (nats).
 
     `regret` is the loss in nats from training at the transferred eta, `loss_gap` that from
-    training at the optimum of the base's curve. The answer rests on `shift_log2` and `loss_gap`:
-    an eta that is wrong at the base already is a fault of the search, not of the transfer. `basin`
+    training at the optimum of the base's curve. The answer rests on `shift_log2` and `loss_gap`,
+    at the base on whether eta is right there: one that is wrong at the base already is a fault of
+    the search, not of the transfer, which nothing shows until it is mended. `basin`
     is the range of learning rates within 1 % of the least loss. `planned_log2` is log2 of the
     factor that a law plans with: shift, regret and loss gap are what it leaves.
     """
@@ -70,8 +77,9 @@ class Verdict:
     """The answer for one axis, from that of its sizes.
 
     `todo` says what would settle an open answer, and `seed_advice` in numbers where that is more
-    seeds. `note` warns of an eta that is wrong at the base itself, and of larger models that are
-    worse. `limits` are the thresholds in words. `law` says by which law eta was planned.
+    seeds. `note` warns of what the answer does not say: larger models that are worse, for example.
+    `limits` are the thresholds in words. `law` says by which law eta was planned. `up_to` is the
+    largest size, in words, where the trend speaks against the transfer beyond it.
     """
 
     axis: str
@@ -82,6 +90,11 @@ class Verdict:
     limits: str = ""
     seed_advice: SeedAdvice | None = None
     law: str = ""
+    up_to: str = ""
+
+    def with_note(self, sentence: str) -> Verdict:
+        """The verdict with one more note."""
+        return replace(self, note=". Also, ".join(filter(None, (sentence, self.note))))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; without a law it says nothing of one."""
@@ -111,7 +124,7 @@ def judge_ladder(
     A size holds when both its intervals lie within the thresholds. It fails when one interval lies
     beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open;
     with one seed there is no interval, so every size is. The axis fails if any size fails, and
-    holds if all hold.
+    holds if all hold. Over a base where the transferred eta misses the optimum nothing holds.
     """
     fits = fit_curves(curves, transferred)
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
@@ -123,37 +136,53 @@ def judge_ladder(
         )
         for curve in curves
     ]
+    missed = missed_optimum(base_fit, transferred, rule)
+    if missed is not None:
+        sizes = [_missing(size, missed) if size.is_base else size for size in sizes]
     answers = {size.answer for size in sizes}
     order: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
     answer = next(one for one in order if one in answers)
     todo, seed_advice = "", None
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
-        todo, seed_advice = _mending(curves, fits.values()), None
+        todo, seed_advice = _mending(curves, fits.values(), missed), None
         if not todo:
             todo, seed_advice = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
-    notes = filter(None, (_base_note(transferred, base_fit, rule), _worse_note(axis, sizes)))
     return Verdict(
         axis=axis,
         answer=answer,
         sizes=tuple(sizes),
         todo=todo,
-        note=". Also, ".join(notes),
+        note=_worse_note(axis, sizes),
         limits=(
             f"a shift of at most {rule.max_shift:g} in log2 and a loss gap of at most "
-            f"{100 * rule.max_regret:g} % of the least loss"
+            f"{100 * rule.max_loss_gap:g} % of the least loss"
         ),
         seed_advice=seed_advice,
         law=law,
     )
 
 
-def _mending(curves: Sequence[SizeCurve], fits: Iterable[CurveFit | None]) -> str:
+def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:
+    """The base where the transferred eta misses its optimum: the plan would miss every minimum."""
+    if base.answer != "holds":
+        return base
+    return replace(base, answer="cannot say yet", reason=missed.sentence)
+
+
+def _mending(
+    curves: Sequence[SizeCurve], fits: Iterable[CurveFit | None], missed: MissedOptimum | None
+) -> str:
     """What to mend before anything can be measured, if there is something."""
     if any(curve.failed for curve in curves):
         return "mend what made runs fail, and run this again: it trains them anew"
     if any(fit is not None and fit.same_seeds for fit in fits):
         return "let a run's seed change its initial weights or its batches"
+    if missed is not None:
+        better = f"{missed.optimum_log2:.2f}"
+        if missed.along == "eta":
+            return f"plan with the base's optimum: transfer.eta={better}"
+        return f"tune {missed.along} again, with more runs: its optimum is at 2^{better}"
     return ""
 
 
@@ -255,21 +284,6 @@ def _answer(
     return "holds", "shift and loss gap are within the thresholds"
 
 
-def _base_note(transferred: float, base_fit: CurveFit | None, rule: LadderRule) -> str:
-    """What to say when the transferred value is not the optimum of the base's own curve."""
-    if base_fit is None or base_fit.regret.low <= 0:
-        return ""
-    if base_fit.regret.value <= rule.allowed_gap(base_fit.loss.value):
-        return ""
-    better = base_fit.optimum.value
-    return (
-        f"at the base itself, {rule.along}=2^{transferred:g} loses {base_fit.regret.value:.4f} "
-        f"nats against 2^{better:.2f}: the search had fewer runs there, or tuning the other "
-        "hyperparameters moved the optimum"
-        + (f". transfer.eta={better:.2f} plans with the new one" if rule.along == "eta" else "")
-    )
-
-
 def _worse_note(axis: str, sizes: Sequence[SizeVerdict]) -> str:
     """What to say when a larger model has the higher loss.
 
@@ -340,7 +354,8 @@ def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
 
     An interval shrinks with the root of the number of seeds. One that reaches h from its value
     towards a threshold that is d off clears it with (h / d)^2 times as many. To hold, both values
-    must clear their thresholds; to fail, one beyond its threshold suffices.
+    must clear their thresholds; to fail, one beyond its threshold suffices. A value that lies near
+    its threshold is seldom the true one, and more seeds move it off: `MEDIAN_SEED_FACTOR`.
     """
     allowed = rule.allowed_gap(size.loss.value)
     within, beyond = list[float](), list[float]()
@@ -350,8 +365,9 @@ def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
         least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
         reach = most - value if room > 0 else value - least
         # Compared before dividing: room may be 0.
-        small = reach < MAX_SEED_FACTOR**0.5 * abs(room)
-        factor = (reach / room) ** 2 if small else MAX_SEED_FACTOR
+        small = reach < MEDIAN_SEED_FACTOR**0.5 * abs(room)
+        doubtful = MEDIAN_SEED_FACTOR if reach < 2 * limit else MAX_SEED_FACTOR
+        factor = (reach / room) ** 2 if small else doubtful
         (within if room > 0 else beyond).append(factor)
     factor = min(beyond) if beyond else max(within)
     return max(rule.seeds + 1, math.ceil(rule.seeds * factor))

@@ -44,7 +44,7 @@ def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace
 
 def test_what_does_not_fail_is_not_diagnosed(sweeper: Run, study) -> None:
     words = ["transfer.widths=[16,32]", "transfer.seeds=1", "transfer.span=0.5"]
-    answer = sweeper("diagnose", *words, "transfer.max_shift=50", "transfer.max_regret=1000")
+    answer = sweeper("diagnose", *words, "transfer.max_shift=50", "transfer.max_loss_gap=1000")
     assert answer.code == 0 and "Nothing to diagnose" in answer.out
     assert "Ablations" not in answer.out
 

@@ -11,6 +11,7 @@ import pytest
 from sweeper.commands import validate
 from sweeper.commands.study_config import split_root
 from sweeper.lock import StudyLock
+from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
 from sweeper.transfer.curve import Estimate
@@ -205,10 +206,13 @@ class TestValidate:
     def test_a_depth_that_no_ladder_climbs_is_not_proven(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def holding(experiment: Experiment, *_: object) -> validate.Validation:
+        def holding(experiment: Experiment, found: Conclusion, *_: object) -> validate.Validation:
             climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
             verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
-            return validate.Validation(experiment=experiment, verdicts=verdicts, trend=None)
+            planned = found.best_log2
+            return validate.Validation(
+                experiment=experiment, planned=planned, verdicts=verdicts, trend=None
+            )
 
         monkeypatch.setattr("sweeper.commands.transfer.validate", holding)
         words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]
@@ -382,21 +386,66 @@ def trend_to_256(*, warranted: bool) -> Trend:
     )
 
 
+class TestBaseCurve:
+    """The search's eta may not be the optimum of the base's own curve."""
+
+    def test_the_optimum_that_the_ladder_found_is_planned(
+        self, sweeper: Run, ladder_study: Path
+    ) -> None:
+        write_parabolas(ladder_study, {16: 0.2, 32: 0.2})
+        best = json.loads((ladder_study / "search.json").read_text())["best_log2"]["eta"]
+        answer = sweeper(*VALIDATE)
+        path = ladder_study / "transfer/w32-d1"
+        plan = json.loads((path / "plan.json").read_text())
+        assert plan["hps"]["eta"] == pytest.approx(2 ** (best + 0.2), rel=1e-3)
+        assert plan["source"]["eta_from"] == "the base's curve on the ladder"
+        assert "The transfer over width holds." in answer.out
+        assert "loses 0.0400 nats" in answer.out and "with which the plan is made" in answer.out
+        assert "with which the plan is made" in (ladder_study / "report.html").read_text()
+        record = json.loads((path / "validation.json").read_text())
+        assert record["planned_log2_eta"] == pytest.approx(best + 0.2, abs=1e-3)
+        assert record["transferred_log2_eta"] == best
+        regrets = [size["regret"]["value"] for size in record["axes"][0]["sizes"]]
+        assert regrets == pytest.approx([0, 0], abs=1e-3)
+        # Without training, and for another target, the plan is the same and the verdict stays.
+        for width in ("32", "64"):
+            words = ["transfer", "--to-width", width, *QUICK, "--json"]
+            assert sweeper(*words).document["plan"]["hps"]["eta"] == plan["hps"]["eta"]
+        assert json.loads((path / "validation.json").read_text()) == record
+
+    def test_an_eta_that_the_user_gave_stays_and_nothing_holds(
+        self, sweeper: Run, ladder_study: Path
+    ) -> None:
+        write_parabolas(ladder_study, {16: 0.2, 32: 0.2})
+        best = json.loads((ladder_study / "search.json").read_text())["best_log2"]["eta"]
+        answer = sweeper(*VALIDATE, f"transfer.eta={best}", "--strict")
+        plan = json.loads((ladder_study / "transfer/w32-d1/plan.json").read_text())
+        assert plan["hps"]["eta"] == 2**best and answer.code == 3
+        assert "The transfer over width can neither be confirmed nor refuted" in answer.out
+        assert f"plan with the base's optimum: transfer.eta={best + 0.2:.2f}" in answer.out
+
+
 class TestCorrection:
     def test_is_offered_and_applied_only_when_asked(
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write_parabolas(ladder_study, {16: 0.0, 32: 0.25})
+        write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
         plain = sweeper(*words, "--json").document["trend"]
         assert plain["widths"] == [16, 32] and not plain["warranted"]
-        assert plain["slope"]["value"] == pytest.approx(0.25)
+        assert plain["slope"]["value"] == pytest.approx(0.1)
         monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
         assert "Trend over 3 widths: the best eta scales as width^(-0.50 ±0.10)." in offered.out
         assert "eta 0.3536 (0.2973 to 0.4204)" in offered.out
-        assert "would save 0.0625 nats" in offered.out
-        assert "transfer.correct=true applies it" in offered.out
+        assert "transfer.correct=true would plan with the prediction" in offered.out
+        assert "save 0.0625 nats" in offered.out
+        # Shift and loss are beyond the thresholds at 256: no plain "holds" stands beside that.
+        assert "The transfer over width holds up to width 32." in offered.out
+        assert "over width: holds up to width 32." in offered.out
+        assert "beyond the ladder, at width 256, the trend predicts" in offered.out
+        assert offered.out.splitlines()[-1].endswith(" transfer.correct=true")
+        assert sweeper(*words, "--strict").code == 3
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
         plan = sweeper(*words, "transfer.correct=true", "--json").document["plan"]
@@ -413,7 +462,7 @@ class TestCorrection:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
         monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=False))
         answer = sweeper(*words)
-        assert "No correction is warranted: because." in answer.out
+        assert "No correction: because." in answer.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
 

@@ -196,7 +196,7 @@ def test_one_diverged_seed_makes_a_point_infinite() -> None:
         ({"step": 3.0}, "step"),
         ({"extend": -1}, "extend"),
         ({"max_shift": 0.0}, "max_shift"),
-        ({"max_regret": -0.1}, "max_regret"),
+        ({"max_loss_gap": -0.1}, "max_loss_gap"),
         ({"eta": 61.0}, "eta"),
         ({"eta": math.nan}, "eta"),
     ],

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sweeper.transfer.curve import Array
 from sweeper.transfer.loss_curve import EXPONENTS, fit_loss_curve
+from sweeper.transfer.noise import Array
 
 WIDTHS = (16, 32, 64, 128)
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.transfer import curve as module
-from sweeper.transfer.ladder import Size, SizeCurve
-from sweeper.transfer.trend import Trend, fit_trend
+from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
+from sweeper.transfer.trend import Trend, fit_trend, limit_by_trend
+from sweeper.transfer.verdict import judge_ladder
 
 from .curves import Valley
 
@@ -56,11 +57,37 @@ def test_what_a_correction_saves_is_read_off_the_widest_curve() -> None:
 
 
 def test_no_correction_where_the_optimum_stays_or_nothing_is_sure() -> None:
-    assert "not depend on the width" in of([0.1, 0.1, 0.1, 0.1]).reason
+    assert "may be level" in of([0.1, 0.1, 0.1, 0.1]).reason
     assert not of([0.1, -0.05, 0.1, 0.0]).warranted
     assert not of([0.0, -0.2, -0.4, -0.6], noise=0.06).warranted
     sure = of([0.5, 0.2, -0.1, -0.4], eta=-1.0)  # the plan has what the trend predicts
     assert not sure.warranted and "within the prediction's interval" in sure.reason
+
+
+@pytest.mark.parametrize(
+    ("slope", "target", "eta", "limited"),
+    [(-0.2, 4096, 0.0, True), (-0.2, 256, 0.0, False), (-0.05, 512, 0.0, False)],
+)
+def test_a_verdict_that_holds_is_limited_where_the_trend_says_otherwise_beyond(
+    slope: float, target: int, eta: float, limited: bool
+) -> None:
+    ladder, rule = curves([slope * i for i in range(4)]), LadderRule(widths=WIDTHS)
+    verdict = judge_ladder("width", ladder, eta, ladder[0].size, rule)
+    found = limit_by_trend(verdict, fit_trend(ladder, eta, target), rule)
+    assert verdict.answer == found.answer == "holds"
+    assert found.up_to == ("width 256" if limited else "")
+    assert limited or found == verdict
+    if limited:  # 7 doublings of 0.2, and 0.05 x^2 nats
+        assert "at width 4096" in found.note and "off by 1.40 in log2" in found.note
+        assert "transfer.correct=true" in found.note
+
+
+def test_a_failure_and_a_verdict_without_a_trend_stay() -> None:
+    ladder, rule = curves([0.0, -0.6, -1.2, -1.8]), LadderRule(widths=WIDTHS)
+    verdict = judge_ladder("width", ladder, 0.0, ladder[0].size, rule)
+    trend = fit_trend(ladder, 0.0, 4096)
+    assert trend is not None and trend.warranted and verdict.answer == "fails"
+    assert limit_by_trend(verdict, trend, rule) == limit_by_trend(verdict, None, rule) == verdict
 
 
 def test_optima_that_scatter_widen_the_interval() -> None:

@@ -1,4 +1,4 @@
-"""A training script as anybody writes it: the next byte of Python's own source text, by PyTorch alone.
+"""A training script as anybody writes it, of PyTorch alone: the next byte of Python's own library.
 
 With --plan, two lines take initialization, learning rates, eps and decay from a plan of sweeper's.
 """
@@ -25,6 +25,7 @@ class Net(nn.Module):
         self.head = nn.Linear(width, 256)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The logits."""
         hidden = relu(self.enter(self.embedding(tokens).flatten(1)))
         for layer in self.layers:
             hidden = relu(layer(hidden))
@@ -32,11 +33,13 @@ class Net(nn.Module):
 
 
 def text() -> torch.Tensor:
+    """The bytes of the library's modules."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     return torch.frombuffer(bytearray(b"".join(f.read_bytes() for f in files)), dtype=torch.uint8)
 
 
 def main() -> None:
+    """Train, and print the loss of every step."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--width", type=int, default=64)
