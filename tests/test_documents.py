@@ -74,6 +74,8 @@ def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, content in {
         "nano": {"build": Model},
         "mymodel": {"build": Model},
+        "mine": {"build": Model},
+        "train": {"Net": Model},
         "my_laws": {"Halving": lambda: None},
     }.items():
         module = ModuleType(name)
