@@ -52,6 +52,9 @@ def test_the_configs_are_inside(wheel: Path) -> None:
         "checks.html.j2",
         "diagnosis.html.j2",
         "report.html.j2",
+        "base.html.j2",
+        "macros.html.j2",
+        "several.html.j2",
         "report.js",
     }
     exported = {path.name for path in (wheel / "sweeper/export/templates").iterdir()}

@@ -109,7 +109,9 @@ def test_strict_needs_the_check_too(
 ) -> None:
     monkeypatch.setattr(
         "sweeper.commands.transfer.validate",
-        lambda experiment, *_: Validation(experiment=experiment, verdicts=[], trend=None),
+        lambda experiment, conclusion, *_: Validation(
+            experiment=experiment, planned=conclusion.best_log2, verdicts=[], trend=None
+        ),
     )
     monkeypatch.setattr("sweeper.commands.transfer._unproven", lambda *_: [])
     words = [*PLAN, "--validate"]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sweeper.commands.explain import explain
 from sweeper.commands.output import Output
+from sweeper.commands.study_config import Typed
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput
 from sweeper.report import console as show
@@ -28,7 +29,7 @@ def told(
 ) -> dict[str, dict[str, object]]:
     """The document's parameters by name."""
     output = Output(people=Console(stderr=True, width=200), json=True)
-    assert explain(compose_tree([*SMALL, *words]), width, depth, output) == 0
+    assert explain(compose_tree([*SMALL, *words]), width, depth, output, Typed()) == 0
     document = json.loads(capsys.readouterr().out)
     return {row["name"]: row for row in document["parameters"]}
 
@@ -86,7 +87,7 @@ def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--to-width 100: a multiple of head_size"):
-        explain(compose_tree(SMALL), 100, None, Output(people=Console(stderr=True)))
+        explain(compose_tree(SMALL), 100, None, Output(people=Console(stderr=True)), Typed())
 
 
 OWN = """
