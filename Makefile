@@ -35,12 +35,12 @@ demo: setup ## Tune at width 16, transfer to width 64, prove it: a minute or two
 # Collected once beforehand, or each worker would rewrite every test's asserts for itself.
 test: setup ## Run the tests.
 	@$(BIN)/pytest -q --collect-only >/dev/null
-	$(BIN)/pytest -n 6 --dist worksteal -rs
+	$(BIN)/pytest -n 5 --dist worksteal -rs
 
 coverage: setup ## Run the tests and report coverage; slower.
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
 
-# SWEEPER_FAULT_SEEDS=50 random series of each kind; a run of the tests has the first of one.
+# SWEEPER_FAULT_SEEDS=50 random series of each kind.
 test-faults: setup ## Kill and break things at random, an hour; root, slurm-wlm, munge and postgresql help.
 	$(BIN)/pytest -rs -m faults
 

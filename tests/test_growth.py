@@ -3,9 +3,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "scripts/bench/growth.py"
 
 
+@pytest.mark.long
 def test_a_thousand_trials_are_measured(tmp_path: Path) -> None:
     """The script checks itself that every trial is recorded, read, replayed and mirrored."""
     out = tmp_path / "growth.json"

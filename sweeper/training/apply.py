@@ -41,6 +41,12 @@ def match_parameters(
     BadInput lists parameters that only the model or only the plan has, and other shapes where
     the plan's name matches none of the patterns `differs`.
     """
+    if not settings:
+        raise BadInput(
+            "the plan is of a command that scales by itself: it holds hyperparameters and no "
+            "parameter. For one that init_ and param_groups take, search with a scheme, as in "
+            "parameterization=mup, and give the command {plan}"
+        )
     free = matching("differs", differs, [setting.name for setting in settings])
     exact = {setting.name: setting for setting in settings}
     cores: dict[str, list[AbsorbedParam]] = {}
@@ -74,7 +80,7 @@ def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None
         if names:
             parts.append(f"{words}: {'; '.join(names[:MAX_NAMES])}{more}")
     if parts:
-        hint = "is it the model, width and depth that the plan was made for?"
+        hint = "Is it the model, width and depth that the plan was made for?"
         if reshaped:
             name = reshaped[0].partition(" ")[0]
             hint += f' What may differ, such as positions, is named: differs=["{name}"]'

@@ -106,7 +106,7 @@ class TransferPlan:
         try:
             record = json.loads(file.read_text())
         except OSError as error:
-            raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
+            raise BadInput(f"{file} cannot be read: {error.strerror or error}") from None
         except ValueError as error:
             raise BadInput(f"{file} is no JSON: {error}") from error
         try:

@@ -103,7 +103,7 @@ def _warranted(
     if count < MIN_TREND_WIDTHS:
         return False, f"{count} widths cannot show a trend; it takes {MIN_TREND_WIDTHS}"
     if slope.low <= 0 <= slope.high:
-        return False, "the line through the optima may be level, so it predicts nothing"
+        return False, "the line through the optima may be level"
     if predicted.low <= transferred <= predicted.high:
         return False, "the transferred eta lies within the prediction's interval"
     return True, "the optimum moves with the width, by more than the prediction is uncertain"

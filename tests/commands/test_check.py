@@ -94,6 +94,7 @@ class TestCoordinates:
 
 
 @pytest.mark.parametrize("wanted", [[], ["--scales"]], ids=["coordinates", "scales"])
+@pytest.mark.long
 def test_workers_measure_what_this_process_does(
     wanted: list[str], sweeper: Run, workplace: Path
 ) -> None:

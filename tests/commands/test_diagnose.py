@@ -18,6 +18,7 @@ LADDER = ["transfer.widths=[16,96]", "transfer.step=1.0", "transfer.extend=6"]
 
 
 @pytest.mark.usefixtures("drawn")
+@pytest.mark.long
 def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace) -> None:
     """One learning rate for all widths: muP's rule for the hidden layers mends it."""
     text = " ".join(f"{n} squared is {n * n}." for n in range(3000))

@@ -32,8 +32,6 @@ SLOW = [*FAULTY, "+data.fault=slow"]
 """The same trials, each more than half a second."""
 LOCAL = ["launcher=local", "launcher.workers=2", "runner.save_every=0.02"]
 LAUNCHERS = {"inline": ["runner.save_every=0.02"], "local": LOCAL}
-QUICK = ("inline", 0)
-"""The launcher and the seed whose kills are part of every run of the tests."""
 SEEDS = max(1, int(os.environ.get("SWEEPER_FAULT_SEEDS", "50")))
 
 

@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from contextlib import suppress
-from itertools import product
 
 import pytest
 
@@ -16,7 +15,6 @@ from tests.commands.driver import assert_refused
 from tests.faults.harness import (
     LAUNCHERS,
     LOCAL,
-    QUICK,
     SEEDS,
     WORDS,
     Harness,
@@ -27,22 +25,20 @@ from tests.faults.harness import (
     until,
 )
 
-KILLS = [
-    pytest.param(launcher, seed, marks=() if (launcher, seed) == QUICK else pytest.mark.faults)
-    for launcher, seed in product(LAUNCHERS, range(SEEDS))
-]
+pytestmark = pytest.mark.faults
 LONGEST = {"inline": 2.5, "local": 8.0}
 """Seconds within which a driver is killed."""
 
 
-@pytest.mark.parametrize(("launcher", "seed"), KILLS)
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_driver_is_killed_again_and_again(
     harness: Harness, expected: Outcomes, launcher: str, seed: int
 ) -> None:
     """Half of the kills wait for a new result, so that every run of the tests sees some."""
     generator, words = random.Random(seed), ["search", *WORDS, *LAUNCHERS[launcher]]
     kept: set[str] = set()
-    for kill in range(2 + generator.randrange(3) * ((launcher, seed) != QUICK)):
+    for kill in range(2 + generator.randrange(3)):
         driver, before = harness.start(*words), len(kept)
         if kill % 2:
             until(lambda d=driver, n=before: recorded(harness.study) > n or not d.lives(), 60)  # type: ignore[misc]
@@ -58,7 +54,6 @@ def test_the_driver_is_killed_again_and_again(
     assert_whole(harness, expected)
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_workers_are_killed_at_random(harness: Harness, expected: Outcomes, seed: int) -> None:
     """Never so often in a row that none becomes ready: that is no accident, and ends the run."""
@@ -78,7 +73,6 @@ def test_workers_are_killed_at_random(harness: Harness, expected: Outcomes, seed
     assert_whole(harness, expected)
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("first", LAUNCHERS)
 def test_a_second_driver_is_refused(harness: Harness, expected: Outcomes, first: str) -> None:
     words = ["search", *WORDS]

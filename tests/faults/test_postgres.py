@@ -23,6 +23,8 @@ from tests.faults.harness import (
 )
 from tests.faults.postgres import PASSWORD, Server, free_port, programs
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:

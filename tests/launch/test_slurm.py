@@ -99,6 +99,7 @@ def test_a_job_that_is_cancelled_fails_alone(tmp_path: Path) -> None:
     assert len(sweep.errors()) == 1 and "CANCELLED" in sweep.errors()[0]
 
 
+@pytest.mark.faults
 def test_what_a_job_dies_of_is_told_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,24 +271,28 @@ def test_everything_from_files_is_escaped(tmp_path, no_layout):
     assert page.text.count(evil) >= 8
 
 
+DAMAGED = [
+    ("search.json", lambda found: found | {"lines": 1.5}),
+    ("search.json", lambda found: found | {"best_loss_curve": [{}]}),
+    ("search.json", lambda found: found | {"space_log2": {"eta": True}}),
+    ("search.json", lambda found: found | {"notes": 3.5}),
+    ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
+    ("transfer/w256-d2/plan.json", lambda found: found | {"parameters": [[1]]}),
+    ("transfer/w256-d2/plan.json", lambda found: found | {"source": 2.5}),
+    ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
+    ("transfer/w256-d2/validation.json", lambda found: found | {"axes": 1}),
+    (
+        "transfer/w256-d2/validation.json",
+        lambda found: found | {"curves": [c | {"points": 1} for c in found["curves"]]},
+    ),
+    ("transfer/w256-d2/validation.json", lambda found: []),
+]
+"""A study's document, and what makes a wrong one of it; every third is part of every run."""
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [
-        ("search.json", lambda found: found | {"lines": 1.5}),
-        ("search.json", lambda found: found | {"best_loss_curve": [{}]}),
-        ("search.json", lambda found: found | {"space_log2": {"eta": True}}),
-        ("search.json", lambda found: found | {"notes": 3.5}),
-        ("transfer/w256-d2/plan.json", lambda found: found | {"target": {"depth": 2}}),
-        ("transfer/w256-d2/plan.json", lambda found: found | {"parameters": [[1]]}),
-        ("transfer/w256-d2/plan.json", lambda found: found | {"source": 2.5}),
-        ("transfer/w256-d2/validation.json", lambda found: found | {"axes": [{"axis": 1}]}),
-        ("transfer/w256-d2/validation.json", lambda found: found | {"axes": 1}),
-        (
-            "transfer/w256-d2/validation.json",
-            lambda found: found | {"curves": [c | {"points": 1} for c in found["curves"]]},
-        ),
-        ("transfer/w256-d2/validation.json", lambda found: []),
-    ],
+    [pytest.param(*c, marks=pytest.mark.long if i % 3 else ()) for i, c in enumerate(DAMAGED)],
 )
 def test_a_damaged_document_is_named_and_stops_neither_page_nor_figures(
     tmp_path, request, name, wrong

@@ -76,6 +76,7 @@ def script(body: str, **environ: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) -> None:
     logger, results = WandB(), [result(number) for number in range(100)]
     for one in results:

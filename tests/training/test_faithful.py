@@ -28,7 +28,7 @@ from tests.training.tiny_trials import corpus
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 CONF = Path(__file__).parents[2] / "conf"
-STEPS = 50
+STEPS = 30
 CORRUPTION = Corruption(rate=0.3, mean_span=2.0, target="whole", sentinels=2)
 CALM = 4.0
 """How far below its default, in log2, eta is."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sweeper.errors import BadInput
+from sweeper.training.apply import match_parameters
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.transfer.plan import TransferPlan
@@ -290,3 +291,8 @@ def test_named_parameters_may_have_another_shape() -> None:
     assert torch.equal(longer.tokens.weight, planned.init_(Placed(16)).tokens.weight)  # type: ignore[arg-type, union-attr]
     optimizer = torch.optim.AdamW(planned.param_groups(longer, differs=["positions.weight"]))
     planned.check(optimizer, longer)
+
+
+def test_the_plan_of_a_command_that_scales_by_itself_is_told() -> None:
+    with pytest.raises(BadInput, match=r"scales by itself.*parameterization=mup.*\{plan\}"):
+        match_parameters([], nn.Linear(2, 2))
