@@ -41,7 +41,7 @@ def next_of(folder: Path) -> str:
 
 
 def _after_plan(folder: Path, plan: Mapping[str, Any], validation: Mapping[str, Any]) -> str:
-    """Validation, more seeds, the cause of a failure, or files for another trainer."""
+    """Validation, the cause of a failure, more seeds, the trend, or files for another trainer."""
     command, flags = _recorded(plan.get("source")), repeated((), folder.parent, None)
     axes = {str(axis.get("axis")): axis for axis in validation.get("axes") or ()}
     answers = {name: axis.get("answer") for name, axis in axes.items()}
@@ -54,6 +54,8 @@ def _after_plan(folder: Path, plan: Mapping[str, Any], validation: Mapping[str, 
     advice = [axis.get("seed_advice") or {} for axis in axes.values()]
     if seeds := max((int(one.get("seeds") or 0) for one in advice), default=0):
         return with_override(command, f"transfer.seeds={seeds}")
+    if any(axis.get("up_to") for axis in axes.values()):
+        return with_override(command, "transfer.correct=true")
     if set(answers.values()) == {"holds"} and plan.get("parameters"):
         size = plan["target"]
         words = ["--to-width", str(size["width"]), "--to-depth", str(size["depth"])]

@@ -67,6 +67,14 @@ def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
     assert next_of(folder) == f"{TYPED} transfer.seeds=5"
 
 
+def test_what_holds_up_to_the_ladder_alone_goes_on_with_the_trend(folder: Path) -> None:
+    write(folder / "search.json", search())
+    limited = validation("holds")
+    limited["axes"][0]["up_to"] = "width 256"
+    planned(folder, limited, command=TYPED)
+    assert next_of(folder) == f"{TYPED} transfer.correct=true"
+
+
 def test_another_root_is_named(folder: Path) -> None:
     other = Path("else") / "demo"
     write(other / "search.json", search())
