@@ -1,6 +1,6 @@
 """How often the verdict on a transfer is wrong, and how often its intervals hold the truth.
 
-Run `python scripts/bench/verdict.py --out verdict.json`, 40 minutes of a core; `--count 50` for
+Run `python scripts/bench/verdict.py --out verdict.json`, 50 minutes of a core; `--count 50` for
 a quick look.
 Ladders of four widths are made up with known optima, laid and extended as `sweeper transfer` does,
 and judged with its defaults. A ladder is a true transfer when every width's shift and loss gap are
@@ -56,6 +56,7 @@ class Scenario:
     curvature: Range = (0.02, 0.12)
     skew: Range = (0.0, 0.0)
     steep: Range = (1.0, 1.0)
+    quartic: float = 0.0
     cliff: Range = (math.inf, math.inf)
     noise: Range = (0.002, 0.012)
     rise: float = math.inf
@@ -89,6 +90,10 @@ SCENARIOS = (
     Scenario(name="widths unlike each other", **SKEWED, own=True),
     Scenario(name="widths unlike each other, noisy", **SKEWED, own=True, noise=(0.012, 0.04)),
     Scenario(name="widths unlike each other, 4 seeds", **SKEWED, own=True, seeds=4),
+    Scenario(name="the left side steeper", steep=(0.33, 0.67), rise=1.0),
+    Scenario(name="the right side steeper, noise alike", steep=(1.5, 3.0)),
+    Scenario(name="the right side steeper and skewed", **SKEWED, steep=(1.5, 3.0)),
+    Scenario(name="a quartic part", quartic=0.3, rise=1.0),
 )
 
 
@@ -103,12 +108,14 @@ class Valley:
     skew: float
     cliff: float
     steep: float = 1.0
+    quartic: float = 0.0
     louder: float = 1.0
 
     def loss(self, eta: float) -> float:
         """Expected loss at log2 `eta`."""
         u, k = eta - self.optimum, self.skew
         rise = 2 * (math.exp(k * u) - 1 - k * u) / k**2 if k else u * u
+        rise += self.quartic * u**4
         rise *= self.steep if u > 0 else 1.0
         return self.floor + self.curvature * rise if u < self.cliff else math.inf
 
@@ -160,6 +167,7 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
             skew=skew,
             cliff=cliff,
             steep=steep,
+            quartic=scenario.quartic,
         )
         for step, width in enumerate(WIDTHS)
     )
@@ -244,6 +252,7 @@ class Tally:
     scenario: str
     answers: dict[str, dict[str, int]] = field(default_factory=dict)
     held: dict[str, list[int]] = field(default_factory=dict)
+    runs: int = 0
     trends: dict[str, int] = field(default_factory=lambda: {"fitted": 0, "warranted": 0, "hurt": 0})
 
     def judged(self, transfers: bool, verdict: Verdict) -> None:
@@ -302,6 +311,7 @@ def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
             continue
         need[transfers] -= 1
         curves = measure(scenario, truth, rule, generator)
+        tally.runs += sum(len(one) for curve in curves for one in curve.losses.values())
         # As `sweeper transfer` does, the plan takes the optimum of the base's own curve.
         base = fit_curve(curves[0], 0.0)
         planned = base.optimum.value if base else 0.0
@@ -318,14 +328,15 @@ COVERED = ("optimum", "shift", "loss gap", "loss", "basin", "slope", "target")
 
 
 def row(tally: Tally) -> list[str]:
-    """A scenario's rates in per cent."""
+    """A scenario's rates in per cent, and the mean number of runs of a ladder."""
     wrong = [("transfers", "fails"), ("failures", "holds")]
     right = [("transfers", "holds"), ("failures", "fails")]
     rates = [tally.rate(*pair) for pair in (*wrong, *right)]
     rates += [tally.coverage(what) for what in COVERED]
     fitted = max(1, tally.trends["fitted"])
     rates += [tally.trends["warranted"] / fitted, tally.trends["hurt"] / fitted]
-    return [tally.scenario, *(f"{100 * rate:.1f}" for rate in rates)]
+    judged = sum(sum(counts.values()) for counts in tally.answers.values())
+    return [tally.scenario, *(f"{100 * rate:.1f}" for rate in rates), f"{tally.runs / judged:.1f}"]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -347,7 +358,7 @@ def main(words: Sequence[str] | None = None) -> None:
     columns = ["scenario", "transfers failed", "failures held", "transfers held", "failures failed"]
     findings = Findings(
         title=f"Verdicts on {given.count} true transfers and {given.count} failures each, per cent",
-        columns=[*columns, *COVERED, "corrected", "hurt"],
+        columns=[*columns, *COVERED, "corrected", "hurt", "runs"],
         rows=[row(tally) for tally in tallies],
         notes=[
             "The first two are wrong answers; what is missing to 100 is 'cannot say yet'.",

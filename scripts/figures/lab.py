@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy as np
 import yaml
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
@@ -31,8 +32,8 @@ from rich.table import Table
 from sweeper.files import write_json
 from sweeper.report.documents import number
 from sweeper.report.drawing import FAINT, LINE_COLOR, MARKERS, STYLE, save
-from sweeper.transfer.coordinates import student_quantile
 from sweeper.transfer.curve import Estimate
+from sweeper.transfer.student import mean_estimate
 
 Document = Mapping[str, Any]
 Answer = Literal["borne out", "not borne out", "cannot say"]
@@ -43,6 +44,9 @@ ANSWERS: Mapping[str, Answer] = {
 }
 """What the verdict on a transfer says of the claim that it holds."""
 ROOT = "runs/figures"
+ETA = "parameterization.space.eta"
+PAPER_ETA = f"{ETA}={{low:-10,high:-6,default:-8}}"
+"""The range of the u-muP paper's Table 6 for muP, above which that of the config goes on."""
 ARGUMENTS = f"""Arguments are overrides of the config, which every command of sweeper gets:
   size=paper | size=middle   the sizes of conf/size/
   launcher=slurm             where trials are trained
@@ -92,6 +96,8 @@ class Lab:
     def search(self, study: str, *overrides: str) -> Document:
         """`sweeper search`; the content of the study's `search.json`."""
         shared = [f"experiment={self.name}", *self.passed, *overrides]
+        if "parameterization=mup" in shared and not any(one.startswith(ETA) for one in shared):
+            shared.append(PAPER_ETA)
         return self.sweeper("search", *shared, f"study={study}", f"root={self.folder}")
 
     def transfer(self, study: str, width: int, *overrides: str, along: str = "eta") -> Document:
@@ -285,12 +291,7 @@ NOTHING = Estimate(value=0.0, low=0.0, high=0.0)
 
 def student(values: Sequence[float]) -> Estimate:
     """The mean of a few seeds' values with Student's 95 % interval; unbounded for one seed."""
-    middle, count = math.fsum(values) / len(values), len(values)
-    if count < 2 or not math.isfinite(middle):
-        return Estimate(value=middle, low=-math.inf, high=math.inf)
-    spread = math.sqrt(math.fsum((one - middle) ** 2 for one in values) / (count - 1))
-    half = student_quantile(count - 1) * spread / math.sqrt(count)
-    return Estimate(value=middle, low=middle - half, high=middle + half)
+    return mean_estimate(np.asarray(values, dtype=np.float64))
 
 
 def by_eta(validation: Document, size: Document) -> dict[float, list[float]]:

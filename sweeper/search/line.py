@@ -28,15 +28,16 @@ class LineRule:
     """How a line is laid: first spacing `step`, at most `points`, halved around the optimum.
 
     Each round halves the spacing and puts new points within `reach` old spacings of the
-    optimum. An optimum at the end of the line extends it by one first spacing at a time, at most
-    `extend` points a side, which do not count as `points`. A line without any finite loss has
-    no optimum: it is left as it is.
+    optimum. Fewer than `beyond` points beyond the optimum extend the line there by one first
+    spacing at a time, at most `extend` points a side, which do not count as `points`. A line
+    without any finite loss has no optimum: it is left as it is.
     """
 
     step: float = 1.0
     points: int = 9
     reach: int = 2
     extend: int = 4
+    beyond: int = 1
 
     def planned(self, axis: Axis) -> int:
         """How many points a line over `axis` has, without what extending it adds."""
@@ -46,7 +47,7 @@ class LineRule:
         """Refuse a line that cannot be laid."""
         if not MIN_SPACING <= self.step <= 16:
             raise ConfigError("step", self.step, f"a spacing in log2 from {MIN_SPACING:g} to 16")
-        for key, least in (("points", 1), ("reach", 1), ("extend", 0)):
+        for key, least in (("points", 1), ("reach", 1), ("extend", 0), ("beyond", 1)):
             if not least <= getattr(self, key) <= MAX_LINE_POINTS:
                 raise ConfigError(key, getattr(self, key), f"from {least} to {MAX_LINE_POINTS}")
 
@@ -114,14 +115,16 @@ def line_optimum(losses: dict[float, float]) -> float:
 
 
 def _next_extension(losses: dict[float, float], rule: LineRule, grid: list[float]) -> float | None:
-    """The next value past the end that the optimum lies at, or None; `grid` is the first one."""
-    best, step, room = line_optimum(losses), rule.step, rule.extend * rule.step + 1e-9
+    """The next value past an end that the optimum lies near, or None; `grid` is the first one."""
+    best, room = line_optimum(losses), rule.extend * rule.step + 1e-9
     if len(losses) < 2:
         return None
-    if best == min(losses) and grid[0] - (best - step) <= room:
-        return best - step
-    if best == max(losses) and (best + step) - grid[-1] <= room:
-        return best + step
+    for end, side, first in ((min(losses), -1, grid[0]), (max(losses), 1, grid[-1])):
+        further = end + side * rule.step
+        near = sum((value - best) * side > 0 for value in losses) < rule.beyond
+        # A point that diverged bounds the optimum: nothing is to be learned beyond it.
+        if near and math.isfinite(losses[end]) and (further - first) * side <= room:
+            return further
     return None
 
 

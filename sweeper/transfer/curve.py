@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
+from sweeper.transfer.kink import Kinks
 from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.noise import Array, Noise, model_weights
 from sweeper.transfer.parabolas import SAME_ETA, Parabolas, radius
@@ -171,10 +172,11 @@ def fit_curves(curves: Sequence[SizeCurve], transferred: float) -> dict[Size, Cu
     measured = [one.pooled(noises) for one in measured]
     points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
     shape = Shape.of(list(points.values()))
+    kinks = Kinks.of(points, shape)
     fits: dict[Size, CurveFit | None] = {curve.size: None for curve in curves}
     for one in measured:
         size, eta = one.curve.size, transferred + one.curve.planned_log2
-        fits[size] = _fit(one, eta, points.get(size), weights, shape)
+        fits[size] = _fit(one, eta, points.get(size), weights, shape, kinks)
     return fits
 
 
@@ -184,7 +186,12 @@ def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
 
 
 def _fit(
-    measured: Measured, transferred: float, points: Points | None, weights: Array, shape: Shape
+    measured: Measured,
+    transferred: float,
+    points: Points | None,
+    weights: Array,
+    shape: Shape,
+    kinks: Kinks,
 ) -> CurveFit:
     """Fit a parabola around the lowest point of the smoothed curve, beside its cubic part.
 
@@ -193,7 +200,7 @@ def _fit(
 
     The intervals are a parametric bootstrap: the fit is repeated on curves that differ from the
     smoothed one by what noise, drawn afresh, makes of it. The seeds themselves are not resampled,
-    since two of them have but three outcomes.
+    since two of them have but three outcomes. As many of the curves have a kink as is likely.
     """
     curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
     noise = math.nan if measured.noise is None else measured.noise.deviation
@@ -210,7 +217,12 @@ def _fit(
         if len(points.x) >= MIN_CUBIC:
             cubic = np.polyfit(points.x, rows[:, measured.near].T, 3)[0]
     # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
+    kinked = kinks.rows(curve.size, generator, DRAWS)
+    if points is not None and kinked is not None:
+        rows[np.ix_(kinked[0], measured.near)] = kinked[1].losses(points.x)
     parabolas = Parabolas.through(etas, rows, cubic)
+    if kinked is not None:
+        parabolas = parabolas.with_valleys(*kinked, etas[lowest])
     safe, losses, free = parabolas.minima
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
     optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)

@@ -83,6 +83,12 @@ class LadderSize(ModelSize):
         return {"batch_size": self.batch_size, "steps": self.steps}
 
 
+BEYOND = 2
+"""Points beyond a curve's lowest one, on a grid with as many a side and a step below 1 in log2.
+
+A single one tells little of how steep that side is. On a coarse grid it lies far enough off, and a
+grid with one point a side is meant to be small.
+"""
 LADDER_AXES = {
     "width": "widths",
     "depth": "depths",
@@ -147,8 +153,8 @@ class LadderRule:
     - `along` is the hyperparameter on the curves' horizontal axis. With another one than eta, eta
       is held at the transferred value.
     - `seeds` runs are trained at each point. `span` and `step` (log2) are the half-width and the
-      spacing of a curve. A curve whose lowest point is at its end grows by up to `extend` points
-      on that side.
+      spacing of a curve. A curve with fewer than `BEYOND` points beyond its lowest one grows by
+      up to `extend` points on that side.
     - A size holds when its optimum is within `max_shift` (log2) of the base's, and training at
       the base's optimum loses at most the fraction `max_loss_gap` of the size's least loss.
     - `eta` (log2) replaces the study's eta in the plan and as the middle of the curves.
@@ -226,11 +232,13 @@ class LadderRule:
         return 2 * int(self.span / self.step + 1e-9) + 1
 
     def line(self, best_log2: Log2Hps, loss: LossLookup) -> LineState:
-        """One size's curve around `best_log2`, extended while its lowest point is at its end."""
-        reach = int(self.span / self.step + 1e-9) * self.step
-        centre = best_log2[self.along]
+        """One size's curve around `best_log2`, extended while its lowest point is near its end."""
+        side = int(self.span / self.step + 1e-9)
+        reach, centre = side * self.step, best_log2[self.along]
         axis = Axis(low=centre - reach, high=centre + reach, default=centre)
-        rule = LineRule(step=self.step, points=self.points_per_line(), extend=self.extend)
+        beyond = BEYOND if side >= BEYOND and self.step < 1 else 1
+        points = self.points_per_line()
+        rule = LineRule(step=self.step, points=points, extend=self.extend, beyond=beyond)
 
         def mean_loss(value: float) -> float | None:
             losses = [loss(point) for point in self.runs_at(best_log2, value)]

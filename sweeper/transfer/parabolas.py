@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,13 +24,33 @@ SAME_ETA = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
+class Valleys:
+    """Rows of curves floor + curvature h(u), u the distance to the row's vertex in log2.
+
+    h is u^2 + skew u^3 near the vertex, times `steeps` to its right; see `rise`.
+    """
+
+    vertices: Array
+    floors: Array
+    curvatures: Array
+    skews: Array
+    steeps: Array
+
+    def losses(self, x: Array) -> Array:
+        """Every row's at the distances `x` [row, point]."""
+        shapes = rise(x - self.vertices[:, None], self.skews[:, None], self.steeps[:, None])
+        return self.floors[:, None] + self.curvatures[:, None] * shapes
+
+
+@dataclass(frozen=True, eq=False)
 class Parabolas:
     """Rows of losses [row, eta] at ascending `etas` (log2), +inf where runs diverged.
 
     All rows are finite at the same points. `lowest` is the index of each row's lowest point.
     `coefficients` [3, row] are those of the least-squares parabola near it, in the distance from
-    it, beside the row's `cubic` [row]; NaN where fewer than three points are finite, the lowest
-    point is at an end, or the parabola opens downwards.
+    it, beside the row's `cubic` [row], and `vertices` [row] are their minima; NaN where fewer than
+    three points are finite, the lowest point is at an end, or the parabola opens downwards. To the
+    right of its minimum a row rises `steep` [row] times as far as that.
     """
 
     etas: Array
@@ -38,6 +58,8 @@ class Parabolas:
     lowest: Index
     coefficients: Array
     cubic: Array
+    vertices: Array
+    steep: Array
 
     @classmethod
     def through(cls, etas: Array, losses: Array, cubic: Array) -> Parabolas:
@@ -56,7 +78,22 @@ class Parabolas:
                 near_losses = near_losses - np.outer(cubic[rows], distances[near] ** 3)
                 coefficients[:, rows] = np.polyfit(distances[near], near_losses.T, 2)
         coefficients[:, coefficients[0] <= 0] = math.nan
-        return cls(etas, losses, lowest, coefficients, cubic)
+        a, b, _ = coefficients
+        # Where the derivative, 3 cubic x^2 + 2 a x + b, vanishes and the second one is positive.
+        vertices = -b / (a + np.sqrt(np.maximum(a * a - 3 * cubic * b, 0.0)))
+        return cls(etas, losses, lowest, coefficients, cubic, vertices, np.ones(len(losses)))
+
+    def with_valleys(self, rows: Index, valleys: Valleys, origin: float) -> Parabolas:
+        """With `valleys`, whose vertices are distances from `origin`, in place of some rows."""
+        v = valleys.vertices + origin - self.etas[self.lowest[rows]]
+        c, k = valleys.curvatures, valleys.curvatures * valleys.skews
+        coefficients, cubic, vertices, steep = (
+            old.copy() for old in (self.coefficients, self.cubic, self.vertices, self.steep)
+        )
+        coefficients[:, rows] = c - 3 * k * v, (3 * k * v - 2 * c) * v, (c - k * v) * v**2
+        coefficients[2, rows] += valleys.floors
+        cubic[rows], vertices[rows], steep[rows] = k, v, valleys.steeps
+        return replace(self, coefficients=coefficients, cubic=cubic, vertices=vertices, steep=steep)
 
     @cached_property
     def minima(self) -> tuple[Array, Array, Array]:
@@ -70,8 +107,7 @@ class Parabolas:
         (a, b, c), etas, lowest = self.coefficients, self.etas, self.lowest
         neighbours = [np.clip(lowest + side, 0, len(etas) - 1) for side in (-1, 1)]
         left, right = (etas[index] - etas[lowest] for index in neighbours)
-        # Where the derivative, 3 cubic x^2 + 2 a x + b, vanishes and the second one is positive.
-        vertex = -b / (a + np.sqrt(np.maximum(a * a - 3 * self.cubic * b, 0.0)))
+        vertex = self.vertices
         fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
         spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
         free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
@@ -112,7 +148,21 @@ class Parabolas:
         a, b, c = self.coefficients
         x = at - self.etas[self.lowest]
         near = np.abs(x) <= radius(self.etas, self.lowest, FIT_RADIUS)
-        return np.where(near, ((self.cubic * x + a) * x + b) * x + c, math.nan)
+        values = ((self.cubic * x + a) * x + b) * x + c
+        optima, least, _ = self.minima
+        values = np.where(at > optima, least + self.steep * (values - least), values)
+        return np.where(near, values, math.nan)
+
+
+def rise(u: Array, skews: Array, ratios: Array) -> Array:
+    """u^2 + k u^3 + ..., times the ratio where u is positive.
+
+    It is 2 (e^(q u) - 1 - q u) / q^2 with q = 3 k, and no skew k may be 0.
+    """
+    q = 3 * skews
+    valley = 2 * (np.expm1(q * u) - q * u) / q**2
+    risen: Array = np.where(u > 0, ratios, 1.0) * valley
+    return risen
 
 
 def radius(etas: Array, lowest: Index | int, distance: float) -> Array:

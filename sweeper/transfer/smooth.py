@@ -29,7 +29,7 @@ SKEW, OWN_SKEW = 0.25, 0.05
 
 A loss that rises exponentially, as c e^(q x), has a cubic part of c q / 3 and a quartic one of
 c q^2 / 12; q is up to about 0.6 in measured curves."""
-QUARTIC, WIGGLE = 0.04, 0.05
+QUARTIC, WIGGLE = 0.06, 0.03
 """Those of g's parts in curvatures: x^4, and a function smooth over 1 in log2."""
 
 
@@ -108,11 +108,10 @@ class Smoother:
     @cached_property
     def residual(self) -> Array:
         """What of losses no line explains, weighted by the inverse of their covariance."""
-        size, line = len(self.points.x), np.vander(self.points.x, 2)
-        total = self.prior + self.points.noise
-        inverse = np.linalg.inv(total + 1e-9 * np.trace(total) / size * np.eye(size))
+        line = np.vander(self.points.x, 2)
+        inverse = np.linalg.inv(invertible(self.prior + self.points.noise))
         weighted = line.T @ inverse
-        rest: Array = np.eye(size) - line @ np.linalg.solve(weighted @ line, weighted)
+        rest: Array = np.eye(len(line)) - line @ np.linalg.solve(weighted @ line, weighted)
         return inverse @ rest
 
     @cached_property
@@ -148,6 +147,13 @@ class Smoother:
         errors = noises @ self.matrix.T + (own + skews[:, None] * self.cubic) @ error.T
         rows: Array = np.vstack([smoothed, smoothed + errors])
         return rows
+
+
+def invertible(covariance: Array) -> Array:
+    """The covariance [point, point], a billionth of its mean variance added to every one."""
+    size = len(covariance)
+    added: Array = covariance + 1e-9 * np.trace(covariance) / size * np.eye(size)
+    return added
 
 
 def deviation(x: Array, curvature: float) -> Array:

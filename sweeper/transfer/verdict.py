@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
 
+from sweeper.transfer.advice import Advice, SeedAdvice, advise
 from sweeper.transfer.base import MissedOptimum, missed_optimum
 from sweeper.transfer.curve import (
     BIAS,
@@ -28,13 +29,6 @@ Answer = Literal["holds", "fails", "cannot say yet"]
 SAME_SEEDS = (
     "all seeds lost the same to the last digit: the seed changes nothing, and no noise shows"
 )
-MAX_SEED_FACTOR = 16.0
-"""No advice asks for this many times the seeds: beyond, seeds are the wrong means."""
-MEDIAN_SEED_FACTOR = 9.5
-"""So many times the seeds settle half of the estimates that lie at their threshold.
-
-With n times the seeds the estimate moves by a normal of variance s^2 (1 - 1 / n), which exceeds
-1.96 s n^-1/2, half of the new interval, in half of the cases at n - 1 = (1.96 / 0.674)^2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,22 +58,14 @@ class SizeVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedAdvice:
-    """Seeds a point that would settle a verdict: the most, by open size, and the extra runs."""
-
-    seeds: int
-    sizes: Mapping[str, int]
-    runs: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one axis, from that of its sizes.
 
-    `todo` says what would settle an open answer, and `seed_advice` in numbers where that is more
-    seeds. `note` warns of what the answer does not say: larger models that are worse, for example.
-    `limits` are the thresholds in words. `law` says by which law eta was planned. `up_to` is the
-    largest size, in words, where the trend speaks against the transfer beyond it.
+    `todo` says what would settle an open answer, `seed_advice` in numbers where that is more
+    seeds, and `settle` as overrides (`Advice`). `note` warns of what the answer does not say:
+    larger models that are worse, for example. `limits` are the thresholds in words. `law` says by
+    which law eta was planned. `up_to` is the largest size, in words, where the trend speaks
+    against the transfer beyond it.
     """
 
     axis: str
@@ -91,6 +77,7 @@ class Verdict:
     seed_advice: SeedAdvice | None = None
     law: str = ""
     up_to: str = ""
+    settle: tuple[str, ...] = ()
 
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
@@ -142,24 +129,25 @@ def judge_ladder(
     answers = {size.answer for size in sizes}
     order: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
     answer = next(one for one in order if one in answers)
-    todo, seed_advice = "", None
+    advice = Advice()
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
-        todo, seed_advice = _mending(curves, fits.values(), missed), None
-        if not todo:
-            todo, seed_advice = advise(axis, [s for s in sizes if s.answer == answer], points, rule)
+        advice = _mending(curves, fits.values(), missed) or advise(
+            axis, [s for s in sizes if s.answer == answer], points, rule
+        )
     return Verdict(
         axis=axis,
         answer=answer,
         sizes=tuple(sizes),
-        todo=todo,
+        todo=advice.words,
         note=_worse_note(axis, sizes),
         limits=(
             f"a shift of at most {rule.max_shift:g} in log2 and a loss gap of at most "
             f"{100 * rule.max_loss_gap:g} % of the least loss"
         ),
-        seed_advice=seed_advice,
+        seed_advice=advice.seeds,
         law=law,
+        settle=advice.settle,
     )
 
 
@@ -172,18 +160,19 @@ def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:
 
 def _mending(
     curves: Sequence[SizeCurve], fits: Iterable[CurveFit | None], missed: MissedOptimum | None
-) -> str:
+) -> Advice | None:
     """What to mend before anything can be measured, if there is something."""
     if any(curve.failed for curve in curves):
-        return "mend what made runs fail, and run this again: it trains them anew"
+        return Advice("mend what made runs fail, and run this again: it trains them anew")
     if any(fit is not None and fit.same_seeds for fit in fits):
-        return "let a run's seed change its initial weights or its batches"
-    if missed is not None:
-        better = f"{missed.optimum_log2:.2f}"
-        if missed.along == "eta":
-            return f"plan with the base's optimum: transfer.eta={better}"
-        return f"tune {missed.along} again, with more runs: its optimum is at 2^{better}"
-    return ""
+        return Advice("let a run's seed change its initial weights or its batches")
+    if missed is None:
+        return None
+    better = f"{missed.optimum_log2:.2f}"
+    if missed.along == "eta":
+        override = f"transfer.eta={better}"
+        return Advice(f"plan with the base's optimum: {override}", (override,))
+    return Advice(f"tune {missed.along} again, with more runs: its optimum is at 2^{better}")
 
 
 def _failed(curve: SizeCurve, base: SizeCurve) -> dict[str, Any]:
@@ -303,71 +292,3 @@ def _worse_note(axis: str, sizes: Sequence[SizeVerdict]) -> str:
         f"{first.loss.value - base.loss.value:.4f} nats, each at its optimum. A larger model "
         "should be better: `sweeper check` shows whether a module grows or vanishes with the size"
     )
-
-
-def advise(
-    axis: str, sizes: Sequence[SizeVerdict], points: int, rule: LadderRule
-) -> tuple[str, SeedAdvice | None]:
-    """What to run next for the open `sizes`, in words, and as numbers where it is seeds.
-
-    `points` counts those of all curves of the ladder: seeds are trained at each. The order is
-    that of what must come first: no number of seeds settles a curve that ends too early.
-    """
-    ends = [describe_size(size.size, axis) for size in sizes if size.at_end]
-    if ends:
-        return f"extend the curves of {' and '.join(ends)}: raise transfer.extend", None
-    if rule.seeds == 1:
-        needed = {describe_size(size.size, axis): 2 for size in sizes}
-        advice = SeedAdvice(seeds=2, sizes=needed, runs=points)
-        return f"train at least two seeds a point, {points} more runs: transfer.seeds=2", advice
-    # More seeds would not help here: the noise is read off several finite points.
-    few = [describe_size(size.size, axis) for size in sizes if math.isinf(size.loss.high)]
-    if few:
-        return (
-            f"measure more points whose runs are all finite at {' and '.join(few)}: "
-            "lower transfer.step"
-        ), None
-    gaps = [describe_size(size.size, axis) for size in sizes if math.isinf(size.loss_gap.high)]
-    if gaps:
-        return (
-            f"measure the curves of {' and '.join(gaps)} at the base's optimum: "
-            "lower transfer.step or raise transfer.span"
-        ), None
-    needed = {describe_size(size.size, axis): _seeds_needed(size, rule) for size in sizes}
-    seeds = max(needed.values())
-    if hopeless := [
-        name for name, count in needed.items() if count >= MAX_SEED_FACTOR * rule.seeds
-    ]:
-        return (
-            f"do not count on seeds: {' and '.join(hopeless)} would take more than "
-            f"{seeds - rule.seeds} more a point. Runs with less noise help: raise train.steps, "
-            "train.batch_size or train.objective_window, or lower transfer.step"
-        ), None
-    advice = SeedAdvice(seeds=seeds, sizes=needed, runs=(seeds - rule.seeds) * points)
-    each = ", ".join(f"{count - rule.seeds} at {name}" for name, count in needed.items())
-    words = f"train about {seeds - rule.seeds} more seeds a point ({each}), {advice.runs} more runs"
-    return f"{words} on this ladder: transfer.seeds={seeds}", advice
-
-
-def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
-    """Seeds a point that would settle `size`.
-
-    An interval shrinks with the root of the number of seeds. One that reaches h from its value
-    towards a threshold that is d off clears it with (h / d)^2 times as many. To hold, both values
-    must clear their thresholds; to fail, one beyond its threshold suffices. A value that lies near
-    its threshold is seldom the true one, and more seeds move it off: `MEDIAN_SEED_FACTOR`.
-    """
-    allowed = rule.allowed_gap(size.loss.value)
-    within, beyond = list[float](), list[float]()
-    for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
-        value = abs(estimate.value)
-        room = limit - value
-        least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
-        reach = most - value if room > 0 else value - least
-        # Compared before dividing: room may be 0.
-        small = reach < MEDIAN_SEED_FACTOR**0.5 * abs(room)
-        doubtful = MEDIAN_SEED_FACTOR if reach < 2 * limit else MAX_SEED_FACTOR
-        factor = (reach / room) ** 2 if small else doubtful
-        (within if room > 0 else beyond).append(factor)
-    factor = min(beyond) if beyond else max(within)
-    return max(rule.seeds + 1, math.ceil(rule.seeds * factor))

@@ -32,6 +32,7 @@ rules = st.builds(
     points=st.integers(1, 40),
     reach=st.integers(1, 3),
     extend=st.integers(0, 4),
+    beyond=st.integers(1, 3),
 )
 axes = st.builds(
     lambda low, size, default: Axis(low=low, high=low + size, default=default),
@@ -150,6 +151,15 @@ def test_an_extension_ends_where_the_loss_rises_again() -> None:
     assert found is not None and len(list(line_notes([found]))) == 1
 
 
+def test_a_line_grows_until_enough_points_lie_beyond_its_optimum() -> None:
+    rule = LineRule(points=7, extend=4, beyond=2)
+    state, _ = lay(rule, AXIS, lambda x: (x + 2) ** 2)
+    assert sorted(state.losses)[0] == -4 and state.extended == 1
+    assert lay(rule, AXIS, lambda x: (x + 1) ** 2)[0].extended == 0
+    cliff = lay(rule, AXIS, lambda x: (x + 2) ** 2 if x > -2.5 else math.inf)
+    assert cliff[0].extended == 0
+
+
 def test_extending_is_bounded_from_the_first_grid_not_from_the_range() -> None:
     """A budget below the grid leaves its ends inside the range; `extend` still bounds the line."""
     axis = Axis(low=-20, high=20)
@@ -237,6 +247,7 @@ def test_nothing_known_is_no_result() -> None:
         ({"points": 0}, "points"),
         ({"reach": 0}, "reach"),
         ({"extend": -1}, "extend"),
+        ({"beyond": 0}, "beyond"),
     ],
 )
 def test_a_line_that_cannot_be_laid_is_refused(wrong: dict[str, float], key: str) -> None:

@@ -15,12 +15,11 @@ BENCH = load_script("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 
-# One kind alone is known to be misjudged: docs/verdict.md says by how much.
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=() if index % 3 == 0 else pytest.mark.long)
-        for index, name in enumerate(sorted(SCENARIOS.keys() - {"the right side steeper"}))
+        for index, name in enumerate(sorted(SCENARIOS))
     ],
 )
 def test_wrong_answers_are_rare_and_intervals_hold(

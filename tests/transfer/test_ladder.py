@@ -148,14 +148,29 @@ def test_what_is_known_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-def test_a_curve_grows_while_its_optimum_is_at_its_end_and_no_further_than_allowed(
+def test_a_curve_grows_until_two_points_lie_beyond_its_lowest_and_no_further_than_allowed(
     side: int,
 ) -> None:
-    near = Valley(optimum=side * 2.9).curve()
+    near = Valley(optimum=side * 2.4).curve()
     assert sorted(near.losses)[:: -side or 1][0] == side * 3.5 and len(near.losses) == 12
+    inner = Valley(optimum=side * 1.4).curve()
+    assert sorted(inner.losses)[:: -side or 1][0] == side * 2.5 and len(inner.losses) == 10
     far = Valley(optimum=side * 50.0).curve()
     assert len(far.losses) == 9 + RULE.extend
     assert max(abs(eta) for eta in far.losses) == 4.0
+
+
+def test_a_curve_does_not_grow_past_a_point_that_diverged() -> None:
+    assert max(Valley(optimum=1.5, edge=0.3).curve().losses) == 2.0
+    assert max(Valley(optimum=1.9, edge=0.3).curve().losses) == 2.5
+
+
+def test_a_small_or_coarse_grid_grows_at_its_ends_alone() -> None:
+    coarse = LadderRule(widths=(32,), step=1.0)
+    assert max(Valley(optimum=1.1).curve(rule=coarse).losses) == 2.0
+    small = LadderRule(widths=(32,), span=0.5)
+    assert sorted(Valley(optimum=0.1).curve(rule=small).losses) == [-0.5, 0.0, 0.5]
+    assert sorted(Valley(optimum=0.4).curve(rule=small).losses) == [-0.5, 0.0, 0.5, 1.0]
 
 
 def test_a_curve_is_not_refined() -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from sweeper.transfer import curve as module
-from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
+from sweeper.transfer.advice import advise
+from sweeper.transfer.curve import Estimate
+from sweeper.transfer.ladder import LadderRule, LadderSize, Size, SizeCurve
 from sweeper.transfer.verdict import Verdict, judge_ladder
 
 from .curves import BASE, LARGE, Valley, table
@@ -170,8 +172,8 @@ def test_a_cliff_beside_the_base_optimum_is_no_failure_but_open() -> None:
 
 
 def test_a_base_optimum_past_the_other_curve_is_open() -> None:
-    """Only the base's curve was extended; at the other size that eta was never tried."""
-    base, large = Valley(optimum=2.4, noise=1e-4), Valley(optimum=1.7, noise=1e-4)
+    """Only the base's curve was extended so far; at the other size that eta was never tried."""
+    base, large = (Valley(optimum=at, curvature=0.03, noise=1e-4) for at in (2.6, 1.7))
     found = of(base, large).sizes[1]
     assert found.answer == "cannot say yet" and found.loss_gap.high == math.inf
     assert math.isfinite(found.loss_gap.value)
@@ -263,14 +265,39 @@ def test_an_estimate_near_its_threshold_takes_the_seeds_that_settle_half_of_such
     rule = LadderRule(widths=(32, 256), max_loss_gap=0.5)
     pairs = ([Valley(optimum=i, noise=0.004, number=2 * n + i) for i in (0, 1)] for n in range(20))
     counts = [found.seed_advice.seeds for pair in pairs if (found := of(*pair, rule)).seed_advice]
-    assert len(counts) >= 8 and max(counts) == 19  # 9.5 times 2
+    assert len(counts) >= 8 and max(counts) == 20  # 9.5 times 2, and half a seed in hand
 
 
 def test_what_seeds_would_not_settle_is_told_without_a_number_to_type() -> None:
-    doubtful = of(Valley(noise=0.3, number=0), Valley(noise=0.3, number=1))
+    doubtful = of(Valley(noise=0.3, number=4), Valley(noise=0.3, number=5))
     assert doubtful.answer == "cannot say yet" and doubtful.seed_advice is None
     assert doubtful.todo.startswith("do not count on seeds: width 256")
     assert "transfer.seeds" not in doubtful.todo and "train.steps" in doubtful.todo
+    assert doubtful.settle == ("transfer.step=0.25",)  # of sizes that have no steps of their own
+
+
+def test_advice_names_the_overrides_that_settle_and_counts_in_words() -> None:
+    base = LadderSize(width=32, depth=2, batch_size=8, steps=300)
+    noisy = [Valley(noise=0.3, number=i).curve(base, RULE) for i in (4, 5)]
+    noisy[1] = replace(noisy[1], size=replace(base, width=256))
+    found = judge_ladder("width", noisy, 0.0, base, RULE)
+    assert found.settle == ("train.steps=1200", "transfer.step=0.25")
+    one = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE)
+    sizes = [replace(one.sizes[1], loss_gap=Estimate(value=0.0, low=0.0, high=0.031))]
+    assert advise("width", sizes, 1, RULE).words == (
+        "train about 1 more seed a point (1 at width 256), 1 more run on this ladder: "
+        "transfer.seeds=3"
+    )
+
+
+def test_an_interval_that_would_end_at_its_threshold_gets_half_a_seed_in_hand() -> None:
+    """Sixteen seeds, and an interval 1.45 times as wide as there is room: (h / d)^2 is 33.64."""
+    rule = LadderRule(widths=(32, 256), seeds=16)
+    size = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE).sizes[1]
+    shift = Estimate(value=0.0, low=-1.45, high=1.45)
+    gap = Estimate(value=0.0, low=0.0, high=0.0)
+    advice = advise("width", [replace(size, shift_log2=shift, loss_gap=gap)], 1, rule)
+    assert advice.settle == ("transfer.seeds=35",)
 
 
 def test_what_is_missing_is_told_in_numbers_that_agree() -> None:
@@ -284,16 +311,18 @@ def test_what_is_missing_is_told_in_numbers_that_agree() -> None:
     assert advice.sizes == {"width 256": advice.seeds} and at.size == LARGE
     points = len(base.curve().losses) + len(large.curve(LARGE).losses)
     assert advice.runs == extra * points
+    plural = "s" * (extra > 1)
+    assert found.settle == (f"transfer.seeds={advice.seeds}",)
     assert found.todo == (
-        f"train about {extra} more seeds a point ({extra} at width 256), {advice.runs} more runs "
-        f"on this ladder: transfer.seeds={advice.seeds}"
+        f"train about {extra} more seed{plural} a point ({extra} at width 256), "
+        f"{advice.runs} more runs on this ladder: transfer.seeds={advice.seeds}"
     )
     factors = []  # the rule of (h / d)^2, by hand, for both findings below their thresholds
     for estimate, limit in ((at.shift_log2, 1.0), (at.loss_gap, 0.01 * at.loss.value)):
         assert abs(estimate.value) < limit
         half = max(estimate.high - estimate.value, estimate.value - estimate.low)
         factors.append(min(16.0, (half / (limit - abs(estimate.value))) ** 2))
-    assert advice.seeds == max(RULE.seeds + 1, math.ceil(RULE.seeds * max(factors)))
+    assert advice.seeds == max(RULE.seeds + 1, math.ceil(RULE.seeds * max(factors) + 0.5))
 
 
 def test_nothing_is_asked_for_where_the_answer_is_known() -> None:
