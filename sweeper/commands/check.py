@@ -13,7 +13,7 @@ from sweeper.commands.following import next_of
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
 from sweeper.commands.quick_check import sentence
 from sweeper.commands.study_config import Typed
-from sweeper.commands.transfer import optimum
+from sweeper.commands.transfer import planned_optimum
 from sweeper.config import Tree
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
@@ -23,6 +23,7 @@ from sweeper.report.drawing import save
 from sweeper.report.page import write_report
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
+from sweeper.transfer.check_rule import CheckRule
 from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.transfer.ladder import MODEL_AXES, Size
 from sweeper.transfer.rules import rule_table
@@ -70,22 +71,22 @@ def check(tree: Tree, wanted: Wanted, output: Output, typed: Typed) -> int:
             folder = _made(settings, wanted)
             checks = run_check(experiment, hps, ladders, folder, output)
             document["check"] = check_record(experiment, hps, checks)
-            _write(folder, checks, document["check"], settings.check.threshold, output)
+            _write(folder, checks, document["check"], settings.check, output)
         if wanted.folder is None and (settings.folder / "config.yaml").is_file():
             places["report"] = write_report(settings.folder)
     places |= {
         name: (wanted.folder or settings.folder / "check") / f"{name}.json" for name in document
     }
-    output.end(_found(checks, wanted), places, _following(settings, checks, typed))
+    output.end(_found(checks, wanted, settings.check), places, _following(settings, checks, typed))
     output.document(document)
     passed = all(one.answer == "pass" for one in checks)
     return NOT_PROVEN if wanted.strict and not passed else DONE
 
 
-def _found(checks: Sequence[CoordinateCheck], wanted: Wanted) -> str:
+def _found(checks: Sequence[CoordinateCheck], wanted: Wanted, rule: CheckRule) -> str:
     """What was found, in a line."""
     if checks:
-        return " ".join(map(sentence, checks))
+        return " ".join(sentence(one, rule) for one in checks)
     names = {"the operands of every matrix product": wanted.scales}
     names |= {"every printed learning-rate rule": wanted.rules}
     return f"Measured {' and '.join(name for name, asked in names.items() if asked)}."
@@ -99,7 +100,8 @@ def _following(settings: Settings, checks: Sequence[CoordinateCheck], typed: Typ
         wide = width if width > settings.base.width else 4 * settings.base.width
         return typed.again("explain", settings, "--to-width", str(wide))
     if "cannot say" in answers:
-        return typed.again("check", settings, f"check.seeds={2 * settings.check.seeds}")
+        doubtful = next(one for one in checks if one.answer == "cannot say")
+        return typed.again("check", settings, doubtful.settled_by(settings.check))
     if not checks:
         return typed.again("check", settings)
     return next_of(settings.folder) if typed.of_study else typed.again("search", settings)
@@ -136,7 +138,7 @@ def _hps(experiment: Experiment, output: Output, *, of_study: bool) -> Log2Hps:
     settings = experiment.settings
     log2_hps = defaults(settings.space)
     if of_study:
-        log2_hps = optimum(experiment, Study.read(settings.folder), output).best_log2
+        log2_hps = planned_optimum(experiment, Study.read(settings.folder), output)
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
     return log2_hps
@@ -162,13 +164,13 @@ def _write(
     folder: Path,
     checks: Sequence[CoordinateCheck],
     record: Mapping[str, Any],
-    threshold: float,
+    rule: CheckRule,
     output: Output,
 ) -> None:
     """check.json, the pictures, and the tables."""
     write_json(folder / "check.json", record)
     for one in checks:
-        show.coordinates(output.people, one, threshold)
+        show.coordinates(output.people, one, rule)
         picture, _ = save(show.coordinate_figure(one), folder / f"coordinates-{one.axis}")
         output.say(f"Curves: {picture}")
 

@@ -12,12 +12,16 @@ from sweeper.commands.experiment import progress, short_run
 from sweeper.commands.output import Output
 from sweeper.errors import BadInput
 from sweeper.measure.coordinates import ModuleMeasurement
+from sweeper.scaling.spec import LOGITS
 from sweeper.settings import Experiment
 from sweeper.sweep import measure_trials
 from sweeper.training.prepare import prepare
 from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps, Trial, named
+
+MEASURED = 3
+"""Raised where a check measures or judges something else: an earlier record is none of it then."""
 
 
 def check_batch(experiment: Experiment) -> None:
@@ -45,6 +49,28 @@ def check_trials(
     }
 
 
+Measured = Mapping[Size, Sequence[Sequence[ModuleMeasurement]]]
+
+
+def _without_repeated_logits(runs: Measured) -> Measured:
+    """The runs without the logits where they are what a module returned, in all of them."""
+
+    def repeated(run: Sequence[ModuleMeasurement]) -> bool:
+        logits = next((one for one in run if one.name == LOGITS), None)
+        if logits is None or logits.direct_changes:
+            return logits is None
+        numbers = (logits.entries, logits.rms, logits.changes)
+        modules = (one for one in run if one is not logits)
+        return any((one.entries, one.rms, one.changes) == numbers for one in modules)
+
+    if not all(repeated(run) for of_size in runs.values() for run in of_size):
+        return runs
+    return {
+        size: [[one for one in run if one.name != LOGITS] for run in of_size]
+        for size, of_size in runs.items()
+    }
+
+
 def run_check(
     experiment: Experiment,
     log2_hps: Log2Hps,
@@ -59,13 +85,14 @@ def run_check(
     for size in sizes:
         output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
     results = measured(experiment, folder, [t for runs in trials.values() for t in runs], output)
-    runs = {
+    runs: Measured = {
         size: [
             [ModuleMeasurement.from_json(module) for module in results[trial.key]]
             for trial in of_size
         ]
         for size, of_size in trials.items()
     }
+    runs = _without_repeated_logits(runs)
     if not all(run for of_size in runs.values() for run in of_size):
         raise BadInput(
             "no module's output was seen: the check reads what the modules within the model "
@@ -101,6 +128,7 @@ def check_record(
     rule = asdict(settings.check)
     rule["log2_eta"] = rule.pop("eta")
     return {
+        "measured": MEASURED,
         "parameterization": settings.plugin_spec("parameterization").name,
         "optimizer": settings.plugin_spec("optimizer").name,
         "base": asdict(settings.base),

@@ -18,6 +18,7 @@ from sweeper.errors import SweeperError
 from sweeper.files import RECORD_ERRORS, private_folder, try_json, write_json
 from sweeper.overrides import command_line
 from sweeper.settings import Experiment, check_model_size
+from sweeper.transfer.check_rule import CheckRule
 from sweeper.transfer.coordinates import CoordinateCheck, ModuleCheck, Slope
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps
@@ -54,7 +55,7 @@ def quick_check(
         except SweeperError as error:
             output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
             return None
-    output.say(f"{sentence(found)} All modules: {command}")
+    output.say(f"{sentence(found, settings.check)} All modules: {command}")
     return found
 
 
@@ -113,7 +114,7 @@ def _check_time(
         raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
 
 
-def sentence(check: CoordinateCheck) -> str:
+def sentence(check: CoordinateCheck, rule: CheckRule) -> str:
     """The answer, and the module that it rests on."""
     sizes = ", ".join(map(str, check.sizes))
     start = f"Coordinate check over {check.axis} {sizes}: "
@@ -121,8 +122,15 @@ def sentence(check: CoordinateCheck) -> str:
         return f"{start}pass."
     module, slope = _culprit(check)
     if check.answer == "cannot say":
-        return f"{start}cannot say yet for {module.name} ({slope.reason}); raise check.seeds."
+        todo = f"{check.settled_by(rule)} may settle it"
+        return f"{start}cannot say yet for {module.name}{_more(check)} ({slope.reason}); {todo}."
     return f"{start}fail at {module.name}: {_words(slope, check.axis)}."
+
+
+def _more(check: CoordinateCheck) -> str:
+    """How many modules beside the named one have the answer of the whole check."""
+    others = sum(module.answer == check.answer for module in check.modules) - 1
+    return f" and {others} more module{'s' * (others > 1)}" if others else ""
 
 
 def _culprit(check: CoordinateCheck) -> tuple[ModuleCheck, Slope]:
@@ -149,11 +157,11 @@ def _words(slope: Slope, axis: str) -> str:
     return f"{what} {slope.reason} as {axis}^{slope.slope.value:.2f}{wanted}"
 
 
-def summary(check: CoordinateCheck | None) -> dict[str, object] | None:
+def summary(check: CoordinateCheck | None, rule: CheckRule) -> dict[str, object] | None:
     """For the command's document: the answer, and where it begins."""
     if check is None:
         return None
     record = asdict(check)
     return {key: record[key] for key in ("axis", "sizes", "answer", "origins")} | {
-        "sentence": sentence(check)
+        "sentence": sentence(check, rule)
     }

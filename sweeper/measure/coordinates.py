@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 
 from sweeper.control import UNCONTROLLED, Control
 from sweeper.data.corpus import Batch, Corpus
 from sweeper.errors import BadInput
-from sweeper.scaling.spec import Role
+from sweeper.scaling.spec import LOGITS, Role
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.precision import quiet_attention
+from sweeper.training.program import Stacked
 from sweeper.trial import Trial
 
 
@@ -23,7 +28,7 @@ from sweeper.trial import Trial
 class ModuleMeasurement:
     """One module's output on a fixed batch: its RMS at first, and that of its change by each step.
 
-    `direct_changes` are the parts of `changes` that the module's parameters make, empty if it
+    `direct_changes` are those that the module's parameters make of its initial input, empty if it
     has none. `role` is that of the largest of them, None if it has none. `entries` counts the
     output's entries: those of logits, say, are as many at every width.
     """
@@ -55,12 +60,20 @@ def measure_modules(
     """Train `trial` on one batch, its first, and re-evaluate that batch after every step.
 
     The change by step t is RMS(x_t - x_0) over all entries of the module's output, what is one
-    number (a loss) left out. A module's parameters W make RMS(f(W_t, z_t) - f(W_0, z_t)) of it,
-    z_t being the module's input: what changed upstream of the module is in both terms. Modules
+    number (a loss) left out. A module's parameters W make RMS(f(W_t, z_0) - f(W_0, z_0)) of it,
+    z_0 being the module's input at initialization: its input of step t depends on all other
+    modules, and after large steps on the width, as initial logits shrink with the width. Modules
     are in the order in which they last returned, and are evaluated in evaluation mode.
+
+    What the loss gets is measured as `LOGITS`, last; parameters that the model holds outside of
+    modules make its direct change. Weights do not decay: decay moves them in proportion to what
+    they are, at any width and with any rate.
     """
     run = PackRun(Pack(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
-    start = {name: value.detach()[0].clone() for name, value in run.params.items()}
+    no_decay = [torch.zeros_like(value) for value in run.update_hps.weight_decay]
+    run.update_hps = replace(run.update_hps, weight_decay=no_decay)
+    start = {name: value.detach().clone() for name, value in run.params.items()}
+    outside = [name for name in start if "." not in name]
     steps: list[tuple[dict[str, float], dict[str, float]]] = []
     with quiet_attention():
         try:
@@ -68,15 +81,20 @@ def measure_modules(
             for _ in range(run.prepared.train.steps):
                 control.leave_if_asked()
                 run.step()
-                after, without_updates = _evaluate(run, start)
+                after, _ = _evaluate(run, run.params)
+                first, moved = _evaluate(run, start, {k: v[0] for k, v in run.params.items()})
                 changes = {name: _rms_change(x, before[name]) for name, x in after.items()}
-                by_parameters = {k: _rms_change(after[k], x) for k, x in without_updates.items()}
-                steps.append((changes, by_parameters))
+                direct = {name: _rms_change(x, first[name]) for name, x in moved.items()}
+                if outside and LOGITS in before:
+                    mixed = {**start, **{name: run.params[name] for name in outside}}
+                    logits = _evaluate(run, mixed)[0][LOGITS]
+                    direct[LOGITS] = _rms_change(logits, before[LOGITS])
+                steps.append((changes, direct))
         finally:
             run.program.release()
     # Of a module's parameters the one of most dimensions comes last, and stays.
     specs = sorted(run.prepared.specs, key=lambda spec: len(spec.shape))
-    roles = {spec.name.rpartition(".")[0]: spec.role for spec in specs}
+    roles = {spec.name.rpartition(".")[0] or LOGITS: spec.role for spec in specs}
     return [
         ModuleMeasurement(
             name=name,
@@ -110,39 +128,42 @@ def _rms_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
     return rms([x.double() - x0.double() for x, x0 in zip(after, before, strict=True)])
 
 
-def _evaluate(run: PackRun, start: Mapping[str, Tensor]) -> tuple[Outputs, Outputs]:
-    """Outputs on the run's batch; and those of the modules if each kept its `start` weights."""
+def _evaluate(
+    run: PackRun, params: Stacked, weights: Mapping[str, Tensor] = MappingProxyType({})
+) -> tuple[Outputs, Outputs]:
+    """Outputs on the run's batch with `params`; those of modules that have `weights` instead."""
     outputs: Outputs = {}
-    without_updates: Outputs = {}
+    with_weights: Outputs = {}
     x, y = run.feed.batch(0)
-    with recording(run.program.model, start, outputs, without_updates), run.precision():
-        run.program.evaluate(run.params, run.buffers, x, y)
-    return outputs, without_updates
+    recorder = recording(run.program.model, weights, outputs, with_weights)
+    with recorder, run.precision():
+        run.program.evaluate(params, run.buffers, x, y)
+    return outputs, with_weights
 
 
 @contextmanager
 def recording(
-    model: nn.Module, start: Mapping[str, Tensor], outputs: Outputs, without_updates: Outputs
+    model: nn.Module, weights: Mapping[str, Tensor], outputs: Outputs, with_weights: Outputs
 ) -> Iterator[None]:
-    """Put modules' outputs into `outputs` while `model` runs.
+    """Put modules' outputs, and the logits, into `outputs` while `model` runs.
 
-    Into `without_updates` go the outputs that the same inputs lead to with the parameters of
-    `start`, of the modules that have any.
+    Into `with_weights` go the outputs that the same inputs lead to with the parameters of
+    `weights`, of the modules that have any.
     """
-    # Hooks run within the call with `start` weights, too; that call is no part of the model's.
+    # Hooks run within the call with other weights, too; that call is no part of the model's.
     repeating = False
 
-    def make_hook(name: str, start_params: Mapping[str, Tensor]) -> Any:
+    def make_hook(name: str, own: Mapping[str, Tensor]) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             nonlocal repeating
             if repeating:
                 return
             _add_call(outputs, name, output)
-            if start_params:
+            if own:
                 repeating = True
                 try:
-                    repeated = functional_call(module, dict(start_params), args, kwargs)
-                    _add_call(without_updates, name, repeated)
+                    repeated = functional_call(module, dict(own), args, kwargs)
+                    _add_call(with_weights, name, repeated)
                 finally:
                     repeating = False
 
@@ -150,19 +171,35 @@ def recording(
 
     handles = []
     for name, module in model.named_modules():
-        start_params = {
-            key: start[f"{name}.{key}"]
+        own = {
+            key: weights[f"{name}.{key}"]
             for key, _ in module.named_parameters(recurse=False)
-            if f"{name}.{key}" in start
+            if f"{name}.{key}" in weights
         }
         if name:
-            hook = make_hook(name, start_params)
-            handles.append(module.register_forward_hook(hook, with_kwargs=True))
+            handles.append(module.register_forward_hook(make_hook(name, own), with_kwargs=True))
     try:
-        yield
+        with _LossInputs(outputs, lambda: repeating):
+            yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+class _LossInputs(TorchFunctionMode):
+    """Adds what `cross_entropy` is called with to the outputs, as `LOGITS`."""
+
+    def __init__(self, outputs: Outputs, ignored: Callable[[], bool]) -> None:
+        super().__init__()
+        self.outputs, self.ignored = outputs, ignored
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call `func`, and note its input where it is the loss."""
+        if func is F.cross_entropy and not self.ignored():
+            _add_call(self.outputs, LOGITS, args[0] if args else kwargs["input"])
+        return func(*args, **(kwargs or {}))
 
 
 def _add_call(outputs: Outputs, name: str, output: Any) -> None:

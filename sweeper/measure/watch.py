@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from sweeper.files import write_atomically
 from sweeper.measure.coordinates import ModuleMeasurement, Outputs, recording, rms
@@ -69,17 +71,25 @@ class _Watch:
             return
         self._versions = self._now()
         before, batch = self.first
-        after, kept = self._evaluate(batch)
+        after, _ = self._evaluate(batch)
+        now = {name: p.detach() for name, p in self.model.named_parameters()}
+        _, moved = self._evaluate(batch, self.start, now)
         changes = {name: _change(x, before.get(name)) for name, x in after.items()}
-        direct = {name: _change(after[name], x) for name, x in kept.items() if name in after}
+        direct = {name: _change(x, before.get(name)) for name, x in moved.items()}
         self.changes.append((changes, direct))
         if len(self.changes) == self.steps:
             self._handle.remove()
             self._write()
 
-    def _evaluate(self, batch: tuple[Any, Mapping[str, Any]]) -> tuple[Outputs, Outputs]:
+    def _evaluate(
+        self,
+        batch: tuple[Any, Mapping[str, Any]],
+        weights: Mapping[str, Tensor] = MappingProxyType({}),
+        others: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> tuple[Outputs, Outputs]:
+        """Outputs of the batch; the model has `weights` where given, each module alone `others`."""
         outputs: Outputs = {}
-        without_updates: Outputs = {}
+        with_others: Outputs = {}
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         args, kwargs = deepcopy(batch)
@@ -88,13 +98,13 @@ class _Watch:
             with (
                 torch.random.fork_rng(devices=devices),
                 torch.no_grad(),
-                recording(self.model, self.start, outputs, without_updates),
+                recording(self.model, others, outputs, with_others),
             ):
-                self.model(*args, **kwargs)
+                functional_call(self.model, dict(weights), args, dict(kwargs))
         finally:
             for module, mode in modes:
                 module.training = mode
-        return outputs, without_updates
+        return outputs, with_others
 
     def _write(self) -> None:
         if os.environ.get("RANK", "0") != "0" or self.first is None:

@@ -70,6 +70,9 @@ class AttentionWatch(TorchFunctionMode):
             self._note_softmax(tuple(result.shape))
         return result
 
+    def _saw(self, seen: SeenAttention) -> None:
+        self.seen.add(seen)
+
     def _note_fused(
         self, query: Tensor, key: Tensor, *_: object, scale: object = None, **__: object
     ) -> None:
@@ -77,7 +80,7 @@ class AttentionWatch(TorchFunctionMode):
         head_size = query.shape[-1]
         known = float(scale) if isinstance(scale, int | float) else None
         usual = head_size**-0.5 if scale is None else known
-        self.seen.add(SeenAttention(head_size, usual, key.shape[-2]))
+        self._saw(SeenAttention(head_size, usual, key.shape[-2]))
 
     def _note_whole(
         self,
@@ -91,7 +94,7 @@ class AttentionWatch(TorchFunctionMode):
     ) -> None:
         """The call that `nn.MultiheadAttention` makes, sequence first."""
         head_size = embed_dim_to_check // num_heads
-        self.seen.add(SeenAttention(head_size, head_size**-0.5, key.shape[0]))
+        self._saw(SeenAttention(head_size, head_size**-0.5, key.shape[0]))
 
     def _note_product(self, result: object, operands: Sequence[object]) -> None:
         tensors = [one for one in operands if isinstance(one, Tensor)][-2:]
@@ -101,5 +104,5 @@ class AttentionWatch(TorchFunctionMode):
 
     def _note_softmax(self, shape: tuple[int, ...]) -> None:
         if self._product is not None and self._product[0][-2:] == shape[-2:]:
-            self.seen.add(SeenAttention(self._product[1], None, shape[-1]))
+            self._saw(SeenAttention(self._product[1], None, shape[-1]))
         self._product = None

@@ -19,6 +19,7 @@ from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE
 from sweeper.report.grid import Grid
 from sweeper.report.words import short, within
 from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.transfer.check_rule import CheckRule
 from sweeper.transfer.coordinates import CHECK_ANSWERS, CheckAnswer, CoordinateCheck, ModuleCheck
 from sweeper.transfer.rules import MAX_SPREAD, RuleRow
 
@@ -28,7 +29,6 @@ COLORS = {"pass": "green", "fail": "red", "cannot say": "yellow"}
 RED, AMBER = "#b2182b", "#a06000"
 ANSWER_COLORS = {"pass": INK, "fail": RED, "cannot say": AMBER}
 OPERANDS = ("input", "weight", "gradient")
-SETTLE_ADVICE = "To settle it, raise check.seeds or check.batch."
 
 
 def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
@@ -45,7 +45,7 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     return collapsed_values
 
 
-def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> None:
+def coordinates(console: Console, check: CoordinateCheck, rule: CheckRule) -> None:
     """The table of slopes, a row for modules that differ in their layer alone, and the answer."""
     title = f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}"
     shown = Grid(
@@ -55,12 +55,11 @@ def coordinates(console: Console, check: CoordinateCheck, threshold: float) -> N
         answer = f"[{COLORS[row.answer]}]{row.answer}[/]"
         shown.add_row(row.name, row.role, *row.cells, ": ".join(filter(None, [answer, row.reason])))
     console.print(shown, crop=False)
-    for line in legend(check, threshold):
+    for line in legend(check, rule.threshold):
         console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     style = COLORS[check.answer]
-    todo = f" {SETTLE_ADVICE}" * (check.answer == "cannot say")
     console.print(
-        f"[bold {style}]Coordinate check over {check.axis}: {check.answer}.[/]{todo}",
+        f"[bold {style}]Coordinate check over {check.axis}: {check.answer}.[/]",
         highlight=False,
     )
 
@@ -104,7 +103,7 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
-        "Direct: the part of the change that the module's own parameters make. It must neither "
+        "Direct: what the module's new parameters change of its first output. It must neither "
         "grow nor vanish; the whole change of such a module must only not grow. ±: 95 % interval "
         f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
     ]

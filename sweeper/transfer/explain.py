@@ -21,7 +21,7 @@ ROLE_REASONS = {
     Role.HIDDEN: "sums over an input that grows, into an output that grows",
     Role.READOUT: "sums over an input that grows, into an output that does not",
     Role.VECTOR: "acts entry by entry and sums over nothing",
-    Role.FIXED: "none of its dimensions grows with the width",
+    Role.FIXED: "none of its dimensions grows with the width: its rate stays",
 }
 """A role in words (Everett et al., section 2)."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.scaling.spec import Parameterization, ParamSpec, Role, ScaledOp
 from sweeper.transfer.needs import author_name
-from sweeper.transfer.unseen import USUAL_HEAD, USUAL_LENGTH, scheme_factors
+from sweeper.transfer.unseen import USUAL_HEAD, USUAL_LENGTH, may_attend, scheme_factors
 from sweeper.trial import PlainHps
 
 if TYPE_CHECKING:  # it brings torch
@@ -51,12 +51,13 @@ def planned_factors(
     """Every factor of the operations `scaled_ops`, and of those that a `plain` model may have too.
 
     `depths` are the target's and the base's. `attentions` are those that ran, where the model's
-    own are not among `scaled_ops`. A kind of which nothing was seen is given as the scheme has it.
+    own are not among `scaled_ops`. A kind of which nothing was seen is given as the scheme has it,
+    attention only where a parameter's name looks like it.
     """
     found = [one for op in scaled_ops for one in _of_operation(op, scheme.scale_op(op, hps))]
     if plain:
         seen = {op.kind for op in scaled_ops}
-        if "attention" not in seen:
+        if "attention" not in seen and may_attend(specs, attentions):
             found += _attentions(scheme, hps, attentions)
         if "residual" not in seen:
             found += _branches(scheme, hps, specs, depths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from math import isclose
 from typing import TYPE_CHECKING
@@ -12,11 +13,18 @@ from sweeper.trial import PlainHps
 if TYPE_CHECKING:  # it brings torch
     from sweeper.models.attention_watch import SeenAttention
 
+ATTENTION_NAME = re.compile(r"(?:^|[._])att", re.IGNORECASE)
+"""In the name of a parameter: blocks.0.attn.qkv, self_attention.out."""
 USUAL_HEAD = 64
 """A head size to read the rule of attention off, beside its double."""
 USUAL_LENGTH = 128
 MAX_BRANCHES = 12
 """Factors of branches that are listed one by one; of more, the first and the last."""
+
+
+def may_attend(specs: Sequence[ParamSpec], attentions: Collection[SeenAttention]) -> bool:
+    """Whether attention ran, or the name of a parameter looks like attention's."""
+    return bool(attentions) or any(ATTENTION_NAME.search(spec.name) for spec in specs)
 
 
 def unseen_needs(
@@ -30,12 +38,14 @@ def unseen_needs(
     """What the author of a plain model must do by hand, with numbers; nothing where all is usual.
 
     Operations of the kinds `seen` are left out: they are known one by one. `attentions` are those
-    that were seen while the model ran; without any, the rule is given as a formula. The number of
+    that were seen while the model ran; without any, the rule is given as a formula where a name
+    looks like attention's. The number of
     branches is that of the deepest parameter on one; where there is none, as where layers are
     shared, that of `depths`, the target's and the base's.
     """
     classes = next((spec.fan_out for spec in specs if spec.role is Role.READOUT), 1)
-    lines = [] if "attention" in seen else list(_attention(scheme, hps, attentions))
+    told = may_attend(specs, attentions) and "attention" not in seen
+    lines = list(_attention(scheme, hps, attentions)) if told else []
     branch = next((spec for spec in specs if spec.residual), None)
     if branch is not None and "residual" not in seen:
         lines += _branches(scheme, hps, branch.depth, branch.base_depth)
@@ -98,7 +108,7 @@ def _attention(
         by = f"multiply q k^T by {logits[size]:.3g}"
         yield f"attention: {rule} instead of 1/sqrt(d): at head size {size} {by}"
     else:
-        where = "attention" if sizes else "attention, where the model has any"
+        where = "attention" if sizes else "attention, as names tell"
         yield f"{where}: multiply q k^T by {rule} instead of 1/sqrt(d), d being the size of a head"
     if "output" in found:
         yield from _attention_output(scheme, hps, attentions)

@@ -11,7 +11,13 @@ import pytest
 from sweeper.commands import quick_check
 from sweeper.commands.quick_check import sentence
 from sweeper.commands.validate import Validation
-from sweeper.transfer.coordinates import CheckAnswer, CoordinateCheck, ModuleCheck, Slope
+from sweeper.transfer.coordinates import (
+    CheckAnswer,
+    CheckRule,
+    CoordinateCheck,
+    ModuleCheck,
+    Slope,
+)
 from sweeper.transfer.curve import Estimate
 from tests.commands.driver import TINY, Run, make_workplace, run_in
 
@@ -142,7 +148,8 @@ def checked(*modules: ModuleCheck, answer: CheckAnswer, origins: tuple[str, ...]
             modules=modules,
             answer=answer,
             origins=origins,
-        )
+        ),
+        CheckRule(),
     )
 
 
@@ -166,3 +173,14 @@ def test_the_sentence() -> None:
     )
     fine = ModuleCheck(name="c", role=None, slopes=(slope("pass", "output", 0, ""),), answer="pass")
     assert checked(fine, answer="pass", origins=()) == f"{start}pass."
+
+
+def test_the_sentence_counts_the_modules_that_it_does_not_name() -> None:
+    open_slope = slope("cannot say", "change", 0.3, "few seeds")
+    a, b, c = (
+        ModuleCheck(name=name, role=None, slopes=(open_slope,), answer="cannot say")
+        for name in "abc"
+    )
+    assert "for a (few seeds); " in checked(a, answer="cannot say", origins=())
+    assert "for a and 1 more module (few" in checked(a, b, answer="cannot say", origins=())
+    assert "for a and 2 more modules (few" in checked(a, b, c, answer="cannot say", origins=())

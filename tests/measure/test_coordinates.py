@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from sweeper.data.corpus import TokenCorpus
 from sweeper.measure.coordinates import RepeatedBatch, measure_modules, rms, tensors_in
+from sweeper.scaling.spec import LOGITS
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.prepare import prepare
 from sweeper.training.program import program
@@ -25,13 +27,20 @@ def tokens(tmp_path: Path) -> TokenCorpus:
     return corpus(tmp_path, classes=11)
 
 
-def plain_trial() -> Trial:
+def plain_tree() -> dict[str, Any]:
     """Somebody's own model under the standard scheme, float64."""
     made = tree("standard", steps=STEPS, warmup=0.0, final_lr=1.0, batch_size=3, seq_len=6)
     made["model"] = {"_target_": "tests.transfer.helpers.Plain", "width": 16, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}
     made["data"]["classes"] = 11
     made["optimizer"] |= {"weight_decay": 0.0}
+    return made
+
+
+def plain_trial(**optimizer: float) -> Trial:
+    """A trial of it."""
+    made = plain_tree()
+    made["optimizer"] |= optimizer
     return Trial(spec=spec_of(made), log2_hps=dict.fromkeys(GAMMAS, 0.0) | {"eta": -6.0}, seed=3)
 
 
@@ -67,17 +76,58 @@ def test_changes_are_those_of_torch_s_own_adam(tokens: TokenCorpus) -> None:
                 if name in measured:
                     expected = float((value - before[name]).square().mean().sqrt())
                     assert measured[name].changes[step] == pytest.approx(expected, rel=1e-6)
-            by_parameters = after["head's input"] @ (model.head.weight - head).T
+            by_parameters = before["head's input"] @ (model.head.weight - head).T
             expected = float(by_parameters.square().mean().sqrt())
             assert measured["head"].direct_changes[step] == pytest.approx(expected, rel=1e-6)
     for name in ("tokens", "layers.1", "head"):
         assert measured[name].rms == pytest.approx(rms([before[name]]), rel=1e-9)
 
 
+def test_decay_is_no_movement(tokens: TokenCorpus) -> None:
+    """It moves a weight by a share of itself at any rate: rates that fail would pass by it."""
+    decayed = measure_modules(plain_trial(weight_decay=0.3), tokens)
+    assert decayed == measure_modules(plain_trial(), tokens)
+
+
+class Outside(Plain):
+    """Its readout is a parameter of its own, and the logits change after all modules."""
+
+    def __init__(self, width: int, depth: int, classes: int = 11) -> None:
+        super().__init__(width, depth, classes)
+        self.out = nn.Parameter(torch.randn(classes, classes))
+
+    def by_modules(self, x: Tensor) -> Tensor:
+        h = self.tokens(x)
+        for layer in self.layers:
+            h = h + layer(h)
+        return self.head(h)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        logits = 3 * self.by_modules(x) @ self.out.T
+        return nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten())
+
+
+def test_logits_are_measured_with_the_parameters_outside_of_modules(tokens: TokenCorpus) -> None:
+    made = plain_tree() | {"model": {"_target_": f"{__name__}.Outside", "width": 16, "depth": 2}}
+    one = replace(plain_trial(), spec=spec_of(made))
+    logits = next(found for found in measure_modules(one, tokens) if found.name == LOGITS)
+    run = PackRun(Pack(trials=(one,), corpus=RepeatedBatch(tokens)))
+    start = {name: value.detach()[0].clone() for name, value in run.params.items()}
+    model, (x, _) = Outside(16, 2).double(), (part[0] for part in run.feed.batch(0))
+    model.load_state_dict(start)
+    with torch.no_grad():
+        before = 3 * model.by_modules(x)
+    assert logits.rms == pytest.approx(rms([before @ start["out"].T]))
+    for direct in logits.direct_changes:
+        run.step()
+        moved = run.params["out"].detach()[0] - start["out"]
+        assert direct == pytest.approx(rms([before @ moved.T]), rel=1e-6)
+
+
 def test_modules_are_in_the_order_in_which_they_return(tokens: TokenCorpus) -> None:
     changes = measure_modules(plain_trial(), tokens)
     layers = [f"layers.{i}{part}" for i in (0, 1) for part in (".0", ".1", ".2", "")]
-    assert [one.name for one in changes] == ["tokens", *layers, "head"]
+    assert [one.name for one in changes] == ["tokens", *layers, "head", LOGITS]
     by_name = {one.name: one for one in changes}
     assert by_name["head"].entries == 3 * 6 * 11 and by_name["head"].role == "readout"
     assert by_name["tokens"].role == "embedding" and by_name["layers.0.1"].role == "hidden"

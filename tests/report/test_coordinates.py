@@ -10,7 +10,8 @@ from sweeper.measure.scales import OperandScale, OutOfRange
 from sweeper.report import coordinates as show
 from sweeper.report.drawing import save
 from sweeper.scaling.spec import Role
-from sweeper.transfer.coordinates import CheckRule, CoordinateCheck, check_coordinates
+from sweeper.transfer.check_rule import CheckRule
+from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.transfer.rules import rule_table
 
@@ -63,7 +64,7 @@ SCALES = [
 
 
 def test_layers_that_are_alike_share_a_row_with_the_worst_of_them() -> None:
-    text = printed(show.coordinates, sample(), 0.25)
+    text = printed(show.coordinates, sample(), CheckRule())
     row = next(line for line in text.splitlines() if "layers.0-1.up" in line)
     assert "hidden" in row and "+1.00 ±0.00" in row and row.strip().endswith("fail: grows")
     assert "Where it begins: layers.1.up" in text

@@ -81,6 +81,19 @@ def tree(scheme: str = "umup", **train: Any) -> dict[str, Any]:
     }
 
 
+def check_tree(scheme: str, steps: int, precision: str = "float32") -> dict[str, Any]:
+    """The configuration of a run of a coordinate check: at one rate, on 4 sequences of 16."""
+    return tree(
+        scheme,
+        steps=steps,
+        batch_size=4,
+        seq_len=16,
+        warmup=0.0,
+        final_lr=1.0,
+        precision=precision,
+    )
+
+
 def trial(
     scheme: str = "umup", seed: int = 0, train: dict[str, Any] | None = None, **changed: float
 ) -> Trial:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,20 +12,14 @@ from hypothesis import strategies as st
 from sweeper.data.corpus import TokenCorpus
 from sweeper.errors import ConfigError
 from sweeper.measure.coordinates import ModuleMeasurement, measure_modules
-from sweeper.scaling.spec import Role
-from sweeper.transfer.coordinates import (
-    CheckRule,
-    CoordinateCheck,
-    Runs,
-    check_coordinates,
-    judge_slope,
-    student_quantile,
-)
+from sweeper.scaling.spec import LOGITS, Role
+from sweeper.transfer.check_rule import CheckRule
+from sweeper.transfer.coordinates import CoordinateCheck, Runs, check_coordinates, judge_slope
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Trial
 from tests.specs import spec_of
-from tests.training.tiny_trials import ETA, SCHEMES, corpus, tree
+from tests.training.tiny_trials import ETA, SCHEMES, check_tree, corpus
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128, 256)
@@ -47,15 +42,7 @@ def measured(
     """Runs of a decoder under `scheme`, or under the class `planted` in its place."""
     runs = {}
     for size in sizes:
-        made = tree(
-            scheme,
-            steps=RULE.steps,
-            batch_size=4,
-            seq_len=16,
-            warmup=0.0,
-            final_lr=1.0,
-            precision="float32",
-        )
+        made = check_tree(scheme, RULE.steps)
         made["model"] |= {"width": size.width, "depth": size.depth, **(model or {})}
         made["base"] = {"width": 32, "depth": sizes[0].depth}
         if planted:
@@ -161,7 +148,7 @@ def test_initial_weights_that_do_not_shrink_fail_before_any_step(tokens: TokenCo
 def test_over_the_depth_the_sum_of_the_layers_is_judged(tokens: TokenCorpus) -> None:
     sizes = [Size(width=32, depth=depth) for depth in (1, 2, 4, 8)]
     right = check_coordinates("depth", measured(tokens, "mup", sizes), RULE)
-    assert [module.name for module in right.modules] == ["embedding", "norm", "head"]
+    assert [module.name for module in right.modules] == ["embedding", "norm", "head", LOGITS]
     assert right.answer == "pass" and right.sizes == (1, 2, 4, 8)
     wrong = check_coordinates("depth", measured(tokens, "mup", sizes, depth="none"), RULE)
     assert "grows" in reasons(wrong, "change")["norm"]
@@ -236,6 +223,41 @@ def test_what_is_as_large_at_any_width_may_begin_small_but_not_grow() -> None:
         assert found.answer == answer, (role, output, change)
 
 
+def test_a_few_weights_that_shrink_as_without_alignment_do_not_fail() -> None:
+    others = [(f"h{i}", Role.HIDDEN, 1, 0.0, 0.0) for i in range(2)]
+    for slope, more, answer in (
+        (-0.4, others, "cannot say"),
+        (-0.6, others, "fail"),  # more than alignment explains
+        (-0.4, others[:1], "fail"),  # half of the weights: a rule
+    ):
+        modules = [("k", Role.HIDDEN, 1, 0.0, slope), *more]
+        found = check_coordinates("width", runs_of(*modules), RULE)
+        assert found.answer == answer, (slope, answer)
+        assert found.settled_by(RULE) == (
+            "check.batch=1" if answer == "cannot say" else "check.seeds=12"
+        )
+
+
+def growing_late(first: float, direct: float) -> CoordinateCheck:
+    """A weight, and what comes after it: its change grows with the width by the last step."""
+    runs = runs_of(("h", Role.HIDDEN, 1, 0.0, direct), ("act", None, 1, 0.0, 0.4))
+    late = {
+        size: [
+            [run[0], replace(run[1], changes=(size.width**first, *run[1].changes[1:]))]
+            for run in seeds
+        ]
+        for size, seeds in runs.items()
+    }
+    return check_coordinates("width", late, RULE)
+
+
+def test_what_grows_after_large_steps_alone_cannot_be_judged() -> None:
+    found = growing_late(first=0.0, direct=0.0)
+    assert found.answer == "cannot say" and found.settled_by(RULE) == "check.share=0.0625"
+    assert growing_late(first=0.4, direct=0.0).answer == "fail"
+    assert growing_late(first=0.0, direct=0.4).modules[1].answer == "fail"
+
+
 def test_one_seed_has_no_interval() -> None:
     found = check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0), seeds=1), RULE)
     assert found.answer == "cannot say" and found.modules[0].worst.reason == "interval too wide"
@@ -287,12 +309,6 @@ def test_numbers_without_a_logarithm(
     runs = replaced(runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0)), value, where)
     module = check_coordinates("width", runs, RULE).modules[0]
     assert module.answer == answer and (module.worst.reason == reason or answer == "pass")
-
-
-def test_student_s_quantiles() -> None:
-    table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 10: 2.228, 30: 2.042}
-    for freedom, value in table.items():
-        assert student_quantile(freedom) == pytest.approx(value, rel=0.01)
 
 
 def test_json_is_plain() -> None:

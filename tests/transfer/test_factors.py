@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from sweeper.training.prepare import prepare
+from sweeper.transfer.factors import planned_factors
 from sweeper.transfer.plan import TransferPlan
-from tests.transfer.helpers import plain_plan, plan
+from tests.specs import spec_of
+from tests.training.tiny_trials import trial
+from tests.transfer.helpers import mup_tree, plain_plan, plan
 from tests.transfer.test_planning import decoder_plan
 
 
@@ -37,8 +43,14 @@ def test_factors_are_told_also_where_they_are_the_usual_ones() -> None:
     assert deeper == [("residual branches", pytest.approx(0.5), 1.0)] * 16
 
 
-def test_what_was_not_seen_says_so() -> None:
-    ((where, value, _),) = told(plain_plan(), "attention", "logit")
+def test_attention_that_was_not_seen_is_told_where_a_name_looks_like_it() -> None:
+    assert not told(plain_plan(), "attention", "logit")
+    made = prepare(spec_of(mup_tree()))
+    specs = [replace(spec, name=f"attn.{spec.name}") for spec in made.specs]
+    found = planned_factors(made.scheme, trial("mup").hps, specs, [], (2, 1), plain=True)
+    ((where, value),) = [
+        (f.where, f.value) for f in found if (f.kind, f.factor) == ("attention", "logit")
+    ]
     assert where == "attention, none seen; at 64" and value == 1 / 64
 
 

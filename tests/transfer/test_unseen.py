@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 from typing import Any
@@ -63,7 +64,15 @@ def test_several_head_sizes_or_none_seen_get_the_formula() -> None:
     scheme = MuP(depth="none")
     seen = lines(scheme, SeenAttention(64), SeenAttention(32), alpha_attn=1.5)
     assert seen == [f"attention: {formula}"]
-    assert lines(scheme, alpha_attn=1.5) == [f"attention, where the model has any: {formula}"]
+    hps = PlainHps({**ONES, "alpha_attn": 1.5})
+    for name, told in (
+        ("h.0.attn.q", True),
+        ("self_attention.q", True),
+        ("pattern.q", False),
+        ("mlp", False),
+    ):
+        needs = unseen_needs(scheme, hps, [replace(BRANCH, name=name)], (2, 2))
+        assert needs == [f"attention, as names tell: {formula}"] * told, name
 
 
 @pytest.mark.parametrize(("alpha", "factor"), [(1.0, "0.25"), (0.5, "0.5")])
@@ -235,7 +244,7 @@ def test_layers_that_are_shared_over_depth_have_branches_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("DebertaV2ForMaskedLM", ("attention, where", "residual branches:")),
+        ("DebertaV2ForMaskedLM", ("attention, as names tell", "residual branches:")),
         ("AlbertForMaskedLM", ("residual branches, if",)),
         ("LlamaForCausalLM", ()),
     ],

@@ -244,8 +244,8 @@ class SizeComparison:
         }
         for size in sorted(growing):
             yield (
-                f"its output enters a product of activations over {size} entries, which grow "
-                "with the width (head size): attention needs 1/d, not 1/sqrt(d)"
+                f"its output enters a product of activations over {size} entries, which grow with "
+                "the width: if it is q k^T, divide it by the head size, not by its root"
             )
 
     def _tied(self, spec: ParamSpec) -> ScaledOp:

@@ -237,14 +237,18 @@ def width_dependent(
         power = f" (width^{log(b / a) / log(ratio):.2g})" if a * b > 0 and ratio != 1 else ""
         yield (
             f"{where} {verb} {a:.4g} at {base_size} and {b:.4g} at {wider_size}{power}, "
-            f"{place}: schemes expect a factor there that {_expected(verb)}"
+            f"{place}: {_expected(verb)}"
         )
 
 
 def _expected(verb: str) -> str:
+    heads = "by the head size, not its root, or have more heads of one size at all widths"
     if "attention" in verb:
-        return "falls as 1/head size, not as its root, or a head size that does not grow"
-    return "does not change with the width, unless it is theirs"
+        return f"its heads grow with the width, and trained logits with them: divide q k^T {heads}"
+    return (
+        "a scheme counts on factors that are the same at every width, so take one number, unless "
+        f"the scheme asks for this one. If it is attention's: divide q k^T {heads}"
+    )
 
 
 def _paired(base: Iterable[Factor], wider: Iterable[Factor]) -> Iterator[tuple[Factor, Factor]]:

@@ -500,9 +500,11 @@ def attention(heads: Callable[[int], int]) -> dict[str, ParamSpec]:
 
 
 def test_a_head_size_that_grows_is_told() -> None:
-    assert "1/d, not 1/sqrt(d)" in attention(lambda w: 2)["qkv.weight"].note
-    assert "1/d" not in attention(lambda w: 2)["out.weight"].note
-    assert "1/d" not in attention(lambda w: w // 8)["qkv.weight"].note
+    assert (
+        "divide it by the head size, not by its root" in attention(lambda w: 2)["qkv.weight"].note
+    )
+    assert "head size" not in attention(lambda w: 2)["out.weight"].note
+    assert "head size" not in attention(lambda w: w // 8)["qkv.weight"].note
 
 
 def test_a_readout_inside_the_model_is_told() -> None:

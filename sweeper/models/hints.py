@@ -1,0 +1,101 @@
+"""Modules of a plain model that seem to do what a scheme scales."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sweeper.models.attention_watch import AttentionWatch, SeenAttention
+from sweeper.scaling.spec import layer_of, with_layer
+
+ADDITIONS: tuple[object, ...] = (
+    *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+    *(Tensor.add_, Tensor.__iadd__),
+)
+TABLES = (nn.Embedding, nn.EmbeddingBag)
+"""Their outputs are added to make the residual stream: words and positions."""
+
+
+class Hints(AttentionWatch):
+    """Names of modules, by the kind of operation that they seem to have, while the model runs.
+
+    "attention" as `AttentionWatch` sees it, whoever scales it; "gated_silu" where SiLU is called;
+    "residual": modules of layers whose output is added to a tensor of the same shape.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is seen yet."""
+        super().__init__()
+        self.found: dict[str, dict[str, None]] = {}
+        self._stack: list[str] = []
+        self._outputs: dict[int, tuple[str, Tensor]] = {}
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """By kind, names of the modules with `*` for their layer."""
+        return {kind: tuple(names) for kind, names in self.found.items()}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call `func`, and note what it was."""
+        result = super().__torch_function__(func, types, args, kwargs)
+        if func is F.silu:
+            self._note("gated_silu", self._running())
+        elif func in ADDITIONS and len(args) > 1:
+            self._note_sum(args[0], args[1])
+        return result
+
+    def _saw(self, seen: SeenAttention) -> None:
+        super()._saw(seen)
+        self._note("attention", self._running())
+
+    def _note_sum(self, *terms: object) -> None:
+        both = [
+            one for one in terms if isinstance(one, Tensor) and not isinstance(one, nn.Parameter)
+        ]
+        if len(both) < 2 or both[0].shape != both[1].shape:
+            return
+        made = [name for one in both if (name := self._outputs.get(id(one), ("",))[0])]
+        if made and layer_of(made[-1]) is not None:
+            self._note("residual", made[-1])
+
+    def _note(self, kind: str, name: str) -> None:
+        self.found.setdefault(kind, {})[with_layer(name, "*")] = None
+
+    def _running(self) -> str:
+        return self._stack[-1] if self._stack else ""
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Within, the calls of `model` are watched."""
+        hooks = []
+        for name, module in model.named_modules():
+            # Bound now: a closure over the loop's name would see the last one.
+            def enter(_m: nn.Module, _args: Any, name: str = name) -> None:
+                self._stack.append(name)
+
+            def leave(module: nn.Module, _args: Any, out: Any) -> None:
+                name = self._stack.pop()
+                first = out[0] if isinstance(out, tuple) and out else out
+                if isinstance(first, Tensor) and not isinstance(module, TABLES):
+                    # With the tensor, whose id would soon be another's if it were freed.
+                    self._outputs[id(first)] = (name, first)
+
+            hooks.append(module.register_forward_pre_hook(enter))
+            hooks.append(module.register_forward_hook(leave))
+        try:
+            with self:
+                yield
+        finally:
+            self._outputs.clear()
+            for hook in hooks:
+                hook.remove()
