@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 
 from wandb.proto.wandb_internal_pb2 import Record
 
+SETTLE_SECONDS = 10.0
 BLOCK, HEADER = 32768, 7
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
@@ -34,7 +36,15 @@ class Run:
 
 def read_runs(folder: Path) -> list[Run]:
     """All runs in the W&B folder `folder`, one a run folder."""
-    return [read_run(path) for path in sorted(folder.glob("*run-*/run-*.wandb"))]
+    return [read_whole(path) for path in sorted(folder.glob("*run-*/run-*.wandb"))]
+
+
+def read_whole(path: Path) -> Run:
+    """A run once its end is written: W&B's own process writes on after `finish` has returned."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while (run := read_run(path)).exit_code is None and time.monotonic() < end:
+        time.sleep(0.05)
+    return run
 
 
 def read_run(path: Path) -> Run:

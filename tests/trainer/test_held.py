@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.trainer.held import held
+from tests.report.wandb_files import read_whole
 from tests.trainer.commands import command, run
 
 
@@ -51,6 +52,8 @@ def test_wandb_s_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
     with wandb.init(mode="offline", dir=tmp_path, project="p") as logged:
         logged.log({"train/loss": 2.5}, step=3)
+    (path,) = tmp_path.glob("**/*.wandb")
+    read_whole(path)
     assert held("wandb:loss", tmp_path) == "the offline run has no loss; keys: train/loss"
 
 
