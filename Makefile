@@ -34,7 +34,7 @@ demo: setup ## Tune at width 16, transfer to width 64, prove it: a minute or two
 
 # Collected once beforehand, or each worker would rewrite every test's asserts for itself.
 test: setup ## Run the tests.
-	@$(BIN)/pytest -q --collect-only >/dev/null
+	@test -d tests/__pycache__ || $(BIN)/pytest -q --collect-only >/dev/null
 	$(BIN)/pytest -n 5 --dist worksteal -rs
 
 coverage: setup ## Run the tests and report coverage; slower.

@@ -42,9 +42,11 @@ def assert_finished(sweep: ClusterSweep, driver: Driver) -> None:
     assert all(result.status == "complete" for result in sweep.results.values())
 
 
-def long_run(folder: Path, **options: Any) -> tuple[ClusterSweep, Driver]:
+def long_run(
+    folder: Path, steps: int = LONG["steps"], **options: Any
+) -> tuple[ClusterSweep, Driver]:
     """A long trial that has a checkpoint."""
-    sweep = ClusterSweep(folder, [trial(train=LONG)])
+    sweep = ClusterSweep(folder, [trial(train={**LONG, "steps": steps})])
     driver = Driver(sweep, pack=1, save_every=0.5, grace=10.0, **options)
     until(lambda: saved_step(sweep) > 50)
     return sweep, driver
@@ -132,7 +134,8 @@ def test_node_lost(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_silent_node_makes_two_copies_and_one_result(cluster: Cluster, tmp_path: Path) -> None:
-    sweep, driver = long_run(tmp_path)
+    # Half a minute: the silence must be noticed before the run on that node ends.
+    sweep, driver = long_run(tmp_path, steps=8000)
     node = started(sweep)["node"]
     found = subprocess.run(
         ["pgrep", "-f", f"slurmd -N {node} -f {cluster.folder}/"], capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""Losses and gradients in the four modes that training computes them in."""
+"""Losses and gradients in the modes that training computes them in."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-_SLOW = (pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"))
+_WARNINGS = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 
 GRADIENT_MODES = [
     pytest.param(
-        compiled,
+        backend,
         packed,
-        marks=_SLOW if compiled else (),
-        id=f"{'compiled' if compiled else 'eager'}-{'packed' if packed else 'alone'}",
+        # Inductor takes seconds for each, and computes what the traced form does.
+        marks=(_WARNINGS, pytest.mark.long) if backend == "inductor" else _WARNINGS,
+        id=f"{backend or 'eager'}-{'packed' if packed else 'alone'}",
     )
-    for compiled in (False, True)
+    for backend in ("", "aot_eager", "inductor")
     for packed in (False, True)
 ]
-"""Arguments `compiled` and `packed` of `run`."""
+"""Arguments `backend` (of `torch.compile`; empty: eager) and `packed` of `run`."""
 
 Tensors = dict[str, Tensor]
 
@@ -40,7 +41,7 @@ def run(
     buffers: Tensors,
     inputs: tuple[Tensor, ...],
     *,
-    compiled: bool,
+    backend: str,
     packed: bool,
 ) -> tuple[Tensor, Tensors]:
     """Losses [K] and stacked gradients; everything given has the trials in front."""
@@ -49,9 +50,9 @@ def run(
         return cast(Tensor, functional_call(model, {**p, **b}, x))
 
     function: Callable[..., Tensor] = vmap(loss) if packed else loss
-    if compiled:
+    if backend:
         torch.compiler.reset()
-        function = torch.compile(function)
+        function = torch.compile(function, backend=backend)
     if packed:
         return _differentiate(function, params, buffers, inputs)
     found = []

@@ -16,7 +16,8 @@ from sweeper.training.architecture import architecture
 from sweeper.training.pack import Pack
 from sweeper.training.prepare import prepare
 from sweeper.training.train import train
-from sweeper.transfer.coordinates import CheckRule, check_coordinates
+from sweeper.transfer.check_rule import CheckRule
+from sweeper.transfer.coordinates import check_coordinates
 from sweeper.transfer.ladder import ModelSize
 from sweeper.trial import Trial
 from tests.specs import spec_of

@@ -159,7 +159,6 @@ def test_cross_entropy(alpha: float) -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize("trials", [None, 3])
@@ -170,7 +169,7 @@ def test_the_compiled_cross_entropy_is_the_plain_one(trials: int | None, unit: b
     targets = torch.randint(10, (*pack, 2, 7), generator=torch.Generator().manual_seed(0))
     (x, x2) = twin(*pack, 2, 7, 10)
     loss = block if trials is None else vmap(block)
-    actual, plain = torch.compile(loss)(x, targets), loss(x2, targets)
+    actual, plain = torch.compile(loss, backend="aot_eager")(x, targets), loss(x2, targets)
     torch.testing.assert_close(actual, plain, rtol=1e-12, atol=1e-12)
     (gradient,), (expected,) = (
         torch.autograd.grad(y.sum(), z) for y, z in ((actual, x), (plain, x2))
@@ -265,7 +264,9 @@ def test_packed_gradients_equal_those_alone(compiled: bool) -> None:
             tokens[i],
         )
         for all_trials, one in zip(together, alone, strict=True):
-            torch.testing.assert_close(all_trials[i], one, rtol=1e-10, atol=1e-12)
+            # Sums of large terms that cancel are as exact as the largest.
+            atol = 1e-12 * float(one.abs().max())
+            torch.testing.assert_close(all_trials[i], one, rtol=1e-10, atol=atol)
 
 
 def test_every_block_names_its_scaled_op() -> None:

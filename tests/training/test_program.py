@@ -78,7 +78,13 @@ def test_recomputed_activations_change_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.parametrize("name", ["WithDropout", "WithReplacedBuffers", "Tied"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "WithDropout",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("WithReplacedBuffers", "Tied")),
+    ],
+)
 def test_compiled_modules_of_users_train_alike(name: str, tmp_path: Path) -> None:
     one, notices = trial_of(name, steps=4), list[str]()
     (whole,) = packed([one], tmp_path)
