@@ -151,6 +151,12 @@ def transfer(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 unless the verdict is that it holds.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="With --validate: show what would run; train and write nothing."
+        ),
+    ] = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -163,6 +169,8 @@ def transfer(
     def work() -> int:
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
+        if dry_run and not validate:
+            raise BadInput("--dry-run shows what --validate would train: give both")
         name, words = _checked(overrides, study, root, config_dir)
         from sweeper.commands.transfer import TransferRequest, transfer
 
@@ -173,6 +181,7 @@ def transfer(
             batch=to_batch,
             validate=validate,
             strict=strict,
+            dry_run=dry_run,
         )
         return transfer(name, request, words, config_dir, output_of(json))
 

@@ -28,7 +28,7 @@ from sweeper.catalog import (
 )
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.models.model_rules import RULE_KEYS
-from sweeper.own_command import literal_metric
+from sweeper.own_command import forgotten, literal_metric
 from sweeper.plugin import arguments, import_target
 from sweeper.trial import FORMAT
 
@@ -87,7 +87,12 @@ def parse_overrides(words: Sequence[str], typed: Sequence[str] = ()) -> list[Ove
 
     A refusal quotes the words as they were `typed` (empty: they are).
     """
-    return [_parse(*both) for both in zip(words, typed or words, strict=True)]
+    try:
+        return [_parse(*both) for both in zip(words, typed or words, strict=True)]
+    except BadInput as error:
+        if advice := forgotten(typed or words):
+            raise BadInput(f"{error}.{advice}") from error
+        raise
 
 
 def _parse(word: str, typed: str) -> Override:
@@ -195,16 +200,24 @@ def _key_error(
 def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
     """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
 
-    A plain key is compared with the groups of the `tree`. A dotted one is the key of another group
-    with the same last name, or else a near miss within its own group, where there is such a group.
+    A dotted key is one that differs by a letter or two beside it, or the key of another group with
+    the same last name, or else a near miss within its own group, where there is such a group. A
+    plain one is compared with the groups of the `tree`, then with last names.
     """
-    keys = {name for name in _dotted_keys(tree) if "." in name} if "." in key else set(tree)
-    group, _, _ = key.partition(".")
-    if namesakes := {name for name in keys if name.rpartition(".")[2] == key.rpartition(".")[2]}:
+    dotted = {name for name in _dotted_keys(tree) if "." in name}
+    keys = dotted if "." in key else set(tree)
+    group, (place, _, last) = key.partition(".")[0], key.rpartition(".")
+    siblings = {name for name in dotted if place and name.rpartition(".")[0] == place}
+    twins = get_close_matches(last, [name.rpartition(".")[2] for name in siblings], cutoff=0.8)
+    if twins:
+        return f"did you mean {place}.{twins[0]}?"
+    near = get_close_matches(key, keys, cutoff=0.5)
+    namesakes = {name for name in dotted if name.rpartition(".")[2] == last}
+    if namesakes and ("." in key or not near):
         keys = namesakes
     elif isinstance(tree.get(group), Mapping):
         keys = {name for name in keys if name.startswith(f"{group}.")}
-    if get_close_matches(key, keys, cutoff=0.5):
+    if namesakes >= keys or get_close_matches(key, keys, cutoff=0.5):
         return suggest(key, keys)
     prefix, beside = "", tree
     for part in key.split(".")[:-1]:

@@ -28,6 +28,23 @@ def with_command(words: Sequence[str]) -> list[str]:
     return [*given, *groups, listed, *place]
 
 
+def forgotten(words: Sequence[str]) -> str:
+    """What to say beside a refusal of `words` that hold a command without the `--` before it."""
+    if "--" in words or not any(map(_is_program, words)):
+        return ""
+    example = "sweeper search ... -- python train.py --lr={eta}"
+    return f" A command of yours stands behind --, as in: {example}"
+
+
+def _is_program(word: str) -> bool:
+    """Whether a word starts a command, or is an option of one with a placeholder."""
+    option = word.startswith("-") and "{" in word
+    return option or (
+        "=" not in word
+        and re.match(r"(.*/)?(python[\d.]*|torchrun)$|.*\.(py|sh)$", word) is not None
+    )
+
+
 def as_typed(words: Sequence[str], command: Sequence[str]) -> list[str]:
     """Inverse of `with_command`: overrides, and the `command` behind `--` if it came from there."""
     if not any(word.startswith("runner.command=[") for word in words):

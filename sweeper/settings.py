@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from sweeper.study import check_study_name, read_root
 from sweeper.train_settings import TrainSettings, numerics_beside
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.prepare import PreparedSpec, optional_hyperparameters, prepare
-from sweeper.transfer.coordinates import CheckRule
+from sweeper.transfer.check_rule import CheckRule
 from sweeper.transfer.ladder import (
     JOINT_AXIS,
     LADDER_AXES,
@@ -272,14 +272,22 @@ def check_seeds(settings: Settings, key: str, seeds: int) -> None:
 
 
 UNSEEN = {
-    "attention": "no attention is seen in the model (no call of F.scaled_dot_product_attention "
-    "without a scale of its own), so the scheme's factor on q k^T is not applied",
-    "residual": "no residual branches are seen in the model, so the scheme's factors on them are "
-    'not applied: name them, as in model.branches=["*.attn","*.mlp"]',
-    "gated_silu": "no gated SiLU is seen in the model, so the scheme's factors on it are not "
-    "applied",
+    "attention": "attention in {} keeps the factor on q k^T of the model's own code. That is right "
+    "where heads have one size at all widths; where they grow, divide by their size, not by its "
+    "root. F.scaled_dot_product_attention without a scale would get the scheme's factor",
+    "residual": "{} seems to be a residual branch; the scheme's factors on branches are applied to "
+    "those that are named alone: model.branches=[{}]",
+    "gated_silu": "{} has a SiLU whose factors in the scheme are not applied",
 }
-"""What the user should know of an operation that a scheme would scale and that is not seen."""
+"""What to know of an operation that a scheme would scale, by the modules that have it."""
+
+
+def _unseen_notes(prepared: PreparedSpec) -> Iterator[str]:
+    """A note a kind of operation that modules of the model seem to have and that is not scaled."""
+    for kind in prepared.unseen_ops():
+        if names := prepared.architecture.hints.get(kind):
+            patterns = ",".join(f'"{name}"' for name in names)
+            yield UNSEEN[kind].format(", ".join(name or "the model" for name in names), patterns)
 
 
 def _fitted_to_model(settings: Settings) -> Settings:
@@ -298,7 +306,7 @@ def _fitted_to_model(settings: Settings) -> Settings:
             key = "transfer.along" if name == settings.transfer.along else "search"
             allowed = "it changes nothing in this model: a hyperparameter that does"
             raise ConfigError(key, name, allowed)
-    notes = [UNSEEN[kind] for kind in prepared.unseen_ops()]
+    notes = list(_unseen_notes(prepared))
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
     space = {name: axis for name, axis in settings.space.items() if name not in dead}

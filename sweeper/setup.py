@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.files import RECORD_ERRORS, try_json, write_json
+from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
 from sweeper.study import Study
 from sweeper.trial import Result, TrialSpec
 
 FILE = "setup.json"
 """In the study's folder: the specification of its current search's trials."""
+FINDINGS = ("transfer", "check")
+"""Folders of what was found out of one setup: plans, verdicts, diagnoses, coordinate checks."""
+ASIDE = "setups"
+"""In the study's folder: the findings of other setups, in a folder each."""
 LADDER_PHASE = "validate"
 """The phase of trials that judge a transfer; some of them differ from the study on purpose."""
 _LONGEST = 40
@@ -41,9 +46,44 @@ def read_setup(folder: Path) -> TrialSpec | None:
         return None
 
 
-def write_setup(folder: Path, spec: TrialSpec) -> None:
-    """Keep what the study in `folder` trains from here on."""
+def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
+    """Keep what the study in `folder` trains from here on; a sentence for what was moved.
+
+    What was found out of another setup is set aside, so that nothing that reads the study takes it
+    for what holds of this one. What was found out of this one earlier comes back. The setup is
+    written in between: a driver that is killed goes on from there.
+    """
+    aside, notes = folder / ASIDE, []
+    old = read_setup(folder) or _last_searched(Study.read(folder).results())
+    changed = changes(old, spec) if old is not None else {}
+    if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
+        what = "; ".join(_sentence(key, *values) for key, values in [*changed.items()][:3])
+        notes.append(f"plans and verdicts of the setup before ({what}) are now in {place}")
     write_json(folder / FILE, spec.to_json())
+    if (place := aside / _name(spec)).is_dir() and _move(place, folder, over=False):
+        notes.append("plans and verdicts that this setup had before are back in place")
+    return notes
+
+
+def _name(setup: TrialSpec) -> str:
+    """The folder of findings that are set aside."""
+    return setup.digest[:12]
+
+
+def _move(source: Path, target: Path, *, over: bool) -> bool:
+    """Move the findings from one folder to another, `over` what is there; whether there were any.
+
+    Both have some only after a driver was killed: those in the study's folder are the newer ones.
+    """
+    taken = [name for name in FINDINGS if (target / name).is_dir()]
+    found = [name for name in FINDINGS if (source / name).is_dir() and (over or name not in taken)]
+    for name in found:
+        private_folder(target)
+        if name in taken:
+            shutil.rmtree(target / name)
+        (source / name).rename(target / name)
+        sync_folder(target)
+    return bool(found)
 
 
 def trials_of(study: Study) -> Trials:
@@ -53,11 +93,17 @@ def trials_of(study: Study) -> Trials:
     if setup is None:
         return Trials(results, 0)
     alike = {spec: _alike(spec, setup) for spec in {result.trial.spec for result in results}}
+    # At the length and the batch of an earlier search, a ladder is that one's.
+    earlier = {spec.train for spec in _searched(results) if alike[spec]} - {setup.train}
     current = [
         result
         for result in results
         if result.trial.spec == setup
-        or (result.trial.phase == LADDER_PHASE and alike[result.trial.spec])
+        or (
+            result.trial.phase == LADDER_PHASE
+            and alike[result.trial.spec]
+            and result.trial.spec.train not in earlier
+        )
     ]
     return Trials(current, len(results) - len(current))
 
@@ -127,8 +173,12 @@ def _short(value: object) -> str:
 
 def _last_searched(results: Iterable[Result]) -> TrialSpec | None:
     """The specification of the last trial that is no ladder's: what tells the setup elsewhere."""
-    searched = [result.trial.spec for result in results if result.trial.phase != LADDER_PHASE]
+    searched = _searched(results)
     return searched[-1] if searched else None
+
+
+def _searched(results: Iterable[Result]) -> list[TrialSpec]:
+    return [result.trial.spec for result in results if result.trial.phase != LADDER_PHASE]
 
 
 def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:

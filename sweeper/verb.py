@@ -17,6 +17,7 @@ from sweeper import __version__
 from sweeper.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
 from sweeper.overrides import DEFAULT_ROOT
+from sweeper.own_command import forgotten
 
 if TYPE_CHECKING:
     from sweeper.commands.output import Output
@@ -179,13 +180,13 @@ class Commands(TyperGroup):
         try:
             code = super().main(args, *given, **{**extra, "standalone_mode": False})
         except _USAGE as error:
-            sys.exit(_say_usage(error))
+            sys.exit(_say_usage(error, forgotten(sys.argv[1:] if args is None else args)))
         except typer.Abort:
             sys.exit(say(STOPPED, 130))
         sys.exit(code or 0)
 
 
-def _say_usage(error: Any) -> int:
+def _say_usage(error: Any, advice: str) -> int:
     """Print what is wrong with a command line; its help where nothing was given."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
@@ -193,7 +194,7 @@ def _say_usage(error: Any) -> int:
     reason = " ".join(error.format_message().split())
     reason += "" if reason.endswith((".", "?")) else "."
     path = "sweeper" if error.ctx is None else error.ctx.command_path
-    return say(f"Error: {reason} Try '{path} --help'.", int(error.exit_code))
+    return say(f"Error: {reason} Try '{path} --help'.{advice}", int(error.exit_code))
 
 
 def show_version(wanted: bool) -> None:

@@ -265,6 +265,20 @@ def test_near_misses() -> None:
     assert suggest_key("qqq", tree) == "known: model, root"
 
 
+def test_a_letter_too_few_is_met_in_the_same_group_first() -> None:
+    tree = {
+        "transfer": {"seeds": 2, "step": 0.5, "widths": []},
+        "check": {"seed": 0},
+        "train": {"steps": 1},
+        "model": {"width": 1},
+    }
+    assert suggest_key("transfer.seed", tree) == "did you mean transfer.seeds?"
+    assert suggest_key("train.step", tree) == "did you mean train.steps?"
+    assert suggest_key("transfer.width", tree) == "did you mean transfer.widths?"
+    assert suggest_key("train.width", tree) == "did you mean model.width?"
+    assert suggest_key("seeds", tree) == "did you mean transfer.seeds?"
+
+
 def test_a_key_that_belongs_to_another_group_is_pointed_there() -> None:
     tree = {"check": {"seed": 0}, "runner": {"device": "cpu"}, "launcher": {"retries": 2}}
     assert suggest_key("check.device", tree) == "did you mean runner.device?"

@@ -34,7 +34,7 @@ from sweeper.settings import StudySettings
 from sweeper.space import checked_plugin
 from sweeper.train_settings import TrainSettings
 from sweeper.training.optimizer import Optimizer
-from sweeper.transfer.coordinates import CheckRule
+from sweeper.transfer.check_rule import CheckRule
 from sweeper.transfer.ladder import LadderRule
 from tests.commands.driver import call
 from tests.documents import PAGES, ROOT, Command, commands, scripts, words_of

@@ -29,10 +29,29 @@ def test_hyperparameters_that_change_nothing_are_dropped_with_a_note() -> None:
     # At width 16 u-muP's backward multiplier of a head of 256 classes is the forward one.
     umup = settings("parameterization=umup", "search=independent", "model.width=32")
     assert list(umup.space) == ["eta", "alpha_attn", "alpha_loss_softmax"]
-    dropped, *unseen, lacking = umup.notes
+    dropped, branches, lacking = umup.notes  # and nothing of SiLU, which it has not
+    assert 'model.branches=["out.*","down.*"]' in branches
     assert dropped.startswith("alpha_ffn_act, alpha_residual, alpha_residual_attn_ratio: changes")
-    assert ["no residual" in note or "no gated" in note for note in unseen] == [True, True]
     assert "no place for head.backward_multiplier of the scheme" in lacking
+
+
+def told(kind: str, **net: object) -> list[str]:
+    """Notes on a plain net under muP."""
+    words = ["model._target_=tests.transfer.plain_nets.PlainNet", *SIZES, f"+model.kind={kind}"]
+    words += ["parameterization=mup", *(f"+model.{key}={value}" for key, value in net.items())]
+    return [note for note in resolve(compose_tree(words)).notes if "changes nothing" not in note]
+
+
+def test_attention_is_told_of_where_it_is_and_by_its_name() -> None:
+    assert told("linear") == told("conv") == told("rnn", residual=False) == []
+    (attention,) = told("attention")
+    assert attention.startswith("attention in layers.* keeps the factor on q k^T")
+
+
+def test_branches_are_told_of_by_a_pattern_that_can_be_pasted() -> None:
+    (branches,) = told("linear", bare=True)
+    assert 'model.branches=["layers.*"]' in branches
+    assert told("linear", bare=True, branches="[layers.*]") == []
 
 
 def test_own_models_lose_nothing_and_are_told_nothing() -> None:

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,65 @@ def test_a_ladder_belongs_to_its_search(tmp_path: Path) -> None:
     assert [r.objective for r in trials.searched] == [2.0]
     write_setup(study.folder, WARM)
     assert [r.objective for r in trials_of(study).searched] == [1.0]
+
+
+def test_the_ladder_of_an_earlier_search_is_of_another_setup(tmp_path: Path) -> None:
+    """Only its length tells them apart; a ladder over the steps has lengths that no search had."""
+    short, long = BASE, replace(BASE, train=replace(BASE.train, steps=99))
+    longest = replace(BASE, width=32, train=replace(BASE.train, steps=500))
+    ladders = [replace(short, width=32), replace(long, width=32), longest]
+    proofs = [result(spec, "validate", at=2.0) for spec in ladders]
+    study = study_of(tmp_path, result(short), result(long, at=1.0), *proofs)
+    for setup, ladder in ((long, ladders[1]), (short, ladders[0])):
+        write_setup(study.folder, setup)
+        assert {r.trial.spec for r in trials_of(study).current} == {setup, ladder, longest}
+
+
+def found_in(folder: Path) -> dict[str, str]:
+    """The texts of the folders of findings, by their path in the study."""
+    paths = [
+        path for name in ("transfer", "check", "setups") for path in folder.rglob(f"{name}/**/*")
+    ]
+    return {str(path.relative_to(folder)): path.read_text() for path in paths if path.is_file()}
+
+
+def test_what_was_found_of_another_setup_is_set_aside_and_comes_back(tmp_path: Path) -> None:
+    study = study_of(tmp_path, result(BASE))
+    assert write_setup(study.folder, BASE) == []
+    for name in ("transfer/w32-d1/validation.json", "check/check.json"):
+        (study.folder / name).parent.mkdir(parents=True)
+        (study.folder / name).write_text("of the base")
+    of_base = found_in(study.folder)
+    assert write_setup(study.folder, BASE) == [] and found_in(study.folder) == of_base
+    place = f"setups/{BASE.digest[:12]}"
+    (note,) = write_setup(study.folder, WARM)
+    assert "(train.warmup was" in note and note.endswith(f"are now in {study.folder / place}")
+    aside = {f"{place}/{name}": text for name, text in of_base.items()}
+    assert found_in(study.folder) == aside
+    (study.folder / "transfer").mkdir()
+    (study.folder / "transfer/plan.json").write_text("of the warm one")
+    assert len(write_setup(study.folder, BASE)) == 2
+    other = f"setups/{WARM.digest[:12]}/transfer/plan.json"
+    assert found_in(study.folder) == of_base | {other: "of the warm one"}
+
+
+@pytest.mark.parametrize("done", ["one folder is moved", "all are moved", "the setup is written"])
+def test_a_driver_that_is_killed_in_between_loses_nothing(tmp_path: Path, done: str) -> None:
+    study = study_of(tmp_path, result(BASE))
+    write_setup(study.folder, BASE)
+    ours, theirs = (study.folder / "setups" / spec.digest[:12] for spec in (BASE, WARM))
+    (theirs / "transfer").mkdir(parents=True)
+    (theirs / "transfer/plan.json").write_text("warm")
+    moved = {"one folder is moved": ["transfer"]}.get(done, ["transfer", "check"])
+    for name in ("transfer", "check"):
+        place = (ours if name in moved else study.folder) / name
+        place.mkdir(parents=True)
+        (place / "plan.json").write_text("base")
+    if done == "the setup is written":
+        (study.folder / "setup.json").write_text(json.dumps(WARM.to_json()))
+    write_setup(study.folder, WARM)
+    kept = {f"setups/{ours.name}/{name}/plan.json": "base" for name in ("transfer", "check")}
+    assert found_in(study.folder) == kept | {"transfer/plan.json": "warm"}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"width": 3}'])

@@ -14,9 +14,17 @@ from sweeper.errors import BadInput
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.overrides import DEFAULT_ROOT, command_line, repeated
 from sweeper.report import comparison as show
-from sweeper.report.documents import Document, axis_verdict, is_curve_of, ladder_curves, number
+from sweeper.report.documents import (
+    Document,
+    axis_verdict,
+    is_curve_of,
+    ladder_curves,
+    number,
+    planned_value,
+)
 from sweeper.report.drawing import save
 from sweeper.settings import Settings
+from sweeper.setup import LADDER_PHASE, trials_of
 from sweeper.study import Study
 from sweeper.transfer.comparison import Comparison, Ladder, compare, seeds_needed
 from sweeper.transfer.cost import Cost, cost_of
@@ -159,30 +167,24 @@ def _entry(settings: Settings, validation: Document) -> Entry:
             f"{settings.name}: its validation.json is damaged: run "
             f"`{_validate(settings, settings.root)}` again"
         ) from error
-    results = Study.read(settings.folder).results()
-    scheme = settings.plugin_spec("parameterization")
-    trained: dict[Size, TrialSpec] = {
-        _size(result): result.trial.spec
-        for result in results
-        if result.trial.spec.parameterization == scheme
-    }
+    trials = trials_of(Study.read(settings.folder))
+    trained: dict[Size, TrialSpec] = {_size(one): one.trial.spec for one in trials.current}
     if lost := [curve.size for curve in curves if curve.size not in trained]:
         raise BadInput(f"{settings.name}: the study holds no trial of its ladder's {lost[0]}")
     specs = {curve.size.width: trained[curve.size] for curve in curves}
     flops = partial(_flops, settings)
-    search = [result for result in results if result.trial.phase != "validate"]
-    proofs = [result for result in results if result.trial.phase == "validate"]
+    proofs = [one for one in trials.current if one.trial.phase == LADDER_PHASE]
     ladder = Ladder(
         name=settings.name,
         curves=curves,
-        transferred=number(validation.get("transferred_log2_eta")),
+        transferred=planned_value(validation),
         flops={width: flops(spec) for width, spec in specs.items()},
     )
     return Entry(
         settings=settings,
         ladder=ladder,
         spec=specs[max(specs)],
-        tuning=cost_of(search, flops),
+        tuning=cost_of(trials.searched, flops),
         proving=cost_of(proofs, flops),
     )
 

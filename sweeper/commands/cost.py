@@ -6,15 +6,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from sweeper.commands.experiment import trial_seconds
 from sweeper.commands.output import Output
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput
 from sweeper.overrides import command_line, repeated
+from sweeper.report.console import PlannedRuns
 from sweeper.report.progress import duration
+from sweeper.report.seconds import at_once
 from sweeper.search.strategy import Strategy
 from sweeper.settings import Experiment, Settings
 from sweeper.space import checked_plugin
-from sweeper.trial import defaults
+from sweeper.transfer.ladder import Size
+from sweeper.trial import Result, defaults
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -40,7 +44,7 @@ def tell_cost(
         return
     if trials * flops / FAST_FLOPS < LONG:
         return
-    seconds = _trial_seconds(experiment)
+    _, seconds = run_time(experiment, settings.base)
     if not math.isfinite(seconds) or trials * seconds < LONG:
         return
     output.tell(f"This search trains {trials} trials: about {duration(trials * seconds)} here.")
@@ -58,12 +62,18 @@ def _planned(search: Strategy, settings: Settings) -> int:
     return sum(phase.trials for phase in search.plan(settings.space))
 
 
-def _trial_seconds(experiment: Experiment) -> float:
-    """Seconds that a trial of the base size takes here, measured; NaN where jobs run elsewhere."""
+def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -> tuple[int, float]:
+    """Trials to a job, and seconds to be counted for one of this size.
+
+    They are measured here; runs of a command take as long as those of `known` did, as many at a
+    time. NaN where neither is possible.
+    """
     settings, hps = experiment.settings, defaults(experiment.settings.space)
-    trials = [experiment.trial(settings.base, hps, seed, "cost") for seed in range(MOST_IN_PACK)]
-    _, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
-    return seconds * trials[0].spec.train.steps
+    trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_IN_PACK)]
+    pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
+    if settings.raw["runner"].get("command"):
+        return pack, trial_seconds(settings, known).of(trials[0]) / at_once(known)
+    return pack, seconds * trials[0].spec.train.steps
 
 
 def _smaller(
@@ -82,3 +92,9 @@ def _smaller(
     given = repeated([*kept, f"train.steps={steps}"], settings.root, config_dir)
     line = command_line("search", *given, study=f"{settings.name[:90]}-try")
     return f"To try it first, in about {duration(trials * seconds * steps / all_steps)}: {line}"
+
+
+def cost_record(row: PlannedRuns) -> dict[str, float | None]:
+    """What planned runs cost, for a document; None: not known."""
+    each = {"flops": row.flops, "seconds": row.seconds}
+    return {name: None if math.isnan(value) else value for name, value in each.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from sweeper.commands.output import Output
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.progress import SweepProgress
+from sweeper.report.seconds import TrialSeconds
 from sweeper.settings import Experiment, Settings, check_model_size
 from sweeper.study import Study
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Log2Hps, Trial, defaults
+from sweeper.trial import Log2Hps, Result, Trial, defaults
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
@@ -60,6 +61,14 @@ def check_target(settings: Settings, size: Size) -> None:
     except ConfigError as error:
         flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
         raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
+    for name in ("width", "depth"):
+        asked, base = getattr(size, name), getattr(settings.base, name)
+        if asked < base:
+            raise BadInput(
+                f"--to-{name} {asked}: at least the base's {name}, {base}, since small models are "
+                f"tuned and large ones trained. Search with model.{name}={asked} or less; a "
+                f"{name} below the base's may be on the ladder, transfer.{name}s=[{asked},{base}]"
+            )
 
 
 def check_taken(settings: Settings, sizes: Mapping[str, int]) -> None:
@@ -93,12 +102,28 @@ def short_run(
 
 
 def progress(
-    settings: Settings, output: Output, job: str, planned: int, folder: Path | None = None
+    settings: Settings,
+    output: Output,
+    job: str,
+    planned: int,
+    folder: Path | None = None,
+    known: Iterable[Result] = (),
 ) -> SweepProgress:
-    """A listener that weighs trials by their FLOPs, and writes to `folder` (None: the study's)."""
+    """A listener that weighs trials by their FLOPs, and writes to `folder` (None: the study's).
 
-    def work(trial: Trial) -> float:
-        return settings.runner.flops(trial.spec) or 1.0  # trials weigh the same where none knows
+    Runs of a command are weighed by the time that such runs took, those of `known` among them.
+    """
+    where, work = folder or settings.folder, work_of(settings)
+    seconds = trial_seconds(settings, known) if settings.raw["runner"].get("command") else None
+    return SweepProgress(where, output.watchers, job, planned=planned, work=work, seconds=seconds)
 
-    where = folder or settings.folder
-    return SweepProgress(where, output.watchers, job, planned=planned, work=work)
+
+def work_of(settings: Settings) -> Callable[[Trial], float]:
+    """A trial's FLOPs; trials weigh the same where nobody knows them."""
+    return lambda trial: settings.runner.flops(trial.spec) or 1.0
+
+
+def trial_seconds(settings: Settings, known: Iterable[Result]) -> TrialSeconds:
+    """How long a run takes, by those of `known` that this very runner has made."""
+    own = (result for result in known if result.trial.spec.runner == settings.identity)
+    return TrialSeconds(work_of(settings), own)

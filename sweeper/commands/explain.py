@@ -5,7 +5,7 @@ from __future__ import annotations
 from sweeper.commands.experiment import check_target, open_experiment
 from sweeper.commands.output import DONE, Output
 from sweeper.commands.study_config import Typed
-from sweeper.commands.transfer import optimum
+from sweeper.commands.transfer import planned_optimum
 from sweeper.config import Tree
 from sweeper.errors import ConfigError
 from sweeper.report import console as show
@@ -33,7 +33,7 @@ def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Ty
     hps, source = plain(defaults(settings.space)), "defaults of the parameterization"
     if typed.of_study:
         study = Study.read(settings.folder)
-        hps = plain(optimum(open_experiment(settings), study, output).best_log2)
+        hps = plain(planned_optimum(open_experiment(settings), study, output))
         source = f"the study {settings.name}"
     prepared = _prepared(settings, target)
     plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})

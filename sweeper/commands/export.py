@@ -60,7 +60,7 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
     written = _write(folder, files)
     for lack in lacks:
         output.say(f"Accepted, though {exporter.trainer} cannot express it: {lack}")
-    accepted = f"; {len(lacks)} things that it cannot express were accepted" if lacks else ""
+    accepted = f"; what it cannot express was accepted ({len(lacks)})" if lacks else ""
     found = f"Exported the plan for {plan.target} to {exporter.trainer}{accepted}."
     output.end(found, {"export": ", ".join(map(str, written))}, "")
     output.document(_document(request, plan, lacks, written))

@@ -9,13 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from sweeper.files import try_json
 from sweeper.lock import live_holder
 from sweeper.overrides import command_line, repeated
-from sweeper.report.documents import number
+from sweeper.report.documents import number, takes
+from sweeper.transfer.ladder import LADDER_AXES
 
 WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
+DEFAULT_LADDER = {"widths": [32, 64, 128, 256], "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
+"""What the configuration says of ladders where nobody has said anything."""
+SMALL = 64
+"""Up to this base a ladder above it is cheap; the default's widths are cheap above larger ones."""
 
 
 def next_of(folder: Path) -> str:
@@ -33,34 +40,117 @@ def next_of(folder: Path) -> str:
         return ""
     plans = sorted(folder.glob("transfer/*/plan.json"), key=lambda one: one.stat().st_mtime_ns)
     if not plans:
-        width = str(WIDENED * int(number((search.get("base") or {}).get("width")) or 1))
-        flags = repeated((), root, None)
-        return command_line("transfer", "--to-width", width, "--validate", *flags, study=name)
-    plan, validation = try_json(plans[-1]), try_json(plans[-1].with_name("validation.json"))
-    return _after_plan(folder, plan, validation)
+        width = int(number((search.get("base") or {}).get("width")) or 1)
+        return first_transfer(folder, width, repeated((), root, None))
+    plan = try_json(plans[-1])
+    return after_plan(folder, plans[-1].parent, plan, _recorded(plan.get("source")))
 
 
-def _after_plan(folder: Path, plan: Mapping[str, Any], validation: Mapping[str, Any]) -> str:
-    """Validation, the cause of a failure, more seeds, the trend, or files for another trainer."""
-    command, flags = _recorded(plan.get("source")), repeated((), folder.parent, None)
+def first_transfer(folder: Path, width: int, flags: Sequence[str]) -> str:
+    """The transfer after a search at `width`, proved by 45 to 75 runs at widths that cost little.
+
+    What the study's own configuration says of ladders stays.
+    """
+    try:
+        given = yaml.safe_load(_config(folder))["transfer"]
+    except (yaml.YAMLError, KeyError, TypeError):
+        given = {}
+    words = []
+    if all(given.get(key) == value for key, value in DEFAULT_LADDER.items()):
+        widths = f"transfer.widths=[{width},{2 * width},{4 * width}]"
+        words = [*[widths] * (width <= SMALL), "transfer.seeds=3", "transfer.step=1"]
+    options = ["--to-width", str(WIDENED * width), "--validate", *words, *flags]
+    return command_line("transfer", *options, study=folder.name)
+
+
+def after_plan(
+    folder: Path,
+    place: Path,
+    plan: Mapping[str, Any],
+    command: str,
+    validation: Mapping[str, Any] | None = None,
+) -> str:
+    """The command after the `command` that left a plan, and maybe a verdict, in `place`.
+
+    Validation, the cause of a failure, what would settle a doubt, the trend, or files for another
+    trainer. `validation` is the verdict's record (None: the one on eta that lies beside the plan).
+    """
+    if validation is None:
+        validation = try_json(place / "validation.json")
     axes = {str(axis.get("axis")): axis for axis in validation.get("axes") or ()}
-    answers = {name: axis.get("answer") for name, axis in axes.items()}
     if not axes:
         return f"{command} --validate" if command and "--validate" not in command else command
-    failed = [name for name in ("width", "depth") if answers.get(name) == "fails"]
-    undiagnosed = [n for n in failed if not (folder / f"transfer/diagnosis-{n}.json").exists()]
-    if undiagnosed:
-        return command_line("diagnose", "--over", undiagnosed[0], *flags, study=folder.name)
-    advice = [axis.get("seed_advice") or {} for axis in axes.values()]
-    if seeds := max((int(one.get("seeds") or 0) for one in advice), default=0):
-        return with_override(command, f"transfer.seeds={seeds}")
+    command = _proving(command, validation)
+    if validation.get("along", "eta") == "eta":
+        for axis in ("width", "depth"):
+            if axes.get(axis, {}).get("answer") == "fails" and not _diagnosed(folder, place, axis):
+                flags = repeated((), folder.parent, None)
+                return command_line("diagnose", "--over", axis, *flags, study=folder.name)
+    if settling := _settling(folder, list(axes.values()), command):
+        return settling
     if any(axis.get("up_to") for axis in axes.values()):
         return with_override(command, "transfer.correct=true")
-    if set(answers.values()) == {"holds"} and plan.get("parameters"):
-        size = plan["target"]
-        words = ["--to-width", str(size["width"]), "--to-depth", str(size["depth"])]
-        return command_line("export", "--to", "pytorch", *words, *flags, study=folder.name)
-    return shlex.join(map(str, (plan.get("source") or {}).get("target_command") or ()))
+    holds = {axis.get("answer") for axis in axes.values()} == {"holds"}
+    return _used(folder, plan) if holds else ""
+
+
+def _proving(command: str, validation: Mapping[str, Any]) -> str:
+    """The command that trained the ladders, where `command` only plans: its ladders are lost."""
+    if not command or "--validate" in shlex.split(command):
+        return command
+    return _recorded(validation) or f"{command} --validate"
+
+
+def _diagnosed(folder: Path, place: Path, axis: str) -> bool:
+    """Whether a failure was diagnosed since it was judged."""
+    found, judged = folder / f"transfer/diagnosis-{axis}.json", place / "validation.json"
+    if not (found.exists() and judged.exists()):
+        return found.exists()
+    return found.stat().st_mtime_ns >= judged.stat().st_mtime_ns
+
+
+def _used(folder: Path, plan: Mapping[str, Any]) -> str:
+    """What a plan that holds is for: another trainer's files, or the command's own large run."""
+    if not plan.get("parameters"):
+        return shlex.join(map(str, (plan.get("source") or {}).get("target_command") or ()))
+    size, flags = plan["target"], repeated((), folder.parent, None)
+    words = ["--to-width", str(size["width"]), "--to-depth", str(size["depth"]), *flags]
+    return command_line("export", "--to", "pytorch", *words, study=folder.name)
+
+
+def _settling(folder: Path, axes: Sequence[Mapping[str, Any]], command: str) -> str:
+    """The command that would settle the open verdicts; empty where none is known to."""
+    asked: dict[str, float] = {}
+    for key, value in (word.split("=", 1) for axis in axes for word in _settle(axis)):
+        least = min if key == "transfer.step" else max
+        asked[key] = least(asked.get(key, number(value)), number(value))
+    searched = _recorded(try_json(folder / "search.json").get("provenance"))
+    steps = asked.pop("train.steps", None)
+    if steps and searched.startswith("sweeper search ") and takes(_config(folder), "steps"):
+        changed = f"train.steps={_written(steps)}"
+        return searched_anew(searched, f"{folder.name[:80]}-{_written(steps)}-steps", [changed])
+    for key, best in asked.items():
+        command = with_override(command, f"{key}={_written(best)}")
+    for axis in axes if asked else ():
+        if not _settle(axis) and axis.get("axis") in LADDER_AXES:
+            command = with_override(command, f"transfer.{LADDER_AXES[axis['axis']]}=[]")
+    return command if asked else ""
+
+
+def _config(folder: Path) -> str:
+    path = folder / "config.yaml"
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _written(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) else f"{value:g}"
+
+
+def _settle(axis: Mapping[str, Any]) -> list[str]:
+    """What would settle an axis, as overrides; earlier records have the seeds alone."""
+    if (seeds := (axis.get("seed_advice") or {}).get("seeds")) and not axis.get("settle"):
+        return [f"transfer.seeds={seeds}"]
+    return [str(word) for word in axis.get("settle") or () if "=" in str(word)]
 
 
 def with_override(command: str, override: str) -> str:
@@ -74,11 +164,14 @@ def with_override(command: str, override: str) -> str:
 
 
 def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
-    """A recorded search as another study, with some overrides changed."""
+    """A recorded search as another study, with some overrides changed.
+
+    What the recorded one said of the setup before it does not go for a study that has none.
+    """
     words, kept = shlex.split(command), []
     keys = tuple(f"{change.partition('=')[0].lstrip('+')}=" for change in changes)
     for index, word in enumerate(words):
-        named = word.startswith(("study=", "study.name=", "--study"))
+        named = word.startswith(("study=", "study.name=", "--study", "--new-setup"))
         if not (
             named or word.lstrip("+").startswith(keys) or words[max(0, index - 1)] == "--study"
         ):

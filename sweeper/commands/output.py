@@ -87,6 +87,16 @@ def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def diverged(results: Iterable[Result]) -> list[str]:
+    """How many trials diverged, and at how low an eta: a point of a line that is not there."""
+    found = [result for result in results if result.status == "diverged"]
+    if not found:
+        return []
+    etas = [one.trial.log2_hps["eta"] for one in found if "eta" in one.trial.log2_hps]
+    where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
+    return [f"{len(found)} trial{'s' * (len(found) > 1)} diverged{where}; such a loss is infinite"]
+
+
 def find_study(name: str | None, root: Path) -> str:
     """`name` if that study exists, else the latest; BadInput when there is none."""
     names, last = studies(root), latest_study(root)

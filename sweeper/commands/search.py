@@ -11,9 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.cost import tell_cost
+from sweeper.commands.cost import cost_record, run_time, tell_cost
 from sweeper.commands.experiment import changed_code, check_model, open_experiment, progress
-from sweeper.commands.output import DONE, FAILED, Output, failures
+from sweeper.commands.following import first_transfer
+from sweeper.commands.output import DONE, FAILED, Output, diverged, failures
 from sweeper.config import Tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
@@ -30,9 +31,10 @@ from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
-from sweeper.setup import check_setup, write_setup
+from sweeper.setup import check_setup, trials_of, write_setup
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep
+from sweeper.trainer.misplaced import misplaced
 from sweeper.trial import FORMAT, Axis, defaults, encode, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
@@ -68,7 +70,7 @@ def search(
     if not new_setup:
         check_setup(settings.folder, experiment.spec(settings.base))
     check_model(experiment, output)
-    _note_seed(settings, output)
+    _note_command(settings, output)
     tell_cost(experiment, typed, config_dir, output)
     if settings.storage is not None:
         check_storage(settings.storage)
@@ -79,12 +81,13 @@ def search(
             _note_changes(settings, study)
             _note_code(experiment, study, output)
             write_atomically(settings.folder / "config.yaml", _kept_config(settings))
-            write_setup(settings.folder, experiment.spec(settings.base))
+            output.notes(write_setup(settings.folder, experiment.spec(settings.base)))
             try:
                 conclusion = _run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
                 return _detached(settings, study, submitted, words, output)
             notes = [*study.notices, *failures(study.results(), settings.identity)]
+            notes += diverged(trials_of(study).searched)
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(encode(asdict(conclusion))), settings.folder / "pairs")
@@ -113,8 +116,13 @@ def _detached(
     return DONE
 
 
-def _note_seed(settings: Settings, output: Output) -> None:
+def _note_command(settings: Settings, output: Output) -> None:
     """Say before the search what its end would be too late for: adding a seed is a new search."""
+    if words := misplaced(settings.raw):
+        output.tell(
+            f"Note: behind -- all words go to the command, whose script does not mention "
+            f"{', '.join(words)}: words for sweeper stand before --"
+        )
     if not settings.runner.takes("seed"):
         output.tell(
             "Note: the command takes no {seed}: `sweeper transfer --validate` cannot judge a "
@@ -164,7 +172,8 @@ def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: b
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
         write_json(record, _search_record(settings, conclusion, finished=finished))
 
-    with progress(settings, output, "search", planned) as monitor:
+    known = study.results()
+    with progress(settings, output, "search", planned, known=known) as monitor:
         sweep = Sweep(experiment, study, monitor, wait=wait)
         return sweep.search(after_batch)
 
@@ -219,8 +228,7 @@ def _next_step(
         eta, key = settings.space["eta"], "parameterization.space.eta"
         lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
         return _again(settings, [*words, *lower])
-    width = str(settings.base.width * 4)
-    return command_line("transfer", "--to-width", width, "--validate", *flags, study=settings.name)
+    return first_transfer(settings.folder, settings.base.width, flags)
 
 
 def _again(settings: Settings, words: Sequence[str]) -> str:
@@ -237,35 +245,39 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
         if not new_setup:
             check_setup(settings.folder, spec)
         check_model(experiment, output)
-        _note_seed(settings, output)
-        hps = defaults(settings.space)
-        trials = tuple(experiment.trial(settings.base, hps, seed, "dry run") for seed in range(16))
-        pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
+        _note_command(settings, output)
+        known = Study.read(settings.folder).results() if settings.folder.is_dir() else []
+        pack, seconds = run_time(experiment, settings.base, known)
+        trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
         finished = _finished(settings, experiment)
-    measured, parameters = math.isfinite(seconds), settings.runner.parameters(spec)
+    parameters = settings.runner.parameters(spec)
     # Of a command they are a guess that only tells its trials from each other.
     flops = math.nan if parameters is None else settings.runner.flops(spec) or math.nan
-    time = seconds * spec.train.steps if measured else None
     facts = (
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
         f"{spec.train.steps} steps. Points that phases share are trained once; a line that ends at "
-        f"its optimum is extended. Time: {'measured' if measured else 'not known'} here, "
-        f"{pack} {'trial' if pack == 1 else 'trials'} a job."
+        f"its optimum is extended. Time: {'not known' if math.isnan(seconds) else 'measured'} "
+        f"here, {pack} {'trial' if pack == 1 else 'trials'} a job."
     )
     if finished:
         facts += f" Of these trials, {finished} are finished already."
-    show.dry_run(output.people, phases, flops, time, facts)
     rows = [
-        {
-            "phase": phase.name,
-            "trials": phase.trials,
-            "flops": None if math.isnan(flops) else phase.trials * flops,
-            "seconds": None if time is None else phase.trials * time,
-        }
-        for phase in phases
+        show.PlannedRuns(
+            name=one.name,
+            runs=one.trials,
+            flops=one.trials * flops,
+            seconds=one.trials * seconds,
+        )
+        for one in phases
     ]
-    record = {"study": settings.name, "phases": rows, "finished": finished, "pack": pack}
-    command = settings.runner.words(trials[0], settings.folder.absolute() / "trials" / "KEY")
+    show.dry_run(output.people, "This search would run", ["phase", "trials"], rows, facts)
+    record: dict[str, Any] = {
+        "study": settings.name,
+        "phases": [{"phase": row.name, "trials": row.runs, **cost_record(row)} for row in rows],
+        "finished": finished,
+        "pack": pack,
+    }
+    command = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
     if command is not None:
         record["command"] = command
         output.say(f"\nThe command of a trial, at the defaults:\n{shlex.join(command)}")

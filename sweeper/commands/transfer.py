@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sweeper.commands.experiment import changed_code, check_target, open_experiment
+from sweeper.commands.following import after_plan
+from sweeper.commands.ladder_cost import show_ladder_cost
 from sweeper.commands.laws import (
     check_law,
     exponent_lines,
@@ -27,9 +31,10 @@ from sweeper.commands.validate import (
     planned_before,
     remove_stale_verdicts,
     validate,
+    validation_name,
 )
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.files import private_folder, write_json
+from sweeper.files import private_folder, try_json, write_json
 from sweeper.overrides import command_line, repeated
 from sweeper.planned import apply_law, given
 from sweeper.replay import replay_search
@@ -37,7 +42,7 @@ from sweeper.report import console as show
 from sweeper.report.log import notice_of
 from sweeper.report.page import write_report
 from sweeper.report.provenance import provenance
-from sweeper.report.words import short
+from sweeper.report.words import short, size_words
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, resolve
 from sweeper.study import Study
@@ -70,6 +75,7 @@ class TransferRequest:
     batch: int | None = None
     validate: bool = False
     strict: bool = False
+    dry_run: bool = False
 
 
 def transfer(
@@ -83,18 +89,18 @@ def transfer(
     settings = load_study(study_name, words, config_dir)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
+    if request.dry_run:
+        with tempfile.TemporaryDirectory() as temporary:
+            experiment = open_experiment(settings, Path(temporary))
+            _, study, conclusion = _opened(experiment, size, request, output)
+            words = repeated(words, settings.root, config_dir)
+            following = _again(settings, request, words)
+            show_ladder_cost(experiment, study, conclusion.best_log2, following, output)
+        return DONE
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
-    size = target_size(experiment, size, request.tokens, request.batch)
-    check_law(experiment, size, defaults(settings.space), validate=request.validate)
-    if request.validate:
-        check_ladders(experiment)
-    study = Study.read(settings.folder)
-    conclusion = optimum(experiment, study, output)
-    if settings.transfer.eta is not None:
-        best = Log2Hps({**conclusion.best_log2, "eta": settings.transfer.eta})
-        conclusion = replace(conclusion, best_log2=best)
+    size, study, conclusion = _opened(experiment, size, request, output)
     folder = settings.folder / "transfer" / folder_name(settings, size)
     found = _measured(experiment, study, conclusion, request, size, folder, output)
     experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
@@ -110,14 +116,16 @@ def transfer(
     if _checks(settings) and size.width != settings.base.width:
         check = quick_check(experiment, found.planned, words, output)
     places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
-    following = _following(settings, request, verdicts, words, plan)
-    output.end(_found(plan, verdicts), places, following)
+    record = try_json(folder / validation_name(settings.transfer.along))
+    again = _again(settings, request, words)
+    following = after_plan(settings.folder, folder, plan.to_json(), again, record)
+    output.end(_found(settings, plan, verdicts, record), places, following)
     document = {
         "study": settings.name,
         "plan": plan.to_json(),
         "verdicts": [verdict.to_json() for verdict in verdicts] or None,
         "trend": trend and trend.to_json(),
-        "check": summary(check),
+        "check": summary(check, settings.check),
     }
     if found.exponents is not None:
         document["exponents"] = found.exponents.to_json()
@@ -125,6 +133,23 @@ def transfer(
     holds = all(verdict.answer == "holds" and not verdict.up_to for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
+
+
+def _opened(
+    experiment: Experiment, size: Size, request: TransferRequest, output: Output
+) -> tuple[Size, Study, Conclusion]:
+    """The whole target, the study, and its optimum; BadInput for what cannot be asked of them."""
+    settings = experiment.settings
+    size = target_size(experiment, size, request.tokens, request.batch)
+    check_law(experiment, size, defaults(settings.space), validate=request.validate)
+    if request.validate:
+        check_ladders(experiment)
+    study = Study.read(settings.folder)
+    conclusion = optimum(experiment, study, output)
+    if settings.transfer.eta is not None:
+        best = Log2Hps({**conclusion.best_log2, "eta": settings.transfer.eta})
+        conclusion = replace(conclusion, best_log2=best)
+    return size, study, conclusion
 
 
 def _keep(
@@ -140,7 +165,7 @@ def _keep(
     log2_hps = named(settings.space, conclusion.best_log2)
     output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
     write_json(folder / "plan.json", plan.to_json())
-    _show_plan(plan, output)
+    _show_plan(settings, plan, output)
     show.trend(output.people, trend, applied=plan.source["correction"] is not None)
     if settings.transfer.correct and trend is None:
         output.say(
@@ -179,74 +204,43 @@ def _checks(settings: Settings) -> bool:
     return settings.transfer.check and settings.runner.measures("coordinates")
 
 
-def _show_plan(plan: TransferPlan, output: Output) -> None:
-    show.plan(output.people, plan)
+def _show_plan(settings: Settings, plan: TransferPlan, output: Output) -> None:
+    show.plan(output.people, plan, deep=settings.runner.takes("depth"))
     if command := plan.source.get("target_command"):
         output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
 
 
-def _found(plan: TransferPlan, verdicts: Sequence[Verdict]) -> str:
-    """What was found, in a sentence."""
-    answers = [
-        f"over {v.axis.replace('_', ' ')}: {v.answer}{f' up to {v.up_to}' if v.up_to else ''}"
-        for v in verdicts
-    ]
-    proof = f"the transfer {', '.join(answers)}" if answers else "the transfer is not validated"
-    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
-    return f"Planned {plan.target}{eta}; {proof}."
-
-
-def _following(
-    settings: Settings,
-    request: TransferRequest,
-    verdicts: Sequence[Verdict],
-    words: Sequence[str],
-    plan: TransferPlan,
+def _found(
+    settings: Settings, plan: TransferPlan, verdicts: Sequence[Verdict], kept: Mapping[str, Any]
 ) -> str:
-    """The command that goes on from here: validation, what would settle it, or the trend."""
-    seeds = max((v.seed_advice.seeds for v in verdicts if v.seed_advice is not None), default=0)
-    at_ends = any("transfer.extend" in v.todo for v in verdicts)
-    limited = any(verdict.up_to for verdict in verdicts)
-    if request.validate and not (seeds or at_ends or limited):
-        return _after_verdict(settings, request, verdicts, plan)
+    """What was found, in a sentence; `kept` is the record of the latest verdict on this plan."""
+    proof = "the transfer is not validated"
+    if verdicts:
+        proof = f"the transfer {_answers(verdict.to_json() for verdict in verdicts)}"
+    elif kept.get("axes"):
+        proof = f"the transfer, as validated before, {_answers(kept['axes'])}"
+    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    target = size_words(plan.target, deep=settings.runner.takes("depth"))
+    return f"Planned {target}{eta}; {proof}."
+
+
+def _answers(axes: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"over {str(axis['axis']).replace('_', ' ')}: {axis['answer']}"
+        + (f" up to {axis['up_to']}" if axis.get("up_to") else "")
+        for axis in axes
+    )
+
+
+def _again(settings: Settings, request: TransferRequest, words: Sequence[str]) -> str:
+    """This command."""
     options = ["--to-width", str(request.width)]
     depth = request.depth or settings.base.depth
     options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
     options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
     options += ["--to-batch", str(request.batch)] if request.batch is not None else []
-    settled = [
-        LADDER_AXES[v.axis]
-        for v in verdicts
-        if v.seed_advice is None and "transfer.extend" not in v.todo and v.axis in LADDER_AXES
-    ]
-    given = [f"transfer.seeds={seeds}"] if seeds else []
-    given += [f"transfer.extend={2 * settings.transfer.extend or 4}"] if at_ends else []
-    given += [f"transfer.{key}=[]" for key in settled] if given else []
-    given = given or ["transfer.correct=true"] * limited
-    replaced = tuple(f"{word.partition('=')[0]}=" for word in given)
-    kept = [*(word for word in words if not word.startswith(replaced)), *given]
-    return command_line("transfer", *options, "--validate", *kept, study=settings.name)
-
-
-def _after_verdict(
-    settings: Settings,
-    request: TransferRequest,
-    verdicts: Sequence[Verdict],
-    plan: TransferPlan,
-) -> str:
-    """The causes of a failure over width or depth, or what the plan is for; else nothing."""
-    flags = repeated((), settings.root, None)
-    answers = {verdict.axis: verdict.answer for verdict in verdicts}
-    failed = [axis for axis in ("width", "depth") if answers.get(axis) == "fails"]
-    if failed and settings.transfer.along == "eta":
-        return command_line("diagnose", "--over", failed[0], *flags, study=settings.name)
-    if set(answers.values()) != {"holds"}:
-        return ""
-    if settings.own:
-        return shlex.join(plan.source.get("target_command") or ())
-    size = ["--to-width", str(request.width), "--to-depth"]
-    size += [str(request.depth or settings.base.depth)]
-    return command_line("export", "--to", "pytorch", *size, *flags, study=settings.name)
+    options += ["--validate"] * request.validate
+    return command_line("transfer", *options, *words, study=settings.name)
 
 
 def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
@@ -281,6 +275,12 @@ def check_storage_password(settings: Settings) -> None:
             "the storage's password is not kept: give study.storage=... again "
             f"(it was {settings.storage})"
         )
+
+
+def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log2Hps:
+    """What the study plans with: the optimum of its search, with the eta of its ladder."""
+    best = optimum(experiment, study, output).best_log2
+    return planned_before(experiment.settings, best)
 
 
 def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:

@@ -18,9 +18,10 @@ from sweeper.lock import StudyLock
 from sweeper.planned import described
 from sweeper.replay import replay_ladder
 from sweeper.report import console as show
-from sweeper.report.documents import number
+from sweeper.report.documents import PLANNED, planned_value
 from sweeper.report.drawing import save
 from sweeper.report.plots import learning_rate_figure
+from sweeper.report.provenance import provenance
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment, Settings, check_seeds
 from sweeper.study import Study
@@ -32,9 +33,6 @@ from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES, Size, SizeCurve, si
 from sweeper.transfer.trend import Trend, fit_trend, limit_by_trend
 from sweeper.transfer.verdict import Verdict, judge_ladder
 from sweeper.trial import Choice, Log2Hps, defaults, encode, named
-
-PLANNED = "planned_log2_eta"
-"""In a verdict's record: the eta of the plan, where it is not that of the search."""
 
 
 def check_ladders(experiment: Experiment) -> None:
@@ -90,7 +88,7 @@ def validate(
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
-        with progress(settings, output, "validate", planned) as monitor:
+        with progress(settings, output, "validate", planned, known=study.results()) as monitor:
             sweep = Sweep(experiment, study, monitor)
             curves = {c.size: c for c in sweep.ladder(conclusion.best_log2, sizes)}
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
@@ -122,11 +120,11 @@ def validate(
     record |= {PLANNED: centre} if note else {}
     record |= {"law": law} if (law := law_record(settings)) else {}
     record |= {"exponents": exponents.to_json()} if exponents else {}
-    name = "" if rule.along == "eta" else f"-{rule.along}"
-    path = folder / f"validation{name}.json"
+    record |= {"command": provenance()["command"]}
+    path = folder / validation_name(rule.along)
     write_json(path, _with_earlier(record, try_json(path)))
     for verdict in verdicts:
-        picture = folder / f"curves{name}-{verdict.axis}"
+        picture = folder / f"{_curves(path)}-{verdict.axis}"
         save(learning_rate_figure(encode(record), verdict.axis), picture)
         show.verdict(output.people, verdict, rule.along)
         output.say(f"Curves: {picture}.png")
@@ -139,6 +137,16 @@ def validate(
         trend=trend if rule.along == "eta" else None,
         exponents=exponents,
     )
+
+
+def validation_name(along: str) -> str:
+    """The file of a verdict on curves along a hyperparameter."""
+    return f"validation{'' if along == 'eta' else f'-{along}'}.json"
+
+
+def _curves(record: Path) -> str:
+    """What a verdict's pictures are called, but for the axis."""
+    return record.stem.replace("validation", "curves", 1)
 
 
 def _planned(settings: Settings, base: SizeCurve, best: Log2Hps) -> tuple[Log2Hps, str]:
@@ -165,7 +173,7 @@ def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         record = try_json(path)
         if settings.transfer.eta is None and record.get("log2_hps") == named(settings.space, best):
-            eta = number(record.get(PLANNED, best["eta"]))
+            eta = planned_value(record)
             return Log2Hps({**best, "eta": eta}) if math.isfinite(eta) else best
     return best
 
@@ -183,10 +191,9 @@ def remove_stale_verdicts(
         record = try_json(path)
         if not record or (record.get("log2_hps") == log2_hps and record.get("law") == law):
             continue
-        curves = path.stem.replace("validation", "curves", 1)
         for axis in (*LADDER_AXES, JOINT_AXIS):
             for suffix in ("png", "svg"):
-                (folder / f"{curves}-{axis}.{suffix}").unlink(missing_ok=True)
+                (folder / f"{_curves(path)}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         other = "another law" if record.get("log2_hps") == log2_hps else "other hyperparameters"
         sentences.append(f"{path.name} judged {other} and was removed; --validate judges these")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 
 from sweeper.diagnosis.results import AblationResult, Diagnosis
 from sweeper.report.grid import Grid
 from sweeper.report.progress import duration
-from sweeper.report.words import grouped, short, trend_words, within
-from sweeper.search.strategy import Conclusion, LineResult, PairGrid, Phase
+from sweeper.report.words import grouped, role_word, short, size_words, trend_words, within
+from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained
 from sweeper.transfer.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, label_size
@@ -22,6 +22,7 @@ from sweeper.transfer.trend import Trend
 from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Space, in_use
 
+NO_INTERVAL = "; one seed, or too few finite runs, gives none"
 SPARE = ("eps", "decay", "shape", "fan in/out", "init std", "role")
 """What a plan's table can do without, the first most easily."""
 
@@ -40,24 +41,43 @@ def power(log2: float) -> str:
     return f"2^{log2:g}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedRuns:
+    """Runs that a command would train; FLOPs and seconds of all of them, NaN: not known."""
+
+    name: str
+    runs: int
+    flops: float
+    seconds: float
+
+
 def dry_run(
-    console: Console, phases: Sequence[Phase], flops: float, seconds: float | None, facts: str
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[PlannedRuns], facts: str
 ) -> None:
-    """What a search would run: trials by phase, FLOPs (NaN: not known) and time."""
-    filled = Grid("This search would run", ["phase", "trials", "FLOPs", "time"])
-    for phase in phases:
-        time = "-" if seconds is None else duration(phase.trials * seconds)
-        filled.add_row(phase.name, str(phase.trials), _flops(phase.trials * flops), time)
-    total = sum(phase.trials for phase in phases)
-    time = "-" if seconds is None else duration(total * seconds)
+    """What a command would run, and what is to be said of it; `columns`: of the names and runs."""
+    filled = Grid(title, [*columns, "FLOPs", "time"])
+    for row in rows:
+        filled.add_row(*_cost(row))
     filled.add_section()
-    filled.add_row("all", str(total), _flops(total * flops), time)
+    filled.add_row(*_cost(total_runs(rows)))
     console.print(filled, crop=False)
     console.print(facts, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def _flops(count: float) -> str:
-    return "-" if math.isnan(count) else f"{count:.2e}"
+def total_runs(rows: Sequence[PlannedRuns]) -> PlannedRuns:
+    """All of them."""
+    return PlannedRuns(
+        name="all",
+        runs=sum(row.runs for row in rows),
+        flops=sum(row.flops for row in rows),
+        seconds=sum(row.seconds for row in rows),
+    )
+
+
+def _cost(row: PlannedRuns) -> list[str]:
+    flops = "-" if math.isnan(row.flops) else f"{row.flops:.2e}"
+    time = "-" if math.isnan(row.seconds) else duration(row.seconds)
+    return [row.name, str(row.runs), flops, time]
 
 
 def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
@@ -129,10 +149,13 @@ def _line_row(line: LineResult) -> list[str]:
     ]
 
 
-def plan(console: Console, plan: TransferPlan) -> None:
-    """Every parameter of the target; layers that are alike share a row."""
+def plan(console: Console, plan: TransferPlan, *, deep: bool = True) -> None:
+    """Every parameter of the target; layers that are alike share a row.
+
+    Not `deep`: a command of its own takes no depth.
+    """
     if not plan.parameters:
-        _own_plan(console, plan)
+        _own_plan(console, plan, deep=deep)
         return
     columns = ["parameter", "role", "shape", "init std", "multiplier", "lr", "eps", "decay"]
     filled = Grid(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2, spare=SPARE)
@@ -140,7 +163,7 @@ def plan(console: Console, plan: TransferPlan) -> None:
         target = parameter.target
         filled.add_row(
             names,
-            parameter.role,
+            role_word(parameter.role),
             "x".join(map(str, parameter.shape)),
             _start(parameter) or short(target.init_std),
             short(target.multiplier),
@@ -163,9 +186,10 @@ def _law(console: Console, plan: TransferPlan) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _own_plan(console: Console, plan: TransferPlan) -> None:
+def _own_plan(console: Console, plan: TransferPlan, *, deep: bool) -> None:
     """The hyperparameters of a command that scales by itself."""
-    sentence = f"For {plan.target} (tuned at {plan.base}) the command gets the hyperparameters as "
+    target, base = (size_words(size, deep=deep) for size in (plan.target, plan.base))
+    sentence = f"For {target} (tuned at {base}) the command gets the hyperparameters as "
     console.print(
         f"{sentence}they are:", style="bold", highlight=False, soft_wrap=not console.is_terminal
     )
@@ -185,8 +209,9 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
         row = by_name[parameter.name]
-        reasons.setdefault((parameter.role, row.why), []).append(names)
-        filled.add_row(f"{names}\n  {parameter.role}", *_explained(row))
+        role = role_word(parameter.role)
+        reasons.setdefault((role, row.why), []).append(names)
+        filled.add_row(f"{names}\n  {role}", *_explained(row))
         filled.add_section()
     console.print(filled, crop=False)
     legend = "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
@@ -225,16 +250,18 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     title = "Learning-rate curves" if along == "eta" else f"Curves of {along}"
     spare = ("basin", "loss gap", "loss", "shift")
     shown = Grid(f"{title} over {axis}", [*columns, "loss gap", "answer"], spare=spare)
+    bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
     for size in result.sizes:
+        defined = size.is_base and size in bare
         shown.add_row(
             label_size(asdict(size.size), result.axis),
             within(size.optimum_log2),
             *(f"{size.planned_log2:+.2f}" for _ in by_law),
-            within(size.shift_log2, sign="+"),
+            "-" if defined else within(size.shift_log2, sign="+"),
             _basin(size.basin.width_log2),
             number(size.loss.value, 3),
             within(size.regret, 4),
-            within(size.loss_gap, 4),
+            "-" if defined else within(size.loss_gap, 4),
             size.answer,
         )
     console.print(shown, crop=False)
@@ -248,7 +275,7 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
         f"Basin: the range of {along} within 1 % of the least loss, its width in log2. "
         f"Regret: the loss in nats from training at the transferred {along} instead of the "
         "optimum. Loss gap: the loss from training at the base's optimum instead. "
-        f"±: 95 % interval. A size holds with {result.limits}."
+        f"±: 95 % interval{NO_INTERVAL * bool(bare)}. A size holds with {result.limits}."
     )
     if result.law:
         legend += f" Planned by {result.law}."

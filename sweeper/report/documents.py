@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
+
+import yaml  # type: ignore[import-untyped]
 
 from sweeper.transfer.ladder import JOINT_AXIS, LADDER_AXES
 
@@ -18,6 +21,31 @@ def number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return math.nan
+
+
+PLANNED = "planned_log2_eta"
+"""In a verdict's record: the eta of the plan, where it is not that of the search."""
+
+
+def planned_value(validation: Document) -> float:
+    """Log2 of what a verdict's plan has at the base, of the hyperparameter that it is along."""
+    along = validation.get("along", "eta")
+    found = validation.get(PLANNED) if along == "eta" else None
+    return number(validation.get(f"transferred_log2_{along}") if found is None else found)
+
+
+def takes(config: str, name: str) -> bool:
+    """Whether a study's trials take a size, by its kept `config`: a command may take no {depth}."""
+    try:
+        runner = yaml.safe_load(config)["runner"]
+        if not (command := runner.get("command")):
+            return True
+        names = {name, "trial", *["plan"] * (name in ("width", "depth"))}
+        told, uses = f"{command} {runner.get('arguments')}", set(runner.get("uses") or ())
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return True
+    found = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", told)
+    return found is not None or not uses.isdisjoint({*names, "*"})
 
 
 def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[str, str] | None:

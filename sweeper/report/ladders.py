@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.files import write_atomically
-from sweeper.report.documents import Document, axis_verdict, ladder_curves, number
+from sweeper.report.documents import Document, axis_verdict, ladder_curves, number, planned_value
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -165,7 +165,7 @@ def _draw(
     ax.plot([x for x, _, _ in optima], [y for _, y, _ in optima], color=theme.ink, zorder=4.5)
     for eta, loss, color in optima:
         ax.plot(eta, loss, color=color, markeredgecolor=theme.ink, **_STAR)
-    centre = number(panel.validation.get("transferred_log2_eta"))
+    centre = planned_value(panel.validation)
     if math.isfinite(centre):
         ax.axvline(centre, color=theme.faint, linewidth=1, linestyle=DASHED, zorder=1.5)
     answer, drift = verdict.get("answer", "no verdict yet"), _drift(verdict)

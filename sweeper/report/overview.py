@@ -12,6 +12,7 @@ from sweeper.files import RECORD_ERRORS
 from sweeper.report.documents import Document, axis_verdict, number
 from sweeper.report.progress import duration
 from sweeper.report.reading import Documents
+from sweeper.report.words import size_words
 from sweeper.setup import LADDER_PHASE
 from sweeper.transfer.cost import Cost, cost_of
 from sweeper.trial import Result, TrialSpec
@@ -210,13 +211,14 @@ def _card(name: str, value: str, note: str) -> dict[str, str]:
     return {"name": name, "value": value, "note": note}
 
 
-def cost_rows(every: Sequence[Saving], base: str) -> list[dict[str, str]]:
+def cost_rows(every: Sequence[Saving], base: str, *, deep: bool = True) -> list[dict[str, str]]:
     """The table of what was spent, and of what was not, a row a target: trials, FLOPs, time."""
     tuning, proving = every[0].tuning, every[0].proving
     rows = [(f"tuning at {base}", tuning, "")]
     rows += [("proving it on ladders", proving, "")] * bool(proving.trials)
     for one in every:
-        there = f"the same tuning at width {one.width}, depth {one.depth}"
+        size = size_words({"width": one.width, "depth": one.depth}, deep=deep)
+        there = f"the same tuning at {size}"
         rows.append((there, one.at_target, "≈ "))
     return [
         {

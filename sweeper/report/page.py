@@ -22,7 +22,7 @@ from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_f
 from sweeper.report.reading import UNDECIDED, Documents, TargetDocuments
 from sweeper.report.rendering import facts, rendered
 from sweeper.report.steps import chosen_trials, chosen_widths, steps_figure
-from sweeper.report.words import alike
+from sweeper.report.words import alike, role_word, size_words
 from sweeper.transfer.ladder import label_size
 from sweeper.trial import Status
 
@@ -119,7 +119,8 @@ def _page(documents: Documents) -> str:
         search=search,
         answer=_overall(documents.targets) or "fails" * failed,
         headlines=HEADLINES,
-        transfers=[_transfer(target, names) for target in documents.targets],
+        base=_base(documents),
+        transfers=[_transfer(target, names, deep=documents.deep) for target in documents.targets],
         best=_best(search),
         best_loss=Markup(svg(best_loss_figure(search), names.next())) if has_best else "",
         lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
@@ -155,12 +156,18 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
     )
 
 
-def _transfer(target: TargetDocuments, names: _Names) -> dict[str, Any]:
+def _base(documents: Documents) -> str:
+    """The base in words; empty where no search tells it."""
+    base = documents.search.get("base")
+    return size_words(base, deep=documents.deep) if base else ""
+
+
+def _transfer(target: TargetDocuments, names: _Names, *, deep: bool) -> dict[str, Any]:
     """A target as the template shows it."""
     source = target.plan.get("source") or {}
     return {
         "name": target.name,
-        "label": sections.target_words(target.plan, target.name),
+        "label": sections.target_words(target.plan, target.name, deep=deep),
         "law": sections.law(target.plan),
         "exponents": sections.exponents(target.validation),
         "answers": target.answers,
@@ -228,11 +235,10 @@ def _is_base(size: Document, base: Document) -> bool:
 def _costs(documents: Documents) -> dict[str, Any]:
     """What tuning here cost, and what it would have cost at each plan's target; empty: no plan."""
     found = [one for target in documents.targets if (one := saving(documents, target.plan))]
-    base = documents.search.get("base") or {}
-    words = f"width {base['width']}, depth {base['depth']}" if base else "the base"
     if not found:
         return {}
-    return {"rows": cost_rows(found, words), "words": saving_words(found[-1])}
+    rows = cost_rows(found, _base(documents) or "the base", deep=documents.deep)
+    return {"rows": rows, "words": saving_words(found[-1])}
 
 
 def _steps(documents: Documents, names: _Names) -> Markup | str:
@@ -297,7 +303,7 @@ def _parameter(parameter: Document) -> dict[str, str]:
     """A row of the plan's table: base, and an arrow to the target where it differs."""
     base, target = parameter.get("base") or {}, parameter.get("target") or {}
     shapes = ("x".join(map(str, parameter.get(key) or ())) for key in ("base_shape", "shape"))
-    row = {"name": str(parameter.get("name")), "role": str(parameter.get("role"))}
+    row = {"name": str(parameter.get("name")), "role": role_word(str(parameter.get("role")))}
     row["shape"] = _change(*shapes)
     for key in ("init_std", "multiplier", "lr", "eps", "weight_decay"):
         row[key] = _change(*(f"{number(side.get(key)):.3g}" for side in (base, target)))

@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.documents import Document, axis_verdict, ladder_curves, number
+from sweeper.report.documents import Document, axis_verdict, ladder_curves, number, planned_value
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -66,8 +66,7 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
         optimum = _optimum(ax, size_verdict(verdict, curve), color) if verdict else ""
         label = f"{label_size(curve, axis)}{':' if verdict else ''} {optimum}"
         handles.append(legend_key(label, color=color, marker=marker, linestyle="-"))
-    centre = number(validation.get(f"transferred_log2_{along}"))
-    centre = number(validation.get(f"planned_log2_{along}", centre))
+    centre = planned_value(validation)
     if math.isfinite(centre):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))

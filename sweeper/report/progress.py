@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.report.pace import Pace
+from sweeper.report.seconds import TrialSeconds
 from sweeper.trial import Result, Trial
 
 WRITE_EVERY = 1.0
@@ -50,7 +51,8 @@ class SweepProgress:
     """A `ProgressListener` that shows and writes what it is told. Use it as a context manager.
 
     `work` gives a trial's work in any unit; time left is the work left at the pace of late.
-    `planned` is the number of trials that the job expects from the beginning.
+    `planned` is the number of trials that the job expects from the beginning. With `seconds`,
+    which learn how long runs of a command take, those are the work as soon as one has finished.
     """
 
     def __init__(
@@ -61,9 +63,12 @@ class SweepProgress:
         *,
         planned: int,
         work: Callable[[Trial], float],
+        seconds: TrialSeconds | None = None,
     ) -> None:
         """Nothing is shown before the first trials are proposed."""
         self.path, self.console, self.work = folder / "progress.json", console, work
+        self._seconds, self._todo = seconds, dict[str, Trial]()
+        self._spent, self._end = 0.0, math.nan
         self._states: Callable[[], list[JobState]] = list
         self.planned, self.start = planned, time.monotonic()
         self._pace = Pace(self.start)
@@ -101,7 +106,7 @@ class SweepProgress:
 
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """A new batch: what is known, and what will be trained now."""
-        phase = missing[0].phase
+        phase, self._todo = missing[0].phase, {trial.key: trial for trial in missing}
         snapshot = self.snapshot
         snapshot.done, snapshot.total = finished, max(self.planned, finished + len(missing))
         work = [self.work(trial) for trial in missing]
@@ -128,14 +133,30 @@ class SweepProgress:
         self.work_done += work
         self.work_left -= work
         self._partial = max(0.0, self._partial - 1)
+        self._learn(result)
         self._show()
+
+    def _learn(self, result: Result) -> None:
+        """When it will end, by the seconds that runs have taken and how many run at once."""
+        self._todo.pop(result.key, None)
+        if self._seconds is None:
+            return
+        self._seconds.add(result)
+        self._spent += result.seconds
+        now, left = time.monotonic(), [self._seconds.of(trial) for trial in self._todo.values()]
+        later = self.snapshot.total - self.snapshot.done - len(left)
+        expected = sum(left) + max(0, later) * self._seconds.of(result.trial)
+        at_once = self._spent / max(now - self.start, 1e-9)
+        self._end = now + expected / at_once if at_once > 0 else math.nan
 
     def _show(self) -> None:
         snapshot = self.snapshot
         snapshot.elapsed = time.monotonic() - self.start
         partial = self._partial * self._mean_work
         done, left = self.work_done + partial, max(0.0, self.work_left - partial)
-        snapshot.left = self._pace.left(time.monotonic(), done, left)
+        paced = self._pace.left(time.monotonic(), done, left)
+        learned = max(0.0, self._end - time.monotonic())
+        snapshot.left = paced if math.isnan(self._end) else learned
         share = (snapshot.done + self._partial) / max(1, snapshot.total)
         self._bar.update(
             self._task,

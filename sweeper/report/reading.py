@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.files import read_json, try_json
-from sweeper.report.documents import Document
+from sweeper.report.documents import Document, takes
 from sweeper.setup import Trials, trials_of
 from sweeper.study import Study
 
@@ -55,6 +55,11 @@ class Documents:
     def counts(self) -> Counter[str]:
         """Trials of the current setup by status, validation included."""
         return Counter(result.status for result in self.trials.current)
+
+    @property
+    def deep(self) -> bool:
+        """Whether trials take a depth."""
+        return takes(self.config, "depth")
 
     @classmethod
     def read(cls, folder: Path) -> Documents:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
+from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
@@ -24,13 +24,30 @@ def rendered(template: str, **values: object) -> str:
 
 
 def facts(record: Document | None) -> dict[str, str]:
-    """A record as rows of text; nulls and the command are left out, what is nested is JSON."""
+    """A record as rows of text; nulls and the commands are left out."""
     hidden = {key for key, value in (record or {}).items() if value is None} | {
         "command",
         "target_command",
     }
     facts = {key: value for key, value in (record or {}).items() if key not in hidden}
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+    return {key.replace("_", " "): _text(value) for key, value in facts.items()}
+
+
+def _text(value: object) -> str:
+    """A value of a record as people write it; what is nested further lies in brackets."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        pairs = [(key, _nested(one)) for key, one in value.items() if one not in (None, "")]
+        return ", ".join(f"{str(key).replace('_', ' ')} {text}" for key, text in pairs)
+    return ", ".join(map(_nested, value)) if isinstance(value, list) else str(value)
+
+
+def _nested(value: object) -> str:
+    text = _text(value)
+    return f"({text or 'none'})" if isinstance(value, Mapping | list) else text
 
 
 def _plain(value: object) -> str:

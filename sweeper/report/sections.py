@@ -17,7 +17,7 @@ from sweeper.laws.applied import AppliedLaw
 from sweeper.plugin import call_checked
 from sweeper.report.documents import Document, interval, number
 from sweeper.report.drawing import svg
-from sweeper.report.words import trend_words
+from sweeper.report.words import size_words, trend_words
 from sweeper.transfer.exponents import Exponent
 from sweeper.transfer.trend import Trend
 
@@ -84,15 +84,17 @@ def checks(record: Document, name: Callable[[], str]) -> list[Section]:
 def _check(record: Document, axis: Document, name: str) -> Section:
     # It brings torch, which no other section needs.
     from sweeper.report import coordinates as show
+    from sweeper.transfer.check_rule import CheckRule
     from sweeper.transfer.coordinates import CoordinateCheck
 
     found, rule = CoordinateCheck.from_json(axis), record["rule"]
+    settled = CheckRule(**{key: rule[key] for key in ("share", "batch", "seeds")})
     eta = number(record["log2_hps"]["eta"])
     note, *legend = show.legend(found, number(rule["threshold"]))
     return {
         "axis": found.axis,
         "answer": found.answer,
-        "todo": show.SETTLE_ADVICE if found.answer == "cannot say" else "",
+        "todo": f"{found.settled_by(settled)} may settle it." * (found.answer == "cannot say"),
         "runs": f"{rule['seeds']} runs a size, each of {rule['steps']} steps on one batch of "
         f"{rule['batch']}, at {number(rule['share']):g} times η; log2 η is {eta:g}",
         "sizes": ", ".join(map(str, found.sizes)),
@@ -148,11 +150,11 @@ def exponents(validation: Document) -> list[str]:
         return []
 
 
-def target_words(plan: Document, name: str) -> str:
+def target_words(plan: Document, name: str, *, deep: bool) -> str:
     """A plan's target in words; the folder's `name` where there is no plan."""
     if not (size := plan.get("target")):
         return name
-    words, applied = f"width {size['width']}, depth {size['depth']}", _law(plan)
+    words, applied = size_words(size, deep=deep), _law(plan)
     if applied is None:
         return words
     base, target = applied.base, applied.target

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.transfer.curve import Estimate
+from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import PlannedParameter
 from sweeper.transfer.trend import Trend
 
@@ -19,12 +21,30 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
+def size_words(size: Size | Mapping[str, Any], *, deep: bool) -> str:
+    """A width and a depth in words; without the depth where trials take none (not `deep`)."""
+    known = asdict(size) if isinstance(size, Size) else size
+    return f"width {known['width']}" + (f", depth {known['depth']}" if deep else "")
+
+
+ROLE_WORDS = {"fixed": "scalar-like"}
+"""A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
+
+
+def role_word(role: str) -> str:
+    """A role of a plan, for people."""
+    return ROLE_WORDS.get(role, role)
+
+
 def within(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
-    """A value with the larger half of its 95 % interval: 0.51 ±0.22."""
+    """A value with the larger half of its 95 % interval: 0.51 ±0.22; alone without an interval."""
     half = max(estimate.high - estimate.value, estimate.value - estimate.low)
     if not math.isfinite(estimate.value):
         return "-"
-    return f"{estimate.value:{sign}.{digits}f} ±{half:.{digits}f}"
+    value = f"{estimate.value:{sign}.{digits}f}"
+    if math.isfinite(half):
+        return f"{value} ±{half:.{digits}f}"
+    return f"≥{value}" if estimate.low > 0 and math.isinf(estimate.high) else value
 
 
 def trend_words(fitted: Trend, *, applied: bool) -> str:

@@ -181,6 +181,10 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that is a number."""
 
 
+LOGITS = "(logits)"
+"""Among modules: what the loss is computed from, which a model may change outside of them."""
+
+
 def layer_of(name: str) -> str | None:
     """The layer's number in a name, its first part that is one; None outside of layers."""
     match = NUMBER.search(name)

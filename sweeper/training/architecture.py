@@ -17,6 +17,7 @@ from sweeper.catalog import TARGET, with_targets
 from sweeper.data.spans import Corruption
 from sweeper.errors import ConfigError, key_prefix
 from sweeper.models.classifier import Comparison, Tracer, Untraced, compare, scaled_ops
+from sweeper.models.hints import Hints
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
@@ -41,7 +42,7 @@ class Architecture:
     its rows, where a model declares several. `unseen_ties` are readouts tied to an embedding whose
     logits no call computes that could be scaled. `padding` is the row of each table that stays 0.
     `complete` tells that the model declares all operations that it has. `cautions` are sentences
-    for the user about the whole model.
+    for the user about the whole model. `hints` are modules that seem to have an operation, by kind.
     """
 
     specs: tuple[ParamSpec, ...]
@@ -53,6 +54,7 @@ class Architecture:
     complete: bool = False
     padding: Mapping[str, int] = field(default_factory=dict)
     cautions: tuple[str, ...] = ()
+    hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def rules_of(spec: TrialSpec) -> ModelRules:
@@ -167,7 +169,9 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     def look(model: nn.Module, run: Callable[[], object]) -> tuple[set[str], Architecture]:
         modules = (name for name, _ in model.named_modules() if name)
         matching("model.branches", rules.branches, modules, "module")
-        sites = observe(model, run, tied, rules.branches, base_branches)
+        hints = Hints()
+        with hints.watching(model):
+            sites = observe(model, run, tied, rules.branches, base_branches)
         apply_scales(model, sites)
         ops = tuple(scaled_ops(model))
         # One that declares operations beside those sites is taken to declare all that it has.
@@ -190,6 +194,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
             complete=complete,
             padding=padding_rows(model),
             cautions=tuple(compared.cautions),
+            hints=hints.names(),
         )
 
     frozen, seen = tracer.watch(sizes, look)

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from sweeper.files import write_json
+from sweeper.report.reading import Documents
+from sweeper.setup import read_setup, trials_of, write_setup
 from sweeper.study import Study
 from sweeper.trial import Log2Hps, Result
 from tests.commands.driver import Run, assert_refused
+from tests.report.samples import plan
 
 ETAS = (-1.0, 0.0, 1.0)
 WIDTHS = (16, 32)
@@ -104,6 +107,47 @@ def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run
     narrow, wide = document["candidates"][0]["widths"]
     share = 3 * narrow["flops"] / wide["flops"]
     assert cost["tuning"]["share"] == pytest.approx(share)
+
+
+def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) -> None:
+    """What a longer search and its ladder follow is kept, and not counted."""
+    folder, before = ranked / "a", sweeper("compare", "a", "b", "--json").document
+    short = read_setup(folder)
+    assert short is not None
+    long = replace(short, train=replace(short.train, steps=9))
+    searched = trials_of(Study.read(folder)).searched[0]
+    with Study.open(folder) as study:
+        study.record([replace(searched, trial=replace(searched.trial, spec=long))])
+    write_setup(folder, long)
+    assert_refused(sweeper("compare", "a", "b"), "no validated ladder over width in a: run ")
+    record(folder, 3.0, steps=9)
+    assert_refused(sweeper("compare", "a", "b"), "train.steps is 9 in a, 4 in b")
+    anyway = sweeper("compare", "a", "b", "--anyway", "--json").document["studies"][0]
+    assert (anyway["tuning"]["trials"], anyway["proving"]["trials"]) == (1, 18)
+    write_setup(folder, short)
+    assert sweeper("compare", "a", "b", "--json").document == before
+
+
+def test_no_command_goes_on_from_the_verdict_of_another_setup(ranked: Path, sweeper: Run) -> None:
+    folder = ranked / "a"
+    write_json(folder / "transfer/w32-d1/plan.json", plan())
+    assert len(Documents.read(folder).targets) == 1
+    setup = read_setup(folder)
+    assert setup is not None
+    write_setup(folder, replace(setup, train=replace(setup.train, steps=9)))
+    assert Documents.read(folder).targets == ()
+    assert "sweeper transfer --study a --to-width" in sweeper("status", "--study", "a").out
+    refused = sweeper("export", "--study", "a", "--to", "pytorch")
+    assert_refused(refused, "the study 'a' has no such plan yet: run `sweeper transfer --study a")
+
+
+def test_the_eta_that_is_planned_is_compared(ranked: Path, sweeper: Run) -> None:
+    """The ladder of a replaced the eta of its search by one that is an octave off."""
+    path = ranked / "a/transfer/w32-d1/validation.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"planned_log2_eta": 1.0}))
+    _, second = sweeper("compare", "a", "b", "--json").document["by_transferred"]
+    assert second["gap"]["value"] == pytest.approx(0.4, abs=0.01)
 
 
 def test_other_training_is_refused_by_name_unless_told(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeper.commands.following import next_of, searched_anew, with_override
+from sweeper.commands.following import first_transfer, next_of, searched_anew, with_override
 from sweeper.commands.output import Output
+from sweeper.config import compose_tree, to_yaml
 from sweeper.lock import StudyLock
 from tests.report.samples import plan, search, validation, write
 
@@ -51,12 +53,34 @@ def test_then_the_transfer_its_proof_and_the_export(folder: Path) -> None:
     assert next_of(folder) == wanted
 
 
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (32, "'transfer.widths=[32,64,128]' transfer.seeds=3 transfer.step=1"),
+        (256, "transfer.seeds=3 transfer.step=1"),  # above the base it would cost far more
+    ],
+)
+def test_the_first_proof_is_cheap_unless_the_study_says_otherwise(
+    folder: Path, width: int, words: str
+) -> None:
+    config = compose_tree([f"model.width={width}"])
+    (folder / "config.yaml").write_text(to_yaml(config))
+    command = f"sweeper transfer --study demo --to-width {4 * width} --validate"
+    assert first_transfer(folder, width, []) == f"{command} {words}"
+    for changed in ({"seeds": 5}, {"widths": [16, 32]}, {"depths": [2]}):
+        ladder = config | {"transfer": config["transfer"] | changed}
+        (folder / "config.yaml").write_text(to_yaml(ladder))
+        assert first_transfer(folder, width, []) == command
+
+
 def test_a_failure_is_diagnosed_once(folder: Path) -> None:
     write(folder / "search.json", search())
     planned(folder, validation("fails"))
     assert next_of(folder) == "sweeper diagnose --study demo --over width"
     write(folder / "transfer/diagnosis-width.json", {})
     assert next_of(folder) == ""
+    os.utime(folder / "transfer/diagnosis-width.json", ns=(0, 0))  # of an earlier verdict
+    assert next_of(folder) == "sweeper diagnose --study demo --over width"
 
 
 def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
@@ -65,6 +89,61 @@ def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
     open_verdict["axes"][0]["seed_advice"] = {"seeds": 5}
     planned(folder, open_verdict, command=f"{TYPED} transfer.seeds=2")
     assert next_of(folder) == f"{TYPED} transfer.seeds=5"
+
+
+def test_a_plan_made_anew_keeps_the_words_of_its_proof(folder: Path) -> None:
+    """A transfer without --validate trains no ladder: its own words would settle nothing."""
+    write(folder / "search.json", search())
+    doubt = validation("cannot say yet")
+    doubt["axes"][0]["settle"] = ["transfer.seeds=7"]
+    proof = f"{TYPED} transfer.step=1"
+    planned(folder, doubt | {"command": f"{proof} --json"})
+    assert next_of(folder) == f"{proof} transfer.seeds=7"
+    planned(folder, doubt)  # of an earlier version, which kept no command
+    plain = TYPED.replace(" --validate", "")
+    assert next_of(folder) == f"{plain} --validate transfer.seeds=7"
+
+
+def open_with(folder: Path, *settle: str, **source: Any) -> str:
+    """What follows where the overrides `settle` would settle the verdict over width."""
+    verdict = validation("cannot say yet")
+    verdict["axes"][0]["settle"] = list(settle)
+    planned(folder, verdict, command=TYPED, **source)
+    return next_of(folder)
+
+
+def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
+    write(folder / "search.json", search())
+    assert open_with(folder, "transfer.extend=8") == f"{TYPED} transfer.extend=8"
+    assert open_with(folder, "transfer.step=0.25") == f"{TYPED} transfer.step=0.25"
+    assert open_with(folder) == ""
+    both = validation("cannot say yet")
+    both["axes"][0]["settle"] = ["transfer.seeds=3"]
+    both["axes"] += [{**both["axes"][0], "axis": "depth", "settle": ["transfer.seeds=9"]}]
+    both["axes"] += [{"axis": "batch_size", "answer": "holds"}]
+    planned(folder, both, command=TYPED)
+    assert next_of(folder) == f"{TYPED} transfer.seeds=9 'transfer.batches=[]'"
+
+
+def test_a_new_study_has_no_setup_before_it() -> None:
+    typed = "sweeper search study=demo train.steps=20 --new-setup"
+    anew = searched_anew(typed, "longer", ["train.steps=80"])
+    assert anew == "sweeper search train.steps=80 --study longer"
+
+
+def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> None:
+    """A study's steps are part of its trials: it is searched anew, under another name."""
+    typed = "sweeper search study=demo train.steps=300 -- python train.py '--lr={eta}'"
+    write(folder / "search.json", search(provenance={"command": typed}))
+    settle = "train.steps=1200", "transfer.step=0.25"
+    for command in ("[train.py, '--n={steps}']", "[train.py, '{trial}']", "null"):
+        (folder / "config.yaml").write_text(f"runner: {{command: {command}}}")
+        assert open_with(folder, *settle) == (
+            "sweeper search train.steps=1200 --study demo-1200-steps -- "
+            "python train.py '--lr={eta}'"
+        )
+    (folder / "config.yaml").write_text("runner: {command: [train.py, '--lr={eta}']}")
+    assert open_with(folder, *settle) == f"{TYPED} transfer.step=0.25"
 
 
 def test_what_holds_up_to_the_ladder_alone_goes_on_with_the_trend(folder: Path) -> None:

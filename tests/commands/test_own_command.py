@@ -270,3 +270,21 @@ def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
     assert len({result.key for result in found}) == len(found) == 7
     assert {result.status for result in found} == {"complete", "diverged"}  # at its highest eta
     assert running(workplace) == []
+
+
+def test_a_word_of_sweepers_behind_the_dashes_is_noted(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    answer = sweeper(*searched("--dry-run", command=(*WORDS, "--detach")))
+    assert answer.code == 0 and answer.err.count("\n") == 1
+    assert "whose script does not mention --detach: words for sweeper stand before --" in answer.err
+
+
+@pytest.mark.parametrize("words", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
+def test_a_command_without_its_dashes_is_told_where_it_stands(
+    sweeper: Run, words: list[str]
+) -> None:
+    said = "A command of yours stands behind --, as in: sweeper search ... -- python train.py"
+    assert_refused(sweeper("search", "metric=loss", *words), said)
+    assert "A command of yours" not in sweeper("search", "nonsense").err
+    assert "A command of yours" not in sweeper("search", "--nonsense").err

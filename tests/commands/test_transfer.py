@@ -11,6 +11,7 @@ import pytest
 from sweeper.commands import validate
 from sweeper.commands.study_config import split_root
 from sweeper.lock import StudyLock
+from sweeper.report.documents import planned_value
 from sweeper.search.strategy import Conclusion
 from sweeper.settings import Experiment
 from sweeper.study import Study
@@ -111,6 +112,7 @@ class TestPlan:
     ("words", "said"),
     [
         (["--to-width", "100"], "--to-width 100: a multiple of head_size"),
+        (["--to-width", "8"], "--to-width 8: at least the base's width, 16, since small models"),
         (["--to-width", "8" + "0" * 18], "--to-width 8000000000000000000: at most"),
         (["--to-width", "32", "--to-depth", "1000000"], "--to-depth 1000000: at most"),
         (["--to-width", "32", "--study", "nope"], "there is no study 'nope' in runs; known: a"),
@@ -223,6 +225,18 @@ class TestValidate:
             answer = sweeper(*words, *QUICK, climbed)
             assert answer.code == 0 and "is not proven" not in answer.out
         assert sweeper(*words, *QUICK, "transfer.sizes=[{width: 32}]").code == 3
+
+    def test_a_plan_without_a_new_proof_tells_the_kept_one(
+        self, sweeper: Run, ladder_study: Path
+    ) -> None:
+        path = ladder_study / "transfer/w32-d1/validation.json"
+        kept = json.loads(path.read_text())
+        kept["axes"][0] |= {"answer": "cannot say yet", "settle": ["transfer.seeds=7"]}
+        kept["command"] = "sweeper transfer --study a --to-width 32 --validate transfer.step=1"
+        path.write_text(json.dumps(kept))
+        out = sweeper("transfer", "--to-width", "32").out
+        assert "the transfer, as validated before, over width: cannot say yet" in out
+        assert out.splitlines()[-1] == f"Next: {kept['command']} transfer.seeds=7"
 
     def test_the_thresholds_are_told(self, sweeper: Run, ladder_study: Path) -> None:
         words = [*VALIDATE, "transfer.max_shift=60"]
@@ -407,6 +421,12 @@ class TestBaseCurve:
         assert record["transferred_log2_eta"] == best
         regrets = [size["regret"]["value"] for size in record["axes"][0]["sizes"]]
         assert regrets == pytest.approx([0, 0], abs=1e-3)
+        # Every verb takes that eta, from one place.
+        assert planned_value(record) == record["planned_log2_eta"]
+        words = ["explain", "--study", "a", "--to-width", "32", "--json"]
+        assert sweeper(*words).document["hps"]["eta"] == plan["hps"]["eta"]
+        checked = sweeper("check", "--study", "a", *QUICK, "check.seeds=1", "--json").document
+        assert checked["check"]["log2_hps"]["eta"] == record["planned_log2_eta"]
         # Without training, and for another target, the plan is the same and the verdict stays.
         for width in ("32", "64"):
             words = ["transfer", "--to-width", width, *QUICK, "--json"]

@@ -47,7 +47,7 @@ def test_a_plan_for_another_batch_and_horizon(sweeper: Run, study: Path) -> None
     assert f"{said}(4 steps of 2) to width 32, 2,048 tokens (16 steps of 8)" in answer.out
     assert "- changes: eta x 0.8706, eps x 2, beta2 0.999 to 0.996006" in answer.out
     assert "- held fixed: beta1, and weight decay" in answer.out
-    assert "--to-tokens 2048 --to-batch 8 --validate law=joint" in answer.out.splitlines()[-1]
+    assert "--to-tokens 2048 --to-batch 8 law=joint --validate" in answer.out.splitlines()[-1]
     folder = study / "transfer/w32-d1-b8-s16"
     plan, best = TransferPlan.load(folder), json.loads((study / "search.json").read_text())["best"]
     assert plan.hps["eta"] == pytest.approx(best["eta"] * 2 * 16**-0.3)

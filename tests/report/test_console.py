@@ -8,10 +8,10 @@ from rich.console import Console
 from sweeper.report import console as show
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
-from sweeper.search.strategy import Conclusion, LineResult, Phase
+from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.transfer.curve import UNKNOWN, Basin, Estimate
 from sweeper.transfer.ladder import LadderSize, Size
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from sweeper.transfer.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.transfer.verdict import SizeVerdict, Verdict
 from sweeper.trial import Axis
 
@@ -91,27 +91,38 @@ def test_short_forms() -> None:
         (Estimate(value=0.5, low=0.25, high=0.6), "", "0.50 ±0.25"),
         (Estimate(value=0.5, low=0.4, high=1.0), "+", "+0.50 ±0.50"),
         (UNKNOWN, "", "-"),
+        (Estimate(value=0.5, low=-math.inf, high=math.inf), "+", "+0.50"),
+        (Estimate(value=0.5, low=0.0, high=math.inf), "", "0.50"),
+        (Estimate(value=0.5, low=0.2, high=math.inf), "", "≥0.50"),
     ],
 )
 def test_intervals(estimate: Estimate, sign: str, words: str) -> None:
     assert show.within(estimate, sign=sign) == words
 
 
+def would_run(paper: Console, flops: float, seconds: float, *counts: int) -> None:
+    """Phases of so many trials each, which take these FLOPs and seconds a trial."""
+    runs = [
+        show.PlannedRuns(name=name, runs=n, flops=n * flops, seconds=n * seconds)
+        for name, n in zip(("eta", "lines"), counts, strict=False)
+    ]
+    show.dry_run(paper, "This would run", ["phase", "trials"], runs, "some facts")
+
+
 def test_a_dry_run(paper: Console) -> None:
-    phases = [Phase(name="eta", trials=9), Phase(name="lines", trials=90)]
-    show.dry_run(paper, phases, 1e9, 2.0, "some facts")
+    would_run(paper, 1e9, 2.0, 9, 90)
     assert ["eta", "9", "9.00e+09", "18", "s"] in rows(paper)
     assert ["all", "99", "9.90e+10", "3", "min", "18", "s"] in rows(paper)
     assert read(paper).endswith("some facts\n")
 
 
 def test_a_dry_run_without_a_time(paper: Console) -> None:
-    show.dry_run(paper, [Phase(name="eta", trials=9)], 1e9, None, "")
+    would_run(paper, 1e9, math.nan, 9)
     assert ["all", "9", "9.00e+09", "-"] in rows(paper)
 
 
 def test_a_dry_run_whose_computation_is_not_known(paper: Console) -> None:
-    show.dry_run(paper, [Phase(name="eta", trials=9)], math.nan, None, "")
+    would_run(paper, math.nan, math.nan, 9)
     assert ["eta", "9", "-", "-"] in rows(paper) and ["all", "9", "-", "-"] in rows(paper)
 
 
@@ -203,6 +214,26 @@ class TestPlan:
             paper
         )
 
+    def test_a_role_that_grows_nowhere_does_not_read_as_untrained(self, paper: Console) -> None:
+        one = replace(parameter("gate"), role="fixed")
+        plan = TransferPlan(
+            base=Size(width=8, depth=1),
+            target=Size(width=64, depth=2),
+            parameterization="x.Y",
+            hps={"eta": 1.0},
+            parameters=(one,),
+            operations={},
+            source={},
+        )
+        show.plan(paper, plan)
+        assert any(row[:2] == ["gate", "scalar-like"] for row in rows(paper))
+        assert plan.to_json()["parameters"][0]["role"] == "fixed"
+
+    def test_a_command_without_a_depth_is_told_none(self, paper: Console) -> None:
+        own = own_plan(Size(width=8, depth=1), Size(width=64, depth=1), {"eta": 1.0}, {}, None)
+        show.plan(paper, own, deep=False)
+        assert "For width 64 (tuned at width 8) the command gets" in read(paper)
+
 
 class TestVerdict:
     def test_that_holds(self, paper: Console) -> None:
@@ -229,6 +260,21 @@ class TestVerdict:
             "The transfer over depth can neither be confirmed nor refuted yet. "
             "To settle it, train more seeds: a=2.\n"
         )
+
+    def test_one_seed_has_no_interval_and_the_base_nothing_to_be_compared_with(
+        self, paper: Console
+    ) -> None:
+        alone = {
+            name: getattr(HOLDS, name).without_interval()
+            for name in ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
+        }
+        base = replace(HOLDS, is_base=True, **alone)
+        other = replace(HOLDS, size=Size(width=64, depth=2), **alone)
+        show.verdict(paper, Verdict(axis="width", answer="holds", sizes=(base, other)))
+        upper, lower = (row for row in rows(paper) if row[:1] in (["32"], ["64"]))
+        assert upper[2] == upper[6] == "-" and lower[2] == "-0.10"
+        assert "inf" not in read(paper) and read(paper).count("±") == 1
+        assert "±: 95 % interval; one seed, or too few finite runs, gives none." in read(paper)
 
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from sweeper.report.page import render, write_report
+from sweeper.report.rendering import facts
 from tests.layout import without_drawing, without_layout
 
 from . import samples
@@ -164,6 +165,36 @@ def test_provenance_and_commands(full):
     assert "node17, Linux x86_64" in text
     assert "None" not in text
     assert "study: {name: demo}" in text
+
+
+def test_where_numbers_come_from_is_text_and_no_json():
+    record = {
+        "eta_from": "the study",
+        "correction": None,
+        "objective": 2.30000000004,
+        "data": {"name": "own", "classes": 256, "held": {"out": 0.1}, "none": None},
+        "betas": [0.9, 0.95],
+        "exact": True,
+        "command": "x",
+    }
+    assert facts(record) == {
+        "eta from": "the study",
+        "objective": "2.3",
+        "data": "name own, classes 256, held (out 0.1)",
+        "betas": "0.9, 0.95",
+        "exact": "yes",
+    }
+
+
+def test_a_command_that_takes_no_depth_is_told_none(tmp_path, no_drawing):
+    folder = samples.study(tmp_path / "demo", samples.search(), w256=None)
+    assert "depth 2" in Page(render(folder)).text
+    (folder / "config.yaml").write_text("runner: {command: [train.py, '--n={width}']}")
+    text = Page(render(folder)).text
+    assert "at width 32." in text and "width 256" in text and "depth" not in text
+    for told in ("'--d={depth}'", "'--p={plan}'", "'{max(1,depth)}'"):
+        (folder / "config.yaml").write_text(f"runner: {{command: [train.py, {told}]}}")
+        assert "depth 2" in Page(render(folder)).text
 
 
 def test_light_dark_phone_and_print_are_styled(full):
