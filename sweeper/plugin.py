@@ -19,6 +19,7 @@ from typing import Any
 
 from sweeper.errors import ConfigError, SweeperError, key_prefix, suggest
 
+UNKNOWN_KEY = "there is no such key"
 _TYPE_NAMES: dict[Any, str] = {
     int: "a whole number of at most 63 bits",
     float: "a finite number",
@@ -53,6 +54,8 @@ def user_code(key: str, target: object, allowed: str) -> Iterator[None]:
         place = "" if isinstance(error, ImportError) else f", at {last.filename}:{last.lineno}"
         first = next(iter(str(error).splitlines()), "")
         reason = f"{type(error).__name__}: {first[:300]}{place}"
+        if isinstance(error, SystemExit):
+            allowed += "; what a script runs belongs under if __name__ == '__main__':"
         raise ConfigError(key, target, f"{allowed} ({reason})") from error
 
 
@@ -80,7 +83,7 @@ def call_checked(
             raise ConfigError(name, value, "it follows from other settings and cannot be given")
         if name not in parameters and not has_kwargs:
             choices = set(parameters) - extra.keys()
-            raise ConfigError(name, value, f"there is no such key; {suggest(name, choices)}")
+            raise ConfigError(name, value, f"{UNKNOWN_KEY}; {suggest(name, choices)}")
         checked[name] = check_type(name, value, hints.get(name, Any))
     for name, parameter in parameters.items():
         variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,7 @@ from sweeper.loop import Loop
 from sweeper.replay import Missing, Replay, replay_ladder
 from sweeper.report.log import notice_of
 from sweeper.search.prune import Pruner, PrunerKind
-from sweeper.search.strategy import Conclusion
+from sweeper.search.strategy import Conclusion, History
 from sweeper.settings import Experiment
 from sweeper.study import Study
 from sweeper.train_settings import TrainSettings
@@ -161,14 +162,19 @@ class Sweep:
             whole, finished = replay.result_counts()
             # The loop may ask after every trial; what can be concluded is told once a batch.
             if missing and finished and whole != concluded:
-                after_batch(settings.search.conclude(settings.space, replay.history()), False)
+                after_batch(self._conclusion(replay.history()), False)
             concluded = whole
             return finished, missing
 
         self._train(ask)
-        conclusion = settings.search.conclude(settings.space, replay.history())
+        conclusion = self._conclusion(replay.history())
         after_batch(conclusion, True)
         return conclusion
+
+    def _conclusion(self, history: History) -> Conclusion:
+        settings = self.experiment.settings
+        conclusion = settings.search.conclude(settings.space, history)
+        return replace(conclusion, not_searched=history.unmoved())
 
     def ladder(self, best_log2: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
         """Train the curves of all `sizes` to their end; nothing is pruned."""

@@ -156,6 +156,39 @@ def test_a_call_that_fails_is_told_with_what_a_model_is_called_with() -> None:
     assert "inputs=" not in message and "docs/your-trainer.md" in message
 
 
+NAMED_OTHERWISE = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, hidden, layers=2):
+        super().__init__()
+"""
+PARSES = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "said"),
+    [
+        ("named", NAMED_OTHERWISE, ("def build(width, depth)", "it takes hidden, layers")),
+        ("parses", PARSES, ("under if __name__ == '__main__':", "SystemExit")),
+    ],
+)
+def test_a_class_that_cannot_be_built_is_told_what_to_write(
+    module: str, text: str, said: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["sweeper"])
+    with pytest.raises(ConfigError) as caught:
+        resolve(compose_tree([f"model._target_={module}.Net", *SIZES]))
+    assert all(word in str(caught.value) for word in said), str(caught.value)
+
+
 BROKEN = """
 import torch.nn.functional as F
 from tests.training.plain_decoders import PlainDecoder

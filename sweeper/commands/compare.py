@@ -244,13 +244,16 @@ def _short(value: str) -> str:
 
 
 def following_command(comparison: Comparison, entries: Sequence[Entry], root: Path) -> str:
-    """The command that goes on from here: seeds that tell the first places, or the plan."""
+    """The best study's plan; with none told apart, seeds that would tell, or all on a page."""
     leader = comparison.by_transferred[0]
-    settings = {entry.ladder.name: entry.settings for entry in entries}
-    seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
-    if seeds is None:
+    if leader.last == 1:
         widest = max(w.width for c in comparison.candidates for w in c.widths)
         return _command(leader.name, 2 * widest, root)
+    seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
+    if seeds is None:
+        names = [entry.ladder.name for entry in entries]
+        return command_line("report", *names, *repeated((), root, None))
+    settings = {entry.ladder.name: entry.settings for entry in entries}
     tied = [one.name for one in comparison.by_transferred if one.first == 1]
     seeded = f"transfer.seeds={seeds}"
     return " && ".join(_validate(settings[name], root, seeded) for name in tied)

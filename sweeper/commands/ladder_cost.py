@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweeper.commands.cost import cost_record, run_time
 from sweeper.commands.laws import finished
-from sweeper.commands.output import Output
+from sweeper.commands.output import Output, say_command
 from sweeper.replay import replay_ladder
 from sweeper.report import console as show
 from sweeper.settings import Experiment, Settings
@@ -47,11 +46,14 @@ def show_ladder_cost(
     settings, rule = experiment.settings, experiment.settings.transfer
     named = _named(settings.transfer.ladders(settings.ladder_base), settings.ladder_base)
     rows = [_planned(experiment, study, best, size, name) for size, name in named.items()]
-    values = sorted({value for row in rows for value in row.values})
+    ranges = {(f"{row.values[0]:g}", f"{row.values[-1]:g}") for row in rows}
+    where = "around what the law plans there"  # for each size another range
+    if len(ranges) == 1:
+        where = "from {} to {}".format(*ranges.pop())
     facts = (
-        f"Each size: {len(rows[0].values)} values of log2 {rule.along}, {rule.step:g} apart, from "
-        f"{values[0]:g} to {values[-1]:g}, {_counted(rule.seeds, 'seed')} each; a curve whose "
-        f"lowest point is at its end grows there by up to {rule.extend}. {_known(settings, rows)}"
+        f"Each size: {len(rows[0].values)} values of log2 {rule.along}, {rule.step:g} apart, "
+        f"{where}, {_counted(rule.seeds, 'seed')} each; a curve whose lowest point is at its end "
+        f"grows there by up to {rule.extend}. {_known(settings, rows)}"
     )
     costs = [row.cost for row in rows]
     show.dry_run(output.people, "This would train", ["size", "runs"], costs, facts)
@@ -62,10 +64,8 @@ def show_ladder_cost(
         "sizes": [row.to_json(rule.seeds) for row in rows],
     }
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
-    command = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
-    if command is not None:
+    if command := say_command(settings, trial, output, at="at the base's defaults"):
         record["command"] = command
-        output.say(f"\nThe command of a trial, at the base's defaults:\n{shlex.join(command)}")
     runs, left = sum(rule.seeds * len(row.values) for row in rows), show.total_runs(costs).runs
     found = f"{left} of {_counted(runs, 'run')} are to be trained; nothing was written."
     output.end(found, {}, following)

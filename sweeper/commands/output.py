@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from rich.console import Console
 
 from sweeper.catalog import studies
 from sweeper.errors import BadInput, suggest
+from sweeper.settings import Settings
 from sweeper.study import check_study_name, latest_study
-from sweeper.trial import Result, encode
+from sweeper.trainer.metrics import describe_source
+from sweeper.trial import Result, Trial, encode
 
 DONE, FAILED, NOT_PROVEN = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -72,6 +75,15 @@ class Output:
         soft = not self.people.is_terminal
         for notice in notices:
             self.people.print(f"Note: {notice}", highlight=False, markup=False, soft_wrap=soft)
+
+
+def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
+    """The words of a user's command for `trial`, said with where its losses are looked for."""
+    words = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
+    if words is not None:
+        losses = describe_source(settings.raw["runner"].get("metric"))
+        output.say(f"\nThe command of a trial, {at}:\n{shlex.join(words)}\nIts losses: {losses}.")
+    return words
 
 
 def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:

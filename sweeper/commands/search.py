@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from sweeper.commands.cost import cost_record, run_time, tell_cost
 from sweeper.commands.experiment import changed_code, check_model, open_experiment, progress
 from sweeper.commands.following import first_transfer
-from sweeper.commands.output import DONE, FAILED, Output, diverged, failures
+from sweeper.commands.output import DONE, FAILED, Output, diverged, failures, say_command
 from sweeper.config import Tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
@@ -277,10 +276,8 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
         "finished": finished,
         "pack": pack,
     }
-    command = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
-    if command is not None:
+    if command := say_command(settings, trial, output, at="at the defaults"):
         record["command"] = command
-        output.say(f"\nThe command of a trial, at the defaults:\n{shlex.join(command)}")
     if isinstance(settings.launcher, Scheduled):
         jobs = -(-phases[0].trials // pack)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
@@ -294,7 +291,8 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
 
 
 def _finished(settings: Settings, experiment: Experiment) -> int:
-    """How many of the search's trials the study holds already."""
+    """How many of the search's trials the study holds already; failed ones are tried again."""
     if not settings.folder.is_dir():
         return 0
-    return len(replay_search(experiment, Study.read(settings.folder).get)[0].results)
+    results = replay_search(experiment, Study.read(settings.folder).get)[0].results
+    return sum(result.status != "failed" for result in results)

@@ -11,7 +11,15 @@ from rich.console import Console
 from sweeper.diagnosis.results import AblationResult, Diagnosis
 from sweeper.report.grid import Grid
 from sweeper.report.progress import duration
-from sweeper.report.words import grouped, role_word, short, size_words, trend_words, within
+from sweeper.report.words import (
+    NOT_SEARCHED,
+    grouped,
+    role_word,
+    short,
+    size_words,
+    trend_words,
+    within,
+)
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.transfer.curve import Estimate
 from sweeper.transfer.explain import Explained
@@ -115,7 +123,8 @@ def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
     best = in_use(space, conclusion.best_log2)
     for name, axis in space.items():
         log2 = "" if axis.choices else f"{conclusion.best_log2[name]:g}"
-        filled.add_row(name, log2, value_text(best[name]))
+        value = value_text(best[name])
+        filled.add_row(name, log2, value + NOT_SEARCHED * (name in conclusion.not_searched))
     console.print(filled, crop=False)
 
 

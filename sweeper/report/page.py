@@ -22,7 +22,7 @@ from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_f
 from sweeper.report.reading import UNDECIDED, Documents, TargetDocuments
 from sweeper.report.rendering import facts, rendered
 from sweeper.report.steps import chosen_trials, chosen_widths, steps_figure
-from sweeper.report.words import alike, role_word, size_words
+from sweeper.report.words import NOT_SEARCHED, alike, role_word, size_words
 from sweeper.transfer.ladder import label_size
 from sweeper.trial import Status
 
@@ -278,7 +278,8 @@ def _best(search: Document) -> list[dict[str, str]]:
                 "range": f"{low:g} to {high:g}",
             }
         )
-    return rows
+    unmoved = search.get("not_searched") or ()
+    return [row | {"note": NOT_SEARCHED * (row["name"] in unmoved)} for row in rows]
 
 
 def _chosen(name: str, value: object, choices: Sequence[object], default: object) -> dict[str, str]:

@@ -14,6 +14,8 @@ from sweeper.transfer.plan import PlannedParameter
 from sweeper.transfer.trend import Trend
 
 Row = TypeVar("Row")
+NOT_SEARCHED = " (not searched)"
+"""Beside a hyperparameter of the best configuration that no trial moved."""
 
 
 def short(value: float) -> str:

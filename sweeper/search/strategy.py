@@ -74,6 +74,14 @@ class History:
         """Whether a trial of `hps` failed, of whatever seed: that is no divergence."""
         return hps_key(hps) in self._failed
 
+    def unmoved(self) -> tuple[str, ...]:
+        """The hyperparameters that have one value in all trials: they were not searched."""
+        values: dict[str, set[float]] = {}
+        for result in self.results:
+            for name, value in result.trial.log2_hps.items():
+                values.setdefault(name, set()).add(round(value, 9))
+        return tuple(name for name, found in values.items() if len(found) == 1)
+
     def mean(self, hps: Log2Hps, seeds: Sequence[int]) -> float | None:
         """Mean objective over `seeds`, or None when one of them is missing."""
         values = [self.value(hps, seed) for seed in seeds]
@@ -197,7 +205,8 @@ class Retune:
 class Conclusion:
     """The result of a search, with the names that `search.json` gives its parts.
 
-    `best_log2` is complete: it has every hyperparameter. `runs` counts all trials so far.
+    `best_log2` is complete: it has every hyperparameter; those in `not_searched` have one value in
+    all trials. `runs` counts all trials so far.
 
     `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
     the expectation over the order of its trials, else in the order of its phases. A configuration
@@ -216,6 +225,7 @@ class Conclusion:
     phase_ends: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[PairGrid, ...] = ()
     retune: Retune | None = None
+    not_searched: tuple[str, ...] = ()
 
 
 class Strategy(Protocol):

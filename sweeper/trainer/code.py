@@ -45,6 +45,17 @@ def _script(command: Sequence[str], cwd: Path) -> list[str]:
     return []
 
 
+def missing_script(command: Sequence[str], cwd: Path) -> str | None:
+    """The script that a command names and that is not there, where its place in it is sure."""
+    program = Path(command[0]).name
+    named: Sequence[str] = ()
+    if re.fullmatch(r"python[\d.]*|bash|sh", program):
+        named = [word for word in command[1:2] if not word.startswith("-")]
+    elif program in ("torchrun", "accelerate", "deepspeed"):
+        named = [word for word in command if re.fullmatch(r"[^-=][^=]*\.py", word)][:1]
+    return next((word for word in named if "{" not in word and not (cwd / word).exists()), None)
+
+
 def digests(files: Sequence[str], cwd: Path) -> dict[str, str]:
     """SHA-256 of each file's content; ConfigError for one that cannot be read."""
     found = {}

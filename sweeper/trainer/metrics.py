@@ -23,6 +23,7 @@ Reading = tuple[int | None, float]
 CHUNK = 1 << 22
 """Bytes of a file that one look takes in: a flood of output must not stop all else."""
 SETTLE_SECONDS = 10.0
+TRACKERS = {"tensorboard": "an event file", "wandb": "an offline run"}
 """How long a tracker may go on writing after the command has ended."""
 LONGEST_LINE = 1 << 16
 """Bytes of a line; the rest of a longer one is passed over."""
@@ -282,6 +283,22 @@ def check_source(key: str, spec: str) -> None:
             raise ConfigError(key, spec, f"{FORMS} ({error})") from error
         if "loss" not in groups:
             raise ConfigError(key, spec, FORMS)
+
+
+def describe_source(spec: str | None) -> str:
+    """Where losses are read, in words; `spec` is checked."""
+    if spec is None:
+        lines = '{"step": 1, "loss": 2.3}'
+        return (
+            f"lines {lines} in the file that SWEEPER_REPORT names; its output with metric=PATTERN"
+        )
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in ("jsonl", "csv"):
+        file, _, name = rest.rpartition(":")
+        return f"{name} in {file} in the trial's folder, {{dir}}"
+    if colon and kind in ("tensorboard", "wandb"):
+        return f"{rest} in {TRACKERS[kind]} below the trial's folder, {{dir}}"
+    return f"lines of its output that match {spec}"
 
 
 def _check_library(key: str, spec: str, name: str) -> None:

@@ -19,7 +19,7 @@ from sweeper.launch.job import Job, Resources
 from sweeper.runner.gpus import visible_gpus
 from sweeper.runner.runner import Batch
 from sweeper.search.prune import Pruner
-from sweeper.trainer.code import code_files, digests
+from sweeper.trainer.code import code_files, digests, missing_script
 from sweeper.trainer.command_line import RESERVED, CommandLine, Launch, values_of
 from sweeper.trainer.metrics import check_source
 from sweeper.trainer.process import can_run
@@ -191,6 +191,8 @@ class Command:
         argv = self.words(trial, Path("DIR"))
         if not can_run(argv[0], self.folder, os.environ.get("PATH")):
             raise ConfigError("command", argv[0], "a program that can be found and executed")
+        if script := missing_script(self.command, self.folder):
+            raise ConfigError("command", script, f"a script that is there, from {self.folder}")
 
     def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str]:
         """The words of a trial; a file of arguments is only there if asked to `write`."""

@@ -23,12 +23,16 @@ from sweeper.models.model_rules import RULE_KEYS, ModelRules
 from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
 from sweeper.models.padding import padding_rows
 from sweeper.models.scaled import Linear
-from sweeper.plugin import arguments, build_plugin, call_checked, import_target
+from sweeper.plugin import UNKNOWN_KEY, arguments, build_plugin, call_checked, import_target
 from sweeper.scaling.patterns import matching
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 from sweeper.train_settings import TrainSettings
 from sweeper.trial import PluginSpec, TrialSpec
 
+_SIZED = (
+    "a class or function that takes width and depth, such as "
+    "def build(width, depth): return Net(hidden=width, layers=depth)"
+)
 DATA_SHAPES = ("classes", "input_shape", "spans")
 """What of a corpus's identity a model is built by."""
 
@@ -96,6 +100,9 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
         if error.key in kinds and error.value is None:
             allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
             raise ConfigError("model._target_", target, allowed) from error
+        if error.key in ("width", "depth") and error.allowed.startswith(UNKNOWN_KEY):
+            taken = ", ".join(arguments(import_target(target))) or "nothing"
+            raise ConfigError("model._target_", target, f"{_SIZED}; it takes {taken}") from error
         raise error.below("model") from error
     if not isinstance(model, nn.Module):
         raise ConfigError("model._target_", target, "an nn.Module")

@@ -92,6 +92,15 @@ def test_studies_are_ranked_and_it_says_what_to_type_next(ranked: Path, sweeper:
     }
 
 
+def test_studies_that_no_seeds_tell_apart_are_looked_at_together(study: Path, sweeper: Run) -> None:
+    shutil.copytree(study, study.parent / "b")
+    record(study, 3.0)
+    record(study.parent / "b", 3.0)
+    answer = sweeper("compare", "b", "a")
+    assert answer.out.splitlines()[-1] == "Next: sweeper report b a"
+    assert sweeper("report", "b", "a").code == 0
+
+
 def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run) -> None:
     document = sweeper("compare", "a", "b", "--json").document
     assert json.loads((ranked / "comparisons/a+b/comparison.json").read_text())["seeds"] == 3

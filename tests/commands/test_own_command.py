@@ -110,6 +110,7 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
     assert answer.code == 0
     assert "train.py --lr=0.0078125 --width=16 --steps=20 --seed=0 --dir=" in answer.out
     assert "7" in answer.out and tree(workplace) == before
+    assert "\nIts losses: lines " in answer.out
     assert "e+" not in answer.out and "Time: not known" in answer.out and not answer.err
     (phase,) = sweeper(*searched(), "--dry-run", "--json").document["phases"]
     assert phase["flops"] is None
@@ -149,6 +150,12 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     assert tree(workplace) == before
 
 
+def test_a_script_that_is_not_there_is_refused(sweeper: Run, workplace: Path) -> None:
+    before = tree(workplace)
+    assert_refused(sweeper(*searched(), "--dry-run"), "'train.py'", "a script that is there, from")
+    assert tree(workplace) == before
+
+
 def test_a_ladder_needs_what_it_changes(sweeper: Run, workplace: Path, script: Path) -> None:
     answer = sweeper(*searched(command=("--lr={eta}", "--width={width}", "--dir={dir}")))
     assert answer.err.count("Note: the command takes no {seed}") == 1
@@ -180,6 +187,8 @@ def test_equal_failures_stop_the_search_with_one_reason(
     assert answer.code == 1 and starts(workplace) == 2
     assert "2 trials in a row failed of the same" in answer.err
     assert answer.err.count("RuntimeError: out of luck") == 1
+    again = sweeper(*searched("runner.failures=2", command=(*WORDS, "--how=raise")), "--dry-run")
+    assert "7 of 7 trials are to be trained" in again.out
     fixed = sweeper(*searched())
     assert fixed.code == 0
 

@@ -150,6 +150,10 @@ class TestConclusion:
         assert ["kind", "lion", "2.2500", "3", "adamw,", "lion,", "0.1"] in rows(paper)
         assert ["kind", "lion"] in rows(paper)
 
+    def test_what_was_not_searched_is_told(self, paper: Console) -> None:
+        show.conclusion(paper, replace(FOUND, not_searched=("alpha",)), SPACE)
+        assert ["alpha", "-2", "0.25", "(not", "searched)"] in rows(paper)
+
     def test_without_lines(self, paper: Console) -> None:
         show.conclusion(paper, replace(FOUND, lines=(), seeds=1), SPACE)
         assert "Lines" not in read(paper) and "(one seed)" in show.found(replace(FOUND, seeds=1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.trainer.code import changed_files, code_files, digests
+from sweeper.trainer.code import changed_files, code_files, digests, missing_script
 
 
 @pytest.fixture
@@ -35,6 +35,26 @@ def test_the_script_is_the_first_file_that_is_run(
 ) -> None:
     given = [word.replace("{cwd}", str(cwd)) for word in command]
     assert code_files(given, None, cwd) == [name.replace("{cwd}", str(cwd)) for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["python", "lost.py", "train.py"], "lost.py"),
+        (["/usr/bin/python3.12", "lost"], "lost"),
+        (["bash", "lost.sh"], "lost.sh"),
+        (["torchrun", "--nproc-per-node=2", "--log=a.py", "lost.py", "--x"], "lost.py"),
+        (["accelerate", "launch", "train.py", "lost.py"], None),
+        (["python", "-m", "lost"], None),
+        (["python", "-c", "pass"], None),
+        (["python", "pkg", "cfg.yaml"], None),
+        (["python", "{dir}/made.py"], None),
+        (["python"], None),
+        (["srun", "--chdir=/elsewhere", "python", "lost.py"], None),
+    ],
+)
+def test_a_script_that_is_not_there(command: list[str], missing: str | None, cwd: Path) -> None:
+    assert missing_script(command, cwd) == missing
 
 
 def test_patterns_find_files_anywhere(cwd: Path) -> None:
