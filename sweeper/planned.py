@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeper.errors import ConfigError, key_prefix
-from sweeper.laws.applied import AppliedLaw
+from sweeper.laws.applied import AppliedLaw, ask, decay_notes
 from sweeper.laws.law import Factors, OutsideLaw, Scale
 from sweeper.laws.none import NoLaw
-from sweeper.plugin import user_code
 from sweeper.settings import Experiment
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps, plain
@@ -50,31 +48,14 @@ def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedL
     `OutsideLaw` where the law says nothing of such a size.
     """
     settings = experiment.settings
-    law = settings.law
     base = scale_of(experiment, settings.base, log2_hps)
     target = scale_of(experiment, size, log2_hps)
     spec = settings.plugin_spec("law")
-    with user_code("law._target_", spec.name, "a law that can be asked"), key_prefix("law"):
-        factors = law.factors(base, target)
-        if not isinstance(factors, Factors):
-            raise ConfigError("_target_", spec.name, "a law whose factors are sweeper.laws.Factors")
-        notes: Sequence[object] = ()
-        if ask := getattr(law, "notes", None):
-            notes = ask(base, target)
-        held, source = str(law.held), str(law.source)
-    if isinstance(law, NoLaw):
+    applied = ask(settings.law, spec, base, target, counted=counted(experiment))
+    if isinstance(settings.law, NoLaw):
         return None
-    return AppliedLaw(
-        name=spec.name,
-        arguments={key: value for key, value in spec.arguments.items() if value is not None},
-        source=source,
-        held=held,
-        base=base,
-        target=target,
-        factors=factors,
-        counted=counted(experiment),
-        notes=tuple(map(str, [*notes, *_cautions(experiment, factors, base, target)])),
-    )
+    cautions = _cautions(experiment, applied.factors, base, target)
+    return replace(applied, notes=(*applied.notes, *cautions))
 
 
 USUAL_BETAS = {"beta1": 0.9, "beta2": 0.999}
@@ -100,9 +81,7 @@ def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Sca
             ),
         ]
     rule = settings.raw["parameterization"].get("decay", "independent")
-    if factors.weight_decay == 1 or rule == "independent":
-        return []
-    return [f"the parameterization's decay is {rule}: its own factor multiplies the law's"]
+    return decay_notes(rule, factors)
 
 
 def _takes(experiment: Experiment, name: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.errors import ConfigError
-from sweeper.laws.law import Factors, Scale
-from sweeper.trial import Log2Hps
+from sweeper.errors import ConfigError, key_prefix
+from sweeper.laws.law import Factors, Law, Scale
+from sweeper.plugin import user_code
+from sweeper.trial import Log2Hps, PluginSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +91,36 @@ class AppliedLaw:
         counted = f"{scale.tokens:,} {self.counted} ({scale.steps:,} steps of {scale.batch:,})"
         grown = self.base.width != self.target.width
         return f"width {scale.width}, {counted}" if grown else counted
+
+
+def ask(law: Law, spec: PluginSpec, base: Scale, target: Scale, *, counted: str) -> AppliedLaw:
+    """What a law, known by `spec`, says of the way from `base` to `target`.
+
+    `OutsideLaw` where it says nothing, ConfigError where it cannot be asked.
+    """
+    with user_code("law._target_", spec.name, "a law that can be asked"), key_prefix("law"):
+        factors = law.factors(base, target)
+        if not isinstance(factors, Factors):
+            raise ConfigError("_target_", spec.name, "a law whose factors are sweeper.laws.Factors")
+        notes: Sequence[object] = ()
+        if own_notes := getattr(law, "notes", None):
+            notes = own_notes(base, target)
+        held, source = str(law.held), str(law.source)
+    return AppliedLaw(
+        name=spec.name,
+        arguments={key: value for key, value in spec.arguments.items() if value is not None},
+        source=source,
+        held=held,
+        base=base,
+        target=target,
+        factors=factors,
+        counted=counted,
+        notes=tuple(map(str, notes)),
+    )
+
+
+def decay_notes(rule: str, factors: Factors) -> list[str]:
+    """What multiplies a law's factor on decay under the parameterization's `rule` of decay."""
+    if factors.weight_decay == 1 or rule == "independent":
+        return []
+    return [f"the parameterization's decay is {rule}: its own factor multiplies the law's"]

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass, replace
+from math import prod
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.catalog import TARGET, conf_folder, plugin_name, plugins, with_names, with_targets
 from sweeper.errors import ConfigError, suggest
+from sweeper.laws.applied import AppliedLaw, ask, decay_notes
+from sweeper.laws.law import Law, Scale
+from sweeper.laws.none import NoLaw
 from sweeper.plugin import build_plugin
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import Parameterization, ParamSpec, Role
 from sweeper.train_settings import SCHEDULE_HPS
 from sweeper.training.optimizer import Optimizer
 from sweeper.training.reading import read_model
+from sweeper.transfer.ladder import Size
 from sweeper.transfer.plan import Rules, TransferPlan, plan_of
 from sweeper.transfer.sizes import SizePair, Sizes
 from sweeper.trial import PlainHps, PluginSpec
 
+RUNS = ("base_run", "target_run")
 Named = str | Mapping[str, Any] | PluginSpec
 """A plugin by its name, or with options: {"name": "mup", "depth": "completep"}."""
 
@@ -37,6 +43,9 @@ def plan_for(
     roles: Mapping[str, Role | str] | None = None,
     keep_init: Iterable[str] = (),
     frozen: Iterable[str] = (),
+    law: Named | Law = "none",
+    base_run: Mapping[str, int] | None = None,
+    target_run: Mapping[str, int] | None = None,
 ) -> TransferPlan:
     """What `build(**target)` is trained with, given hyperparameters tuned at `build(**base)`.
 
@@ -46,7 +55,9 @@ def plan_for(
     values, not logarithms: those that are left out take the default of the scheme's space.
     Parameters that match a pattern of `keep_init` keep the values that the model's own code gives
     them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and those
-    that do not require a gradient, are left alone.
+    that do not require a gradient, are left alone. A `law`, such as "joint", carries the
+    hyperparameters on from `base_run`, {"steps": 2000, "batch_size": 32, "seq_len": 512}, to
+    `target_run`; without "seq_len" an example counts as one.
 
     Nothing is trained or written, and nothing wider than the base is allocated. ConfigError and
     BadInput name what is refused, and every parameter whose role cannot be read.
@@ -55,20 +66,17 @@ def plan_for(
     rules = _rules(scheme, optimizer)
     plain = _hyperparameters(rules, hps)
     small, large = sizes.size(base), sizes.size(target)
-
-    def example(asked: Sizes) -> Any:
-        return inputs(sizes.at(asked["width"], asked["depth"])) if callable(inputs) else inputs
-
     reading = read_model(
         lambda width, depth: build(**sizes.at(width, depth)),
         (small.width, small.depth),
         (large.width, large.depth),
-        inputs=example if callable(inputs) else inputs,
+        inputs=_inputs_at(sizes, inputs) if callable(inputs) else inputs,
         roles=roles,
         keep_init=keep_init,
         frozen=frozen,
     )
     _check_rules(rules, reading.specs)
+    applied = _law(law, (small, large), (base_run, target_run), reading.specs, rules, plain)
     return plan_of(
         reading.specs,
         reading.scaled_ops,
@@ -81,7 +89,57 @@ def plan_for(
         attentions=reading.attentions,
         depth_known=sizes.depth is not None,
         cautions=reading.cautions,
+        law=applied,
     )
+
+
+def _inputs_at(sizes: SizePair, inputs: Callable[[Sizes], Any]) -> Callable[[Sizes], Any]:
+    """`inputs` of a width and a depth, where the user's own takes the sizes by their names."""
+    return lambda asked: inputs(sizes.at(asked["width"], asked["depth"]))
+
+
+def _law(
+    given: Named | Law,
+    sizes: tuple[Size, Size],
+    runs: tuple[Mapping[str, int] | None, Mapping[str, int] | None],
+    specs: Sequence[ParamSpec],
+    rules: Rules,
+    hps: PlainHps,
+) -> AppliedLaw | None:
+    """What the law says of the way from the base's run to the target's; None without a law."""
+    law, spec = _plugin("law", "law", given, Law)
+    if isinstance(law, NoLaw):
+        for name, run in zip(RUNS, runs, strict=True):
+            if run is not None:
+                raise ConfigError(name, dict(run), "given where a law is, such as law='joint'")
+        return None
+    betas = {n: v for n, v in rules.updates.settings(hps).items() if n.startswith("beta")}
+    counts = [sum(prod(getattr(one, of)) for one in specs) for of in ("base_shape", "shape")]
+    base, target = (
+        replace(_scale(name, size, run), parameters=count, betas=betas)
+        for name, size, run, count in zip(RUNS, sizes, runs, counts, strict=True)
+    )
+    ways = {"seq_len" in (run or {}) for run in runs}
+    if len(ways) > 1:
+        raise ConfigError(RUNS[1], dict(runs[1] or {}), "with seq_len where base_run has it")
+    counted = "tokens" if ways == {True} else "examples"
+    applied = ask(law, spec, base, target, counted=counted)
+    rule = str(rules.parameterization.arguments.get("decay", "independent"))
+    return replace(applied, notes=(*applied.notes, *decay_notes(rule, applied.factors)))
+
+
+def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
+    """What a law looks at; ConfigError for a run that does not say how it is trained."""
+    given = {"seq_len": 1, **(run or {})}
+    example = '{"steps": 2000, "batch_size": 32, "seq_len": 512}'
+    good = given.keys() == {"steps", "batch_size", "seq_len"} and all(
+        isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in given.values()
+    )
+    if not good:
+        raise ConfigError(key, run and dict(run), f"how it is trained, such as {example}")
+    steps, batch = given["steps"], given["batch_size"]
+    tokens = steps * batch * given["seq_len"]
+    return Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
 
 
 def _source(sizes: SizePair, rules: Rules) -> dict[str, Any]:

@@ -250,6 +250,65 @@ class TestOverrides:
             decoder_plan(**{key: "wpe.weight"})
 
 
+RUNS: dict[str, Any] = {
+    "base_run": {"steps": 1000, "batch_size": 8, "seq_len": 64},
+    "target_run": {"steps": 4000, "batch_size": 32, "seq_len": 64},
+}
+
+
+class TestLaw:
+    def test_its_factors_multiply_the_scheme_s(self) -> None:
+        """Four times the batch and 16 times the tokens: by hand."""
+        without, plan = by_name(decoder_plan()), decoder_plan(law="joint", **RUNS)
+        eta, eps = 4**0.5 * 16**-0.3, (4 / 16) ** -0.5
+        for name, planned in by_name(plan).items():
+            assert planned.target.lr == pytest.approx(eta * without[name].target.lr)
+            assert planned.target.eps == pytest.approx(eps * without[name].target.eps)
+            assert planned.base == without[name].base
+        assert plan.betas == pytest.approx((0.9, 0.999**4))
+        assert plan.law is not None and "512,000 tokens (1,000 steps of 8)" in str(plan)
+        assert TransferPlan.from_json(plan.to_json()).parameters == plan.parameters
+
+    def test_tokens_per_parameter_and_a_coupled_decay_s_note(self) -> None:
+        rules: dict[str, Any] = {"scheme": {"name": "mup", "decay": "coupled"}}
+        law = {"name": "timescale", "ratio": -0.5}
+        plan, plain = decoder_plan(law=law, **rules, **RUNS), decoder_plan(**rules)
+        weights = {w: sum(p.numel() for p in Decoder(w).parameters()) for w in (32, 128)}
+        per_parameter = 16 / (weights[128] / weights[32])
+        factor = 4 / 16 / per_parameter**-0.5
+        for name, planned in by_name(plan).items():
+            expected = factor * by_name(plain)[name].target.weight_decay
+            assert planned.target.weight_decay == pytest.approx(expected)
+        assert plan.law is not None and "decay is coupled" in " ".join(plan.law.notes)
+
+    def test_examples_and_the_width_alone(self) -> None:
+        run = {"steps": 10, "batch_size": 4}
+        plan = decoder_plan(law="decay", base_run=run, target_run=run)
+        assert plan.law is not None and plan.law.factors.weight_decay == pytest.approx(0.5)
+        assert "40 examples" in str(plan)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"base_run": RUNS["base_run"]}, "base_run=.* is refused: given where a law is"),
+            ({"law": "joint"}, "base_run=None is refused: how it is trained, such as"),
+            ({**RUNS, "law": "joint", "target_run": {"steps": 4}}, "target_run=.*how it is"),
+            (
+                {**RUNS, "law": "joint", "target_run": {"steps": 4, "batch_size": 2}},
+                "with seq_len where base_run has it",
+            ),
+            ({**RUNS, "law": "joint", "base_run": {**RUNS["base_run"], "x": 1}}, "base_run"),
+            ({**RUNS, "law": "joind"}, "law='joind' is refused"),
+            ({**RUNS, "law": {"name": "joint", "tokens": 9}}, "law.tokens=9"),
+            ({**RUNS, "law": "fit"}, "--validate"),
+            ({**RUNS, "law": "batch"}, "tokens"),
+        ],
+    )
+    def test_what_is_refused(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(BadInput, match=said):
+            decoder_plan(**given)
+
+
 @pytest.mark.parametrize(
     ("base", "target", "said"),
     [
