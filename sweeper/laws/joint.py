@@ -17,12 +17,16 @@ class Joint:
     by, which call themselves close to it (marin-community/marin, `CompletedAdamHHeuristic`): 0.3
     in place of the tokens' 1/2, eps as the root of T / B, beta1 fixed, and beta2 to the power
     B / B0, which keeps the number of tokens after which a squared gradient counts for half.
+
+    `weight_decay=1` has decay go as B / T beside it, the rule of `law=timescale`: over a run as much
+    decays as at the base.
     """
 
     batch: float = 0.5
     tokens: float = -0.3
     eps: float = -0.5
     beta2: bool = True
+    weight_decay: float = 0.0
 
     source: ClassVar[str] = "arXiv:2512.22382, with the exponents of marin-community/marin"
 
@@ -30,19 +34,20 @@ class Joint:
     def held(self) -> str:
         """What stays."""
         betas = "beta1" if self.beta2 else "betas"
-        return f"{betas}, and weight decay"
+        return betas if self.weight_decay else f"{betas}, and weight decay"
 
     def __post_init__(self) -> None:
         """Refuse what is no exponent."""
-        check_exponents(self, "batch", "tokens", "eps")
+        check_exponents(self, "batch", "tokens", "eps", "weight_decay")
 
     def factors(self, base: Scale, target: Scale) -> Factors:
-        """Factors on eta and eps, and the new beta2."""
+        """Factors on eta, eps and decay, and the new beta2."""
         batch, tokens = growth(base, target)
         names = ("beta2",) if self.beta2 and batch != 1 else ()
         powers = {name: beta**batch for name, beta in (base.betas or {}).items()}
         return Factors(
             eta=batch**self.batch * tokens**self.tokens,
             eps=(batch / tokens) ** self.eps,
+            weight_decay=(batch / tokens) ** self.weight_decay,
             betas=changed_betas(base, names, powers),
         )

@@ -43,8 +43,8 @@ def test_a_plan_for_another_batch_and_horizon(sweeper: Run, study: Path) -> None
     words = ["transfer", "--to-width", "32", "--to-tokens", "2048", "--to-batch", "8", "law=joint"]
     answer = sweeper(*words)
     assert answer.code == 0, answer.err
-    said = "Law: joint (batch=0.5, tokens=-0.3, eps=-0.5, beta2=True), from width 16, 128 tokens "
-    assert f"{said}(4 steps of 2) to width 32, 2,048 tokens (16 steps of 8)" in answer.out
+    said = "Law: joint (batch=0.5, tokens=-0.3, eps=-0.5, weight_decay=0.0, beta2=True), from "
+    assert f"{said}width 16, 128 tokens (4 steps of 2) to width 32, 2,048 tokens (16 " in answer.out
     assert "- changes: eta x 0.8706, eps x 2, beta2 0.999 to 0.996006" in answer.out
     assert "- held fixed: beta1, and weight decay" in answer.out
     assert "--to-tokens 2048 --to-batch 8 law=joint --validate" in answer.out.splitlines()[-1]

@@ -74,6 +74,12 @@ def test_joint() -> None:
     assert by_r.factors(BASE, at(steps=400)).eta == 0.5
     assert by_r.factors(BASE, at(64)).eta == 1.0
     assert law("joint", beta2=False).factors(BASE, at(64)).betas == {}
+    both, alone = law("joint", weight_decay=1.0), law("timescale")
+    for target in (at(64), at(steps=400)):
+        decay = alone.factors(BASE, target).weight_decay
+        assert both.factors(BASE, target).weight_decay == pytest.approx(decay)
+        assert law("joint").factors(BASE, target).weight_decay == 1.0
+    assert both.held == "beta1" and "weight decay" in law("joint").held
 
 
 def test_timescale() -> None:
