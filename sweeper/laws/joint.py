@@ -18,8 +18,8 @@ class Joint:
     in place of the tokens' 1/2, eps as the root of T / B, beta1 fixed, and beta2 to the power
     B / B0, which keeps the number of tokens after which a squared gradient counts for half.
 
-    `weight_decay=1` has decay go as B / T beside it, the rule of `law=timescale`: over a run as much
-    decays as at the base.
+    `weight_decay=1` has decay go as B / T, the rule of `law=timescale`: a whole run decays as much
+    as the base's.
     """
 
     batch: float = 0.5
