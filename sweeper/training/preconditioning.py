@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.spec import Update
+from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.training.hidden_matrices import hidden_kind
 from sweeper.training.optimizer import State
-from sweeper.training.updates import beside, empty_state, update_averages
+from sweeper.training.updates import (
+    beside,
+    check_ranges,
+    empty_state,
+    searched_settings,
+    update_averages,
+)
+from sweeper.trial import PlainHps
 
 NORM_ITERATIONS = 8
 """Steps of the power iteration for a largest singular value."""
 
 
-def check_every(every: int) -> None:
-    """ConfigError unless preconditioners are renewed every so many steps."""
-    if every < 1:
-        raise ConfigError("every", every, "a whole number of steps, at least 1")
+@dataclass(frozen=True, kw_only=True)
+class Preconditioned:
+    """What optimizers with statistics of the two sides are set by.
+
+    Preconditioners are renewed every `every` steps; `normalize` divides each update of a matrix by
+    its largest singular value (arXiv:2512.05620).
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    every: int = 1
+    normalize: bool = False
+    eps: float = 1e-8
+    weight_decay: float = 2.0**-13
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_ranges(self, "beta1", "beta2")
+        if self.every < 1:
+            raise ConfigError("every", self.every, "a whole number of steps, at least 1")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """Orthogonal of hidden matrices, like a sign of all else."""
+        return hidden_kind(spec)
+
+    def settings(self, hps: PlainHps) -> dict[str, float]:
+        """`beta1` and `beta2`."""
+        return searched_settings(self, hps)
 
 
 def as_matrices(values: Tensor) -> Tensor:

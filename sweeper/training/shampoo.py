@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.training.hidden_matrices import adam_for_the_rest, hidden_kind, zero_moments
+from sweeper.scaling.spec import Update
+from sweeper.training.hidden_matrices import adam_for_the_rest, zero_moments
 from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.preconditioning import (
+    Preconditioned,
     as_matrices,
-    check_every,
     corrected,
     eigen,
     rounding,
@@ -30,16 +29,13 @@ from sweeper.training.updates import (
     adam_roots,
     beside,
     bias,
-    check_ranges,
     current_lrs,
-    searched_settings,
     update_averages,
 )
-from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shampoo:
+class Shampoo(Preconditioned):
     """`p -= schedule * (lr * L^-1/4 m R^-1/4 + weight_decay * p)` for hidden matrices.
 
     m averages the gradient G by beta1, L and R average G G^T and G^T G by beta2, all
@@ -52,28 +48,6 @@ class Shampoo:
     are of order 1, as Muon's: at the first step they are all 1. Hence the factor of shape,
     (d_out/d_in)^(1 - e_L - e_R) for exponents e_L and e_R (arXiv:2512.05620), is Muon's.
     """
-
-    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
-
-    beta1: float = 0.9
-    beta2: float = 0.95
-    every: int = 1
-    normalize: bool = False
-    eps: float = 1e-8
-    weight_decay: float = 2.0**-13
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_ranges(self, "beta1", "beta2")
-        check_every(self.every)
-
-    def kind(self, spec: ParamSpec) -> Update:
-        """Orthogonal of hidden matrices, like a sign of all else."""
-        return hidden_kind(spec)
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """`beta1` and `beta2`."""
-        return searched_settings(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero averages: `first`, AdamW's `second`; `left`, `right` and their roots of matrices."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.training.hidden_matrices import adam_for_the_rest, hidden_kind
+from sweeper.scaling.spec import Update
+from sweeper.training.hidden_matrices import adam_for_the_rest
 from sweeper.training.optimizer import State, StepInfo, UpdateHps
 from sweeper.training.preconditioning import (
+    Preconditioned,
     as_matrices,
-    check_every,
     corrected,
     eigen,
     rounding,
@@ -26,15 +25,12 @@ from sweeper.training.updates import (
     adam_roots,
     beside,
     bias,
-    check_ranges,
     current_lrs,
-    searched_settings,
 )
-from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
-class SOAP:
+class SOAP(Preconditioned):
     """Adam's step on hidden matrices as seen in the eigenbases of G G^T and G^T G.
 
     `p -= schedule * (lr * Q_L (m' / (sqrt(v) + eps)) Q_R^T + weight_decay * p)`: m averages the
@@ -50,27 +46,7 @@ class SOAP:
     (arXiv:2512.05620). At finite width the entries that do not matter count too.
     """
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
-
     beta1: float = 0.95
-    beta2: float = 0.95
-    every: int = 1
-    normalize: bool = False
-    eps: float = 1e-8
-    weight_decay: float = 2.0**-13
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_ranges(self, "beta1", "beta2")
-        check_every(self.every)
-
-    def kind(self, spec: ParamSpec) -> Update:
-        """Orthogonal of hidden matrices, like a sign of all else."""
-        return hidden_kind(spec)
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """`beta1` and `beta2`."""
-        return searched_settings(self, hps)
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero moments; of matrices `second` is in the bases, `left` and `right` the statistics."""
