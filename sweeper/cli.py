@@ -17,6 +17,7 @@ from sweeper.cli_studies import cancel, compare, doctor, report, status
 from sweeper.errors import BadInput
 from sweeper.overrides import of_study, with_place
 from sweeper.own_command import with_command
+from sweeper.threads import set_spin
 from sweeper.verb import (
     STOPPED,
     Accept,
@@ -385,8 +386,7 @@ def main() -> None:
     # A model of the user's own lies in the folder worked in, as for a script started there.
     with suppress(FileNotFoundError):  # it may be gone
         sys.path.append(os.getcwd())
-    # torch's threads spin for long before they sleep, which on a busy machine costs tenfold.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    set_spin()
     try:
         app(with_command(sys.argv[1:]))
     except KeyboardInterrupt:

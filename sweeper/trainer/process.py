@@ -16,6 +16,8 @@ from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
+from sweeper.threads import without_ours
+
 MARK = "SWEEPER_DIR"
 """A variable in the environment of every process of a trial: its folder."""
 PASSED_ON = (
@@ -59,7 +61,7 @@ def environment(patterns: Sequence[str], own: Mapping[str, str]) -> dict[str, st
         for name in os.environ
         if asked.match(name) or (usual.match(name) and name not in SECRETS)
     ]
-    return {**{name: os.environ[name] for name in names}, **own}
+    return {**without_ours({name: os.environ[name] for name in names}), **own}
 
 
 @cache
