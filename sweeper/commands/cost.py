@@ -10,6 +10,7 @@ from sweeper.commands.experiment import trial_seconds
 from sweeper.commands.output import Output
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput
+from sweeper.launch.inline import Inline
 from sweeper.overrides import command_line, repeated
 from sweeper.report.console import PlannedRuns
 from sweeper.report.progress import duration
@@ -48,7 +49,10 @@ def tell_cost(
     if not math.isfinite(seconds) or trials * seconds < LONG:
         return
     output.tell(f"This search trains {trials} trials: about {duration(trials * seconds)} here.")
-    output.tell("More cores, a GPU or launcher=slurm shorten it; stop it whenever you like.")
+    local = "launcher=local, " * isinstance(settings.launcher, Inline)
+    output.tell(
+        f"More cores, {local}a GPU or launcher=slurm shorten it; stop it whenever you like."
+    )
     if smaller := _smaller(settings, seconds, words, config_dir):
         output.tell(smaller)
 
