@@ -25,8 +25,9 @@ RATIOS = 2.0 ** np.array([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
 SMOOTH = 3
 """The index of the ratio 1: no kink, and the draws are the smoother's."""
 PRIOR = np.array([0.06, 0.06, 0.06, 0.64, 0.06, 0.06, 0.06])
-SKEWS = np.linspace(-0.5, 0.5, 10)
-"""None of them is 0, where h would be 0 / 0."""
+SKEWS = np.array([-0.5, -0.4, -0.3, -0.2, -0.1, 1e-3, 0.1, 0.2, 0.3, 0.4, 0.5])
+"""In place of 0, where h would be 0 / 0, nearly 0: else a kink and a skew together would fit a
+parabola better than no kink does."""
 COARSE, FINE = 41, 201
 """Vertices over the range of a curve's points: the likelihood is interpolated between them."""
 MIN_POINTS = 5

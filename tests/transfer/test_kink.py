@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sweeper.transfer.curve import fit_curves
 from sweeper.transfer.kink import FINE, PRIOR, RATIOS, SKEWS, SMOOTH, Kinked, Kinks
-from sweeper.transfer.ladder import Size
+from sweeper.transfer.ladder import Size, SizeCurve
 from sweeper.transfer.parabolas import Parabolas, Valleys, rise
 from sweeper.transfer.smooth import Points, Shape
 
@@ -35,6 +36,16 @@ def test_a_skewed_curve_has_no_kink() -> None:
     points = ladder(1.0, skew=0.2)
     weights = Kinks.of(points, Shape.of(list(points.values()))).weights
     assert weights[SMOOTH].sum() > 0.6 and weights.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("step", [0.5, 1.0])
+def test_an_exact_parabola_has_its_vertex_where_it_is(step: float) -> None:
+    """A kink and a skew together must not fit it better than no kink does."""
+    etas = np.arange(-2, 2 + step / 2, step)
+    losses = {float(eta): tuple(1 + 0.05 * eta**2 + np.array([0, 0.004, 0.008])) for eta in etas}
+    fits = fit_curves([SizeCurve(size=size, losses=losses) for size in SIZES], 0.0)
+    for fit in fits.values():
+        assert fit is not None and fit.optimum.value == pytest.approx(0, abs=1e-3)
 
 
 def test_noise_leaves_the_kinds_as_likely_as_before() -> None:

@@ -171,6 +171,21 @@ def test_a_cliff_beside_the_base_optimum_is_no_failure_but_open() -> None:
     assert "lower transfer.step" in found.todo and "width 256" in found.todo
 
 
+@pytest.mark.parametrize("shift", [1.5, 1.8])
+def test_a_cliff_beside_every_optimum_hides_no_shift(shift: float) -> None:
+    """Between the points nothing is known of either optimum: both doubts count in the shift."""
+    rule = replace(RULE, seeds=3, step=1.0)
+    for number in range(12):
+        at = 0.07 * number - 0.4
+        base, large = (
+            Valley(optimum=at + moved, edge=0.1, curvature=0.01, noise=2e-3, number=2 * number + k)
+            for k, moved in enumerate((0.0, shift))
+        )
+        found = of(base, large, rule)
+        interval = found.sizes[1].shift_log2
+        assert found.answer != "holds" and interval.low <= shift <= interval.high
+
+
 def test_a_base_optimum_past_the_other_curve_is_open() -> None:
     """Only the base's curve was extended so far; at the other size that eta was never tried."""
     base, large = (Valley(optimum=at, curvature=0.03, noise=1e-4) for at in (2.6, 1.7))
