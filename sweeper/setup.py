@@ -56,6 +56,8 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     aside, notes = folder / ASIDE, []
     old = read_setup(folder) or _last_searched(Study.read(folder).results())
     changed = changes(old, spec) if old is not None else {}
+    if changed:  # its conclusion is drawn anew from its trials, should it come back
+        (folder / "search.json").unlink(missing_ok=True)
     if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
         what = "; ".join(_sentence(key, *values) for key, values in [*changed.items()][:3])
         notes.append(f"plans and verdicts of the setup before ({what}) are now in {place}")

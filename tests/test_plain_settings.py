@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from sweeper.config import compose_tree
@@ -52,6 +53,39 @@ def test_branches_are_told_of_by_a_pattern_that_can_be_pasted() -> None:
     (branches,) = told("linear", bare=True)
     assert 'model.branches=["layers.*"]' in branches
     assert told("linear", bare=True, branches="[layers.*]") == []
+
+
+class Mixing(nn.Module):
+    """A block of two branches, the first of a parameter of its own: no module makes its output."""
+
+    def __init__(self, width: int, seq_len: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(seq_len, seq_len) / seq_len)
+        self.norm, self.down = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.tokens @ x
+        return x + self.down(self.norm(x))
+
+
+class Mixer(nn.Module):
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(classes, width)
+        self.b = nn.Sequential(*(Mixing(width, seq_len) for _ in range(depth)))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.head(self.b(self.rows(tokens)))
+
+
+def test_a_block_with_its_skip_is_no_branch() -> None:
+    """The stream that a block gets is made outside of it; what it adds, within."""
+    words = [f"model._target_={__name__}.Mixer", *SIZES, "model.depth=2", "parameterization=mup"]
+    (note,) = (n for n in resolve(compose_tree(words)).notes if "model.branches" in n)
+    assert 'model.branches=["b.*.down"]' in note
+    with pytest.raises(ConfigError, match=r"branches='b.\*.down'.*b.0.down lies within b.0"):
+        resolve(compose_tree([*words, 'model.branches=["b.*","b.*.down"]']))
 
 
 def test_own_models_lose_nothing_and_are_told_nothing() -> None:

@@ -105,6 +105,17 @@ def test_what_was_found_of_another_setup_is_set_aside_and_comes_back(tmp_path: P
     assert found_in(study.folder) == of_base | {other: "of the warm one"}
 
 
+def test_another_setup_s_conclusion_is_none_of_this_one(tmp_path: Path) -> None:
+    """A driver that is killed before its first trial leaves no other's optimum behind."""
+    study = study_of(tmp_path, result(BASE))
+    record = study.folder / "search.json"
+    record.write_text("{}")
+    write_setup(study.folder, BASE)
+    assert record.exists()
+    write_setup(study.folder, WARM)
+    assert not record.exists()
+
+
 @pytest.mark.parametrize("done", ["one folder is moved", "all are moved", "the setup is written"])
 def test_a_driver_that_is_killed_in_between_loses_nothing(tmp_path: Path, done: str) -> None:
     study = study_of(tmp_path, result(BASE))

@@ -105,6 +105,7 @@ def ask(law: Law, spec: PluginSpec, base: Scale, target: Scale, *, counted: str)
         notes: Sequence[object] = ()
         if own_notes := getattr(law, "notes", None):
             notes = own_notes(base, target)
+            notes = [notes] if isinstance(notes, str) else notes
         held, source = str(law.held), str(law.source)
     return AppliedLaw(
         name=spec.name,

@@ -58,6 +58,7 @@ class Factors:
         for key in ("eta", "eps", "weight_decay"):
             if not 0 < getattr(self, key) < math.inf:
                 raise ConfigError(key, getattr(self, key), "a positive number")
+            object.__setattr__(self, key, float(getattr(self, key)))  # a law may compute a tensor
         for name, beta in self.betas.items():
             if not 0 <= beta < 1:
                 raise ConfigError(name, beta, "from 0, below 1")

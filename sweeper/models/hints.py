@@ -65,8 +65,11 @@ class Hints(AttentionWatch):
         if len(both) < 2 or both[0].shape != both[1].shape:
             return
         made = [name for one in both if (name := self._outputs.get(id(one), ("",))[0])]
-        if made and layer_of(made[-1]) is not None:
-            self._note("residual", made[-1])
+        # What a block gets, the stream, was made outside of the module that adds to it.
+        within = f"{self._running()}." if self._running() else ""
+        branches = [name for name in made if name.startswith(within)]
+        if branches and layer_of(branches[-1]) is not None:
+            self._note("residual", branches[-1])
 
     def _note(self, kind: str, name: str) -> None:
         self.found.setdefault(kind, {})[with_layer(name, "*")] = None

@@ -99,6 +99,19 @@ def observe(
     return sites + _branch_sites(names, base_branches)
 
 
+def check_branch_patterns(model: nn.Module, patterns: Sequence[str]) -> None:
+    """ConfigError for a pattern all of whose modules lie within a branch of another pattern."""
+    names = branch_names(model, patterns)
+    for pattern in patterns:
+        if any(fnmatchcase(name, pattern) for name in names):
+            continue
+        for name, _ in model.named_modules():
+            outer = next((one for one in names if name.startswith(f"{one}.")), None)
+            if outer and fnmatchcase(name, pattern):
+                allowed = f"a branch beside the others: {name} lies within {outer}"
+                raise ConfigError("model.branches", pattern, allowed)
+
+
 def branch_names(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Names of the modules that match, in the model's order; the outermost of those that nest."""
     names: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,14 +47,14 @@ def _script(command: Sequence[str], cwd: Path) -> list[str]:
 
 
 def missing_script(command: Sequence[str], cwd: Path) -> str | None:
-    """The script that a command names and that is not there, where its place in it is sure."""
-    program = Path(command[0]).name
-    named: Sequence[str] = ()
-    if re.fullmatch(r"python[\d.]*|bash|sh", program):
-        named = [word for word in command[1:2] if not word.startswith("-")]
-    elif program in ("torchrun", "accelerate", "deepspeed"):
-        named = [word for word in command if re.fullmatch(r"[^-=][^=]*\.py", word)][:1]
-    return next((word for word in named if "{" not in word and not (cwd / word).exists()), None)
+    """The script that Python is to run and that is not there.
+
+    Other programs look for theirs elsewhere, or have words before it that may end alike.
+    """
+    word = next(iter(command[1:]), "-")
+    if not re.fullmatch(r"python[\d.]*", Path(command[0]).name) or word.startswith("-"):
+        return None
+    return None if "{" in word or os.path.exists(cwd / word) else word
 
 
 def digests(files: Sequence[str], cwd: Path) -> dict[str, str]:

@@ -20,7 +20,13 @@ from sweeper.models.classifier import Comparison, Tracer, Untraced, compare, sca
 from sweeper.models.hints import Hints
 from sweeper.models.initial_values import own_values, special_parameters
 from sweeper.models.model_rules import RULE_KEYS, ModelRules
-from sweeper.models.operations import OpSite, apply_scales, branch_names, observe
+from sweeper.models.operations import (
+    OpSite,
+    apply_scales,
+    branch_names,
+    check_branch_patterns,
+    observe,
+)
 from sweeper.models.padding import padding_rows
 from sweeper.models.scaled import Linear
 from sweeper.plugin import UNKNOWN_KEY, arguments, build_plugin, call_checked, import_target
@@ -176,6 +182,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     def look(model: nn.Module, run: Callable[[], object]) -> tuple[set[str], Architecture]:
         modules = (name for name, _ in model.named_modules() if name)
         matching("model.branches", rules.branches, modules, "module")
+        check_branch_patterns(model, rules.branches)
         hints = Hints()
         with hints.watching(model):
             sites = observe(model, run, tied, rules.branches, base_branches)

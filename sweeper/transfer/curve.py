@@ -224,7 +224,7 @@ def _fit(
     if kinked is not None:
         parabolas = parabolas.with_valleys(*kinked, etas[lowest])
     safe, losses, free = parabolas.minima
-    free = _shuffled(generator, free, np.isfinite(parabolas.vertices))
+    free = _shuffled(generator, free, parabolas.vertices)
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
     optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
     fit = CurveFit(
@@ -251,12 +251,12 @@ def same_seeds(runs: Array) -> bool:
     return bool(min(finite.shape) > 1 and (finite == finite[:, :1]).all())
 
 
-def _shuffled(generator: np.random.Generator, optima: Array, fitted: Array) -> Array:
+def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) -> Array:
     """The draws of rows that have no parabola, in a curve's own order.
 
     They spread alike in every curve, and in one order they would cancel in a shift.
     """
-    rows, shuffled = np.flatnonzero(~fitted[1:]) + 1, optima.copy()
+    rows, shuffled = np.flatnonzero(np.logical_not(np.isfinite(vertices[1:]))) + 1, optima.copy()
     shuffled[rows] = optima[generator.permutation(rows)]
     return shuffled
 

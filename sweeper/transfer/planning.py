@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from math import prod
+from numbers import Integral, Real
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -119,10 +120,11 @@ def _law(
         replace(_scale(name, size, run), parameters=count, betas=betas)
         for name, size, run, count in zip(RUNS, sizes, runs, counts, strict=True)
     )
-    ways = {"seq_len" in (run or {}) for run in runs}
-    if len(ways) > 1:
-        raise ConfigError(RUNS[1], dict(runs[1] or {}), "with seq_len where base_run has it")
-    counted = "tokens" if ways == {True} else "examples"
+    with_length = ["seq_len" in run for run in runs if run is not None]
+    if len(set(with_length)) > 1:
+        lacking = with_length.index(False)
+        raise ConfigError(RUNS[lacking], runs[lacking], "with seq_len, as the other run has it")
+    counted = "tokens" if all(with_length) else "examples"
     applied = ask(law, spec, base, target, counted=counted)
     rule = str(rules.parameterization.arguments.get("decay", "independent"))
     return replace(applied, notes=(*applied.notes, *decay_notes(rule, applied.factors)))
@@ -130,13 +132,13 @@ def _law(
 
 def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
     """What a law looks at; ConfigError for a run that does not say how it is trained."""
-    given = {"seq_len": 1, **(run or {})}
-    example = '{"steps": 2000, "batch_size": 32, "seq_len": 512}'
-    good = given.keys() == {"steps", "batch_size", "seq_len"} and all(
-        isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in given.values()
-    )
-    if not good:
-        raise ConfigError(key, run and dict(run), f"how it is trained, such as {example}")
+    example = '{"steps": 2000, "batch_size": 32, "seq_len": 512}, in whole numbers'
+    given = {"seq_len": 1, **run} if isinstance(run, Mapping) else {}
+    whole = all(isinstance(n, Integral) and not isinstance(n, bool) for n in given.values())
+    good = whole and given.keys() == {"steps", "batch_size", "seq_len"}
+    if not (good and min(given.values()) > 0):
+        raise ConfigError(key, run, f"how it is trained, such as {example}")
+    given = {name: int(n) for name, n in given.items()}
     steps, batch = given["steps"], given["batch_size"]
     tokens = steps * batch * given["seq_len"]
     return Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
@@ -209,7 +211,7 @@ def _hyperparameters(rules: Rules, given: Mapping[str, float]) -> PlainHps:
         if name not in (*required, *optional):
             known = suggest(name, {*required, *optional})
             raise ConfigError(key, value, f"no hyperparameter of the scheme; {known}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(key, value, "a number")
         if not 0 < value < math.inf:
             raise ConfigError(key, value, "a positive number; plain values, not logarithms")

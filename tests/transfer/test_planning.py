@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from math import sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -281,6 +283,11 @@ class TestLaw:
             assert planned.target.weight_decay == pytest.approx(expected)
         assert plan.law is not None and "decay is coupled" in " ".join(plan.law.notes)
 
+    def test_numbers_of_numpy_s(self) -> None:
+        runs = {k: {n: np.int64(v) for n, v in run.items()} for k, run in RUNS.items()}
+        assert decoder_plan(law="joint", **runs).law == decoder_plan(law="joint", **RUNS).law
+        assert json.loads(json.dumps(decoder_plan(law="joint", **runs).to_json()))["law"]
+
     def test_examples_and_the_width_alone(self) -> None:
         run = {"steps": 10, "batch_size": 4}
         plan = decoder_plan(law="decay", base_run=run, target_run=run)
@@ -295,8 +302,15 @@ class TestLaw:
             ({**RUNS, "law": "joint", "target_run": {"steps": 4}}, "target_run=.*how it is"),
             (
                 {**RUNS, "law": "joint", "target_run": {"steps": 4, "batch_size": 2}},
-                "with seq_len where base_run has it",
+                "target_run=.*with seq_len, as the other",
             ),
+            (
+                {"law": "joint", "base_run": {"steps": 4, "batch_size": 2}}
+                | {"target_run": RUNS["target_run"]},
+                "base_run=.*with seq_len, as the other",
+            ),
+            ({**RUNS, "law": "joint", "base_run": "x"}, "base_run='x' is refused"),
+            ({**RUNS, "law": "joint", "base_run": [1]}, "base_run=.*in whole numbers"),
             ({**RUNS, "law": "joint", "base_run": {**RUNS["base_run"], "x": 1}}, "base_run"),
             ({**RUNS, "law": "joind"}, "law='joind' is refused"),
             ({**RUNS, "law": {"name": "joint", "tokens": 9}}, "law.tokens=9"),
