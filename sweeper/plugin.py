@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import math
 import traceback
@@ -13,7 +11,6 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +164,3 @@ def _options(hint: Any) -> tuple[Any, ...]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return typing.get_args(hint)
     return (hint,)
-
-
-@cache
-def module_digest(name: str) -> str:
-    """Digest of the module's file, as it was when first asked for; empty when there is none."""
-    try:
-        spec = importlib.util.find_spec(name)
-        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()  # type: ignore
-    except (ImportError, AttributeError, TypeError, ValueError, OSError):
-        return ""

@@ -17,7 +17,8 @@ from sweeper.laws.law import Law
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
 from sweeper.models.model_rules import RULE_KEYS
-from sweeper.plugin import call_checked, module_digest, user_code
+from sweeper.own_modules import own_modules
+from sweeper.plugin import call_checked, user_code
 from sweeper.report.log import Logger
 from sweeper.runner.runner import RunnerSettings
 from sweeper.scaling.spec import with_layer
@@ -140,7 +141,7 @@ class Settings:
             inner = (value for value in plugin.arguments.values() if isinstance(value, Mapping))
             names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
-        digests = {name: module_digest(name) for name in sorted(modules - {""})}
+        digests = {k: v for name in sorted(modules - {""}) for k, v in own_modules(name).items()}
         runner = {**self.runner.identity(), **({"modules": digests} if digests else {})}
         return {**runner, **numerics_beside(runner, names, self.raw)}
 

@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 LAYERS = [
-    "errors control own_command key_values threads",
+    "errors control own_command own_modules key_values threads",
     "plugin overrides",
     "catalog train_settings",
     "trial",

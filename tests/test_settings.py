@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.config import compose_tree
 from sweeper.errors import BadInput, ConfigError
-from sweeper.plugin import module_digest
+from sweeper.own_modules import own_modules
 from sweeper.settings import MAX_SIZE, Settings, check_model_size, default_name, resolve
 from sweeper.study import read_root
 from sweeper.transfer.ladder import Size
@@ -267,7 +267,7 @@ def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(
 
     def identity(code: str) -> Any:
         path.write_text("from sweeper.scaling.relative import MuP as Mine\n" + code)
-        module_digest.cache_clear()
+        own_modules.cache_clear()
         return resolve(tree).identity
 
     first = identity("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from sweeper.report.seconds import at_once
 from sweeper.search.strategy import Strategy
 from sweeper.settings import Experiment, Settings
 from sweeper.space import checked_plugin
+from sweeper.trainer.metrics import describe_source
 from sweeper.transfer.ladder import Size
-from sweeper.trial import Result, defaults
+from sweeper.trial import Result, Trial, defaults
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -102,3 +104,12 @@ def cost_record(row: PlannedRuns) -> dict[str, float | None]:
     """What planned runs cost, for a document; None: not known."""
     each = {"flops": row.flops, "seconds": row.seconds}
     return {name: None if math.isnan(value) else value for name, value in each.items()}
+
+
+def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
+    """The words of a user's command for `trial`, said with where its losses are looked for."""
+    words = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
+    if words is not None:
+        losses = describe_source(settings.raw["runner"].get("metric"))
+        output.say(f"\nThe command of a trial, {at}:\n{shlex.join(words)}\nIts losses: {losses}.")
+    return words

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweeper.commands.cost import cost_record, run_time
+from sweeper.commands.cost import cost_record, run_time, say_command
 from sweeper.commands.laws import finished
-from sweeper.commands.output import Output, say_command
+from sweeper.commands.output import Output
 from sweeper.replay import replay_ladder
 from sweeper.report import console as show
 from sweeper.settings import Experiment, Settings

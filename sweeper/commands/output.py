@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +14,8 @@ from rich.console import Console
 
 from sweeper.catalog import studies
 from sweeper.errors import BadInput, suggest
-from sweeper.settings import Settings
 from sweeper.study import check_study_name, latest_study
-from sweeper.trainer.metrics import describe_source
-from sweeper.trial import Result, Trial, encode
+from sweeper.trial import Result, encode
 
 DONE, FAILED, NOT_PROVEN = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -77,25 +75,18 @@ class Output:
             self.people.print(f"Note: {notice}", highlight=False, markup=False, soft_wrap=soft)
 
 
-def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
-    """The words of a user's command for `trial`, said with where its losses are looked for."""
-    words = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
-    if words is not None:
-        losses = describe_source(settings.raw["runner"].get("metric"))
-        output.say(f"\nThe command of a trial, {at}:\n{shlex.join(words)}\nIts losses: {losses}.")
-    return words
-
-
 def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
     """Why trials of this `runner` failed, a sentence for each reason.
 
     Those of another command, or of other code, are never tried again.
     """
-    tried = (r for r in results if r.status == "failed" and r.trial.spec.runner == runner)
-    reasons = Counter(result.error for result in tried)
+    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
+    # Folders and numbers in a log are each trial's own; the last one stands for all.
+    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
+    last = dict(zip(kinds, tried, strict=True))
     return [
-        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {reason}"
-        for reason, count in reasons.most_common()
+        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {last[kind]}"
+        for kind, count in Counter(kinds).most_common()
     ]
 
 

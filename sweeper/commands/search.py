@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.cost import cost_record, run_time, tell_cost
+from sweeper.commands.cost import cost_record, run_time, say_command, tell_cost
 from sweeper.commands.experiment import changed_code, check_model, open_experiment, progress
 from sweeper.commands.following import first_transfer
-from sweeper.commands.output import DONE, FAILED, Output, diverged, failures, say_command
+from sweeper.commands.output import DONE, FAILED, Output, diverged, failures
 from sweeper.config import Tree, read_tree, to_yaml
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
@@ -33,7 +33,8 @@ from sweeper.settings import Experiment, Settings, resolve
 from sweeper.setup import check_setup, trials_of, write_setup
 from sweeper.study import Study
 from sweeper.sweep import Submitted, Sweep
-from sweeper.trainer.misplaced import misplaced
+from sweeper.trainer.metrics import PRINTED
+from sweeper.trainer.misplaced import misplaced, tells_no_loss
 from sweeper.trial import FORMAT, Axis, defaults, encode, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
@@ -121,6 +122,10 @@ def _note_command(settings: Settings, output: Output) -> None:
         output.tell(
             f"Note: behind -- all words go to the command, whose script does not mention "
             f"{', '.join(words)}: words for sweeper stand before --"
+        )
+    if tells_no_loss(settings.raw):
+        output.tell(
+            f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
         )
     if not settings.runner.takes("seed"):
         output.tell(

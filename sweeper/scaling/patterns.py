@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from sweeper.errors import ConfigError, suggest
 from sweeper.scaling.spec import with_layer
 
-DEPTH_NAME = re.compile(r"depth|layers?($|_)")
+DEPTH_NAME = re.compile(r"depth|layers?($|_)|(^|_)blocks$")
 """Found in the name of a size that is a depth; the other sizes are widths."""
 
 

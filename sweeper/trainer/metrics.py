@@ -23,6 +23,7 @@ Reading = tuple[int | None, float]
 CHUNK = 1 << 22
 """Bytes of a file that one look takes in: a flood of output must not stop all else."""
 SETTLE_SECONDS = 10.0
+PRINTED = r"where it prints its loss, add 'metric=loss (?P<loss>\S+)' as it prints it"
 TRACKERS = {"tensorboard": "an event file", "wandb": "an offline run"}
 """How long a tracker may go on writing after the command has ended."""
 LONGEST_LINE = 1 << 16

@@ -1,4 +1,4 @@
-"""Words of sweeper's own that were typed behind `--`, where they reach the user's script."""
+"""What a command's script does not mention: words of sweeper's behind `--`, a way to its loss."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def misplaced(tree: Mapping[str, Any]) -> list[str]:
     keys = [word for word in command if re.match(r"[a-z][\w.]*=[^{]*$", word)]
     lost = [word for word in keys if not _mentions(script, word.partition("=")[0].split(".")[-1])]
     return [*found, *(word for word in lost if _has(tree, word.partition("=")[0]))]
+
+
+def tells_no_loss(tree: Mapping[str, Any]) -> bool:
+    """Whether nothing says where a command's loss is, and its script's text knows of no report."""
+    command: Sequence[str] = tree["runner"].get("command") or ()
+    script = _text(command, Path(tree["runner"].get("cwd") or "."))
+    metric = tree["runner"].get("metric")
+    return metric is None and bool(script) and not re.search(r"SWEEPER|sweeper", script)
 
 
 def _text(command: Sequence[str], cwd: Path) -> str:

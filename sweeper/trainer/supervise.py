@@ -28,7 +28,7 @@ from sweeper.search.prune import Pruner
 from sweeper.trainer.command_line import CommandLine, values_of
 from sweeper.trainer.held import held
 from sweeper.trainer.log_tail import last_lines
-from sweeper.trainer.metrics import Lines, Rows, Source, make_source
+from sweeper.trainer.metrics import PRINTED, Lines, Rows, Source, make_source
 from sweeper.trainer.process import MARK, Group, end_marked, environment
 from sweeper.trainer.series import Series
 from sweeper.training.outcome import curve, judged
@@ -250,7 +250,10 @@ class Supervisor:
             there = held(metric, self.folder)
             return f"none matched metric={metric}" + (f"; {there}" if there else "")
         wanted = 'none is in SWEEPER_REPORT, where lines {"step": 1, "loss": 2.3} are expected'
-        return f"{wanted}; {held('jsonl:metrics.jsonl:loss', self.folder)}"
+        there = f"and no metric= is given: {PRINTED}"
+        if (self.folder / "metrics.jsonl").is_file():
+            there = held("jsonl:metrics.jsonl:loss", self.folder)
+        return f"{wanted}; {there}"
 
     def _failure(self, reason: str, code: int) -> Outcome:
         """The reason with the log's last lines; nothing is run again for it."""

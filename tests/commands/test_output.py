@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sweeper.commands.output import diverged
+from sweeper.commands.output import diverged, failures
 from tests.test_setup import BASE, result
 
 
@@ -21,3 +21,19 @@ def test_what_diverged_is_told_with_its_lowest_eta() -> None:
     ]
     (sentence,) = diverged([fine, *wild])
     assert sentence.startswith("2 trials diverged, the lowest at eta 2^-5")
+
+
+def test_failures_that_differ_in_numbers_and_folders_alone_are_told_once() -> None:
+    errors = [
+        f"it ended with exit code 1:\nlr {lr}\nstep 3\n(all of it: /runs/{key}/log.txt)"
+        for lr, key in ((0.25, "0adb3415223b"), (1e-05, "4936a662f015"))
+    ]
+    errors.append("it said nothing for 9 s and was ended")
+    failed = [
+        replace(result(BASE, eta=eta), status="failed", objective=math.nan, error=error)
+        for eta, error in zip((-4.0, -5.0, -6.0), errors, strict=True)
+    ]
+    first, second = failures(failed, BASE.runner)
+    assert first.startswith("2 trials failed and will be tried again next time: it ended with exit")
+    assert "lr 1e-05" in first and second.startswith("1 trial failed") and "9 s" in second
+    assert failures(failed, {"name": "another"}) == []

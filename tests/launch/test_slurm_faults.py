@@ -15,7 +15,7 @@ import pytest
 
 from sweeper.files import try_json
 from sweeper.launch.slurm.launcher import Slurm
-from sweeper.plugin import module_digest
+from sweeper.own_modules import own_modules
 from tests.launch.cluster import (
     SMALL,
     Cluster,
@@ -170,7 +170,7 @@ def test_code_edited_while_the_job_waits(
     anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job refuses what it was not submitted with; a new driver submits it anew."""
-    module_digest.cache_clear()
+    own_modules.cache_clear()
     module = tmp_path / "edited_model.py"
     module.write_text("from sweeper.models.llama import Llama as Mine\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
@@ -181,7 +181,7 @@ def test_code_edited_while_the_job_waits(
     assert not sweep.results and len(sweep.queue()) == 2
     module.write_text("# edited\nfrom sweeper.models.llama import Llama as Mine\n")
     if anew:
-        module_digest.cache_clear()
+        own_modules.cache_clear()
     driver = Driver(sweep, pack=1)
     until(lambda: len({entry.array for entry in sweep.queue()}) == (2 if anew else 1))
     slurm("scancel", other)

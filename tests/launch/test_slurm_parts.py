@@ -26,7 +26,7 @@ from sweeper.launch.slurm.arrays import Submission
 from sweeper.launch.slurm.code import changed, code_digests
 from sweeper.launch.slurm.failure import SlurmFailure, attempts, failure_of
 from sweeper.launch.slurm.launcher import Slurm
-from sweeper.plugin import module_digest
+from sweeper.own_modules import own_modules
 from sweeper.runner.tasks import modules_of
 from sweeper.training.pack import Pack
 from sweeper.trial import Trial
@@ -305,7 +305,7 @@ def test_a_change_of_the_user_s_module_is_seen(
     before = code_digests(modules)
     assert before.keys() == {"sweeper", "users_own"} and all(before.values())
     (tmp_path / "users_own.py").write_text("2")
-    module_digest.cache_clear()
+    own_modules.cache_clear()
     assert changed(before, code_digests(modules)) == ["users_own"]
     assert changed(before, before) == []
 

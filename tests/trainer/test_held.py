@@ -61,4 +61,4 @@ def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path) -> None:
     outcome, _ = run(command(metric="jsonl:own.jsonl:lost", words=("--how=stale",)), tmp_path)
     assert "own.jsonl has no lost; keys in its last line: step, loss" in str(outcome.failure)
     outcome, _ = run(command(metric=None), tmp_path)
-    assert "SWEEPER_REPORT" in str(outcome.failure) and "is not there" in str(outcome.failure)
+    assert "SWEEPER_REPORT" in str(outcome.failure) and "add 'metric=" in str(outcome.failure)

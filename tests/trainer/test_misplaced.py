@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from sweeper.cli import app
-from sweeper.trainer.misplaced import OPTIONS, misplaced
+from sweeper.trainer.misplaced import OPTIONS, misplaced, tells_no_loss
 
 PARSER = (
     'parser.add_argument("--lr"); parser.add_argument("--new_setup"); parser.add_argument("{}")'
@@ -61,3 +61,21 @@ def test_all_options_of_both_verbs_are_known() -> None:
     verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     taken = {name for verb in ("search", "transfer") for p in verbs[verb].params for name in p.opts}
     assert {f"--{name}" for name in OPTIONS} == {n for n in taken if n.startswith("--")}
+
+
+@pytest.mark.parametrize(
+    ("script", "metric", "told"),
+    [
+        ("print('loss', 2.0)", None, True),
+        ("print('loss', 2.0)", r"loss (?P<loss>\\S+)", False),
+        ("open(os.environ['SWEEPER_REPORT'], 'a')", None, False),
+        ("sweeper.current_trial().report(1, 2.0)", None, False),
+        ("", None, False),
+    ],
+)
+def test_a_loss_that_nothing_finds_is_noted(
+    tmp_path: Path, script: str, metric: str | None, told: bool
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    runner = {"command": ["python", "train.py"], "cwd": str(tmp_path), "metric": metric}
+    assert tells_no_loss({"runner": runner}) is told

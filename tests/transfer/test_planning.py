@@ -258,6 +258,28 @@ RUNS: dict[str, Any] = {
 }
 
 
+def test_layers_that_no_size_is_the_depth_of_are_told() -> None:
+    sizes = ({"n_embd": 32, "tall": 2}, {"n_embd": 64, "tall": 4})
+    plan = sweeper.plan_for(
+        lambda n_embd, tall: Decoder(n_embd, tall), *sizes, "mup", HPS, inputs=TOKENS
+    )
+    (need,) = (need for need in plan.needs if "no depth differs" in need)
+    assert "h.2." in need and "n_layers" in need
+    named = ({"n_embd": 32, "n_blocks": 2}, {"n_embd": 64, "n_blocks": 4})
+    plan = sweeper.plan_for(
+        lambda n_embd, n_blocks: Decoder(n_embd, n_blocks), *named, "mup", HPS, inputs=TOKENS
+    )
+    assert plan.target.depth == 4 and not any("no depth" in need for need in plan.needs)
+
+
+def test_a_depth_that_changes_nothing_is_told() -> None:
+    sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 4})
+    plan = sweeper.plan_for(
+        lambda n_embd, n_layer: Decoder(n_embd), *sizes, "mup", HPS, inputs=TOKENS
+    )
+    assert any("it ignores its depth, or its layers share them" in need for need in plan.needs)
+
+
 class TestLaw:
     def test_its_factors_multiply_the_scheme_s(self) -> None:
         """Four times the batch and 16 times the tokens: by hand."""

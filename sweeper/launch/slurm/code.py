@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import sweeper
-from sweeper.plugin import module_digest
+from sweeper.own_modules import own_modules
 
 
 def code_digests(modules: Iterable[str]) -> dict[str, str]:
-    """Digests of sweeper and of the user's `modules`."""
-    return {"sweeper": package_digest(), **{name: module_digest(name) for name in modules}}
+    """Digests of sweeper, of the user's `modules` and of what they import of the user's own."""
+    own = {name: digest for module in modules for name, digest in own_modules(module).items()}
+    return {"sweeper": package_digest(), **own}
 
 
 @cache

@@ -18,7 +18,7 @@ from sweeper.models.classifier.numbers import width_dependent
 from sweeper.models.classifier.roles import UNUSED
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.patterns import DEPTH_NAME
-from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, with_layer
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, layer_of, with_layer
 
 Build = Callable[[int, int], nn.Module]
 """Makes the model of a given width and depth."""
@@ -190,7 +190,7 @@ def _compare(
         roles={pattern: _parse_role(pattern, role) for pattern, role in (roles or {}).items()},
     )
     specs = comparison.specs()
-    cautions = [*_unused(specs), *_cautions(growth)]
+    cautions = [*_unused(specs), *_cautions(growth), *_depth_cautions(growth, depth)]
     return Comparison(specs=specs, tied=comparison.tied(specs), cautions=cautions)
 
 
@@ -277,6 +277,25 @@ def _cautions(growth: Growth) -> Iterator[str]:
     yield from width_dependent(
         growth.base.factors, growth.wider.factors, described(base), described(wider), ratio
     )
+
+
+def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:
+    """A depth that changes nothing, or layers that no depth makes."""
+    base, _, target = growth.sizes
+    names = growth.base.shapes.keys(), growth.target.shapes.keys()
+    new = [name for name in names[1] - names[0] if layer_of(name) is not None]
+    deeper = depth is not None and base[depth] != target[depth]
+    if new and not deeper:
+        yield (
+            f"{min(new)} and others are at {described(target)} alone, yet no depth differs, so "
+            "that no branch gets a factor of it: a size is a depth where its name has depth, layer "
+            "or blocks in it, such as n_layers"
+        )
+    if deeper and names[0] == names[1]:
+        yield (
+            f"its parameters are the same at {described(base)} and at {described(target)}: it "
+            "ignores its depth, or its layers share them"
+        )
 
 
 def _parse_role(pattern: str, role: Role | str) -> Role:
