@@ -309,7 +309,7 @@ def goals(rows: dict[str, dict[str, Any]]) -> list[str]:
     aims = [
         ("under 2 ms a trial in a pack", own("pack"), 2.0),
         ("one at a time not above bare Optuna on SQLite", own("single"), own(BASELINE)),
-        ("nor with TPE", own("tpe"), own("sqlite-tpe")),
+        ("nor with TPE", own("tpe"), own("Optuna on SQLite, TPE")),
         ("under 15 ms with a warm process of its own", own("worker-mlp"), 15.0),
     ]
     found = []
@@ -372,7 +372,7 @@ def main(words: list[str] | None = None) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False)
 
-    sides = [*OWN.items(), *((side.kind, side) for side in OTHERS)]
+    sides = [*OWN.items(), *((side.name, side) for side in OTHERS)]
     rows = repeated([each for each in sides if options.only in each[1].name], options, say)
     findings(rows, options).tell(options.out, options.markdown)
 
