@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -158,9 +157,9 @@ def with_override(command: str, override: str) -> str:
     if not command:
         return ""
     key = override.partition("=")[0]
-    words = [word for word in shlex.split(command) if not word.startswith(f"{key}=")]
-    behind = words.index("--") if "--" in words else len(words)
-    return shlex.join([*words[:behind], override, *words[behind:]])
+    words, behind = _typed(command)
+    kept = [word for word in words if not word.startswith(f"{key}=")]
+    return shlex.join([*kept, override, *behind])
 
 
 def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
@@ -168,7 +167,8 @@ def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
 
     What the recorded one said of the setup before it does not go for a study that has none.
     """
-    words, kept = shlex.split(command), []
+    words, behind = _typed(command)
+    kept = []
     keys = tuple(f"{change.partition('=')[0].lstrip('+')}=" for change in changes)
     for index, word in enumerate(words):
         named = word.startswith(("study=", "study.name=", "--study", "--new-setup"))
@@ -176,11 +176,20 @@ def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
             named or word.lstrip("+").startswith(keys) or words[max(0, index - 1)] == "--study"
         ):
             kept.append(word)
-    behind = kept.index("--") if "--" in kept else len(kept)
-    return shlex.join([*kept[:behind], *changes, "--study", name, *kept[behind:]])
+    return shlex.join([*kept, *changes, "--study", name, *behind])
 
 
 def _recorded(record: Mapping[str, Any] | None) -> str:
     """The command that made a record, as it was typed; without --json, which is for programs."""
-    command = str((record or {}).get("command") or "")
-    return re.sub(r" --json(?= |$)", "", command)
+    try:
+        words, behind = _typed(str((record or {}).get("command") or ""))
+    except ValueError:  # a damaged record
+        return ""
+    return shlex.join([*(word for word in words if word != "--json"), *behind])
+
+
+def _typed(command: str) -> tuple[list[str], list[str]]:
+    """What is sweeper's of a command, and what is the user's: a first `--` and all behind it."""
+    words = shlex.split(command)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at:]

@@ -179,6 +179,23 @@ def test_overrides_stay_before_a_command_of_ones_own() -> None:
     )
 
 
+def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> None:
+    """Those of the same look are its own options, not sweeper's."""
+    own = "-- python train.py train.steps=5 --study X study=y --new-setup --json -- --json"
+    typed = f"sweeper search --study demo --json train.steps=4 {own}"
+    write(folder / "search.json", search(finished=False, provenance={"command": typed}))
+    assert next_of(folder) == typed.replace(" --json", "", 1)
+    damaged = search(finished=False, provenance={"command": "sweeper search 'x"})
+    write(folder / "search.json", damaged)
+    assert next_of(folder) == ""
+    assert with_override(typed, "train.steps=8") == (
+        f"sweeper search --study demo --json train.steps=8 {own}"
+    )
+    assert searched_anew(typed, "b", ["train.steps=8"]) == (
+        f"sweeper search --json train.steps=8 --study b {own}"
+    )
+
+
 def test_the_end_of_a_command_is_three_lines(paper_output: tuple[Output, list[str]]) -> None:
     output, said = paper_output
     output.end("Found.", {"report": Path("a.html"), "plan": Path("b.json")}, "sweeper x")
