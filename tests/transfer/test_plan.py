@@ -28,6 +28,16 @@ def test_a_plan_is_read_back(scheme: str, tmp_path: Path) -> None:
     assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
 
 
+def test_a_plan_is_saved_as_it_is_loaded(tmp_path: Path) -> None:
+    made = plan("mup")
+    assert made.save(tmp_path) == tmp_path / "plan.json"
+    assert made.save(str(tmp_path / "mine.json")) == tmp_path / "mine.json"
+    for path in (tmp_path, tmp_path / "mine.json"):
+        assert TransferPlan.load(path) == made
+    with pytest.raises(BadInput, match=r"no/plan\.json cannot be written: No such file"):
+        made.save(tmp_path / "no/plan.json")
+
+
 def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
     record = plan().to_json()
     for name in ("optimizer", "needs"):
