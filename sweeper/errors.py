@@ -30,6 +30,20 @@ class ConfigError(BadInput):
         return ConfigError(f"{prefix}.{self.key}" if prefix else self.key, self.value, self.allowed)
 
 
+class MissingValue(ConfigError):
+    """A value that is needed, and that nobody gave."""
+
+    def __init__(self, key: str, advice: str = "") -> None:
+        """Build the message from the dotted `key`; `advice` says what to do."""
+        self.advice = advice
+        super().__init__(key, None, f"it needs a value{advice}")
+        self.args = (f"{key}: {self.allowed}",)
+
+    def below(self, prefix: str) -> MissingValue:
+        """The same error, its key seen from one level further out."""
+        return MissingValue(f"{prefix}.{self.key}" if prefix else self.key, self.advice)
+
+
 class BrokenDeviceError(Exception):
     """The device does nothing more for this process, which has to end.
 

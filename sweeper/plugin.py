@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import ConfigError, SweeperError, key_prefix, suggest
+from sweeper.errors import ConfigError, MissingValue, SweeperError, key_prefix, suggest
 
 UNKNOWN_KEY = "there is no such key"
 _TYPE_NAMES: dict[Any, str] = {
@@ -85,7 +85,7 @@ def call_checked(
     for name, parameter in parameters.items():
         variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if parameter.default is parameter.empty and not variadic and name not in checked | extra:
-            raise ConfigError(name, None, "it needs a value")
+            raise MissingValue(name)
     return target(**(extra | checked))
 
 

@@ -185,7 +185,7 @@ HERE = f"{__name__}."
         ("parameterization.space.eta", None, "parameterization.space.eta=None"),
         ("parameterization.space.eta", 3, "parameterization.space.eta=3 is refused: a mapping"),
         ("parameterization.space.eta", {"low": 3, "high": 1}, r"space\.eta\.low=3.0 .*at most"),
-        ("parameterization.space.eta", {"low": 3}, r"space\.eta\.high=None .*needs a value"),
+        ("parameterization.space.eta", {"low": 3}, r"space\.eta\.high: it needs a value"),
         ("parameterization.space.eta.low", float("nan"), r"space\.eta\.low=nan"),
         ("parameterization.space.eta.low", -99, r"space\.eta\.low=-99"),
         ("parameterization.space.etaa", {"low": 1, "high": 2}, "did you mean eta"),

@@ -11,7 +11,7 @@ from sweeper.commands.coordinates import check_batch, check_record, measured, ru
 from sweeper.commands.experiment import check_model, open_experiment, short_run
 from sweeper.commands.following import next_of
 from sweeper.commands.output import DONE, NOT_PROVEN, Output
-from sweeper.commands.quick_check import sentence
+from sweeper.commands.quick_check import beside_plan, sentence
 from sweeper.commands.study_config import Typed
 from sweeper.commands.transfer import planned_optimum
 from sweeper.config import Tree
@@ -69,7 +69,8 @@ def check(tree: Tree, wanted: Wanted, output: Output, typed: Typed) -> int:
         else:
             check_batch(experiment)
             folder = _made(settings, wanted)
-            checks = run_check(experiment, hps, ladders, folder, output)
+            checks = beside_plan(experiment, hps, ladders)
+            checks = checks or run_check(experiment, hps, ladders, folder, output)
             document["check"] = check_record(experiment, hps, checks)
             _write(folder, checks, document["check"], settings.check, output)
         if wanted.folder is None and (settings.folder / "config.yaml").is_file():
@@ -96,15 +97,25 @@ def _following(settings: Settings, checks: Sequence[CoordinateCheck], typed: Typ
     """The command after a check: the search, the study's next, or what shows or settles a fault."""
     answers = {one.answer for one in checks}
     if "fail" in answers:
-        width = max(max(one.sizes) for one in checks if one.answer == "fail")
-        wide = width if width > settings.base.width else 4 * settings.base.width
-        return typed.again("explain", settings, "--to-width", str(wide))
+        failing = {one.axis: max(one.sizes) for one in checks if one.answer == "fail"}
+        return typed.again("explain", settings, *_failed_size(settings.base, failing))
     if "cannot say" in answers:
         doubtful = next(one for one in checks if one.answer == "cannot say")
         return typed.again("check", settings, doubtful.settled_by(settings.check))
     if not checks:
         return typed.again("check", settings)
     return next_of(settings.folder) if typed.of_study else typed.again("search", settings)
+
+
+def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
+    """The size to explain, given the largest size along every axis that fails."""
+    asked = {axis: size for axis, size in failing.items() if axis in ("width", "depth")}
+    sizes = {"width": base.width, "depth": base.depth}
+    for axis in asked or ("width",):
+        largest = asked.get(axis, 0)
+        sizes[axis] = largest if largest > sizes[axis] else 4 * sizes[axis]
+    words = ["--to-width", str(sizes["width"])]
+    return words + ["--to-depth", str(sizes["depth"])] * ("depth" in asked)
 
 
 def _check_measurable(settings: Settings, wanted: Wanted) -> None:

@@ -138,6 +138,7 @@ def _report(
     }
     found = show.found(comparison)
     following = following_command(comparison, compared.entries, root)
+    following = following or command_line("report", *costs, *repeated((), root, None))
     private_folder(folder)
     write_json(folder / "comparison.json", encode(record))
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
@@ -244,15 +245,14 @@ def _short(value: str) -> str:
 
 
 def following_command(comparison: Comparison, entries: Sequence[Entry], root: Path) -> str:
-    """The best study's plan; with none told apart, seeds that would tell, or all on a page."""
+    """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
     leader = comparison.by_transferred[0]
     if leader.last == 1:
         widest = max(w.width for c in comparison.candidates for w in c.widths)
         return _command(leader.name, 2 * widest, root)
     seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
     if seeds is None:
-        names = [entry.ladder.name for entry in entries]
-        return command_line("report", *names, *repeated((), root, None))
+        return ""
     settings = {entry.ladder.name: entry.settings for entry in entries}
     tied = [one.name for one in comparison.by_transferred if one.first == 1]
     seeded = f"transfer.seeds={seeds}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,8 @@ from sweeper.transfer.ladder import LADDER_AXES
 
 WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
-DEFAULT_LADDER = {"widths": [32, 64, 128, 256], "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
+DEFAULT_WIDTHS = [32, 64, 128, 256]
+DEFAULT_LADDER = {"widths": DEFAULT_WIDTHS, "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
 """What the configuration says of ladders where nobody has said anything."""
 SMALL = 64
 """Up to this base a ladder above it is cheap; the default's widths are cheap above larger ones."""
@@ -51,16 +51,37 @@ def first_transfer(folder: Path, width: int, flags: Sequence[str]) -> str:
 
     What the study's own configuration says of ladders stays.
     """
+    target = WIDENED * width
+    words = _ladder_words(folder, width, target)
+    options = ["--to-width", str(target), "--validate", *words, *flags]
+    return command_line("transfer", *options, study=folder.name)
+
+
+def _ladder_words(folder: Path, width: int, target: int) -> list[str]:
+    """Overrides for cheap ladders from `width`, none wider than `target`.
+
+    None where the study's own configuration says anything of ladders.
+    """
     try:
         given = yaml.safe_load(_config(folder))["transfer"]
     except (yaml.YAMLError, KeyError, TypeError):
         given = {}
-    words = []
-    if all(given.get(key) == value for key, value in DEFAULT_LADDER.items()):
-        widths = f"transfer.widths=[{width},{2 * width},{4 * width}]"
-        words = [*[widths] * (width <= SMALL), "transfer.seeds=3", "transfer.step=1"]
-    options = ["--to-width", str(WIDENED * width), "--validate", *words, *flags]
-    return command_line("transfer", *options, study=folder.name)
+    if any(given.get(key) != value for key, value in DEFAULT_LADDER.items()):
+        return []
+    widths = _widths(width, target)
+    named = [f"transfer.widths=[{','.join(map(str, widths))}]"] * bool(widths)
+    return [*named, "transfer.seeds=3", "transfer.step=1"]
+
+
+def _widths(width: int, target: int) -> list[int]:
+    """The widths of a cheap ladder up to `target`; empty where the default's serve, or none."""
+    if target <= width:
+        return []
+    if width <= SMALL:
+        widths = [one for one in (width, 2 * width, 4 * width) if one <= target]
+        return widths if len(widths) > 1 else [width, target]
+    within = [one for one in DEFAULT_WIDTHS if one <= target]
+    return within if within != DEFAULT_WIDTHS else []
 
 
 def after_plan(
@@ -79,7 +100,9 @@ def after_plan(
         validation = try_json(place / "validation.json")
     axes = {str(axis.get("axis")): axis for axis in validation.get("axes") or ()}
     if not axes:
-        return f"{command} --validate" if command and "--validate" not in command else command
+        if not command or "--validate" in shlex.split(command):
+            return command
+        return shlex.join([*shlex.split(command), "--validate", *_cheap(folder, plan, command)])
     command = _proving(command, validation)
     if validation.get("along", "eta") == "eta":
         for axis in ("width", "depth"):
@@ -92,6 +115,18 @@ def after_plan(
         return with_override(command, "transfer.correct=true")
     holds = {axis.get("answer") for axis in axes.values()} == {"holds"}
     return _used(folder, plan) if holds else ""
+
+
+def _cheap(folder: Path, plan: Mapping[str, Any], command: str) -> list[str]:
+    """Overrides for cheap ladders of a plan; none where its `command` says anything of ladders."""
+    sizes = [number((plan.get(key) or {}).get("width")) for key in ("base", "target")]
+    keys = (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
+    said = tuple(f"transfer.{key}=" for key in keys)
+    if any(word.lstrip("+").startswith(said) for word in shlex.split(command)):
+        return []
+    if not all(map(math.isfinite, sizes)):
+        return []
+    return _ladder_words(folder, *map(int, sizes))
 
 
 def _proving(command: str, validation: Mapping[str, Any]) -> str:
@@ -158,9 +193,9 @@ def with_override(command: str, override: str) -> str:
     if not command:
         return ""
     key = override.partition("=")[0]
-    words = [word for word in shlex.split(command) if not word.startswith(f"{key}=")]
-    behind = words.index("--") if "--" in words else len(words)
-    return shlex.join([*words[:behind], override, *words[behind:]])
+    words, behind = _typed(command)
+    kept = [word for word in words if not word.startswith(f"{key}=")]
+    return shlex.join([*kept, override, *behind])
 
 
 def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
@@ -168,7 +203,8 @@ def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
 
     What the recorded one said of the setup before it does not go for a study that has none.
     """
-    words, kept = shlex.split(command), []
+    words, behind = _typed(command)
+    kept = []
     keys = tuple(f"{change.partition('=')[0].lstrip('+')}=" for change in changes)
     for index, word in enumerate(words):
         named = word.startswith(("study=", "study.name=", "--study", "--new-setup"))
@@ -176,11 +212,20 @@ def searched_anew(command: str, name: str, changes: Sequence[str]) -> str:
             named or word.lstrip("+").startswith(keys) or words[max(0, index - 1)] == "--study"
         ):
             kept.append(word)
-    behind = kept.index("--") if "--" in kept else len(kept)
-    return shlex.join([*kept[:behind], *changes, "--study", name, *kept[behind:]])
+    return shlex.join([*kept, *changes, "--study", name, *behind])
 
 
 def _recorded(record: Mapping[str, Any] | None) -> str:
     """The command that made a record, as it was typed; without --json, which is for programs."""
-    command = str((record or {}).get("command") or "")
-    return re.sub(r" --json(?= |$)", "", command)
+    try:
+        words, behind = _typed(str((record or {}).get("command") or ""))
+    except ValueError:  # a damaged record
+        return ""
+    return shlex.join([*(word for word in words if word != "--json"), *behind])
+
+
+def _typed(command: str) -> tuple[list[str], list[str]]:
+    """What is sweeper's of a command, and what is the user's: a first `--` and all behind it."""
+    words = shlex.split(command)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at:]

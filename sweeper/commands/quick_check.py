@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from sweeper.commands.coordinates import (
     check_batch,
@@ -17,10 +18,10 @@ from sweeper.commands.output import Output
 from sweeper.errors import SweeperError
 from sweeper.files import RECORD_ERRORS, private_folder, try_json, write_json
 from sweeper.overrides import command_line
-from sweeper.settings import Experiment, check_model_size
+from sweeper.settings import Experiment, Settings, check_model_size
 from sweeper.transfer.check_rule import CheckRule
 from sweeper.transfer.coordinates import CoordinateCheck, ModuleCheck, Slope
-from sweeper.transfer.ladder import Size
+from sweeper.transfer.ladder import LADDER_AXES, MODEL_AXES, Size
 from sweeper.trial import Log2Hps
 
 SIZES = 3
@@ -32,6 +33,9 @@ LAUNCHERS = ("inline", "local")
 RECORD = "transfer.json"
 """What a plan's check found, beside `check.json` of `sweeper check`."""
 
+OTHER = ("axes", "rule")
+"""Of a check's record, what is not compared as it is."""
+
 
 def quick_check(
     experiment: Experiment, log2_hps: Log2Hps, words: Sequence[str], output: Output
@@ -42,29 +46,54 @@ def quick_check(
     overrides and flags, for the command that shows all.
     """
     settings = experiment.settings
-    kept = [word for word in words if not word.startswith("transfer.check=")]
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
-    elif settings.transfer.eta is not None:
-        kept.append(f"check.eta={settings.transfer.eta:g}")
-    command = command_line("check", *kept, study=settings.name)
-    found = _known(experiment, log2_hps)
+    found = _known(experiment, log2_hps, ("check.json", RECORD))
     if found is None:
         try:
             found = _run(experiment, log2_hps, output)
         except SweeperError as error:
+            command = _command(settings, words, [size.width for size in _widths(settings)])
             output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
             return None
+    command = _command(settings, words, found.sizes)
     output.say(f"{sentence(found, settings.check)} All modules: {command}")
     return found
 
 
-def _known(experiment: Experiment, log2_hps: Log2Hps) -> CoordinateCheck | None:
+def beside_plan(
+    experiment: Experiment, log2_hps: Log2Hps, ladders: Mapping[str, Sequence[Size]]
+) -> list[CoordinateCheck]:
+    """The check that came with a plan, where `ladders` are what it was over; else none."""
+    known = _known(experiment, log2_hps, (RECORD,))
+    if known is None or ladders.keys() != {"width"}:
+        return []
+    return [known] if [size.width for size in ladders["width"]] == list(known.sizes) else []
+
+
+def _command(settings: Settings, words: Sequence[str], widths: Sequence[int]) -> str:
+    """The command that shows all modules of a check over `widths`, and checks nothing else."""
+    changes = {"widths": f"transfer.widths=[{','.join(map(str, widths))}]"}
+    for axis in settings.transfer.ladders(settings.ladder_base):
+        if axis in ("depth", *MODEL_AXES):
+            changes[LADDER_AXES[axis]] = f"transfer.{LADDER_AXES[axis]}=[]"
+    dropped = tuple(f"transfer.{key}=" for key in ("check", *changes))
+    kept = [word for word in words if not word.startswith(dropped)]
+    if settings.check.eta is None and settings.transfer.eta is not None:
+        kept.append(f"check.eta={settings.transfer.eta:g}")
+    return command_line("check", *kept, *changes.values(), study=settings.name)
+
+
+def _known(
+    experiment: Experiment, log2_hps: Log2Hps, names: Sequence[str]
+) -> CoordinateCheck | None:
     """The check over the width that an earlier command made of this configuration, if any."""
     wanted = check_record(experiment, log2_hps, ())
-    for name in ("check.json", RECORD):
+    for name in names:
         record = try_json(experiment.settings.folder / "check" / name)
-        if any(record.get(key) != value for key, value in wanted.items() if key != "axes"):
+        if any(record.get(key) != value for key, value in wanted.items() if key not in OTHER):
+            continue
+        if _rule(record) != _rule(wanted):
             continue
         try:
             axes = [CoordinateCheck.from_json(axis) for axis in record["axes"]]
@@ -75,13 +104,21 @@ def _known(experiment: Experiment, log2_hps: Log2Hps) -> CoordinateCheck | None:
     return None
 
 
+def _rule(record: Mapping[str, Any]) -> dict[str, Any]:
+    """How a check was made; its eta is in `log2_hps`, wherever it came from."""
+    rule = record.get("rule")
+    return {k: v for k, v in rule.items() if k != "log2_eta"} if isinstance(rule, dict) else {}
+
+
 def _run(experiment: Experiment, log2_hps: Log2Hps, output: Output) -> CoordinateCheck:
     """Train the runs; SweeperError where they cannot be trained or would take too long."""
     settings = experiment.settings
     if (launcher := settings.plugin_spec("launcher").name) not in LAUNCHERS:
         raise SweeperError(f"jobs of launcher={launcher} may have to wait")
     check_batch(experiment)
-    sizes = _sizes(experiment)
+    sizes = _widths(settings)
+    for size in sizes:
+        check_model_size(settings, size)
     folder = settings.folder / "check"
     private_folder(folder)
     _check_time(experiment, log2_hps, sizes, output)
@@ -90,16 +127,12 @@ def _run(experiment: Experiment, log2_hps: Log2Hps, output: Output) -> Coordinat
     return found
 
 
-def _sizes(experiment: Experiment) -> list[Size]:
+def _widths(settings: Settings) -> list[Size]:
     """The smallest widths of the ladder, or the base's and its double, at the base's depth."""
-    settings = experiment.settings
     base = settings.base
     ladder = settings.transfer.ladders(settings.ladder_base).get("width", ())
     widths = [size.width for size in ladder] or [base.width, 2 * base.width]
-    sizes = [Size(width=width, depth=base.depth) for width in widths[:SIZES]]
-    for size in sizes:
-        check_model_size(settings, size)
-    return sizes
+    return [Size(width=width, depth=base.depth) for width in widths[:SIZES]]
 
 
 def _check_time(

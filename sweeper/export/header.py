@@ -19,7 +19,7 @@ from sweeper.export.exporter import (
 )
 from sweeper.scaling.spec import NUMBER
 from sweeper.transfer.plan import TransferPlan
-from sweeper.transfer.plan_table import named_sizes, value_text
+from sweeper.transfer.plan_table import hps_text, named_sizes, value_text
 
 WIDTH = 96
 ALWAYS = (("attention", "logit"), ("residual", "branch"), ("tied_readout", "output"))
@@ -70,8 +70,7 @@ def _assumptions(plan: TransferPlan) -> Iterator[str]:
     settings = [f"{k} {value_text(v)}" for k, v in optimizer_settings(plan).items()]
     settings += [k if v is True else f"{k} {v}" for k, v in optimizer_choices(plan).items()]
     optimizer = optimizer_name(plan) + (f" ({', '.join(settings)})" if settings else "")
-    hps = ", ".join(f"{name} {value_text(value)}" for name, value in plan.hps.items())
-    yield f"Scheme: {plan.parameterization} with {optimizer}; {hps}."
+    yield f"Scheme: {plan.parameterization} with {optimizer}; {hps_text(plan)}."
     bases = [parameter.base for parameter in plan.parameters if not parameter.frozen]
     eps = sorted({base.eps for base in bases})
     yield f"Assumes eps {_ends(eps)} at the base; learning rates are a schedule's peaks."

@@ -74,7 +74,9 @@ def _places(comparison: Comparison, schemes: Mapping[str, str]) -> Told:
     legend = (
         "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
         "first: seed by seed, with an interval that holds for all pairs of studies together. A "
-        "place is a range where the seeds do not tell. ±: 95 % interval."
+        "place is a range where the seeds do not tell. ±: 95 % interval. Losses are read "
+        "from each width's own curve by itself; a verdict's curves share what they are alike in, "
+        "so both differ a little."
     )
     return Told(grid=shown, legend=[legend])
 

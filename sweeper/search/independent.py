@@ -213,6 +213,11 @@ class IndependentSearch:
         ]
         return min(measured, key=lambda single: single[1], default=(base, math.inf, 1))
 
+    def _longer(self, lines: Sequence[LineResult]) -> dict[str, str]:
+        """The settings that let a line go on; the points of all but eta's follow from `runs`."""
+        others = {line.name: "search.runs or search.lines.extend" for line in lines}
+        return others | {"eta": "search.eta.points or search.eta.extend"}
+
     def _combination(
         self, combined: Log2Hps, single: Log2Hps, history: History
     ) -> Combination | None:
@@ -240,14 +245,15 @@ class IndependentSearch:
         best, objective, seeds = self._best_single(space, history, lines)
         finalists = self._combined(space, lines), best
         combination = self._combination(*finalists, history)
-        notes = [*line_notes(lines), *pruned_notes(history)]
+        notes = [*line_notes(lines, space, self._longer(lines)), *pruned_notes(history)]
         if combination is not None:
             notes.append(combination.summary)
             if not math.isnan(combination.difference):
                 best, objective, seeds = _winner(combination)
         retune = self._retune(space, history, finalists)
         if retune is not None:
-            notes += [retune.summary, *line_notes([replace(retune.line, name="eta, retuned")])]
+            line = replace(retune.line, name="eta, retuned")
+            notes += [retune.summary, *line_notes([line], {}, {line.name: "search.retune.extend"})]
             best = Log2Hps({**best, "eta": retune.line.optimum_log2})
             objective = retune.line.objective
         return Conclusion(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import ConfigError
 from sweeper.search.strategy import History, LineResult
-from sweeper.trial import Axis, Log2Hps
+from sweeper.trial import Axis, Log2Hps, Space
 
 LineObjective = Callable[[float], float | None]
 """Mean objective at a log2 value; None while one of its seeds has no result."""
@@ -160,8 +160,13 @@ def line_result(
     )
 
 
-def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
-    """Sentences about lines: extended grids, optima still at an end, and lines that are flat."""
+def line_notes(
+    lines: Sequence[LineResult], space: Space, longer: Mapping[str, str]
+) -> Iterator[str]:
+    """Sentences about lines: extended grids, optima still at an end, and lines that are flat.
+
+    `longer` names the settings, by line, that let it go on within the range of the `space`.
+    """
     for line in lines:
         if failed := len(line.failed_log2):
             yield (
@@ -179,10 +184,7 @@ def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
         at_end = line.optimum_log2 in (min(values), max(values)) and len(values) > 1
         if at_end and math.isfinite(line.objective):
             optimum = f"2^{line.optimum_log2:g}"
-            low = line.optimum_log2 == min(values)
-            # A retuned line's ends are its own, and no range of the space.
-            key = f"parameterization.space.{line.name}.{'low' if low else 'high'}"
-            advice = "" if ", " in line.name else f": {'lower' if low else 'raise'} {key}"
+            advice = _beyond(line, space.get(line.name), longer.get(line.name, ""))
             yield f"{line.name}: the optimum {optimum} is still at the end of the grid{advice}"
         near = [loss for value, loss in line.points_log2 if abs(value - line.optimum_log2) <= 1]
         spread = max(near) - min(near)
@@ -191,3 +193,19 @@ def line_notes(lines: Sequence[LineResult]) -> Iterator[str]:
                 f"eta: all losses within a factor of 2 of the optimum differ by {spread:.4f} nats "
                 "at most: hardly anything was learned, or train longer to tell them apart"
             )
+
+
+def _beyond(line: LineResult, axis: Axis | None, longer: str) -> str:
+    """What ends a line at its optimum, its points or its range, and what to change.
+
+    A line that was laid around another optimum has no range: `axis` is None.
+    """
+    low = line.optimum_log2 == min(line.points_log2)[0]
+    if axis is None:
+        return f": raise {longer}"
+    end = axis.low if low else axis.high
+    room = line.optimum_log2 - end if low else end - line.optimum_log2
+    if room > 1e-9:
+        return f", and the range goes on to 2^{end:g}: raise {longer}"
+    change = "lower" if low else "raise"
+    return f": {change} parameterization.space.{line.name}.{'low' if low else 'high'}"

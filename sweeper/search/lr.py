@@ -25,6 +25,9 @@ from sweeper.search.strategy import (
 )
 from sweeper.trial import Log2Hps, Space, defaults
 
+LONGER = {"eta": "search.line.points or search.line.extend"}
+"""What lets the line go on within its range."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateLine:
@@ -65,7 +68,7 @@ class LearningRateLine:
             seeds=self.seeds,
             runs=len(history.results),
             lines=(line,) if line else (),
-            notes=(*line_notes([line] if line else []), *pruned_notes(history)),
+            notes=(*line_notes([line] if line else [], space, LONGER), *pruned_notes(history)),
             best_loss_curve=best_mean_curve(history.results, self.seeds),
             phase_ends={"eta": len(history.results)},
         )

@@ -39,6 +39,8 @@ from sweeper.trial import Axis, Log2Hps, Space, defaults
 
 Pair = tuple[str, str]
 """The names of two hyperparameters."""
+LONGER = {"eta": "search.eta.points or search.eta.extend"}
+"""What lets the line over eta go on within its range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +176,7 @@ class Pairs:
             runs=len(history.results),
             lines=() if line is None else (line,),
             pairs=whole,
-            notes=(*self._notes(line, whole, objective), *pruned_notes(history)),
+            notes=(*self._notes(line, space, whole, objective), *pruned_notes(history)),
             best_loss_curve=best_mean_curve(history.results, self.seeds),
             phase_ends=phase_ends(history),
         )
@@ -206,10 +208,14 @@ class Pairs:
         return best.trial.log2_hps, best.objective
 
     def _notes(
-        self, line: LineResult | None, grids: Sequence[PairGrid], objective: float
+        self,
+        line: LineResult | None,
+        space: Space,
+        grids: Sequence[PairGrid],
+        objective: float,
     ) -> Iterator[str]:
         """The mean over the pairs, what it rests on, and optima at the ends of grids."""
-        yield from line_notes([] if line is None else [line])
+        yield from line_notes([] if line is None else [line], space, LONGER)
         if math.isinf(objective):
             yield "every point diverged or failed: lower parameterization.space.eta"
         measured = [grid for grid in grids if not math.isnan(grid.transfer_error)]

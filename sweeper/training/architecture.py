@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sweeper.catalog import TARGET, with_targets
 from sweeper.data.spans import Corruption
-from sweeper.errors import ConfigError, key_prefix
+from sweeper.errors import ConfigError, MissingValue, key_prefix
 from sweeper.models.classifier import Comparison, Tracer, Untraced, compare, scaled_ops
 from sweeper.models.hints import Hints
 from sweeper.models.initial_values import own_values, special_parameters
@@ -109,10 +109,20 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
         if error.key in ("width", "depth") and error.allowed.startswith(UNKNOWN_KEY):
             taken = ", ".join(arguments(import_target(target))) or "nothing"
             raise ConfigError("model._target_", target, f"{_SIZED}; it takes {taken}") from error
+        if isinstance(error, MissingValue):
+            raise _missing(error.key, target, offered) from error
         raise error.below("model") from error
     if not isinstance(model, nn.Module):
         raise ConfigError("model._target_", target, "an nn.Module")
     return model
+
+
+def _missing(key: str, target: str, offered: Collection[str]) -> MissingValue:
+    """An argument of the model without a value: how to give it one, or to name it."""
+    taken = arguments(import_target(target))
+    names = ", ".join(name for name in offered if name not in taken)
+    advice = f"; give +model.{key}=..." + f", or name it as what is offered: {names}" * bool(names)
+    return MissingValue(f"model.{key}", advice)
 
 
 def span_lengths(data: Mapping[str, Any], seq_len: int) -> tuple[int, int]:

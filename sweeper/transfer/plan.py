@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError
+from sweeper.files import write_json
 from sweeper.laws.applied import AppliedLaw
 from sweeper.plugin import call_checked
 from sweeper.scaling.prescription import (
@@ -101,8 +102,7 @@ class TransferPlan:
 
         BadInput for a file that cannot be read, or is no plan of this version of sweeper.
         """
-        file = Path(path).expanduser()
-        file = file / "plan.json" if file.is_dir() else file
+        file = _file(path)
         try:
             record = json.loads(file.read_text())
         except OSError as error:
@@ -113,6 +113,19 @@ class TransferPlan:
             return cls.from_json(record)
         except BadInput as error:
             raise BadInput(f"{file} is no plan: {error}") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Write what `load` reads to the file `path`, or to `plan.json` in the folder `path`.
+
+        Returns the file. BadInput where it cannot be written; what lay there is then untouched.
+        """
+        file = _file(path)
+        try:
+            write_json(file, self.to_json())
+        except OSError as error:
+            reason = f"{error.strerror or error}; give a folder that exists"
+            raise BadInput(f"{file} cannot be written: {reason}") from None
+        return file
 
     @classmethod
     def from_json(cls, record: Any) -> TransferPlan:
@@ -218,6 +231,12 @@ class TransferPlan:
         if self.law is None:
             del record["law"]
         return record
+
+
+def _file(path: str | Path) -> Path:
+    """The file of a plan, itself or in its folder."""
+    file = Path(path).expanduser()
+    return file / "plan.json" if file.is_dir() else file
 
 
 def _check_numbers(parameter: PlannedParameter) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import NUMBER
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ MAX_LINES = 38
 """Lines of all rows together."""
 MAX_NEEDS = 12
 LAW_WIDTH = 96
+ONE_MINUS = "one_minus_"
+"""Hyperparameters of these names are factors on the distance of an optimizer's setting from 1."""
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -60,8 +63,22 @@ def named_sizes(plan: TransferPlan, which: str) -> str:
 def _rules(plan: TransferPlan) -> str:
     """Scheme, optimizer and hyperparameters."""
     optimizer = f" with {plan.optimizer.name}" if plan.optimizer else ""
-    hps = ", ".join(f"{name} {value_text(value)}" for name, value in plan.hps.items())
-    return f"{plan.parameterization}{optimizer}: {hps}"
+    return f"{plan.parameterization}{optimizer}: {hps_text(plan)}"
+
+
+def hps_text(plan: TransferPlan) -> str:
+    """The hyperparameters, those that are factors on the optimizer's settings as factors.
+
+    A command that scales by itself takes what has their names as it is.
+    """
+    scaled = bool(plan.parameters)
+    return ", ".join(_hp(name, value, scaled=scaled) for name, value in plan.hps.items())
+
+
+def _hp(name: str, value: object, *, scaled: bool) -> str:
+    of = f"(1 - {name.removeprefix(ONE_MINUS)})" if name.startswith(ONE_MINUS) else name
+    factor = scaled and (of != name or name in SETTING_FACTORS)
+    return f"{of} x {value_text(value)}" if factor else f"{name} {value_text(value)}"
 
 
 def value_text(value: object) -> str:

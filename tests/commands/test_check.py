@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.commands.check import _failed_size
+from sweeper.transfer.ladder import Size
 from tests.commands.driver import SIZES, Run, assert_refused
 
 QUICK = [
@@ -78,6 +80,22 @@ class TestCoordinates:
         words = [*QUICK, "transfer.widths=[16]", "transfer.depths=[1,2]", "check.seeds=2"]
         axes = sweeper("check", *words, "--json").document["check"]["axes"]
         assert [(axis["axis"], axis["sizes"]) for axis in axes] == [("depth", [1, 2])]
+
+    @pytest.mark.parametrize(
+        ("failing", "words"),
+        [
+            ({"width": 64}, "--to-width 64"),
+            ({"width": 16}, "--to-width 64"),  # nothing is wider than the base
+            ({"depth": 8}, "--to-width 16 --to-depth 8"),
+            ({"depth": 2}, "--to-width 16 --to-depth 8"),
+            ({"width": 32, "depth": 4}, "--to-width 32 --to-depth 4"),
+            ({"experts": 128}, "--to-width 64"),
+        ],
+    )
+    def test_what_fails_over_the_depth_is_explained_at_a_depth(
+        self, failing: dict[str, int], words: str
+    ) -> None:
+        assert _failed_size(Size(width=16, depth=2), failing) == words.split()
 
     def test_without_a_ladder_it_says_what_to_give(self, sweeper: Run) -> None:
         assert_refused(sweeper("check", *QUICK, "transfer.widths=[16]"), "transfer.widths=[32,64")

@@ -84,6 +84,7 @@ def test_studies_are_ranked_and_it_says_what_to_type_next(ranked: Path, sweeper:
     best = "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b."
     assert lines[-3].startswith(best)
     assert "eta x 2" in answer.out and "0.1" in answer.out
+    assert "own curve by itself; a verdict's curves share what they are alike in" in answer.out
     folder = ranked / "comparisons/b+a"
     assert {one.name for one in folder.iterdir()} == {
         "comparison.json",
@@ -98,7 +99,9 @@ def test_studies_that_no_seeds_tell_apart_are_looked_at_together(study: Path, sw
     record(study.parent / "b", 3.0)
     answer = sweeper("compare", "b", "a")
     assert answer.out.splitlines()[-1] == "Next: sweeper report b a"
-    assert sweeper("report", "b", "a").code == 0
+    page = sweeper("report", "b", "a")
+    assert page.code == 0 and "Next:" not in page.out  # it would be this very command
+    assert sweeper("report", "b", "a", "--json").document["next"] == ""
 
 
 def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,39 @@ def test_the_first_proof_is_cheap_unless_the_study_says_otherwise(
         ladder = config | {"transfer": config["transfer"] | changed}
         (folder / "config.yaml").write_text(to_yaml(ladder))
         assert first_transfer(folder, width, []) == command
+
+
+CHEAP = ["transfer.seeds=3", "transfer.step=1"]
+
+
+@pytest.mark.parametrize(
+    ("width", "target", "widths"),
+    [
+        (32, 256, "[32,64,128]"),
+        (16, 32, "[16,32]"),
+        (16, 24, "[16,24]"),
+        (32, 32, ""),  # there is no width to prove it by
+        (96, 192, "[32,64,128]"),
+        (96, 256, ""),  # the default's end at the target
+    ],
+)
+def test_a_plan_is_proved_by_cheap_ladders_that_end_at_its_target(
+    folder: Path, width: int, target: int, widths: str
+) -> None:
+    """The default's would be as wide as 256, whatever the target."""
+    write(folder / "search.json", search())
+    typed = f"sweeper transfer --study demo --to-width {target}"
+    sizes = {"base": {"width": width, "depth": 2}, "target": {"width": target, "depth": 2}}
+    record = plan() | sizes | {"source": {"command": typed}}
+    write(folder / "transfer/w256-d2/plan.json", record)
+    config = compose_tree([f"model.width={width}"])
+    (folder / "config.yaml").write_text(to_yaml(config))
+    words = [f"transfer.widths={widths}"] * bool(widths) + CHEAP
+    assert next_of(folder) == shlex.join([*shlex.split(typed), "--validate", *words])
+    for word in ("transfer.seeds=5", "transfer.sizes=[]", "transfer.depths=[2]"):
+        record["source"]["command"] = shlex.join([*shlex.split(typed), word])
+        write(folder / "transfer/w256-d2/plan.json", record)
+        assert next_of(folder) == shlex.join([*shlex.split(typed), word, "--validate"])
 
 
 def test_a_failure_is_diagnosed_once(folder: Path) -> None:
@@ -176,6 +210,23 @@ def test_overrides_stay_before_a_command_of_ones_own() -> None:
     )
     assert searched_anew("sweeper search --study a x=1 +y=1", "b", ["+y=2"]) == (
         "sweeper search x=1 +y=2 --study b"
+    )
+
+
+def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> None:
+    """Those of the same look are its own options, not sweeper's."""
+    own = "-- python train.py train.steps=5 --study X study=y --new-setup --json -- --json"
+    typed = f"sweeper search --study demo --json train.steps=4 {own}"
+    write(folder / "search.json", search(finished=False, provenance={"command": typed}))
+    assert next_of(folder) == typed.replace(" --json", "", 1)
+    damaged = search(finished=False, provenance={"command": "sweeper search 'x"})
+    write(folder / "search.json", damaged)
+    assert next_of(folder) == ""
+    assert with_override(typed, "train.steps=8") == (
+        f"sweeper search --study demo --json train.steps=8 {own}"
+    )
+    assert searched_anew(typed, "b", ["train.steps=8"]) == (
+        f"sweeper search --json train.steps=8 --study b {own}"
     )
 
 

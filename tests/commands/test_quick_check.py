@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def test_a_failure_names_the_module_and_is_read_again(sweeper: Run, standard: Pa
     assert "check:" not in again.err and said in again.err
     assert again.document["check"]["answer"] == "fail"
     assert "layers.0.attention.qkv" in again.document["check"]["origins"]
+
+
+def test_the_command_for_all_modules_trains_nothing_anew(sweeper: Run, standard: Path) -> None:
+    """It is over the widths that were checked, and over nothing else."""
+    said = sweeper(*PLAN, "transfer.depths=[1,2]", "transfer.eta=-9").out
+    (line,) = [line for line in said.splitlines() if "All modules: " in line]
+    words = shlex.split(line.partition("All modules: sweeper ")[2])
+    assert words[-2:] == ["transfer.widths=[16,32,64]", "transfer.depths=[]"]
+    assert "check.eta=-9" in words and "transfer.widths=[16,32,64,128]" not in words
+    shown = sweeper(*words)
+    assert shown.code == 0 and shown.err == ""
+    assert shown.out.splitlines()[-3].startswith("Coordinate check over width 16, 32, 64: fail")
+    wider = sweeper(*words, "transfer.widths=[16,32]")
+    assert "width 32, depth 1, 3 runs of 2 steps" in wider.err
 
 
 def test_a_check_of_the_same_is_read_and_one_of_another_is_not(

@@ -50,6 +50,24 @@ def test_default_phases_are_9_330_6_and_12_runs(scheme: str) -> None:
     assert [len(line.points_log2) for line in found.lines] == [9, 22, 22, 22, 22, 22]
 
 
+def test_it_names_the_settings_that_let_each_line_go_on() -> None:
+    search = IndependentSearch(
+        eta=LineRule(points=3, extend=0),
+        lines=LineRule(extend=0),
+        runs=6,
+        seeds=1,
+        retune=LineRule(points=3, extend=0),
+    )
+    objective = basin(SPACE, at={"eta": 9, "a": 9, "b": 0})
+    notes = conclude(search, objective).notes  # type: ignore[attr-defined]
+    advice = [note.partition("still at the end of the grid")[2] for note in notes]
+    assert list(filter(None, advice)) == [
+        ", and the range goes on to 2^3: raise search.eta.points or search.eta.extend",
+        ", and the range goes on to 2^2: raise search.runs or search.lines.extend",
+        ": raise search.retune.extend",
+    ]
+
+
 def test_a_space_of_eta_alone_has_no_lines_and_one_finalist() -> None:
     space, search = space_of("standard"), IndependentSearch()
     assert [phase.trials for phase in search.plan(space)] == [9, 0, 6]

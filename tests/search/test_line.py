@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -139,16 +140,38 @@ def test_an_optimum_at_the_end_extends_the_line_and_says_so(sign: int) -> None:
     assert state.extended == 2 and len(state.losses) == 11
     found = line_result("eta", state, History(), {}, AXIS)
     assert found is not None and found.optimum_log2 == sign * 5
-    extended, still = line_notes([found])
+    extended, still = line_notes([found], {"eta": AXIS}, {})
     assert extended.startswith("eta: ") and "extended by 2 to 2^" in extended
-    assert f"2^{sign * 5} is still at the end" in still
+    change = (
+        "raise parameterization.space.eta.high"
+        if sign > 0
+        else ("lower parameterization.space.eta.low")
+    )
+    assert still == f"eta: the optimum 2^{sign * 5} is still at the end of the grid: {change}"
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_line_that_ends_within_its_range_says_so(sign: int) -> None:
+    """A wider range would change nothing."""
+    state, _ = lay(LineRule(points=3, extend=1), AXIS, lambda x: -sign * x)
+    found = line_result("eta", state, History(), {}, AXIS)
+    assert found is not None
+    longer = "search.line.points or search.line.extend"
+    _, still = line_notes([found], {"eta": AXIS}, {"eta": longer})
+    assert still == (
+        f"eta: the optimum 2^{sign * 2} is still at the end of the grid, and the range goes on "
+        f"to 2^{sign * 3}: raise {longer}"
+    )
+    retuned = replace(found, name="eta, retuned")
+    _, still = line_notes([retuned], {"eta": AXIS}, {"eta, retuned": "search.retune.extend"})
+    assert still.endswith("is still at the end of the grid: raise search.retune.extend")
 
 
 def test_an_extension_ends_where_the_loss_rises_again() -> None:
     state, rounds = lay(LineRule(points=7, extend=4), AXIS, lambda x: (x - 4) ** 2)
     assert rounds[1:] == [[4.0], [5.0]] and state.extended == 2
     found = line_result("eta", state, History(), {}, AXIS)
-    assert found is not None and len(list(line_notes([found]))) == 1
+    assert found is not None and len(list(line_notes([found], {}, {}))) == 1
 
 
 def test_a_line_grows_until_enough_points_lie_beyond_its_optimum() -> None:
@@ -187,7 +210,7 @@ def test_all_choices_are_tried_once_and_nothing_between_or_beyond() -> None:
     state, rounds = lay(LineRule(points=2), axis, lambda x: -x)
     assert rounds == [[0, 1, 2, 3, 4]] and LineRule(points=2).planned(axis) == 5
     found = line_result("kind", state, History(), {}, axis)
-    assert found is not None and found.optimum == "e" and list(line_notes([found])) == []
+    assert found is not None and found.optimum == "e" and list(line_notes([found], {}, {})) == []
 
 
 def test_a_range_of_one_value_is_one_point() -> None:
@@ -200,10 +223,10 @@ def test_without_a_finite_loss_there_is_nothing_to_refine_or_extend() -> None:
     assert rounds == [AXIS.grid(1.0)]
     found = line_result("eta", state, History(), {}, AXIS)
     assert found is not None and found.objective == math.inf and found.optimum_log2 == 0
-    assert list(line_notes([found])) == []
+    assert list(line_notes([found], {}, {})) == []
     pair, _ = lay(LineRule(points=20), Axis(low=0, high=1), lambda x: math.inf)
     found = line_result("eta", pair, History(), {}, AXIS)
-    assert found is not None and list(line_notes([found])) == []
+    assert found is not None and list(line_notes([found], {}, {})) == []
 
 
 @pytest.mark.parametrize("only", [-3.0, 0.0, 3.0])

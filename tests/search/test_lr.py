@@ -43,6 +43,17 @@ def test_an_optimum_past_the_range_extends_it_and_says_so() -> None:
     assert any("extended by 2 to 2^-1..2^5" in note for note in found.notes)
 
 
+def test_it_says_whether_its_points_or_its_range_end_the_line() -> None:
+    search = LearningRateLine(line=LineRule(points=3, extend=0))
+    found = search.conclude(SPACE, run_search(search, SPACE, basin(SPACE, at={"eta": 3})))
+    assert found.notes[-1].endswith(
+        "and the range goes on to 2^3: raise search.line.points or search.line.extend"
+    )
+    search = LearningRateLine(line=LineRule(points=5, extend=0))
+    found = search.conclude(SPACE, run_search(search, SPACE, basin(SPACE, at={"eta": 4})))
+    assert found.notes[-1].endswith("end of the grid: raise parameterization.space.eta.high")
+
+
 def test_seeds_are_averaged_and_one_that_diverged_rules_a_point_out() -> None:
     search = LearningRateLine(line=LineRule(points=5, extend=0), seeds=2)
     history = run_search(

@@ -81,6 +81,21 @@ def test_a_model_for_other_data_is_refused() -> None:
     assert caught.value.key == "model._target_"
 
 
+def of_vocab(width: int, depth: int, vocab: int, unit: bool) -> nn.Module:
+    return nn.Embedding(vocab, width)
+
+
+def test_an_argument_without_a_value_says_how_to_give_it_or_name_it() -> None:
+    broken = tree()
+    broken["model"] = {"_target_": f"{__name__}.of_vocab", "width": 32, "depth": 2}
+    with pytest.raises(ConfigError) as caught:
+        prepare(spec_of(broken))
+    assert str(caught.value) == (
+        "model.vocab: it needs a value; give +model.vocab=..., or name it as what is offered: "
+        "classes, base_depth, seq_len"
+    )
+
+
 def test_a_model_must_be_a_module() -> None:
     broken = tree()
     broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.transfer.plan import TransferPlan
+from sweeper.transfer.plan import TransferPlan, own_plan
 from tests.transfer.helpers import CHANGED, plan
 
 
@@ -26,6 +27,28 @@ def test_a_plan_is_read_back(scheme: str, tmp_path: Path) -> None:
     made = plan(scheme)
     path = saved(tmp_path, made.to_json())
     assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
+
+
+def test_a_plan_is_saved_as_it_is_loaded(tmp_path: Path) -> None:
+    made = plan("mup")
+    assert made.save(tmp_path) == tmp_path / "plan.json"
+    assert made.save(str(tmp_path / "mine.json")) == tmp_path / "mine.json"
+    for path in (tmp_path, tmp_path / "mine.json"):
+        assert TransferPlan.load(path) == made
+    with pytest.raises(BadInput, match=r"no/plan\.json cannot be written: No such file"):
+        made.save(tmp_path / "no/plan.json")
+
+
+def test_factors_on_the_optimizer_s_settings_are_shown_as_factors() -> None:
+    """With an eps of 1e-3, an `eps` of 2 is no value."""
+    hps = {"eta": 0.125, "weight_decay": 0.5, "eps": 2.0, "one_minus_beta2": 1.999}
+    made = replace(plan("mup"), hps=hps)
+    shown = "eta 0.125, weight_decay x 0.5, eps x 2, (1 - beta2) x 1.999"
+    assert str(made).splitlines()[1] == f"mup with adamw: {shown}"
+    # A command that scales by itself is given its own eps.
+    own = own_plan(made.base, made.target, {**hps, "one_minus_x": "y"}, {})
+    values = "eta 0.125, weight_decay 0.5, eps 2, one_minus_beta2 1.999, one_minus_x y"
+    assert str(own).splitlines()[1] == f"own: {values}"
 
 
 def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
