@@ -118,6 +118,11 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
         lines.append(
             f"- As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
         )
+    if check.unseen:
+        lines.append(
+            f"- Not seen, as no output shows what they change: {', '.join(check.unseen)}. Use each "
+            "by calling the module that holds it, or put it in a module of its own"
+        )
     if check.origins:
         lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in check.origins))}")
     return lines
