@@ -103,8 +103,9 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
-        "Direct: what the module's new parameters change of its first output. It must neither "
-        "grow nor vanish; the whole change of such a module must only not grow. ±: 95 % interval "
+        "Direct: what the module's new matrices (vectors, where it has no other) change of its "
+        "first output. It must neither grow nor vanish; the whole change of such a module must "
+        "only not grow. ±: 95 % interval "
         f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
     ]
     shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
