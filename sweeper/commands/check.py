@@ -101,7 +101,8 @@ def _following(settings: Settings, checks: Sequence[CoordinateCheck], typed: Typ
         return typed.again("explain", settings, *_failed_size(settings.base, failing))
     if "cannot say" in answers:
         doubtful = next(one for one in checks if one.answer == "cannot say")
-        return typed.again("check", settings, doubtful.settled_by(settings.check))
+        settled = doubtful.settled_by(settings.check)
+        return typed.again("check", settings, *([settled] if settled else []))
     if not checks:
         return typed.again("check", settings)
     return next_of(settings.folder) if typed.of_study else typed.again("search", settings)

@@ -20,7 +20,7 @@ from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
 from sweeper.transfer.ladder import Size
 from sweeper.trial import Log2Hps, Trial, named
 
-MEASURED = 3
+MEASURED = 4
 """Raised where a check measures or judges something else: an earlier record is none of it then."""
 
 
@@ -93,7 +93,7 @@ def run_check(
         for size, of_size in trials.items()
     }
     runs = _without_repeated_logits(runs)
-    if not all(run for of_size in runs.values() for run in of_size):
+    if not all(any(m.entries for m in run) for of_size in runs.values() for run in of_size):
         raise BadInput(
             "no module's output was seen: the check reads what the modules within the model "
             "return, so put its parameters into modules of their own"

@@ -155,8 +155,10 @@ def sentence(check: CoordinateCheck, rule: CheckRule) -> str:
         return f"{start}pass."
     module, slope = _culprit(check)
     if check.answer == "cannot say":
-        todo = f"{check.settled_by(rule)} may settle it"
-        return f"{start}cannot say yet for {module.name}{_more(check)} ({slope.reason}); {todo}."
+        if check.unseen:
+            return f"{start}cannot say: {check.todo(rule)}."
+        why = f"{module.name}{_more(check)} ({slope.reason})"
+        return f"{start}cannot say yet for {why}; {check.todo(rule)}."
     return f"{start}fail at {module.name}: {_words(slope, check.axis)}."
 
 

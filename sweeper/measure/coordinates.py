@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
 
 from sweeper.control import UNCONTROLLED, Control
 from sweeper.data.corpus import Batch, Corpus
 from sweeper.errors import BadInput
-from sweeper.scaling.spec import LOGITS, Role
+from sweeper.measure.functions import WatchedFunctions
+from sweeper.scaling.spec import LOGITS, ParamSpec, Role
 from sweeper.training.pack import Pack, PackRun
 from sweeper.training.precision import quiet_attention
 from sweeper.training.program import Stacked
@@ -30,7 +29,8 @@ class ModuleMeasurement:
 
     `direct_changes` are those that the module's parameters make of its initial input, empty if it
     has none. `role` is that of the largest of them, None if it has none. `entries` counts the
-    output's entries: those of logits, say, are as many at every width.
+    output's entries: those of logits, say, are as many at every width. There are none where a
+    parameter moves that no output shows: see `not_seen`.
     """
 
     name: str
@@ -54,6 +54,13 @@ class ModuleMeasurement:
         )
 
 
+def not_seen(name: str, role: Role | None) -> ModuleMeasurement:
+    """The row of a trained parameter whose outputs cannot be told."""
+    return ModuleMeasurement(
+        name=name, role=role, entries=0, rms=0.0, changes=(), direct_changes=()
+    )
+
+
 def measure_modules(
     trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
 ) -> list[ModuleMeasurement]:
@@ -65,15 +72,15 @@ def measure_modules(
     modules, and after large steps on the width, as initial logits shrink with the width. Modules
     are in the order in which they last returned, and are evaluated in evaluation mode.
 
-    What the loss gets is measured as `LOGITS`, last; parameters that the model holds outside of
-    modules make its direct change. Weights do not decay: decay moves them in proportion to what
-    they are, at any width and with any rate.
+    A parameter whose module is never called is measured where a product is made with it, under
+    its own name. What the loss gets is measured as `LOGITS`; parameters that the model holds
+    outside of modules, and those that no other row shows, make its direct change. Weights do not
+    decay: decay moves them in proportion to what they are, at any width and with any rate.
     """
     run = PackRun(Pack(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
     no_decay = [torch.zeros_like(value) for value in run.update_hps.weight_decay]
     run.update_hps = replace(run.update_hps, weight_decay=no_decay)
     start = {name: value.detach().clone() for name, value in run.params.items()}
-    outside = [name for name in start if "." not in name]
     steps: list[tuple[dict[str, float], dict[str, float]]] = []
     with quiet_attention():
         try:
@@ -81,21 +88,14 @@ def measure_modules(
             for _ in range(run.prepared.train.steps):
                 control.leave_if_asked()
                 run.step()
-                after, _ = _evaluate(run, run.params)
-                first, moved = _evaluate(run, start, {k: v[0] for k, v in run.params.items()})
-                changes = {name: _rms_change(x, before[name]) for name, x in after.items()}
-                direct = {name: _rms_change(x, first[name]) for name, x in moved.items()}
-                if outside and LOGITS in before:
-                    mixed = {**start, **{name: run.params[name] for name in outside}}
-                    logits = _evaluate(run, mixed)[0][LOGITS]
-                    direct[LOGITS] = _rms_change(logits, before[LOGITS])
-                steps.append((changes, direct))
+                steps.append(_measure_step(run, start, before))
         finally:
             run.program.release()
     # Of a module's parameters the one of most dimensions comes last, and stays.
     specs = sorted(run.prepared.specs, key=lambda spec: len(spec.shape))
-    roles = {spec.name.rpartition(".")[0] or LOGITS: spec.role for spec in specs}
-    return [
+    roles = {_owner(spec.name) or LOGITS: spec.role for spec in specs}
+    roles |= {spec.name: spec.role for spec in specs}
+    measured = [
         ModuleMeasurement(
             name=name,
             role=roles.get(name),
@@ -106,6 +106,41 @@ def measure_modules(
         )
         for name, tensors in before.items()
     ]
+    moved = [
+        spec
+        for spec in run.prepared.trained_specs
+        if not torch.equal(start[spec.name], run.params[spec.name])
+    ]
+    hidden = _not_seen(moved, [one.name for one in measured if one.direct_changes])
+    return measured + [not_seen(spec.name, spec.role) for spec in hidden]
+
+
+def _measure_step(
+    run: PackRun, start: Stacked, before: Outputs
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Changes of all rows by the run's last step, and the direct ones."""
+    after, _ = _evaluate(run, run.params)
+    first, moved = _evaluate(run, start, {k: v[0] for k, v in run.params.items()})
+    changes = {name: _rms_change(x, before[name]) for name, x in after.items()}
+    direct = {name: _rms_change(x, first[name]) for name, x in moved.items()}
+    outside = [name for name in start if "." not in name or not is_measured(name, direct)]
+    if outside and LOGITS in before:
+        mixed = {**start, **{name: run.params[name] for name in outside}}
+        logits = _evaluate(run, mixed)[0][LOGITS]
+        direct[LOGITS] = _rms_change(logits, before[LOGITS])
+    return changes, direct
+
+
+def _not_seen(specs: Sequence[ParamSpec], direct: Sequence[str]) -> list[ParamSpec]:
+    """Parameters that a scheme scales and no row shows.
+
+    In the logits' row a readout hides that hidden weights do not move, and they may shrink on the
+    way there: it shows embeddings and vectors alone.
+    """
+    shown = {Role.FIXED}
+    if LOGITS in direct:
+        shown |= {Role.EMBEDDING, Role.VECTOR}
+    return [spec for spec in specs if spec.role not in shown and not is_measured(spec.name, direct)]
 
 
 def rms(tensors: Sequence[Tensor]) -> float:
@@ -135,7 +170,7 @@ def _evaluate(
     outputs: Outputs = {}
     with_weights: Outputs = {}
     x, y = run.feed.batch(0)
-    recorder = recording(run.program.model, weights, outputs, with_weights)
+    recorder = recording(run.program.model, params.keys(), weights, outputs, with_weights)
     with recorder, run.precision():
         run.program.evaluate(params, run.buffers, x, y)
     return outputs, with_weights
@@ -143,15 +178,22 @@ def _evaluate(
 
 @contextmanager
 def recording(
-    model: nn.Module, weights: Mapping[str, Tensor], outputs: Outputs, with_weights: Outputs
+    model: nn.Module,
+    trained: Collection[str],
+    weights: Mapping[str, Tensor],
+    outputs: Outputs,
+    with_weights: Outputs,
 ) -> Iterator[None]:
     """Put modules' outputs, and the logits, into `outputs` while `model` runs.
 
-    Into `with_weights` go the outputs that the same inputs lead to with the parameters of
-    `weights`, of the modules that have any.
+    Products with `trained` parameters whose own module is not called are there by the parameters'
+    names. Into `with_weights` go the outputs that the same inputs lead to with the parameters of
+    `weights`, of what has any: a module's matrices, as a bias would hide that they do not move, or
+    its vectors where it has nothing else.
     """
     # Hooks run within the call with other weights, too; that call is no part of the model's.
     repeating = False
+    called: set[str] = set()
 
     def make_hook(name: str, own: Mapping[str, Tensor]) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -169,6 +211,16 @@ def recording(
 
         return hook
 
+    def parameters() -> dict[str, Tensor]:
+        return {name: value for name, value in model.named_parameters() if name in trained}
+
+    def note(name: str, output: Tensor, with_value: Callable[[Tensor], Tensor] | None) -> None:
+        if with_value and _owner(name) in called:
+            return
+        _add_call(outputs, name, output)
+        if with_value and name in weights:
+            _add_call(with_weights, name, with_value(weights[name]))
+
     handles = []
     for name, module in model.named_modules():
         own = {
@@ -177,29 +229,41 @@ def recording(
             if f"{name}.{key}" in weights
         }
         if name:
-            handles.append(module.register_forward_hook(make_hook(name, own), with_kwargs=True))
+            learning = {key: value for key, value in own.items() if f"{name}.{key}" in trained}
+            hook = make_hook(name, _matrices(learning or own))
+            handles.append(module.register_forward_hook(hook, with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(lambda *_, n=name: called.add(n)))
     try:
-        with _LossInputs(outputs, lambda: repeating):
+        with WatchedFunctions(note, parameters, lambda: repeating):
             yield
     finally:
         for handle in handles:
             handle.remove()
+        # A module may be called after its weight was used without it.
+        for name in [name for name in outputs if name in trained and _owner(name) in called]:
+            del outputs[name]
+            with_weights.pop(name, None)
 
 
-class _LossInputs(TorchFunctionMode):
-    """Adds what `cross_entropy` is called with to the outputs, as `LOGITS`."""
+def _owner(parameter: str) -> str:
+    """The name of the module that holds a parameter."""
+    return parameter.rpartition(".")[0]
 
-    def __init__(self, outputs: Outputs, ignored: Callable[[], bool]) -> None:
-        super().__init__()
-        self.outputs, self.ignored = outputs, ignored
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func`, and note its input where it is the loss."""
-        if func is F.cross_entropy and not self.ignored():
-            _add_call(self.outputs, LOGITS, args[0] if args else kwargs["input"])
-        return func(*args, **(kwargs or {}))
+def is_matrix(shape: Sequence[int]) -> bool:
+    """Whether a parameter of this shape is more than a vector, such as a gain of [1, width]."""
+    return sum(size > 1 for size in shape) > 1
+
+
+def _matrices(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices of a module's parameters; the least like vectors where there is none."""
+    ranks = {key: (is_matrix(value.shape), value.dim() > 1) for key, value in own.items()}
+    return {key: value for key, value in own.items() if ranks[key] == max(ranks.values())}
+
+
+def is_measured(parameter: str, direct: Iterable[str]) -> bool:
+    """Whether a parameter belongs to one of the rows that have a direct change."""
+    return any(row == parameter or row.partition("[")[0] == _owner(parameter) for row in direct)
 
 
 def _add_call(outputs: Outputs, name: str, output: Any) -> None:

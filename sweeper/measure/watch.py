@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sweeper.files import write_atomically
-from sweeper.measure.coordinates import ModuleMeasurement, Outputs, recording, rms
+from sweeper.measure.coordinates import (
+    ModuleMeasurement,
+    Outputs,
+    is_matrix,
+    is_measured,
+    not_seen,
+    recording,
+    rms,
+)
 from sweeper.measure.watch_file import FILE, STEPS
 from sweeper.trial import encode
 
@@ -42,6 +50,7 @@ class _Watch:
     def __init__(self, model: nn.Module, path: Path, steps: int) -> None:
         self.model, self.path, self.steps = model, path, steps
         self.start = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.trained = {name for name, p in model.named_parameters() if p.requires_grad}
         self.first: tuple[Outputs, tuple[Any, Mapping[str, Any]]] | None = None
         self.changes: list[tuple[dict[str, float], dict[str, float]]] = []
         self._versions = self._now()
@@ -98,7 +107,7 @@ class _Watch:
             with (
                 torch.random.fork_rng(devices=devices),
                 torch.no_grad(),
-                recording(self.model, others, outputs, with_others),
+                recording(self.model, self.trained, others, outputs, with_others),
             ):
                 functional_call(self.model, dict(weights), args, dict(kwargs))
         finally:
@@ -121,7 +130,19 @@ class _Watch:
             for name, tensors in self.first[0].items()
             if all(name in changes for changes, _ in self.changes)
         ]
+        measured += [not_seen(name, role=None) for name in self._not_seen(measured)]
         write_atomically(self.path, json.dumps(encode([asdict(one) for one in measured])))
+
+    def _not_seen(self, measured: Sequence[ModuleMeasurement]) -> list[str]:
+        """Matrices that have moved and that no row shows."""
+        direct = [one.name for one in measured if one.direct_changes]
+        return [
+            name
+            for name, now in self.model.named_parameters()
+            if is_matrix(now.shape)
+            and not is_measured(name, direct)
+            and not torch.equal(now.detach(), self.start[name])
+        ]
 
 
 def _change(after: list[Tensor], before: list[Tensor] | None) -> float:

@@ -103,8 +103,9 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
-        "Direct: what the module's new parameters change of its first output. It must neither "
-        "grow nor vanish; the whole change of such a module must only not grow. ±: 95 % interval "
+        "Direct: what the module's new matrices (vectors, where it has no other) change of its "
+        "first output. It must neither grow nor vanish; the whole change of such a module must "
+        "only not grow. ±: 95 % interval "
         f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
     ]
     shrinking = [m.name for m in check.modules if any(s.expected for s in m.slopes)]
@@ -117,6 +118,11 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     if readouts:
         lines.append(
             f"- As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
+        )
+    if check.unseen:
+        lines.append(
+            f"- Not seen, as no output shows what they change: {', '.join(check.unseen)}. Use each "
+            "by calling the module that holds it, or put it in a module of its own"
         )
     if check.origins:
         lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in check.origins))}")

@@ -94,7 +94,7 @@ def _check(record: Document, axis: Document, name: str) -> Section:
     return {
         "axis": found.axis,
         "answer": found.answer,
-        "todo": f"{found.settled_by(settled)} may settle it." * (found.answer == "cannot say"),
+        "todo": f"{found.todo(settled)}." * (found.answer == "cannot say"),
         "runs": f"{rule['seeds']} runs a size, each of {rule['steps']} steps on one batch of "
         f"{rule['batch']}, at {number(rule['share']):g} times η; log2 η is {eta:g}",
         "sizes": ", ".join(map(str, found.sizes)),

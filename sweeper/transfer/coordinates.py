@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.scaling.spec import LOGITS, Role, layer_of
+from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
 from sweeper.transfer.check_rule import CheckRule
 from sweeper.transfer.curve import UNKNOWN, Estimate
 from sweeper.transfer.ladder import Size
@@ -31,6 +31,8 @@ CHECK_ANSWERS: tuple[CheckAnswer, ...] = ("pass", "cannot say", "fail")
 Quantity = Literal["output", "change", "direct"]
 Runs = Mapping[Size, Sequence[Sequence["ModuleMeasurement"]]]
 """What was measured, by size: for each seed the list of modules."""
+NOT_SEEN = "not seen"
+"""The reason where no output shows what a trained parameter does."""
 LOST_ALIGNMENT = "shrinks, perhaps as the batch has many tokens"
 LARGE_STEPS = "grows, perhaps as the steps are large"
 """Why changes cannot be judged: see `_with_lost_alignment` and `_with_large_steps`."""
@@ -89,8 +91,25 @@ class CoordinateCheck:
     answer: CheckAnswer
     origins: tuple[str, ...]
 
-    def settled_by(self, rule: CheckRule) -> str:
-        """The setting of the check that settles one that cannot say."""
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Trained parameters that no row shows, those of all layers under one name."""
+        names = [one.name for one in self.modules if one.worst.reason == NOT_SEEN]
+        return tuple(dict.fromkeys(with_layer(name, "*") for name in names))
+
+    def todo(self, rule: CheckRule) -> str:
+        """What may settle a check that cannot say."""
+        if not self.unseen:
+            return f"{self.settled_by(rule)} may settle it"
+        return (
+            f"no output shows what {', '.join(self.unseen)} change: use each by calling the module "
+            "that holds it, or put it in a module of its own"
+        )
+
+    def settled_by(self, rule: CheckRule) -> str | None:
+        """The setting of the check that settles one that cannot say; None where the model must."""
+        if self.unseen:
+            return None
         reasons = [one.reason for module in self.modules for one in module.slopes]
         if LARGE_STEPS in reasons:
             return f"check.share={rule.share / 4:g}"
@@ -175,6 +194,9 @@ def check_coordinates(
         table = [[one for run in runs[size] for one in run if one.name == name] for size in sizes]
         if any(len(row) < len(runs[size]) for row, size in zip(table, sizes, strict=True)):
             continue  # a module that not all sizes have
+        if not all(one.entries for row in table for one in row):
+            modules.append(_not_seen(table[0][0], len(sizes), rule))
+            continue
         # A decoder's table comes after the encoder's weights, and moves by itself alone.
         embedded = name in early or table[0][0].role is Role.EMBEDDING
         expected = wanted.get(Role.EMBEDDING, 0.0) if embedded else 0.0
@@ -239,6 +261,14 @@ def _check_module(
     return ModuleCheck(name=first.name, role=first.role, slopes=tuple(slopes), answer=answer)
 
 
+def _not_seen(measured: ModuleMeasurement, sizes: int, rule: CheckRule) -> ModuleCheck:
+    """A parameter of which nothing can be said: its direct change is unknown."""
+    unknown = _slope("direct", rule.steps, (0.0,), [[math.nan]], rule, 0.0, False)
+    values = (math.nan,) * sizes
+    slope = replace(unknown, values=values, answer="cannot say", reason=NOT_SEEN)
+    return ModuleCheck(name=measured.name, role=measured.role, slopes=(slope,), answer="cannot say")
+
+
 def _of_experts(module: ModuleCheck, axis: str) -> ModuleCheck:
     """The module judged by what says something over a size of the experts.
 
@@ -265,7 +295,8 @@ def _with_lost_alignment(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
     own part and n^1/2 by chance; while chance is more, full alignment's n is not reached. Keys show
     it first: a softmax does not see what tokens share.
     """
-    summing = [one for one in modules if one.role in (Role.HIDDEN, Role.READOUT)]
+    seen = [one for one in modules if one.worst.reason != NOT_SEEN]
+    summing = [one for one in seen if one.role in (Role.HIDDEN, Role.READOUT)]
     softened = {one.name: _softened(one, _lost_alignment, LOST_ALIGNMENT) for one in summing}
     few = 2 * sum(softened[one.name] != one for one in summing) < len(summing)
     return [softened.get(one.name, one) if few else one for one in modules]
@@ -282,7 +313,7 @@ def _with_large_steps(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
     """
     known = any(s.quantity == "direct" and s.answer == "fail" for m in modules for s in m.slopes)
     return [
-        one if known or _grows(one.slopes[1]) else _softened(one, _grows, LARGE_STEPS)
+        one if known or any(map(_grows, one.slopes[1:2])) else _softened(one, _grows, LARGE_STEPS)
         for one in modules
     ]
 

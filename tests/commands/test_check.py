@@ -226,7 +226,7 @@ class Bare(nn.Module):
         self.head = nn.Parameter(torch.empty(classes, width))
 
     def forward(self, x, y):
-        logits = self.tokens[x] @ self.head.T
+        logits = (self.tokens[x][..., None, :] * self.head).sum(-1)
         return -logits.log_softmax(-1).gather(-1, y[..., None]).mean()
 """
 
@@ -257,3 +257,17 @@ def test_an_odd_model_is_one_message(
     assert answer.code == code and "Traceback" not in answer.err, answer
     errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1 and said in answer.err
+
+
+def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -> None:
+    """No setting of the check settles it: the model must."""
+    answer = sweeper(
+        *["check", "parameterization=mup", "model._target_=tests.transfer.odd_nets.Unseen"],
+        *(word for word in QUICK if "head_size" not in word),
+        *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
+    )
+    assert answer.code == 0, answer
+    assert "Not seen, as no output shows what they change: ls.*.weight. Use each" in answer.out
+    assert "Coordinate check over width: cannot say." in answer.out
+    assert answer.out.splitlines()[-1].startswith("Next: sweeper check parameterization=mup")
+    assert "check.seeds=6" not in answer.out

@@ -53,7 +53,7 @@ def checked(tokens: TokenCorpus, scheme: str, **net: Any) -> CoordinateCheck:
 
 
 def head_moves(run: PackRun, width: int) -> tuple[list[float], list[float]]:
-    """By step, what the new weights of mup's readout under mup's Adam make of the head's input.
+    """By step, what the new matrix of mup's readout under mup's Adam make of the head's input.
 
     Of its first input, and of the one at that step.
     """
@@ -79,9 +79,8 @@ def head_moves(run: PackRun, width: int) -> tuple[list[float], list[float]]:
         adam.step()
         model(x, y)
         moved = (model.head.weight.detach() - start["head.weight"]) / ratio
-        shift = model.head.bias.detach() - start["head.bias"]
         for moves, z in ((first, inputs[0]), (at_the_time, inputs[-1])):
-            moves.append(float((z @ moved.T + shift).square().mean().sqrt()))
+            moves.append(float((z @ moved.T).square().mean().sqrt()))
     return first, at_the_time
 
 

@@ -53,3 +53,13 @@ class LargeHidden(MuP):
         found = super().scale(spec, hps, update)
         std = spec.base_fan_in**-0.5
         return replace(found, init_std=std) if spec.role is Role.HIDDEN else found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowHidden(MuP):
+    """Hidden learning rates fall as 1 / width^2: the weights stop learning as it grows."""
+
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
+        found = super().scale(spec, hps, update)
+        slower = found.lr * spec.base_fan_in / spec.fan_in
+        return replace(found, lr=slower) if spec.role is Role.HIDDEN else found
