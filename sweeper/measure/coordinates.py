@@ -223,14 +223,8 @@ def recording(
 
     handles = []
     for name, module in model.named_modules():
-        own = {
-            key: weights[f"{name}.{key}"]
-            for key, _ in module.named_parameters(recurse=False)
-            if f"{name}.{key}" in weights
-        }
         if name:
-            learning = {key: value for key, value in own.items() if f"{name}.{key}" in trained}
-            hook = make_hook(name, _matrices(learning or own))
+            hook = make_hook(name, _own_weights(name, module, weights, trained))
             handles.append(module.register_forward_hook(hook, with_kwargs=True))
             handles.append(module.register_forward_pre_hook(lambda *_, n=name: called.add(n)))
     try:
@@ -243,6 +237,18 @@ def recording(
         for name in [name for name in outputs if name in trained and _owner(name) in called]:
             del outputs[name]
             with_weights.pop(name, None)
+
+
+def _own_weights(
+    name: str, module: nn.Module, weights: Mapping[str, Tensor], trained: Collection[str]
+) -> dict[str, Tensor]:
+    """The values in `weights` by which a module's direct change is measured; see `recording`."""
+    own = {
+        key: weights[f"{name}.{key}"]
+        for key, _ in module.named_parameters(recurse=False)
+        if f"{name}.{key}" in weights
+    }
+    return _matrices({k: v for k, v in own.items() if f"{name}.{k}" in trained} or own)
 
 
 def _owner(parameter: str) -> str:

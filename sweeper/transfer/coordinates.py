@@ -8,7 +8,7 @@ in either is a slope in log-log.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -213,12 +213,16 @@ def check_coordinates(
         steps=rule.steps,
         modules=tuple(modules),
         answer=_worst([module.answer for module in modules]),
-        # What comes after such a module fails because of it.
-        origins=tuple(
-            module.name
-            for module in modules
-            if any(one.quantity == "direct" and one.answer == "fail" for one in module.slopes)
-        ),
+        origins=_origins(modules),
+    )
+
+
+def _origins(modules: Iterable[ModuleCheck]) -> tuple[str, ...]:
+    """Modules whose direct change fails; what comes after one fails because of it."""
+    return tuple(
+        module.name
+        for module in modules
+        if any(one.quantity == "direct" and one.answer == "fail" for one in module.slopes)
     )
 
 
