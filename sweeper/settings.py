@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from sweeper.launch.executor import Launcher
 from sweeper.laws.law import Law
 from sweeper.mirror import redact
 from sweeper.models.fp8 import Fp8
+from sweeper.models.hints import unscaled_notes
 from sweeper.models.model_rules import RULE_KEYS
 from sweeper.own_modules import own_modules
 from sweeper.plugin import call_checked, user_code
@@ -272,25 +273,6 @@ def check_seeds(settings: Settings, key: str, seeds: int) -> None:
         )
 
 
-UNSEEN = {
-    "attention": "attention in {} keeps the factor on q k^T of the model's own code. That is right "
-    "where heads have one size at all widths; where they grow, divide by their size, not by its "
-    "root. F.scaled_dot_product_attention without a scale would get the scheme's factor",
-    "residual": "{} seems to be a residual branch; the scheme's factors on branches are applied to "
-    "those that are named alone: model.branches=[{}]",
-    "gated_silu": "{} has a SiLU whose factors in the scheme are not applied",
-}
-"""What to know of an operation that a scheme would scale, by the modules that have it."""
-
-
-def _unseen_notes(prepared: PreparedSpec) -> Iterator[str]:
-    """A note a kind of operation that modules of the model seem to have and that is not scaled."""
-    for kind in prepared.unseen_ops():
-        if names := prepared.architecture.hints.get(kind):
-            patterns = ",".join(f'"{name}"' for name in names)
-            yield UNSEEN[kind].format(", ".join(name or "the model" for name in names), patterns)
-
-
 def _fitted_to_model(settings: Settings) -> Settings:
     """The settings without hyperparameters that change nothing in the model, and notes on it.
 
@@ -307,7 +289,7 @@ def _fitted_to_model(settings: Settings) -> Settings:
             key = "transfer.along" if name == settings.transfer.along else "search"
             allowed = "it changes nothing in this model: a hyperparameter that does"
             raise ConfigError(key, name, allowed)
-    notes = list(_unseen_notes(prepared))
+    notes = list(unscaled_notes(prepared.unseen_ops(), prepared.architecture.hints))
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
     space = {name: axis for name, axis in settings.space.items() if name not in dead}

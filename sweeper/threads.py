@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 SPIN = "GOMP_SPINCOUNT"
@@ -36,14 +35,23 @@ def _cores() -> int:
 def _wanted() -> int:
     """Cores that torch's threads and whatever runs beside this process would take."""
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores()
-    return own + min(_running(), default=1) - 1
+    return own + _beside()
 
 
-def _running() -> Iterator[int]:
-    """Threads of the machine that run or want to, this one included; none where it is not told."""
-    for _ in range(LOOKS):
-        try:
-            yield int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-        except (OSError, ValueError, IndexError):
-            return
+def _beside() -> int:
+    """Threads beside this one that run or want to, at the quietest of some looks."""
+    least = _look()
+    for _ in range(LOOKS - 1):
+        if not least:
+            break
         time.sleep(0.001)
+        least = min(least, _look())
+    return least
+
+
+def _look() -> int:
+    """Threads of the machine that run or want to, but for this one; 0 where it is not told."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):
+        return 0

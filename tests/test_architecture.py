@@ -146,7 +146,7 @@ def test_no_cycles() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_files_and_functions_stay_small(name: str) -> None:
     text = MODULES[name].read_text()
-    assert text.count("\n") <= 400
+    assert text.count("\n") < 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 60, f"{name}.{node.name} is long"

@@ -31,13 +31,13 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ([2, 2, 2], 2, 1, IDLE),  # beside another, each on its own core
         ([60, 61, 62], 64, 2, IDLE),
         ([64, 64, 64], 64, 2, BUSY),
-        ([], 2, 2, IDLE),
     ],
 )
 def test_beside_others_threads_sleep_soon(
     running: list[int], cores: int, mine: int, spin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "_running", lambda: iter(running))
+    looks = iter(running)
+    monkeypatch.setattr(threads, "_look", lambda: next(looks) - 1)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(mine), raising=False)
     set_spin()
@@ -63,4 +63,4 @@ def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", missing)
-    assert list(threads._running()) == []
+    assert threads._beside() == 0

@@ -1,8 +1,8 @@
-"""Modules of a plain model that seem to do what a scheme scales."""
+"""Modules of a plain model that seem to do what a scheme scales, and what is said of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,15 @@ ADDITIONS: tuple[object, ...] = (
 )
 TABLES = (nn.Embedding, nn.EmbeddingBag)
 """Their outputs are added to make the residual stream: words and positions."""
+UNSCALED = {
+    "attention": "attention in {} keeps the factor on q k^T of the model's own code. That is right "
+    "where heads have one size at all widths; where they grow, divide by their size, not by its "
+    "root. F.scaled_dot_product_attention without a scale would get the scheme's factor",
+    "residual": "{} seems to be a residual branch; the scheme's factors on branches are applied to "
+    "those that are named alone: model.branches=[{}]",
+    "gated_silu": "{} has a SiLU whose factors in the scheme are not applied",
+}
+"""What to know of an operation that a scheme would scale, by the modules that have it."""
 
 
 class Hints(AttentionWatch):
@@ -102,3 +111,11 @@ class Hints(AttentionWatch):
             self._outputs.clear()
             for hook in hooks:
                 hook.remove()
+
+
+def unscaled_notes(kinds: Iterable[str], found: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A note a kind of operation that modules of the model seem to have and that is not scaled."""
+    for kind in kinds:
+        if names := found.get(kind):
+            patterns = ",".join(f'"{name}"' for name in names)
+            yield UNSCALED[kind].format(", ".join(name or "the model" for name in names), patterns)

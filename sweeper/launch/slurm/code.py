@@ -13,8 +13,11 @@ from sweeper.own_modules import own_modules
 
 def code_digests(modules: Iterable[str]) -> dict[str, str]:
     """Digests of sweeper, of the user's `modules` and of what they import of the user's own."""
-    own = {name: digest for module in modules for name, digest in own_modules(module).items()}
-    return {"sweeper": package_digest(), **own}
+    digests = {"sweeper": package_digest()}
+    for name in modules:
+        if name not in digests:  # what one imports need not be followed again
+            digests |= own_modules(name)
+    return digests
 
 
 @cache
