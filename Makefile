@@ -67,8 +67,8 @@ test-long: setup ## What takes minutes each: the zoo, every combination, more tr
 # builds as TORCH_PIP=--index-url=...
 TORCHES ?= 2.6.0 2.11.0
 TORCH_PIP ?=
-QUICK_TESTS := tests/training tests/models/test_scaled.py tests/models/test_cross_entropy.py \
-	tests/models/test_operations.py
+QUICK_TESTS := tests/engine tests/models/test_scaled.py tests/models/test_cross_entropy.py \
+	tests/classifier/test_operations.py
 test-torch: ## A quick set on the lowest torch allowed and on 2.11, each in an environment of its own.
 	@set -e; for version in $(TORCHES); do env=.venv-torch/$$version; \
 		test -x $$env/bin/pytest || { $(PYTHON) -m venv $$env; \

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import BadInput, ConfigError, SweeperError
 
 if TYPE_CHECKING:
-    from sweeper.in_script import CurrentTrial, current_trial
-    from sweeper.measure.watch import watch
-    from sweeper.models.classifier import classify
+    from sweeper.classifier.classify import classify
+    from sweeper.command.in_script import CurrentTrial, current_trial
+    from sweeper.command.watch import watch
+    from sweeper.plan.plan import TransferPlan
+    from sweeper.plan.plan_for import plan_for
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
-    from sweeper.study import Study
-    from sweeper.transfer.plan import TransferPlan
-    from sweeper.transfer.planning import plan_for
+    from sweeper.study.study import Study
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,12 +41,12 @@ __all__ = [
     "watch",
 ]
 _MODULES = {
-    "CurrentTrial": "sweeper.in_script",
-    "TransferPlan": "sweeper.transfer.plan",
-    "classify": "sweeper.models.classifier",
-    "current_trial": "sweeper.in_script",
-    "plan_for": "sweeper.transfer.planning",
-    "watch": "sweeper.measure.watch",
+    "CurrentTrial": "sweeper.command.in_script",
+    "TransferPlan": "sweeper.plan.plan",
+    "classify": "sweeper.classifier.classify",
+    "current_trial": "sweeper.command.in_script",
+    "plan_for": "sweeper.plan.plan_for",
+    "watch": "sweeper.command.watch",
     **dict.fromkeys(
         ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"), "sweeper.scaling.spec"
     ),
@@ -72,6 +72,6 @@ def open_study(path: str | PathLike[str]) -> Study:
 
     BadInput when there is no such folder.
     """
-    from sweeper.study import Study
+    from sweeper.study.study import Study
 
     return Study.read(Path(path))

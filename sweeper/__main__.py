@@ -1,5 +1,5 @@
 """`python -m sweeper`."""
 
-from sweeper.cli import main
+from sweeper.cli.app import main
 
 main()

@@ -19,7 +19,7 @@ settings.load_profile("laws")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-WAITING = ("faults/", "launch/", "trainer/", "commands/", "test_bench", "test_wheel", "test_cli")
+WAITING = ("faults/", "launch/", "command/", "cli/", "test_bench", "test_wheel")
 """Tests that wait for processes, for seconds: begun first, they leave none idle at the end."""
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.catalog import TARGET, with_names
 from sweeper.errors import ConfigError
-from sweeper.plugin import call_checked
-from sweeper.train_settings import TrainSettings
-from sweeper.trial import PluginSpec, TrialSpec
+from sweeper.registry import TARGET, call_checked, with_names
+from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 
 DEFAULTS: Mapping[str, Any] = {
     "parameterization": {TARGET: "sweeper.scaling.relative.Standard"},
     "model": {TARGET: "sweeper.models.llama.Llama"},
-    "optimizer": {TARGET: "sweeper.training.adamw.AdamW"},
+    "optimizer": {TARGET: "sweeper.engine.optimizers.first_order.AdamW"},
     "data": {},
     "train": {},
 }

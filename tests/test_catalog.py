@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from sweeper import catalog
+from sweeper import registry
+from sweeper.config.settings import placeholder_data, resolve
+from sweeper.engine import prepare as preparing
 from sweeper.errors import BadInput, ConfigError
 from sweeper.scaling import relative
-from sweeper.settings import placeholder_data, resolve
-from sweeper.training import prepare as preparing
 from sweeper.trial import Result, Trial
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_the_configs_lie_beside_a_checkout() -> None:
-    assert catalog.conf_folder() == ROOT / "conf"
+    assert registry.conf_folder() == ROOT / "conf"
 
 
 def test_lists_every_option_of_every_group() -> None:
-    found = catalog.groups()
+    found = registry.groups()
     assert {"mup", "standard", "umup"} <= set(found["parameterization"])
     assert found.keys() == {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()}
 
@@ -30,22 +30,22 @@ def test_adds_the_users_options_to_the_groups(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = catalog.groups(tmp_path)
-    assert found["search"] == sorted([*catalog.groups()["search"], "mine"])
-    assert found.keys() == catalog.groups().keys()
+    found = registry.groups(tmp_path)
+    assert found["search"] == sorted([*registry.groups()["search"], "mine"])
+    assert found.keys() == registry.groups().keys()
 
 
 def test_refuses_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "nope"):
         with pytest.raises(BadInput, match=f"--config-dir {path} is not a folder"):
-            catalog.groups(path)
+            registry.groups(path)
 
 
 def test_says_where_configs_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "__file__", str(tmp_path / "sweeper" / "catalog.py"))
+    monkeypatch.setattr(registry, "__file__", str(tmp_path / "sweeper" / "catalog.py"))
     with pytest.raises(BadInput, match="the configs are missing"):
-        catalog.conf_folder()
+        registry.conf_folder()
 
 
 NAMES = {
@@ -76,51 +76,51 @@ NAMES = {
 
 def test_stable_names_stay() -> None:
     """A name that is gone, or that another config of the class takes, orphans every record."""
-    plugins = catalog.plugins()
+    plugins = registry.plugins()
     for group, names in NAMES.items():
         classes = set(plugins[group].values())
-        assert sorted(catalog.plugin_name(group, target) for target in classes) == names
+        assert sorted(registry.plugin_name(group, target) for target in classes) == names
     assert plugins.keys() == NAMES.keys()
 
 
 def test_names_and_classes_are_inverse() -> None:
-    for group, classes in catalog.plugins().items():
+    for group, classes in registry.plugins().items():
         for name, target in classes.items():
-            assert catalog.plugin_target(group, name) == target
-            assert catalog.plugin_target(group, catalog.plugin_name(group, target)) == target
+            assert registry.plugin_target(group, name) == target
+            assert registry.plugin_target(group, registry.plugin_name(group, target)) == target
 
 
 def test_presets_of_one_class_share_the_name_of_their_group() -> None:
-    target = catalog.plugin_target("fp8", "printed")
-    assert target == catalog.plugin_target("fp8", "none") == catalog.plugin_target("fp8", "fp8")
-    assert catalog.plugin_name("fp8", target) == "fp8"
+    target = registry.plugin_target("fp8", "printed")
+    assert target == registry.plugin_target("fp8", "none") == registry.plugin_target("fp8", "fp8")
+    assert registry.plugin_name("fp8", target) == "fp8"
 
 
 def test_a_user_s_class_keeps_its_dotted_path() -> None:
-    assert catalog.plugin_name("model", "mine.models.Net") == "mine.models.Net"
-    assert catalog.plugin_target("model", "mine.models.Net") == "mine.models.Net"
+    assert registry.plugin_name("model", "mine.models.Net") == "mine.models.Net"
+    assert registry.plugin_target("model", "mine.models.Net") == "mine.models.Net"
 
 
 def test_a_name_that_nobody_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"_target_='lama' is refused: .*did you mean llama\?"):
-        catalog.plugin_target("model", "lama")
+        registry.plugin_target("model", "lama")
 
 
 def test_plugins_within_plugins_are_renamed_too() -> None:
-    mup, adjusted = (catalog.plugin_target("parameterization", n) for n in ("mup", "adjusted"))
+    mup, adjusted = (registry.plugin_target("parameterization", n) for n in ("mup", "adjusted"))
     config = {"_target_": adjusted, "scheme": {"_target_": mup}, "list": [{"_target_": mup}, 1]}
-    named = catalog.with_names("parameterization", config)
+    named = registry.with_names("parameterization", config)
     assert named == {
         "_target_": "adjusted",
         "scheme": {"_target_": "mup"},
         "list": [{"_target_": "mup"}, 1],
     }
-    assert catalog.with_targets("parameterization", named) == config
+    assert registry.with_targets("parameterization", named) == config
 
 
 def test_the_registry_needs_neither_hydra_nor_torch() -> None:
     code = (
-        "import sys; from sweeper.catalog import plugins; plugins();"
+        "import sys; from sweeper.registry import plugins; plugins();"
         "print([name for name in ('torch', 'hydra', 'omegaconf', 'yaml') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -129,7 +129,7 @@ def test_the_registry_needs_neither_hydra_nor_torch() -> None:
 
 def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The config's `_target_` follows the class: the key stays, and an old record prepares."""
-    from sweeper.config import compose_tree, to_yaml
+    from sweeper.config.compose import compose_tree, to_yaml
 
     def trial(tree: dict[str, Any]) -> Trial:
         settings = resolve(tree)
@@ -148,11 +148,11 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(relative, "Renamed", Renamed, raising=False)
     monkeypatch.delattr(relative, "MuP")
-    found = {group: dict(classes) for group, classes in catalog.plugins().items()}
+    found = {group: dict(classes) for group, classes in registry.plugins().items()}
     found["parameterization"]["mup"] = "sweeper.scaling.relative.Renamed"
-    monkeypatch.setattr(catalog, "plugins", lambda: found)
+    monkeypatch.setattr(registry, "plugins", lambda: found)
     preparing.prepare.cache_clear()
-    again = catalog.with_targets("parameterization", {"_target_": "mup"})
+    again = registry.with_targets("parameterization", {"_target_": "mup"})
     assert again == {"_target_": "sweeper.scaling.relative.Renamed"}
     renamed = tree | {"parameterization": tree["parameterization"] | again}
     assert trial(renamed).key == before.key

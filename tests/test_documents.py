@@ -17,26 +17,25 @@ from typing import Any
 import pytest
 import typer
 
-from sweeper.cli import app
-from sweeper.config import compose_tree
+from sweeper.check.judge import CheckRule
+from sweeper.cli.app import app
+from sweeper.config.command_line import with_command
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import StudySettings, checked_plugin
 from sweeper.data.corpus import Source
+from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.errors import BadInput, key_prefix
-from sweeper.export.registry import build_exporter
+from sweeper.export.exporter import build_exporter
 from sweeper.launch.executor import Launcher
+from sweeper.launch.runner import RunnerSettings
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
-from sweeper.own_command import with_command
-from sweeper.plugin import call_checked
-from sweeper.report.log import Logger
-from sweeper.runner.runner import RunnerSettings
+from sweeper.registry import call_checked
 from sweeper.search.strategy import Strategy
-from sweeper.settings import StudySettings
-from sweeper.space import checked_plugin
-from sweeper.train_settings import TrainSettings
-from sweeper.training.optimizer import Optimizer
-from sweeper.transfer.check_rule import CheckRule
-from sweeper.transfer.ladder import LadderRule
-from tests.commands.driver import call
+from sweeper.study.logs.log import Logger
+from sweeper.trial import TrainSettings
+from sweeper.verdict.ladder import LadderRule
+from tests.cli.driver import call
 from tests.documents import PAGES, ROOT, Command, commands, scripts, words_of
 
 COMMANDS = {page: list(commands(page)) for page in PAGES}

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeper.catalog import groups
-from sweeper.config import compose_tree
-from sweeper.settings import Settings, placeholder_data, resolve
-from sweeper.training.architecture import build_model, build_named
-from sweeper.transfer.curve import Estimate
-from sweeper.transfer.ladder import Size
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import Settings, placeholder_data, resolve
+from sweeper.engine.architecture import build_model, build_named
+from sweeper.registry import groups
+from sweeper.verdict.curve import Estimate
+from sweeper.verdict.ladder import Size
 from tests.scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
@@ -49,7 +49,7 @@ def check_that_it_can_be_built(settings: Settings, size: Size) -> None:
 def test_a_figure_is_a_script_and_an_experiment_at_every_size(
     name: str, size: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.settings.check_model_size", check_that_it_can_be_built)
+    monkeypatch.setattr("sweeper.config.settings.check_model_size", check_that_it_can_be_built)
     assert callable(load_script(f"figures/{name}.py").main) and name in claims.ORDER
     settings = resolve(compose_tree([f"experiment={name}", *([f"size={size}"] if size else [])]))
     assert settings.search.plan(settings.space)

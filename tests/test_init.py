@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sweeper
-from sweeper.study import Study
+from sweeper.study.study import Study
 
 NAMES = {
     "BadInput",

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import pytest
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.plugin import build_plugin, call_checked, check_type, import_target, user_code
-from sweeper.search.lr import LearningRateLine
+from sweeper.registry import build_plugin, call_checked, check_type, import_target, user_code
+from sweeper.search.line import LearningRateLine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import sweeper
-from sweeper.catalog import OVERLAYS
+from sweeper.registry import OVERLAYS
 from tests.documents import ROOT
 from tests.scripts import load_script
 

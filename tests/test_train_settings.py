@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.train_settings import TrainSettings
+from sweeper.trial import TrainSettings
 
 
 def made(**more: float) -> TrainSettings:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
 from sweeper.files import RECORD_ERRORS
-from sweeper.train_settings import TrainSettings
 from sweeper.trial import (
     FORMAT,
     Axis,
     OtherFormat,
     PluginSpec,
     Result,
+    TrainSettings,
     Trial,
     TrialSpec,
     defaults,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.driver import TINY, make_workplace
+from tests.cli.driver import TINY, make_workplace
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,7 @@ def metadata(wheel: Path) -> list[str]:
 
 
 def test_it_finds_its_configs_from_any_folder(installed: Installed, wheel: Path) -> None:
-    done = installed("-c", "from sweeper.catalog import conf_folder; print(conf_folder())")
+    done = installed("-c", "from sweeper.registry import conf_folder; print(conf_folder())")
     assert done.stdout.strip() == str(wheel / "sweeper/conf")
     done = installed("-m", "sweeper", "search", *TINY, "study=a", "--json")
     assert done.returncode == 0, done.stderr
@@ -74,5 +74,5 @@ def test_it_finds_its_configs_from_any_folder(installed: Installed, wheel: Path)
 
 
 def test_completion_works_without_the_checkout(installed: Installed) -> None:
-    script = "from sweeper.completion import complete_override as c; print(c('model.wid'))"
+    script = "from sweeper.config.completion import complete_override as c; print(c('model.wid'))"
     assert "model.width=64" in installed("-c", script).stdout

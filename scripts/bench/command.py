@@ -16,12 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.control import UNCONTROLLED
-from sweeper.data.own import OwnData
+from sweeper.command.runner import Command
+from sweeper.data.corpus import OwnData
 from sweeper.launch.inline import Inline
-from sweeper.train_settings import TrainSettings
-from sweeper.trainer.runner import Command
-from sweeper.trial import Log2Hps, PluginSpec, Trial, TrialSpec
+from sweeper.launch.job import UNCONTROLLED
+from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
 
 SCRIPT = "echo step 0: loss 2.0 {eta}; echo step 1: loss 1.0"
 

@@ -206,7 +206,7 @@ def first_stages(proof: Proof, sizes: Sequence[str]) -> list[Stage]:
     s2 waits for s0: the packs of all sizes at once would not fit into the GPU's memory.
     """
     pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    tests = ROOT / "tests/training" / ("test_gpu.py" if proof.fake else "")
+    tests = ROOT / "tests/engine" / ("test_gpu.py" if proof.fake else "")
     pytest += [str(tests), f"--rootdir={ROOT}", f"-c{ROOT / 'pyproject.toml'}"]
     stages = [Stage(name="tests", command=pytest, limit=150)]
 

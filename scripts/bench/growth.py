@@ -23,11 +23,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.search.random import RandomGrid
+from sweeper.search.random_grid import RandomGrid
 from sweeper.search.strategy import History, Point
-from sweeper.study import Study
-from sweeper.train_settings import TrainSettings
-from sweeper.trial import Axis, PluginSpec, Result, Trial, TrialSpec
+from sweeper.study.study import Study
+from sweeper.trial import Axis, PluginSpec, Result, TrainSettings, Trial, TrialSpec
 
 SPACE = {name: Axis(low=-4, high=4) for name in ("eta", *(f"alpha_{i}" for i in range(6)))}
 SPEC = TrialSpec(

@@ -21,7 +21,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sweeper.models import cross_entropy
+from sweeper.models import loss
 from sweeper.models.scaled import CrossEntropy, Linear
 
 
@@ -35,7 +35,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         """The mean loss."""
-        return cross_entropy.head_loss(self.head, self.loss, x, targets)
+        return loss.head_loss(self.head, self.loss, x, targets)
 
 
 def step(trials: int, tokens: int, width: int, classes: int, device: str) -> Callable[[], None]:
@@ -91,7 +91,7 @@ def main() -> None:
         for trials in map(int, options.trials.split(",")):
             found = {}
             for name, least in (("plain", classes + 1), ("chunked", 1)):
-                cross_entropy.MIN_CHUNKED_CLASSES = least
+                loss.MIN_CHUNKED_CLASSES = least
                 run = step(trials, options.tokens, options.width, classes, options.device)
                 found[name] = seconds(run, options.repeats)
             ratio = found["plain"] / found["chunked"]

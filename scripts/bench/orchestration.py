@@ -164,14 +164,14 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     """
     from common import age
 
-    from sweeper.commands.experiment import open_experiment
-    from sweeper.commands.output import Output
-    from sweeper.commands.search import _run_search
-    from sweeper.config import compose_tree
-    from sweeper.lock import StudyLock
+    from sweeper.cli.output import Output
+    from sweeper.cli.search import _run_search
+    from sweeper.cli.shared import open_experiment
+    from sweeper.config.compose import compose_tree
+    from sweeper.config.settings import resolve
     from sweeper.report.progress import SweepProgress
-    from sweeper.settings import resolve
-    from sweeper.study import Study
+    from sweeper.study.lock import StudyLock
+    from sweeper.study.study import Study
 
     (folder / "text.txt").write_text("All happy families are alike. " * 3000)
     words = [word.format(folder=folder) for word in side.words]
@@ -188,7 +188,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
         ends.append(time.perf_counter())
 
     profile = cProfile.Profile()
-    training = nullcontext() if side.trains else patch("sweeper.runner.tasks.train", instant)
+    training = nullcontext() if side.trains else patch("sweeper.engine.jobs.train", instant)
     with (
         StudyLock(settings.folder),
         Study.open(settings.folder) as study,

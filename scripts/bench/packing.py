@@ -32,11 +32,9 @@ from rich.table import Table
 from torch._dynamo.utils import counters
 
 from sweeper.data.corpus import TokenCorpus
-from sweeper.train_settings import TrainSettings
-from sweeper.training.feed import Feed
-from sweeper.training.pack import Compile, Pack, PackRun
-from sweeper.training.precision import quiet_attention
-from sweeper.trial import Log2Hps, PluginSpec, Trial, TrialSpec
+from sweeper.engine.pack import Compile, Feed, Pack, PackRun
+from sweeper.engine.program import quiet_attention
+from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
 
 SIZES = {  # width, depth, vocabulary, sequence, batch
     "tiny": (16, 1, 64, 8, 2),

@@ -23,13 +23,11 @@ from typing import Any
 import yaml
 
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LineRule
-from sweeper.search.lr import LearningRateLine
+from sweeper.search.line import LearningRateLine, LineRule
 from sweeper.search.prune import Pruner, RungLosses, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy, hps_key
-from sweeper.study import Study
-from sweeper.train_settings import TrainSettings
-from sweeper.trial import Axis, PluginSpec, Result, Space, Trial, TrialSpec, encode
+from sweeper.study.study import Study
+from sweeper.trial import Axis, PluginSpec, Result, Space, TrainSettings, Trial, TrialSpec, encode
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
 STRETCHES = 50

@@ -32,12 +32,12 @@ import torch
 from rich.console import Console
 from tables import Findings
 
-from sweeper.commands.experiment import open_experiment
-from sweeper.config import compose_tree
+from sweeper.cli.shared import open_experiment
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import resolve
 from sweeper.data.corpus import Corpus
-from sweeper.settings import resolve
-from sweeper.study import Study
-from sweeper.training.pack import Pack, PackRun
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.study.study import Study
 from sweeper.trial import Result, Trial
 
 ROOT = Path(__file__).resolve().parents[2]

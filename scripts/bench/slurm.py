@@ -45,13 +45,13 @@ TRIVIAL = (
 
 def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
     """The search through the loop itself; when each result was made, and when it was recorded."""
-    from sweeper.commands.experiment import open_experiment, progress
-    from sweeper.commands.output import Output
-    from sweeper.config import compose_tree
-    from sweeper.lock import StudyLock
-    from sweeper.settings import resolve
-    from sweeper.study import Study
-    from sweeper.sweep import Sweep
+    from sweeper.cli.output import Output
+    from sweeper.cli.shared import open_experiment, progress
+    from sweeper.config.compose import compose_tree
+    from sweeper.config.settings import resolve
+    from sweeper.study.lock import StudyLock
+    from sweeper.study.study import Study
+    from sweeper.sweep.sweep import Sweep
 
     (folder / "text.txt").write_text("All happy families are alike. " * 300)
     words = [*TRIVIAL, f"data.path={folder / 'text.txt'}", f"root={folder / 'runs'}", "study=bench"]

@@ -25,10 +25,10 @@ from packing import SIZES, trial
 from tables import Findings
 from torch import Tensor
 
-from sweeper.models import cross_entropy
-from sweeper.training.optimizer import StepInfo, UpdateHps
-from sweeper.training.prepare import PreparedSpec, prepare
-from sweeper.training.program import Program
+from sweeper.engine.optimizers.optimizer import StepInfo, UpdateHps
+from sweeper.engine.prepare import PreparedSpec, prepare
+from sweeper.engine.program import Program
+from sweeper.models import loss
 
 PACKS = {"s0": 512, "s1": 336, "s2": 64, "s3": 16, "s4": 8}
 """Trials of a pack at each size."""
@@ -110,7 +110,7 @@ def _like(value: Tensor) -> Tensor:
 
 
 def _is_chunked(size: str) -> bool:
-    return SIZES[size][2] >= cross_entropy.MIN_CHUNKED_CLASSES
+    return SIZES[size][2] >= loss.MIN_CHUNKED_CLASSES
 
 
 def _chunked_loss(size: str) -> tuple[Kernel, ...]:
@@ -120,7 +120,7 @@ def _chunked_loss(size: str) -> tuple[Kernel, ...]:
     """
     width, _, classes, seq_len, batch = SIZES[size]
     tokens, matrix = batch * seq_len, classes * width
-    chunk = max(cross_entropy.MIN_TOKENS, cross_entropy.MAX_LOGITS // classes)
+    chunk = max(loss.MIN_TOKENS, loss.MAX_LOGITS // classes)
     # Bytes an entry: 4 in float32, 2 in bfloat16.
     kernels = [_written("weight in bfloat16", 6 * matrix), _written("zeros of dW", 4 * matrix)]
     for start in range(0, tokens, chunk):
@@ -146,7 +146,7 @@ def _elementwise(rows: int, classes: int) -> tuple[Kernel, ...]:
     with lowering() as found:
         logits = torch.empty(rows, classes, dtype=torch.bfloat16)
         targets = torch.empty(rows, dtype=torch.int64)
-        torch.compile(cross_entropy._written_out)(logits, targets, torch.empty(()))
+        torch.compile(loss._written_out)(logits, targets, torch.empty(()))
     return found[0].kernels
 
 

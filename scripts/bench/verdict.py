@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from sweeper.search.strategy import Point
-from sweeper.transfer.curve import BASIN_TOLERANCE, Estimate, fit_curve
-from sweeper.transfer.ladder import LadderRule, Size, SizeCurve
-from sweeper.transfer.noise import Array
-from sweeper.transfer.trend import Trend, fit_trend
-from sweeper.transfer.verdict import SizeVerdict, Verdict, judge_ladder
+from sweeper.verdict.curve import BASIN_TOLERANCE, Estimate, fit_curve
+from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
+from sweeper.verdict.ladder import LadderRule, Size, SizeCurve
+from sweeper.verdict.noise import Array
+from sweeper.verdict.trend import Trend, fit_trend
 
 WIDTHS = (32, 64, 128, 256)
 TARGET = 1024

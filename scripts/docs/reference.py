@@ -11,8 +11,8 @@ from typing import Any
 import typer
 import yaml
 
-from sweeper.catalog import OVERLAYS, TARGET, conf_folder
-from sweeper.cli import app
+from sweeper.cli.app import app
+from sweeper.registry import OVERLAYS, TARGET, conf_folder
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

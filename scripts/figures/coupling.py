@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from sweeper.report.documents import number
 from sweeper.report.drawing import INK, LOSS_LABEL, STRIP, STYLE
-from sweeper.search.coupling import row_optima
-from sweeper.transfer.curve import Estimate
+from sweeper.search.grids import row_optima
+from sweeper.verdict.curve import Estimate
 
 SCHEMES = {"mup": "muP", "umup": "u-muP"}
 PRINTED = {"mup": 0.08, "umup": 0.03}

@@ -36,7 +36,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import STYLE
-from sweeper.transfer.curve import Estimate
+from sweeper.verdict.curve import Estimate
 
 Found = dict[str, Document]
 

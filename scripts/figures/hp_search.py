@@ -35,8 +35,8 @@ from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.documents import number
 from sweeper.report.drawing import INK, STYLE
-from sweeper.study import Study
-from sweeper.transfer.curve import Estimate
+from sweeper.study.study import Study
+from sweeper.verdict.curve import Estimate
 
 SCHEMES = {"mup": "muP", "umup": "u-muP"}
 SMALL = ["search.runs=35", "search.seeds=1", "search.eta.points=7", "search.combine_seeds=4"]

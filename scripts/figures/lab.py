@@ -32,8 +32,7 @@ from rich.table import Table
 from sweeper.files import write_json
 from sweeper.report.documents import number
 from sweeper.report.drawing import FAINT, LINE_COLOR, MARKERS, STYLE, save
-from sweeper.transfer.curve import Estimate
-from sweeper.transfer.student import mean_estimate
+from sweeper.verdict.curve import Estimate, mean_estimate
 
 Document = Mapping[str, Any]
 Answer = Literal["borne out", "not borne out", "cannot say"]

@@ -20,11 +20,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.measure.scales import RANGES
+from sweeper.engine.operand_scales import RANGES
 from sweeper.report.documents import number
 from sweeper.report.drawing import STYLE
 from sweeper.scaling.spec import layer_of, with_layer
-from sweeper.transfer.curve import Estimate
+from sweeper.verdict.curve import Estimate
 
 SCHEMES = {"umup": "u-muP", "mup": "muP"}
 OPERANDS = {"weight": "#31688e", "input": "#4c9f70", "gradient": "#c44e52"}

@@ -31,9 +31,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sweeper.check.rules import MAX_SPREAD
 from sweeper.report.drawing import MARKERS, STYLE
-from sweeper.transfer.curve import Estimate
-from sweeper.transfer.rules import MAX_SPREAD
+from sweeper.verdict.curve import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)

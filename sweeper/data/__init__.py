@@ -1,1 +1,1 @@
-"""Sources of text, one a file, and the corpus of tokens that each of them prepares."""
+"""Sources of data, and the corpora that each of them prepares."""

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import os
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.corpus import Batch, even_positions, random_positions, replacing_in_cache
-from sweeper.errors import BadInput
+from sweeper.data.corpus import (
+    Batch,
+    check_heldout,
+    even_positions,
+    random_positions,
+    replacing_in_cache,
+)
+from sweeper.errors import BadInput, ConfigError
 
 ByteArray = NDArray[np.uint8]
 
@@ -131,3 +142,142 @@ def _open_npy(path: Path) -> ByteArray:
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read: {error}; remove it to have it made anew") from error
+
+
+# scikit-learn's handwritten digits: images that come within its wheel.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """1,797 images of 8 x 8 pixels from 0 to 16, of which the fraction `heldout` is held out.
+
+    The order is shuffled once and for all: the set lists writers one after the other.
+    """
+
+    heldout: float = 0.2
+
+    input_shape: ClassVar[tuple[int, ...]] = (8, 8)
+
+    def __post_init__(self) -> None:
+        """ConfigError for a fraction that leaves nothing on a side."""
+        check_heldout(self.heldout)
+
+    def prepare(self, cache: Path) -> ArrayCorpus:
+        """The corpus; BadInput without scikit-learn, which is an optional dependency."""
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError as error:
+            raise BadInput(
+                "data=digits needs scikit-learn, which has the images: "
+                "pip install 'sweeper[digits]' (or scikit-learn)"
+            ) from error
+        images, labels = load_digits(return_X_y=True)
+        order = sorted(range(len(labels)), key=lambda i: hashlib.sha256(str(i).encode()).digest())
+        inputs = images.reshape(-1, *self.input_shape).astype(np.uint8)[order]
+        train_size = len(labels) - round(len(labels) * self.heldout)
+        return save_arrays(cache, inputs, labels.astype(np.uint8)[order], train_size)
+
+
+# The MNIST family: MNIST, Fashion-MNIST, KMNIST, EMNIST as idx files.
+# The format (Yann LeCun's MNIST page): two zero bytes, a type (8: unsigned bytes), the number of
+# dimensions, each size as a big-endian int32, then the values, the last dimension fastest.
+
+
+SPLITS = {"train": ("train",), "test": ("t10k", "test")}
+"""How the two splits are called in file names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idx:
+    """The idx files in the folder `path`: train and test (t10k) images and labels, also .gz.
+
+    The test split is held out. A file is found by the words in its name, such as
+    `train-images-idx3-ubyte.gz` or `emnist-letters-test-labels-idx1-ubyte`.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        """ConfigError for a path that is none."""
+        if not isinstance(self.path, str) or not self.path:
+            raise ConfigError("path", self.path, "a folder with idx files, also .gz")
+
+    @cached_property
+    def input_shape(self) -> tuple[int, ...]:
+        """An image's shape, from the header alone; BadInput as `prepare`."""
+        return read_shape(self.file("train", "images"))[1:]
+
+    def prepare(self, cache: Path) -> ArrayCorpus:
+        """The corpus; BadInput for a file that is missing, not alone, or no idx file of bytes."""
+        inputs, labels = {}, {}
+        for split in SPLITS:
+            inputs[split] = read_idx(self.file(split, "images"))
+            labels[split] = read_idx(self.file(split, "labels"))
+            if labels[split].shape != inputs[split].shape[:1]:
+                raise BadInput(
+                    f"{self.path}: {inputs[split].shape[0]} {split} images, and labels of shape "
+                    f"{list(labels[split].shape)}"
+                )
+        if inputs["train"].shape[1:] != inputs["test"].shape[1:]:
+            raise BadInput(f"{self.path}: train and test images differ in shape")
+        train_size = len(labels["train"])
+        images, targets = (np.concatenate([p["train"], p["test"]]) for p in (inputs, labels))
+        return save_arrays(cache, images, targets, train_size)
+
+    def file(self, split: str, kind: str) -> Path:
+        """The one file of a split; BadInput when there is none, or more than one."""
+        folder = Path(os.path.expanduser(self.path))
+        if not folder.is_dir():
+            raise BadInput(f"{folder} is no folder; give the one with the idx files")
+        candidates = sorted(
+            path
+            for path in folder.iterdir()
+            if kind in path.name
+            and "idx" in path.name
+            and any(w in path.name for w in SPLITS[split])
+        )
+        # A file and its .gz count as one; the unpacked one comes last and is taken.
+        plain = {path.name.removesuffix(".gz"): path for path in reversed(candidates)}
+        if len(plain) != 1:
+            names = ", ".join(path.name for path in candidates) or "none"
+            example = f"{SPLITS[split][0]}-{kind}-idx{3 if kind == 'images' else 1}-ubyte[.gz]"
+            raise BadInput(f"{folder} must have one file such as {example}; found: {names}")
+        return plain.popitem()[1]
+
+
+def open_idx(path: Path) -> BinaryIO:
+    """The file, unpacked as it is read if its name ends in .gz."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def read_shape(path: Path) -> tuple[int, ...]:
+    """The sizes that an idx file tells; BadInput as `read_idx`."""
+    try:
+        with open_idx(path) as file:
+            return _read_header(path, file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+
+
+def read_idx(path: Path) -> ByteArray:
+    """The values of an idx file; BadInput for anything but one of unsigned bytes, whole."""
+    try:
+        with open_idx(path) as file:
+            sizes = _read_header(path, file)
+            data = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+    if len(data) != prod(sizes):
+        raise BadInput(f"{path} holds {len(data)} values; its header tells {list(sizes)}")
+    return np.frombuffer(data, np.uint8).reshape(sizes)
+
+
+def _read_header(path: Path, file: BinaryIO) -> tuple[int, ...]:
+    """Read the header: the sizes; BadInput for any other content than unsigned bytes."""
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:
+        raise BadInput(f"{path} is no idx file of unsigned bytes (it begins with {magic.hex()})")
+    sizes = file.read(4 * magic[3])
+    if len(sizes) < 4 * magic[3]:
+        raise BadInput(f"{path} ends within its header")
+    return struct.unpack(f">{magic[3]}I", sizes)

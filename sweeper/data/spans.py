@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sweeper.data.corpus import Batch, Source, TokenCorpus, check_heldout
 from sweeper.errors import BadInput, ConfigError
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
 
 IntArray = NDArray[np.int64]
 Target = Literal["whole", "spans"]

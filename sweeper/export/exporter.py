@@ -6,15 +6,21 @@ parameter by parameter and factor by factor, and `compare` finds the differences
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import cache, wraps
+from textwrap import wrap
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from sweeper.command.template import float_text
+from sweeper.errors import ConfigError
+from sweeper.plan.factors import PlannedFactor
+from sweeper.plan.plan import PlannedParameter, TransferPlan
+from sweeper.registry import build_plugin, import_target
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of
-from sweeper.transfer.factors import PlannedFactor
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -199,8 +205,7 @@ def optimizer_choices(plan: TransferPlan) -> dict[str, Any]:
 
 
 def _optimizer(plan: TransferPlan) -> Any:
-    from sweeper.catalog import TARGET, with_targets
-    from sweeper.plugin import build_plugin
+    from sweeper.registry import TARGET, build_plugin, with_targets
 
     assert plan.optimizer is not None
     config = with_targets("optimizer", {TARGET: plan.optimizer.name, **plan.optimizer.arguments})
@@ -229,3 +234,71 @@ NO_EPS = ("lion", "sgd")
 def takes_eps(plan: TransferPlan) -> bool:
     """Whether eps plays a part in the plan's optimizer."""
     return not by_atan2(plan) and optimizer_name(plan) not in NO_EPS
+
+
+# Jinja's one place here: a template in the files of a trainer.
+
+
+WIDTH = 84
+"""Characters of a line of names."""
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of `templates/TEMPLATE.j2`; what it names and is not given is an error."""
+    return _environment().get_template(f"{template}.j2").render(**values)
+
+
+def quoted_lines(names: Sequence[str]) -> list[str]:
+    """Names as one text of Python, on as many lines as it takes, with a comma behind the last."""
+    parts = wrap(" ".join(names), WIDTH, break_on_hyphens=False, break_long_words=False)
+    return [f'"{part} "' for part in parts[:-1]] + [f'"{parts[-1]}",']
+
+
+@cache
+def _environment() -> Environment:
+    """Texts for programs, so nothing is escaped. `py` and `yaml` write values exactly."""
+    environment = Environment(
+        loader=PackageLoader("sweeper.export"),
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    filters: dict[str, Callable[..., str]] = {"py": repr, "yaml": float_text("yaml")}
+    environment.filters.update(filters)
+    environment.globals["lines"] = quoted_lines
+    return environment
+
+
+# The exporters by the names of their trainers.
+
+
+EXPORTERS: Mapping[str, str] = {
+    "automodel": "sweeper.export.groups.Automodel",
+    "hf": "sweeper.export.hf.Hf",
+    "llm-foundry": "sweeper.export.groups.LlmFoundry",
+    "megatron": "sweeper.export.megatron.Megatron",
+    "nanogpt-mup": "sweeper.export.nanogpt_mup.NanogptMup",
+    "olmo-core": "sweeper.export.groups.OlmoCore",
+    "pytorch": "sweeper.export.groups.Pytorch",
+    "torchtitan": "sweeper.export.groups.Torchtitan",
+}
+"""A new one is a file, a template and a line here."""
+
+
+def build_exporter(name: str, options: Mapping[str, Any]) -> Exporter:
+    """The exporter of a trainer, or of the class at a dotted path, with its options.
+
+    ConfigError for an unknown name, and for an option that it does not have or refuses.
+    """
+    if name not in EXPORTERS and "." not in name:
+        allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
+        raise ConfigError("--to", name, allowed)
+    target = EXPORTERS.get(name, name)
+    kind = import_target(target, "--to")
+    # A class without a trainer's name is a beginning of one, as Exporter itself.
+    if not (isinstance(kind, type) and issubclass(kind, Exporter) and hasattr(kind, "trainer")):
+        raise ConfigError("--to", name, "a subclass of sweeper.export.exporter.Exporter")
+    exporter: Exporter = build_plugin({"_target_": target, **options})
+    return exporter

@@ -7,11 +7,14 @@ the usual value. Sources: the modeling files of transformers 5, and MiniCPM's ow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import asdict, dataclass
+from math import isclose, sqrt
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError
+from sweeper.scaling.relative import MuP
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp
+from sweeper.trial import PlainHps
 
 Fields = Mapping[str, Any]
 LARGEST = 2.0**32
@@ -242,3 +245,216 @@ def _whole(fields: Fields, name: str) -> int:
 def _short(value: float) -> object:
     """A number for a message: some have thousands of digits."""
     return value if isinstance(value, float) else f"{str(value)[:12]}..."
+
+
+# What the multipliers of a published model stand for, read from its config.json.
+# A multiplier is one number; a scheme is how it changes with the sizes. One model alone does not
+# tell the constants apart from the base sizes: constants are read as 1 where that gives a base.
+
+
+NEAR = 0.02
+"""Published numbers are rounded to two digits: within this share they are the rule's."""
+
+OTHERS = ("mlp_multipliers", "ssm_multipliers", "ssm_in_multiplier", "ssm_out_multiplier")
+"""Fields of multipliers that nothing here is made of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A model's family, sizes and multipliers; `init_std` and `inner` as its fields have them.
+
+    `inner` is the FFN's inner width, `tied` whether the head is the embedding.
+    """
+
+    family: str
+    shape: Shape
+    multipliers: Multipliers
+    init_std: float
+    inner: int
+    tied: bool
+    others: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, fields: Fields) -> Published:
+        """Read a config.json; BadInput where its family has no multipliers that are known here."""
+        kind = str(fields.get("model_type", ""))
+        name = next((n for n, family in FAMILIES.items() if kind in family.names), None)
+        if name is None:
+            known = ", ".join(name for family in FAMILIES.values() for name in family.names)
+            raise BadInput(f"model_type={kind!r} has no multipliers that are known here: {known}")
+        shape, tied = Shape.of(fields), fields.get("tie_word_embeddings")
+        if not isinstance(tied, bool | None):
+            raise ConfigError("tie_word_embeddings", tied, "true or false")
+        return cls(
+            family=name,
+            shape=shape,
+            multipliers=FAMILIES[name].read(fields, shape),
+            init_std=number(fields, "initializer_range", 0.02),
+            inner=max(1, int(number(fields, "intermediate_size", 4 * shape.width))),
+            tied=FAMILIES[name].tied if tied is None else tied,
+            others={key: fields[key] for key in OTHERS if fields.get(key) is not None},
+        )
+
+    @property
+    def alpha_attention(self) -> float:
+        """The constant before 1/d."""
+        return self.multipliers.attention * self.shape.head_size
+
+    @property
+    def attention_rule(self) -> str:
+        """How q k^T goes with the size of a head, as far as one model tells."""
+        if isclose(self.multipliers.attention, self.shape.usual_attention, rel_tol=NEAR):
+            return "1/sqrt(d)"
+        return "1/d" if isclose(self.alpha_attention, 1, rel_tol=NEAR) else "neither"
+
+    @property
+    def base_width(self) -> int:
+        """The width at which logits would have the factor 1."""
+        return max(1, round(self.multipliers.logits * self.shape.width))
+
+    @property
+    def even_branches(self) -> bool:
+        """Whether attention's and the FFN's branches have one factor; else it is no depth rule."""
+        return isclose(self.multipliers.attention_branch, self.multipliers.ffn_branch)
+
+    @property
+    def branch_constant(self) -> float:
+        """The constant c of a branch's factor c / sqrt(layers)."""
+        return self.multipliers.attention_branch * sqrt(self.shape.depth)
+
+    @property
+    def base_depth(self) -> int:
+        """The whole number of layers at which branches would have a factor near 1."""
+        if isclose(self.multipliers.attention_branch, 1.0) or not self.even_branches:
+            return self.shape.depth
+        return min(self.shape.depth, max(1, round(self.branch_constant**2)))
+
+    @property
+    def scheme(self) -> str:
+        """The scheme in words."""
+        width = self.base_width != self.shape.width
+        usual = self.attention_rule == "1/sqrt(d)"
+        if not width and usual:
+            name = "the standard parameterization: neither logits nor attention follow the width"
+        else:
+            name = f"muP with base width {self.base_width}" if width else "attention of muP alone"
+            name += ", attention's 1/sqrt(d) kept" if usual else ""
+        if self.base_depth != self.shape.depth:
+            name += (
+                f"; branches over the root of the layers, times {self.branch_constant:.3g}: "
+                f"depth-muP from about {self.base_depth} layers"
+            )
+        if not self.even_branches:
+            name += "; branches have constants of their own"
+        return name
+
+    def lines(self) -> list[str]:
+        """Every multiplier with what it may stand for."""
+        m, shape = self.multipliers, self.shape
+        rules = {
+            "1/d": "1/d, as muP has it",
+            "1/sqrt(d)": "1/sqrt(d), the usual one",
+            "neither": f"{self.alpha_attention:.4g}/d: muP's 1/d with a constant",
+        }
+        branches = f"{m.attention_branch:.6g}, {self.branch_constant:.3g}/sqrt({shape.depth})"
+        if not self.even_branches:
+            branches = f"{m.attention_branch:.6g} (attention's), {m.ffn_branch:.6g} (the FFN's)"
+        return [
+            f"embedding: rows times {m.embedding:.6g}",
+            f"attention: q k^T times {m.attention:.6g} at head size {shape.head_size}, "
+            f"{rules[self.attention_rule]}",
+            f"residual branches: outputs times {branches}",
+            f"output: logits times {m.logits:.6g}, base width {self.base_width} of {shape.width} "
+            "where the head has no constant of its own",
+            *(f"{key}: {value}, for which we have no rule" for key, value in self.others.items()),
+        ]
+
+    def ours(self) -> list[dict[str, Any]]:
+        """Our muP from that base beside it: factors, and what no field says."""
+        return [*_factors(self), *_parameters(self)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "family": self.family,
+            "shape": asdict(self.shape),
+            "multipliers": asdict(self.multipliers),
+            "attention_rule": self.attention_rule,
+            "base_width": self.base_width,
+            "base_depth": self.base_depth,
+            "branch_constant": self.branch_constant,
+            "scheme": self.scheme,
+            "ours": self.ours(),
+        }
+
+
+SCHEME = MuP()
+HPS = PlainHps(dict.fromkeys(MuP.hyperparameters, 1.0))
+"""Every constant 1: what differs from the published value is a constant, or another rule."""
+
+
+def _factors(model: Published) -> list[dict[str, Any]]:
+    """Attention, branches and logits as our muP has them, with every constant 1."""
+    shape, m = model.shape, model.multipliers
+    depth = {"branches": 2 * shape.depth, "base_branches": 2 * model.base_depth, "branch": 1}
+    branch = SCHEME.scale_op(ScaledOp(name="", kind="residual", geometry=depth), HPS)["branch"]
+    pairs = (
+        ("embedding: rows times", m.embedding, 1.0),
+        ("attention: q k^T times", m.attention, SCHEME.logit_scale(shape.head_size, HPS)),
+        ("residual branches: outputs times", m.attention_branch, branch),
+        ("output: logits times", m.logits, model.base_width / shape.width),
+    )
+    return [{"what": what, "published": one, "ours": other} for what, one, other in pairs]
+
+
+def _parameters(model: Published) -> list[dict[str, Any]]:
+    """Initial values beside the config's one, and rates and eps over those of the base."""
+    rows = []
+    for name, spec in _specs(model):
+        scale: ParamScale = SCHEME.scale(spec, HPS)
+        drawn = spec.init == "normal"
+        rows.append(
+            {
+                "what": name,
+                "published": model.init_std if drawn else None,
+                "ours": scale.init_std if drawn else None,
+                "lr": scale.lr,
+                "eps": scale.eps,
+            }
+        )
+    return rows
+
+
+def _specs(model: Published) -> list[tuple[str, ParamSpec]]:
+    """One parameter of each kind, beside itself at the base."""
+    width, base = model.shape.width, model.base_width
+    inner, base_inner = model.inner, max(1, round(model.inner * base / width))
+    depths = {"depth": model.shape.depth, "base_depth": model.base_depth}
+
+    def spec(role: Role, fan_in: tuple[int, int], out: tuple[int, int], **more: Any) -> ParamSpec:
+        shape = (out[0], fan_in[0])
+        return ParamSpec(
+            name="",
+            role=role,
+            shape=shape,
+            base_shape=(out[1], fan_in[1]),
+            fan_in=fan_in[0],
+            fan_out=out[0],
+            base_fan_in=fan_in[1],
+            base_fan_out=out[1],
+            **more,
+        )
+
+    size, ffn, one = (width, base), (inner, base_inner), (1, 1)
+    found = [
+        ("embedding", spec(Role.EMBEDDING, one, size, lookup=True, **_tied(model, base))),
+        ("q, k, v, o, up, gate", spec(Role.HIDDEN, size, size, residual=True, **depths)),
+        ("down", spec(Role.HIDDEN, ffn, size, residual=True, **depths)),
+        ("gains of branches", spec(Role.VECTOR, one, size, init="ones", residual=True, **depths)),
+    ]
+    return found if model.tied else [*found, ("head", spec(Role.READOUT, size, one))]
+
+
+def _tied(model: Published, base: int) -> dict[str, int]:
+    """A table that is also the head starts at a head's scale."""
+    return {"head_init_fan_in": base} if model.tied else {}

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
-from sweeper.errors import BadInput
-from sweeper.export.exporter import Setting, as_planned
+from sweeper.errors import BadInput, ConfigError
+from sweeper.export.exporter import (
+    Exporter,
+    Setting,
+    as_planned,
+    once_a_plan,
+    optimizer_choices,
+    optimizer_name,
+    optimizer_settings,
+    render,
+    seed_of,
+    takes_eps,
+    trained,
+)
+from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import NUMBER
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Parts that DDP, torch.compile, activation checkpointing and FSDP1 put into a name."""
@@ -124,3 +137,212 @@ def regex(patterns: Sequence[str], prefix: str = "") -> str:
     before = f"(?:{prefix}\\.)?" if prefix else ""
     names = [re.escape(pattern).replace(r"\*", r"\d+") for pattern in patterns]
     return f"^{before}{names[0]}$" if len(names) == 1 else f"^{before}(?:{'|'.join(names)})$"
+
+
+# NeMo Automodel: the section `optimizer` of its YAML, with multiples of one rate and decay.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Automodel(Exporter):
+    """`param_group_overrides`: `lr_mult` and `wd_mult`, nothing else of a group.
+
+    There is one eps for all; it is the one that most parameters have.
+    """
+
+    trainer: ClassVar[str] = "NeMo Automodel"
+    comment: ClassVar[str] = "# "
+    optimizers: ClassVar[Mapping[str, str]] = {"adamw": "torch.optim.AdamW"}
+
+    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
+        """Rates and decay as planned; eps is the base group's, and init the model's own."""
+        return replace(as_planned(parameter), eps=_commonest_eps(plan), init_std=None)
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_automodel.yaml`."""
+        values, found = optimizer_settings(plan), rows(plan)
+        base = next(row for row in found if not row.frozen)
+        decay = base.decay_over_lr
+        text = render(
+            "automodel.yaml",
+            header=header,
+            base=replace(base, eps=_commonest_eps(plan)),
+            decay=decay,
+            multiples=[_multiples(row, base, decay) for row in found],
+            regex=regex,
+            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
+        )
+        return {"plan_automodel.yaml": text}
+
+
+def _multiples(row: Row, base: Row, decay: float) -> tuple[Row, float, float]:
+    """The row, its learning rate and its decay over the base's; zeros for what is frozen."""
+    if row.frozen:
+        return row, 0.0, 0.0
+    return row, row.lr / base.lr, row.decay_over_lr / decay if decay else 1.0
+
+
+@once_a_plan
+def _commonest_eps(plan: TransferPlan) -> float:
+    """The eps of most entries."""
+    counts: dict[float, int] = {}
+    for parameter in trained(plan):
+        size = 1
+        for side in parameter.shape:
+            size *= side
+        eps = as_planned(parameter).eps or 0.0
+        counts[eps] = counts.get(eps, 0) + size
+    return max(counts, key=lambda eps: counts[eps])
+
+
+# llm-foundry: the section `optimizer` of its YAML, with groups by regexes of names.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmFoundry(Exporter):
+    """`param_groups` of Composer's decoupled optimizers.
+
+    Their decay is the plan's own: a step removes weight_decay x lr / initial lr of a weight.
+    """
+
+    trainer: ClassVar[str] = "llm-foundry"
+    comment: ClassVar[str] = "# "
+    optimizers: ClassVar[Mapping[str, str]] = {
+        "adamw": "decoupled_adamw",
+        "lion": "decoupled_lionw",
+    }
+
+    def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
+        """As planned, but for initial values: `init_config` has one rule for all weights."""
+        return replace(as_planned(parameter), init_std=None)
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_llm_foundry.yaml`."""
+        name, values, found = optimizer_name(plan), optimizer_settings(plan), rows(plan)
+        moving = [row for row in found if not row.frozen]
+        text = render(
+            "llm_foundry.yaml",
+            header=header,
+            rows=moving,
+            frozen=[row for row in found if row.frozen],
+            regex=regex,
+            optimizer=self.optimizers.get(name, "decoupled_adamw"),
+            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
+            lr=moving[0].lr,
+            decay=moving[0].weight_decay,
+            eps=None if name == "lion" else moving[0].eps,
+        )
+        return {"plan_llm_foundry.yaml": text}
+
+
+# OLMo-core: group overrides by shell patterns of names, in the Python of its own scripts.
+
+
+@dataclass(frozen=True, kw_only=True)
+class OlmoCore(Exporter):
+    """`OptimGroupOverride`s for AdamWConfig or LionConfig, and the plan's own initial weights."""
+
+    trainer: ClassVar[str] = "OLMo-core"
+    optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamWConfig", "lion": "LionConfig"}
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_olmo_core.py`."""
+        name, values = optimizer_name(plan), optimizer_settings(plan)
+        text = render(
+            "olmo_core.py",
+            header=header,
+            rows=rows(plan),
+            seed=seed_of(plan),
+            wrappers=WRAPPERS,
+            eps=takes_eps(plan),
+            optimizer=self.optimizers.get(name, "AdamWConfig"),
+            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
+        )
+        return {"plan_olmo_core.py": text}
+
+
+# Plain PyTorch: one file without sweeper in it, to be read in a pull request.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pytorch(Exporter):
+    """`init_(model)` and `param_groups(model)`, bit for bit those of the plan."""
+
+    trainer: ClassVar[str] = "PyTorch"
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_pytorch.py`."""
+        text = render(
+            "pytorch.py",
+            header=header,
+            rows=rows(plan),
+            seed=seed_of(plan),
+            wrappers=WRAPPERS,
+            eps=takes_eps(plan),
+            optimizer=torch_call(plan),
+        )
+        return {"plan_pytorch.py": text}
+
+
+def torch_call(plan: TransferPlan) -> str:
+    """The optimizer as torch has it, or in words where torch has none of the kind."""
+    values = optimizer_settings(plan)
+    match optimizer_name(plan):
+        case "adamw":
+            betas = (values.get("beta1", 0.9), values.get("beta2", 0.999))
+            return f"torch.optim.AdamW(param_groups(model), betas={betas})"
+        case "sgd":
+            momentum = values.get("momentum", 0.0)
+            nesterov = "Nesterov's " if optimizer_choices(plan).get("nesterov") else ""
+            return (
+                f"...  # SGD of your own with {nesterov}momentum {momentum!r} and decoupled decay: "
+                "torch's mixes the decay into the momentum"
+            )
+    name = optimizer_name(plan)
+    told = ", ".join(
+        f"{key}={value!r}" for key, value in {**values, **optimizer_choices(plan)}.items()
+    )
+    return f"...  # {name} of your own on param_groups(model): {told}"
+
+
+# torchtitan 0.3: a module with a `Trainer.Config`, its documented route; regexes for groups.
+
+
+MODULE = "plan_torchtitan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torchtitan(Exporter):
+    """Ordered regexes with AdamW's settings, and the plan's own initial weights.
+
+    `config` is the configuration function that the run takes all else from, as module:function.
+    """
+
+    trainer: ClassVar[str] = "torchtitan"
+    optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamW"}
+    config: str = "torchtitan.models.llama3.config_registry:llama3_debugmodel"
+
+    def __post_init__(self) -> None:
+        """Refuse a `config` that names no function."""
+        module, colon, name = self.config.partition(":")
+        if not (colon and module and name.isidentifier()):
+            raise ConfigError("config", self.config, "module:function, as in my.registry:llama")
+
+    def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
+        """`plan_torchtitan.py`."""
+        module, _, name = self.config.partition(":")
+        values = optimizer_settings(plan)
+        text = render(
+            "torchtitan.py",
+            header=header,
+            rows=rows(plan),
+            seed=seed_of(plan),
+            wrappers=WRAPPERS,
+            eps=takes_eps(plan),
+            optimizer="AdamW",
+            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
+            module=MODULE,
+            folder="FOLDER",
+            config_module=module,
+            config_name=name,
+        )
+        return {f"{MODULE}.py": text}

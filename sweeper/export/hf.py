@@ -17,24 +17,17 @@ from sweeper.export.exporter import (
     is_table,
     logits_multiplier,
     once_a_plan,
+    render,
     rows_multiplier,
     seed_of,
     table_of,
     takes_eps,
     value_of,
 )
-from sweeper.export.families import (
-    FAMILIES,
-    Family,
-    Multipliers,
-    Shape,
-    family_of_class,
-)
-from sweeper.export.groups import WRAPPERS, rows
-from sweeper.export.pytorch import torch_call
-from sweeper.export.render import render
-from sweeper.transfer.factors import PlannedFactor
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from sweeper.export.families import FAMILIES, Family, Multipliers, Shape, family_of_class
+from sweeper.export.groups import WRAPPERS, rows, torch_call
+from sweeper.plan.factors import PlannedFactor
+from sweeper.plan.plan import PlannedParameter, TransferPlan
 
 OWN_FIELDS = "CONFIG counts in the fields that the study's model had of its own."
 NO_FIELDS = (

@@ -13,6 +13,7 @@ from math import isclose, sqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sweeper.command.template import words
 from sweeper.export.exporter import (
     Exporter,
     Setting,
@@ -25,15 +26,14 @@ from sweeper.export.exporter import (
     once_a_plan,
     optimizer_name,
     optimizer_settings,
+    render,
     rows_multiplier,
     table_of,
     value_of,
 )
-from sweeper.export.render import render
+from sweeper.plan.factors import PlannedFactor
+from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.prescription import AbsorbedParam
-from sweeper.trainer.styles import words
-from sweeper.transfer.factors import PlannedFactor
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 PROJECTION = re.compile(r"(o_proj|out_proj|c_proj|wo|w2|down|down_proj|out|linear_proj|linear_fc2)")
 """Names of the matrices at the ends of branches, which Megatron draws smaller by depth."""

@@ -18,13 +18,13 @@ from sweeper.export.exporter import (
     logits_multiplier,
     once_a_plan,
     optimizer_settings,
+    render,
     rows_multiplier,
     value_of,
 )
-from sweeper.export.render import render
+from sweeper.plan.factors import PlannedFactor
+from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import Role
-from sweeper.transfer.factors import PlannedFactor
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
 
 INIT_STD = 0.02
 """The model's own: train.py reads --init_std and does not hand it on."""

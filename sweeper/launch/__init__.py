@@ -1,1 +1,1 @@
-"""Launchers: where packs are trained."""
+"""Trials into jobs, and where jobs run; knows nothing of training, no torch."""

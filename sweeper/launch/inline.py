@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from sweeper.control import UNCONTROLLED, Control, Leave
 from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left
-from sweeper.launch.job import Job, Task
+from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
 from sweeper.trial import Trial
 
 LOOK_EVERY = 1.0

@@ -1,1 +1,1 @@
-"""Models as plain `nn.Module`s, and what a scheme needs to know of them."""
+"""Models as plain `nn.Module`s whose operations can be scaled."""

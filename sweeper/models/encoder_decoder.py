@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.cross_entropy import head_loss
 from sweeper.models.fp8 import Fp8
-from sweeper.models.plain_layers import FeedForward, normalized
+from sweeper.models.loss import head_loss
 from sweeper.models.scaled import Attention, CrossEntropy, Embedding, Linear, Residual
+from sweeper.models.vit import FeedForward, normalized
 
 ENCODER_BRANCHES, DECODER_BRANCHES = 2, 3
 """Residual branches of a layer: attention and FFN; masked, then mixed attention, and FFN."""

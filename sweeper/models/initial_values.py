@@ -7,14 +7,52 @@ chose: a small layer scale, a zero gate, the logarithms of Mamba's decay rates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sweeper.models.padding import padding_rows
+# The row of an embedding table that stands for padding: it is 0, and no lookup trains it.
+
+
+def padding_rows(model: nn.Module) -> dict[str, int]:
+    """By the names of embedding tables, the row of their padding."""
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    rows = {id(m.weight): m.padding_idx for m in tables if m.padding_idx is not None}
+    return {name: rows[id(p)] for name, p in model.named_parameters() if id(p) in rows}
+
+
+def hold_padding(model: nn.Module) -> None:
+    """Have lookups of the padding give its row no gradient under `vmap` either.
+
+    torch's map joins the tables of all trials into one, of which the number of the padding is
+    the first trial's row alone.
+    """
+    for module in model.modules():
+        if type(module).forward is nn.Embedding.forward:
+            table = cast(nn.Embedding, module)
+            if (padding := table.padding_idx) is not None:
+                table.forward = partial(_looked_up, table, padding)  # type: ignore[method-assign]
+
+
+def _looked_up(table: nn.Embedding, padding: int, tokens: Tensor) -> Tensor:
+    """What `nn.Embedding` computes, with the same gradients."""
+    rows = F.embedding(
+        tokens,
+        table.weight,
+        None,
+        table.max_norm,
+        table.norm_type,
+        table.scale_grad_by_freq,
+        table.sparse,
+    )
+    return torch.where(tokens.eq(padding).unsqueeze(-1), rows.detach(), rows)
+
 
 MIN_DRAWS = 16
 """Fewer random values than these do not show their distribution: they count as drawn."""
@@ -111,3 +149,13 @@ def _is_centred(values: Tensor) -> bool:
     kurtosis = float((values / std).pow(4).mean())
     # The estimate scatters by (24 / n)^1/2 around a normal distribution's 3.
     return bool(kurtosis < MAX_KURTOSIS + 5 * (24 / values.numel()) ** 0.5)
+
+
+# Initial weights: a function of seed and name alone.
+
+
+def normal(name: str, shape: Sequence[int], seed: int) -> Tensor:
+    """N(0, 1) values [*shape] in float64 on the CPU, by (seed, name): neighbours change nothing."""
+    word = hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8]
+    generator = torch.Generator().manual_seed(int.from_bytes(word, "big") >> 1)
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float64)

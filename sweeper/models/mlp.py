@@ -50,3 +50,20 @@ class MLP(nn.Module):
             x = self.act(layer(x))
         logits: Tensor = self.head(x)
         return logits if targets is None else self.loss(logits, targets)
+
+
+# A model that nobody but the command builds.
+
+
+class Unbuilt(nn.Module):
+    """Stands for the command's own model, of which sweeper knows the sizes alone."""
+
+    def __init__(self, *, width: int, depth: int) -> None:
+        """ConfigError: whoever builds it wants to read it."""
+        super().__init__()
+        raise ConfigError(
+            "_target_",
+            "own",
+            "what builds your model, to be read without memory: "
+            "model._target_=package.module.function (its arguments: width and depth)",
+        )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.cross_entropy import head_loss
-from sweeper.models.decoder_layers import FeedForward, SelfAttention
+from sweeper.models.llama import FeedForward, SelfAttention
+from sweeper.models.loss import head_loss
 from sweeper.models.scaled import (
     CrossEntropy,
     Embedding,

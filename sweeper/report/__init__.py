@@ -1,1 +1,1 @@
-"""Reports: tables, plots, pages and logs; they read and never decide."""
+"""Reports: tables, figures, pages, progress; they read and never decide."""

@@ -6,22 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from sweeper.files import private_folder, write_atomically
+from sweeper.report import documents
 from sweeper.report.console import number
-from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
-from sweeper.report.grid import Grid
+from sweeper.report.documents import Document, axis_verdict, interval
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
+from sweeper.report.figures import AXIS, Panel, ladders_figure
+from sweeper.report.page import rendered
 from sweeper.report.progress import duration
-from sweeper.report.words import within
-from sweeper.transfer.comparison import OCTAVES, Candidate, Comparison, Standing
-from sweeper.transfer.cost import Cost
-from sweeper.transfer.curve import Estimate
+from sweeper.report.table import Grid, within
+from sweeper.verdict.compare import OCTAVES, Candidate, Comparison, Cost, Standing
+from sweeper.verdict.curve import Estimate
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
 COLORS = colormaps["tab10"]
@@ -176,7 +181,7 @@ def bounded(estimate: Estimate) -> str:
     return within(estimate, 4)
 
 
-def found(comparison: Comparison) -> list[str]:
+def findings(comparison: Comparison) -> list[str]:
     """What was found, in sentences."""
     lines = []
     for words, standings in (
@@ -288,3 +293,76 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
         ax.set_ylim(low - room, max(top, high + room))
     ax.set(xlabel="width", ylabel="training loss (nats)")
     ax.set_title("Solid: transferred η. Dashed: re-tuned. Dotted: law")
+
+
+# The page of several studies: their curves side by side, and how they rank.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several:
+    """What the page is made from; `comparison` is None where `notes` say why there is none.
+
+    By study: the record of its validation, its scheme, what tuning and proving took, and its page.
+    """
+
+    validations: Mapping[str, Document]
+    schemes: Mapping[str, str]
+    costs: Mapping[str, tuple[Cost, Cost]]
+    pages: Mapping[str, str]
+    comparison: Comparison | None
+    notes: Sequence[str]
+
+    @property
+    def panels(self) -> list[Panel]:
+        """A panel a study."""
+        return [Panel(title=name, validation=one) for name, one in self.validations.items()]
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The answer over the width, by study."""
+        return {
+            name: str(axis_verdict(one, AXIS).get("answer", "no verdict yet"))
+            for name, one in self.validations.items()
+        }
+
+
+def write_several(found: Several, folder: Path) -> Path:
+    """Write `report.html` into `folder`, and the figures beside it as PNG and SVG."""
+    private_folder(folder)
+    path, comparison = folder / "report.html", found.comparison
+    figure = ladders_figure(found.panels)
+    drawings = {"ladders": svg(figure, "f1")}
+    save(figure, folder / "ladders")
+    told = []
+    if comparison is not None:
+        compared = comparison_figure(comparison)
+        drawings["comparison"] = svg(compared, "f2")
+        save(compared, folder / "comparison")
+        told = tables(comparison, found.schemes, found.costs)
+    page = rendered(
+        "several.html.j2",
+        found=found,
+        rows=[_row(found, name) for name in found.validations],
+        sentences=findings(comparison) if comparison else [],
+        told=told,
+        drawings={name: Markup(text) for name, text in drawings.items()},
+    )
+    write_atomically(path, page)
+    return path
+
+
+def _row(found: Several, name: str) -> dict[str, object]:
+    """A study in the table at the top: verdict, and the optima at both ends of its ladder."""
+    sizes = axis_verdict(found.validations[name], AXIS).get("sizes") or ()
+    last = [*sizes][-1] if sizes else {}
+    ends = [str((size.get("size") or {}).get(AXIS, "")) for size in (*sizes[:1], last)]
+    loss = documents.number((last.get("loss") or {}).get("value"))
+    return {
+        "name": name,
+        "page": found.pages.get(name, ""),
+        "scheme": found.schemes[name],
+        "answer": found.verdicts[name],
+        "widths": " to ".join(ends),
+        "shift": interval(last.get("shift_log2"), "{:+z.2f}"),
+        "gap": interval(last.get("loss_gap"), "{:z.2f}", scale=100 / loss if loss else math.nan),
+    }

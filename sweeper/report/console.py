@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 
-from sweeper.diagnosis.results import AblationResult, Diagnosis
-from sweeper.report.grid import Grid
+from sweeper.plan.diagnose import AblationResult, Diagnosis
+from sweeper.plan.explain import Explained
+from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.progress import duration
-from sweeper.report.words import (
+from sweeper.report.table import (
     NOT_SEARCHED,
+    Grid,
     grouped,
     role_word,
     short,
@@ -21,14 +23,11 @@ from sweeper.report.words import (
     within,
 )
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
-from sweeper.transfer.curve import Estimate
-from sweeper.transfer.explain import Explained
-from sweeper.transfer.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, label_size
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
-from sweeper.transfer.plan_table import value_text
-from sweeper.transfer.trend import Trend
-from sweeper.transfer.verdict import Verdict
 from sweeper.trial import Space, in_use
+from sweeper.verdict.curve import Estimate
+from sweeper.verdict.judge import Verdict
+from sweeper.verdict.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, label_size
+from sweeper.verdict.trend import Trend
 
 NO_INTERVAL = "; one seed, or too few finite runs, gives none"
 SPARE = ("eps", "decay", "shape", "fan in/out", "init std", "role")

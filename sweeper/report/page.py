@@ -2,29 +2,105 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from jinja2 import UndefinedError
+from jinja2 import Environment, PackageLoader, UndefinedError
 from markupsafe import Markup
 
 from sweeper.files import RECORD_ERRORS, private_folder, write_atomically
 from sweeper.report import sections
-from sweeper.report.documents import Document, interval, ladder_curves, number
+from sweeper.report.documents import (
+    UNDECIDED,
+    Document,
+    Documents,
+    TargetDocuments,
+    interval,
+    ladder_curves,
+    number,
+)
 from sweeper.report.drawing import save, svg
-from sweeper.report.heatmaps import pairs_figure
-from sweeper.report.overview import cards, cost_rows, saving, saving_words
-from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure
-from sweeper.report.reading import UNDECIDED, Documents, TargetDocuments
-from sweeper.report.rendering import facts, rendered
-from sweeper.report.steps import chosen_trials, chosen_widths, steps_figure
-from sweeper.report.words import NOT_SEARCHED, alike, role_word, size_words
-from sweeper.transfer.ladder import label_size
+from sweeper.report.figures import (
+    best_loss_figure,
+    chosen_trials,
+    chosen_widths,
+    learning_rate_figure,
+    lines_figure,
+    pairs_figure,
+    steps_figure,
+)
+from sweeper.report.sections import cards, cost_rows, saving, saving_words
+from sweeper.report.table import NOT_SEARCHED, alike, role_word, size_words
 from sweeper.trial import Status
+from sweeper.verdict.ladder import label_size
+
+# Templates as pages: one script, one style, and nothing that is loaded from elsewhere.
+
+
+def rendered(template: str, **values: object) -> str:
+    """A page from a template of this package."""
+    environment = _environment()
+    script = environment.get_template("report.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template(template).render(
+        script=Markup(script), script_digest=digest, **values
+    )
+
+
+def facts(record: Document | None) -> dict[str, str]:
+    """A record as rows of text; nulls and the commands are left out."""
+    hidden = {key for key, value in (record or {}).items() if value is None} | {
+        "command",
+        "target_command",
+    }
+    facts = {key: value for key, value in (record or {}).items() if key not in hidden}
+    return {key.replace("_", " "): _text(value) for key, value in facts.items()}
+
+
+def _text(value: object) -> str:
+    """A value of a record as people write it; what is nested further lies in brackets."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        pairs = [(key, _nested(one)) for key, one in value.items() if one not in (None, "")]
+        return ", ".join(f"{str(key).replace('_', ' ')} {text}" for key, text in pairs)
+    return ", ".join(map(_nested, value)) if isinstance(value, list) else str(value)
+
+
+def _nested(value: object) -> str:
+    text = _text(value)
+    return f"({text or 'none'})" if isinstance(value, Mapping | list) else text
+
+
+def _plain(value: object) -> str:
+    """A loss in words."""
+    loss = number(value)
+    return f"{loss:.4f} nats" if math.isfinite(loss) else "none: every run diverged or failed"
+
+
+def _environment() -> Environment:
+    """Jinja with escaping on: names and notes come from files, and are no HTML."""
+    environment = Environment(
+        loader=PackageLoader("sweeper.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "loss": _plain,
+        "facts": facts,
+        "short": lambda t: str(t).rpartition(".")[2],
+    }
+    return environment
+
 
 MALFORMED_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError, UndefinedError)
 """What a document of another shape raises."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -16,9 +18,131 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
-from sweeper.report.pace import Pace
-from sweeper.report.seconds import TrialSeconds
 from sweeper.trial import Result, Trial
+
+# How long work will still take: the pace of late, and an estimate that does not jump.
+
+
+SETTLING = 60.0
+"""Seconds in which an estimate follows what is seen by about two thirds; in less while young."""
+EARLIEST = 5.0
+"""Seconds of work before anything is estimated."""
+POINTS = 512
+"""So many moments are remembered."""
+
+
+class Pace:
+    """Estimates the time left from work done by time, in any unit of work.
+
+    The rate is that of the later half of the time: what a start cost, such as compiling, is soon
+    no part of it. The estimated end moves towards what the rate says, and does not jump.
+    """
+
+    def __init__(self, start: float) -> None:
+        """`start` is when the work began, in seconds of the clock that `left` is told."""
+        self._start = start
+        self._points = deque([(start, 0.0)], maxlen=POINTS)
+        self._end = math.nan
+        self._told = self._first = start
+
+    def left(self, now: float, done: float, remaining: float) -> float | None:
+        """Seconds that `remaining` work takes when `done` is done; None while nobody can say."""
+        self._points.append((now, done))
+        if remaining <= 0 and done > 0:
+            return 0.0
+        rate = self._rate(now, done)
+        if rate <= 0 or now - self._start < EARLIEST:
+            self._end = math.nan
+            return None
+        seen, passed = now + remaining / rate, now - self._told
+        if math.isnan(self._end):
+            self._end, self._first = seen, now
+        elif passed > 0:
+            settling = min(SETTLING, (now - self._first) / 4)
+            self._end += (1.0 - math.exp(-passed / settling)) * (seen - self._end)
+        self._told = now
+        return max(0.0, self._end - now)
+
+    def _rate(self, now: float, done: float) -> float:
+        """Work a second since half of the time ago, or from the start where none was done since."""
+        middle = self._start + (now - self._start) / 2
+        for at, before in (self._last_until(middle), (self._start, 0.0)):
+            if now > at and done > before:
+                return (done - before) / (now - at)
+        return 0.0
+
+    def _last_until(self, moment: float) -> tuple[float, float]:
+        """The last point before or at a moment; those before it are forgotten."""
+        while len(self._points) > 1 and self._points[1][0] <= moment:
+            self._points.popleft()
+        return self._points[0]
+
+
+# How long runs of a command take: learned from those that finished, since nobody else knows.
+
+
+ONE_SIZE = 0.5
+"""The power of its work by which another size's time goes, where one size alone has finished.
+
+A run of small models is mostly its start, one of large ones all work: the truth lies between."""
+
+
+class TrialSeconds:
+    """The seconds of a run: the median of those of its size, or by a power of its work from others.
+
+    `work` gives a trial's work in any unit; trials of one work are of one size.
+    """
+
+    def __init__(self, work: Callable[[Trial], float], results: Iterable[Result] = ()) -> None:
+        """Learn from what has finished already."""
+        self._work = work
+        self._seen: dict[float, list[float]] = {}
+        self._known: dict[float, float] = {}
+        for result in results:
+            self.add(result)
+
+    def __bool__(self) -> bool:
+        return bool(self._seen)
+
+    def add(self, result: Result) -> None:
+        """Learn from one more; only whole runs tell."""
+        if result.status == "complete" and result.seconds > 0:
+            self._seen.setdefault(self._work(result.trial), []).append(result.seconds)
+            self._known.clear()
+
+    def of(self, trial: Trial) -> float:
+        """The seconds of a trial; NaN while nothing has finished."""
+        work = self._work(trial)
+        if work not in self._known:
+            self._known[work] = self._of(work)
+        return self._known[work]
+
+    def _of(self, work: float) -> float:
+        if work in self._seen:
+            return median(self._seen[work])
+        nearest = sorted(self._seen, key=lambda one: abs(math.log(one / work)))[:2]
+        if not nearest:
+            return math.nan
+        known = median(self._seen[nearest[0]])
+        return float(known * (work / nearest[0]) ** self._power(*nearest))
+
+    def _power(self, first: float, second: float | None = None) -> float:
+        """By which the time grows with the work, between the two nearest sizes; from 0 to 1."""
+        if second is None:
+            return ONE_SIZE
+        ratio = median(self._seen[second]) / median(self._seen[first])
+        return min(1.0, max(0.0, math.log(ratio) / math.log(second / first)))
+
+
+def at_once(results: Iterable[Result]) -> float:
+    """How many runs were going at the same time, on average over the time in which any was."""
+    spans = sorted((one.finished_at - one.seconds, one.finished_at) for one in results)
+    busy, end = 0.0, -math.inf
+    for start, finish in spans:
+        busy += max(0.0, finish - max(start, end))
+        end = max(end, finish)
+    return max(1.0, sum(finish - start for start, finish in spans) / busy) if busy else 1.0
+
 
 WRITE_EVERY = 1.0
 """Seconds between two writings of the file."""

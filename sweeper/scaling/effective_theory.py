@@ -7,8 +7,17 @@ from math import sqrt
 from typing import ClassVar
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.scheme import Epsilon, Scheme, decay_factor, standard_std
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
+from sweeper.scaling.spec import (
+    Epsilon,
+    ParamScale,
+    ParamSpec,
+    Role,
+    ScaledOp,
+    Scheme,
+    Update,
+    decay_factor,
+    standard_std,
+)
 from sweeper.trial import PlainHps
 
 FFN_IN = frozenset({"up", "gate", "up_gate", "fc1", "linear1", "mlp_in"})

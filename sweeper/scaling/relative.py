@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
+from sweeper.errors import ConfigError
+from sweeper.registry import build_plugin
 from sweeper.scaling.abc import (
     EMBEDDING,
     HIDDEN,
@@ -19,16 +23,21 @@ from sweeper.scaling.abc import (
     exponents,
     shift,
 )
-from sweeper.scaling.scheme import (
+from sweeper.scaling.spec import (
     GAMMAS,
     DepthRule,
     Epsilon,
+    Parameterization,
+    ParamScale,
+    ParamSpec,
+    Role,
+    ScaledOp,
     Scheme,
+    Update,
     base_std,
     decay_factor,
     gamma,
 )
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 
 
@@ -191,3 +200,154 @@ class MuP(Relative):
     def logit_scale(self, head_size: int, hps: PlainHps) -> float:
         """alpha_attn / d_head: after training q and k are aligned, and their product adds up."""
         return hps["alpha_attn"] / head_size
+
+
+# The standard parameterization with the embedding's learning rate times the width.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledEmbedding(Scheme):
+    """Kalra and Barkeshli (arXiv:2605.21486), by its abstract; for AdamW.
+
+    All is as under `standard` with one learning rate, but the embedding's is multiplied "by a
+    factor of width". The `factor` is the width itself, or its ratio m to the base's, with which
+    the base model trains as `standard` does. Gains and biases have the shared rate.
+
+    With `shared` = "kept", the rule as printed, an embedding moves by eta m, and so does what
+    hidden weights and the readout sum over m times as many entries. One rate suits all layers,
+    and the best one goes as 1/m. With "over_width" the shared rate is eta/m, and the best eta
+    should stay: all but gains, biases and eps train as under `standard` with full alignment.
+    """
+
+    factor: Literal["width", "ratio"] = "width"
+    shared: Literal["kept", "over_width"] = "kept"
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *GAMMAS)
+
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
+        """As `standard`, but for the learning rate's factor of width.
+
+        ConfigError for updates that do not scale as Adam's: the paper says nothing of them.
+        """
+        if update is not Update.SIGN:
+            allowed = (
+                f"its rule is AdamW's, and the optimizer's updates are {update}-like: take "
+                "optimizer=adamw or lion, or parameterization=standard with an alignment"
+            )
+            raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
+        m, growth = spec.width_ratio, self.growth(spec)
+        summed = spec.role in (Role.HIDDEN, Role.READOUT)
+        depth_lr, depth_gradient = self.depth_factors(spec, update)
+        at_base = spec.base_fan_out * spec.base_groups if self._times_width(spec) else 1
+        lr = gamma(spec, hps) * growth * at_base * depth_lr
+        return ParamScale(
+            init_std=base_std(spec) * m ** -(0.5 if summed else 0.0),
+            lr=lr,
+            eps=depth_gradient,
+            weight_decay=decay_factor(self.decay, hps["eta"], lr, growth),
+        )
+
+    def growth(self, spec: ParamSpec) -> float:
+        """Factor of width on the learning rate, relative to the base: m or 1, over m where shared.
+
+        Vectors and what sums over an input have the shared rate; their m is that of their own
+        dimension, as in every scheme.
+        """
+        if spec.role is Role.FIXED:
+            return 1.0
+        embedding = spec.width_ratio if spec.role is Role.EMBEDDING else 1.0
+        return embedding / (spec.width_ratio if self.shared == "over_width" else 1.0)
+
+    def _times_width(self, spec: ParamSpec) -> bool:
+        """Whether the base's width is part of the factor."""
+        return spec.role is Role.EMBEDDING and self.factor == "width"
+
+    def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
+        """1/m, less the model's own: a tied table moves as an embedding does."""
+        m = op.geometry["fan_in"] / op.geometry["base_fan_in"]
+        return float(1 / (m * op.geometry["own"]))
+
+
+# No scheme of sweeper's: a command scales by itself, and takes its hyperparameters as they are.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """The hyperparameters of the user's own command, whatever they are called."""
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ()
+    unit_scaled: ClassVar[bool] = False
+
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
+        """Nobody may ask."""
+        raise NotImplementedError("the command scales its parameters by itself")
+
+    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
+        """Likewise."""
+        raise NotImplementedError("the command scales its operations by itself")
+
+
+# A scheme with some exponents of width changed: what an experiment on a scheme trains with.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Further powers of a role's width ratio m: init std m^-b, learning rate m^-c."""
+
+    b: float = 0.0
+    c: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adjusted:
+    """The scheme of the config `scheme`, changed above the base size; at the base it is the same.
+
+    Multipliers stay as they are: by the abc symmetry (`scaling.abc.shift`) init std and learning
+    rate can say whatever a multiplier would. Eps and weight decay stay too, to change one thing at
+    a time. Attention's logits shrink by a further power, `attention`, of the ratio of the head
+    size to the base's `head_size`.
+    """
+
+    scheme: Mapping[str, Any]
+    embedding: Change = field(default_factory=Change)
+    hidden: Change = field(default_factory=Change)
+    readout: Change = field(default_factory=Change)
+    vector: Change = field(default_factory=Change)
+    attention: float = 0.0
+    head_size: int = 1
+
+    @cached_property
+    def inner(self) -> Parameterization:
+        """The scheme that is changed."""
+        try:
+            scheme: Parameterization = build_plugin(self.scheme)
+        except ConfigError as error:
+            raise error.below("scheme") from error
+        return scheme
+
+    @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """The scheme's."""
+        return self.inner.hyperparameters
+
+    @property
+    def unit_scaled(self) -> bool:
+        """As the scheme's."""
+        return self.inner.unit_scaled
+
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
+        """The scheme's scales times powers of the width ratio."""
+        scale = self.inner.scale(spec, hps, update)
+        if spec.role is Role.FIXED:
+            return scale
+        change: Change = getattr(self, spec.role)
+        m = spec.width_ratio
+        return replace(scale, init_std=scale.init_std * m**-change.b, lr=scale.lr * m**-change.c)
+
+    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
+        """The scheme's factors, attention's logits times a power of the ratio of head sizes."""
+        factors = self.inner.scale_op(op, hps)
+        if op.kind != "attention" or not self.attention:
+            return factors
+        ratio = op.geometry["head_size"] / self.head_size
+        return factors | {"logit": factors["logit"] * ratio**-self.attention}

@@ -13,15 +13,18 @@ from math import sqrt
 from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.scaling.scheme import (
+from sweeper.scaling.spec import (
     GAMMAS,
+    ParamScale,
+    ParamSpec,
+    Role,
     Scheme,
+    Update,
     base_std,
     decay_factor,
     gamma,
     standard_std,
 )
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
 Rule = Literal[

@@ -1,1 +1,1 @@
-"""Search strategies: pure functions of the history, one a file."""
+"""Search strategies: pure functions of the history."""

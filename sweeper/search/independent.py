@@ -9,7 +9,6 @@ from statistics import mean, stdev
 from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
-from sweeper.search.cost import independent_curve
 from sweeper.search.line import (
     LineRule,
     LineState,
@@ -29,6 +28,7 @@ from sweeper.search.strategy import (
     Retune,
     chosen_axes,
     hps_key,
+    independent_curve,
     missing_points,
     phase_ends,
     pruned_notes,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeper.data.digits import Digits
+from sweeper.data.arrays import Digits
 from sweeper.errors import BadInput, ConfigError
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeper.data.arrays import save_arrays
+from sweeper.data.arrays import Idx, save_arrays
 from sweeper.data.corpus import Corpus
-from sweeper.data.idx import Idx
 from sweeper.errors import BadInput, ConfigError
 
 KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")

@@ -16,7 +16,7 @@ from sweeper.data.spans import Corruption, SpanCorpus, Spans
 from sweeper.data.text import Stdlib, Text
 from sweeper.data.tokens import Tokens
 from sweeper.errors import BadInput, ConfigError
-from tests.training.tiny_trials import corpus
+from tests.engine.tiny_trials import corpus
 
 Ids = NDArray[np.int64]
 VOCABULARY = 50

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sweeper.export.exporter import Exporter
-from sweeper.transfer.plan import TransferPlan
+from sweeper.plan.plan import TransferPlan
 
 
 @dataclass(frozen=True, kw_only=True)

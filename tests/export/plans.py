@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 import sweeper
-from sweeper.export.compare import lacking
-from sweeper.export.header import header
-from sweeper.export.registry import build_exporter
-from sweeper.transfer.plan import TransferPlan
-from tests.transfer.test_planning import TOKENS, Decoder
+from sweeper.export.compare import header, lacking
+from sweeper.export.exporter import build_exporter
+from sweeper.plan.plan import TransferPlan
+from tests.plan.test_planning import TOKENS, Decoder
 
 MUP = {"name": "mup", "depth": "none"}
 COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import sweeper
 from sweeper.export.compare import NAMES, lacking
 from sweeper.export.exporter import Exporter, Setting, as_planned, in_gauge
+from sweeper.plan.factors import PlannedFactor
+from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import Role
-from sweeper.transfer.factors import PlannedFactor
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
 from tests.export.plans import plan
-from tests.transfer.test_planning import TOKENS, Decoder
+from tests.plan.test_planning import TOKENS, Decoder
 
 
 @dataclass(frozen=True, kw_only=True)

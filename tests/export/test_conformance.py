@@ -11,7 +11,7 @@ import yaml
 
 from sweeper.errors import ConfigError
 from sweeper.export.compare import NAMES, lacking
-from sweeper.export.registry import EXPORTERS, build_exporter
+from sweeper.export.exporter import EXPORTERS, build_exporter
 from tests.export.plans import OPTIMIZERS, OPTIONS, SCHEMES, made, missing, plan
 from tests.test_architecture import MODULES, imports
 
@@ -65,14 +65,14 @@ def test_at_the_base_a_plan_of_constants_1_lacks_no_factor_of_width(to: str) -> 
 
 def test_exporters_do_not_know_each_other() -> None:
     modules = {path.rpartition(".")[0].removeprefix("sweeper.") for path in EXPORTERS.values()}
-    shared = {"export.pytorch"}  # how torch's optimizers are called
+    shared = {"export.groups"}  # how torch's optimizers are called
     for name in modules:
         known = {target.removeprefix("sweeper.") for target in imports(MODULES[name])}
         assert not known & (modules - {name} - shared), name
 
 
 def test_every_exporter_has_one_template() -> None:
-    folder = Path(MODULES["export.registry"]).parent / "templates"
+    folder = Path(MODULES["export.exporter"]).parent / "templates"
     stems = {path.name.partition(".")[0] for path in folder.iterdir()}
     assert {to.replace("-", "_") for to in EXPORTERS} == {s for s in stems if s[0] != "_"}
 
@@ -82,7 +82,7 @@ def test_an_unknown_trainer_is_refused_with_all_that_are_known() -> None:
         build_exporter("torchtitn", {})
     assert all(name in str(caught.value) for name in EXPORTERS)
     with pytest.raises(ConfigError, match="a subclass of"):
-        build_exporter("sweeper.transfer.plan.TransferPlan", {})
+        build_exporter("sweeper.plan.plan.TransferPlan", {})
 
 
 def test_a_class_of_the_user_s_own_is_an_exporter() -> None:

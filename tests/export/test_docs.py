@@ -6,10 +6,10 @@ from pathlib import Path
 
 import sweeper
 from sweeper.export.compare import NAMES
-from sweeper.export.registry import EXPORTERS
-from sweeper.transfer.plan import TransferPlan
+from sweeper.export.exporter import EXPORTERS
+from sweeper.plan.plan import TransferPlan
 from tests.export.plans import HPS, OPTIONS, made, missing, plan
-from tests.transfer.test_planning import TOKENS, Decoder
+from tests.plan.test_planning import TOKENS, Decoder
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 

@@ -22,7 +22,7 @@ from torch import nn
 import sweeper
 from sweeper.errors import BadInput
 from sweeper.export.groups import patterns, regex, rows
-from sweeper.transfer.plan import TransferPlan
+from sweeper.plan.plan import TransferPlan
 from tests.export.plans import (
     OPTIMIZERS,
     SCHEMES,
@@ -36,7 +36,7 @@ from tests.export.plans import (
     planned_settings,
     settings_of,
 )
-from tests.transfer.test_planning import TOKENS, Decoder
+from tests.plan.test_planning import TOKENS, Decoder
 
 ALL = [(scheme, optimizer) for scheme in SCHEMES for optimizer in OPTIMIZERS]
 

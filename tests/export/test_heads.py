@@ -6,11 +6,10 @@ import torch
 from torch import nn
 
 import sweeper
-from sweeper.export.exporter import head_of, table_of
-from sweeper.export.registry import build_exporter
+from sweeper.export.exporter import build_exporter, head_of, table_of
+from sweeper.plan.plan import TransferPlan
 from sweeper.scaling.spec import Role
-from sweeper.transfer.plan import TransferPlan
-from tests.transfer.test_planning import TOKENS
+from tests.plan.test_planning import TOKENS
 
 
 class Routed(nn.Module):

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 import sweeper
-from sweeper.training.prepare import prepare
-from sweeper.transfer.plan import TransferPlan
+from sweeper.engine.prepare import prepare
+from sweeper.plan.plan import TransferPlan
+from tests.engine.tiny_trials import tree
 from tests.export.plans import COMPLETEP, executed, made, missing, names_of, settings_of
+from tests.plan.helpers import plan as study_plan
 from tests.specs import spec_of
-from tests.training.tiny_trials import tree
-from tests.transfer.helpers import plan as study_plan
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
@@ -194,7 +194,7 @@ def of_a_study() -> tuple[TransferPlan, Any]:
     """The plan of a trial with such a model, and the model as the engine trains it."""
     made_of = tree("mup")
     made_of["model"] = {
-        "_target_": "sweeper.models.hf.model.HfModel",
+        "_target_": "sweeper.models.hf.HfModel",
         "name": "GraniteForCausalLM",
         "width": 32,
         "depth": 2,

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.export.registry import build_exporter
-from sweeper.laws.applied import AppliedLaw
-from sweeper.laws.law import Factors, Scale
-from sweeper.transfer.plan import TransferPlan
+from sweeper.export.exporter import build_exporter
+from sweeper.laws.law import AppliedLaw, Factors, Scale
+from sweeper.plan.plan import TransferPlan
 from sweeper.trial import PlainHps, log2, plain
 from tests.export.plans import OPTIONS, made
 from tests.export.plans import plan as planned

@@ -10,9 +10,9 @@ import pytest
 
 import sweeper
 from sweeper.export.megatron import Megatron, output_multiplier
-from sweeper.transfer.plan import PlannedParameter, TransferPlan
+from sweeper.plan.plan import PlannedParameter, TransferPlan
 from tests.export.plans import decoder, made, missing, plan
-from tests.transfer.test_planning import TOKENS, Decoder
+from tests.plan.test_planning import TOKENS, Decoder
 
 EMBEDDINGS = ("wte.weight", "wpe.weight", "lm_head.weight")
 """What its LanguageModule marks as embedding-like under muP: embeddings and the head."""

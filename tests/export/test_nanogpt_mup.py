@@ -15,9 +15,9 @@ from torch import nn
 
 import sweeper
 from sweeper.export.nanogpt_mup import NanogptMup
-from sweeper.transfer.plan import TransferPlan
+from sweeper.plan.plan import TransferPlan
 from tests.export.plans import COMPLETEP, executed, made, missing, plan
-from tests.transfer.test_planning import Block
+from tests.plan.test_planning import Block
 
 CODE = Path(__file__).parents[3] / "shared" / "trainers" / "nanoGPT-mup" / "model.py"
 TOKENS = (torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 6, dtype=torch.long))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.export.published import Published
+from sweeper.export.families import Published
 
 GRANITE_8B = {
     "model_type": "granite",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import sweeper
-from sweeper.transfer.plan import TransferPlan
+from sweeper.plan.plan import TransferPlan
 from tests.export.plans import (
     HPS,
     SCHEMES,
@@ -21,7 +21,7 @@ from tests.export.plans import (
     planned_settings,
     settings_of,
 )
-from tests.transfer.test_planning import TOKENS, Decoder
+from tests.plan.test_planning import TOKENS, Decoder
 
 
 def exported(planned: TransferPlan) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.driver import make_workplace
+from tests.cli.driver import make_workplace
 from tests.faults.harness import WORDS, Harness, Outcomes, outcomes
 from tests.launch.conftest import cluster  # noqa: F401
 

@@ -14,11 +14,9 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 
-import sweeper.launch.local.executor
-import sweeper.launch.slurm.launcher
-import sweeper.runner.engine  # noqa: F401
-from sweeper.cli import app
-from tests.commands.driver import TINY, make_workplace
+import sweeper.engine.runner  # noqa: F401
+from sweeper.cli.app import app
+from tests.cli.driver import TINY, make_workplace
 from tests.faults import clock
 
 

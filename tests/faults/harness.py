@@ -17,9 +17,9 @@ import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from sweeper.lock import live_holder
-from sweeper.study import Study
-from tests.commands.driver import TINY, Answer
+from sweeper.study.lock import live_holder
+from sweeper.study.study import Study
+from tests.cli.driver import TINY, Answer
 from tests.faults.forked_command import run_command
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ class Harness:
 
     def workers(self) -> list[int]:
         """Those that are worker processes."""
-        return [pid for pid in self.processes() if b"sweeper.launch.local.worker" in _command(pid)]
+        return [pid for pid in self.processes() if b"sweeper.launch.worker" in _command(pid)]
 
 
 def _command(pid: int) -> bytes:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.clock import VARIABLE
-from tests.faults.harness import (
-    LAUNCHERS,
-    SLOW,
-    Harness,
-    Outcomes,
-    assert_whole,
-    lines,
-    until,
-)
+from tests.faults.harness import LAUNCHERS, SLOW, Harness, Outcomes, assert_whole, lines, until
 
 pytestmark = pytest.mark.faults
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.training.checkpoint import saved_keys
-from tests.commands.driver import rewrite_results
+from sweeper.engine.checkpoint import saved_keys
+from tests.cli.driver import rewrite_results
 from tests.faults.harness import (
     LAUNCHERS,
     SLOW,

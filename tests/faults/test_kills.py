@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from sweeper.launch.local.executor import MAX_FALSE_STARTS
-from tests.commands.driver import assert_refused
+from sweeper.launch.local import MAX_FALSE_STARTS
+from tests.cli.driver import assert_refused
 from tests.faults.harness import (
     LAUNCHERS,
     LOCAL,

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import optuna
 import pytest
 
-from tests.commands.driver import Answer, assert_refused
+from tests.cli.driver import Answer, assert_refused
 from tests.faults.harness import (
     SLOW,
     WORDS,

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from sweeper.launch.slurm import scheduler
-from sweeper.launch.slurm.arrays import prefix
-from tests.commands.driver import assert_refused, make_workplace
+from sweeper.launch import slurm_queue
+from sweeper.launch.slurm_arrays import prefix
+from tests.cli.driver import assert_refused, make_workplace
 from tests.faults.harness import (
     SEEDS,
     SLOW,
@@ -66,7 +66,7 @@ def jobs(harness: Harness, active: bool = False) -> list[str]:
     """The study's jobs in the queue, those that have ended too unless `active`."""
     if not (harness.study / "slurm/study.json").exists():
         return []
-    found = scheduler.queue(prefix(harness.study))
+    found = slurm_queue.queue(prefix(harness.study))
     return [entry.id for entry in found if entry.active or not active]
 
 
@@ -75,7 +75,7 @@ def no_jobs(harness: Harness) -> Iterator[None]:
     """None is left in the queue, whatever becomes of the test."""
     yield
     left = jobs(harness, active=True)
-    scheduler.cancel(left)
+    slurm_queue.cancel(left)
     assert not left
 
 

@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 
 from sweeper.files import try_json
 from sweeper.launch.inline import Inline
-from sweeper.launch.slurm.arrays import prefix
-from sweeper.launch.slurm.launcher import Slurm
-from sweeper.launch.slurm.scheduler import Entry, queue
+from sweeper.launch.slurm import Slurm
+from sweeper.launch.slurm_arrays import prefix
+from sweeper.launch.slurm_queue import Entry, queue
 from sweeper.trial import Trial
+from tests.engine.tiny_trials import corpus
 from tests.launch.trial_sweep import TrialSweep
-from tests.training.tiny_trials import corpus
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/slurm_local.sh"

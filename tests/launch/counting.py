@@ -14,13 +14,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeper.control import Control, Leave
 from sweeper.files import RECORD_ERRORS, read_json, write_json
 from sweeper.launch.executor import Executor, Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import Job, JobFailure, Outcome
-from sweeper.plugin import build_plugin
-from sweeper.runner.runner import Batch
+from sweeper.launch.job import Control, Job, JobFailure, Leave, Outcome
+from sweeper.launch.runner import Batch
+from sweeper.registry import build_plugin
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial, digest
 from tests.launch.trial_sweep import TrialSweep, without_times

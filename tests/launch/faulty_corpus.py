@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from sweeper.data.corpus import Batch, TokenCorpus
+from tests.engine.tiny_trials import corpus
 from tests.launch.trouble import Trouble, fields_of
-from tests.training.tiny_trials import corpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sweeper.launch.local.executor import Local
+from sweeper.launch.local import Local
 from tests.launch.counting import CountSweep, counted
 from tests.launch.trouble import trouble
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 import yaml
 
+from sweeper.engine.runner import Engine
 from sweeper.errors import BadInput, SweeperError
+from sweeper.launch import slurm_arrays
 from sweeper.launch.executor import Launcher
-from sweeper.launch.folder import request_cancel
-from sweeper.launch.slurm import arrays
-from sweeper.plugin import arguments, build_plugin, import_target
-from sweeper.runner.engine import Engine
+from sweeper.registry import arguments, build_plugin, import_target
+from sweeper.study.lock import request_cancel
 from sweeper.trial import Trial
+from tests.engine.tiny_trials import corpus, trial
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import trouble
-from tests.training.tiny_trials import corpus, trial
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
 QUICK: dict[str, Any] = {"workers": 1}
@@ -98,7 +98,9 @@ def test_a_sweep_that_is_cancelled_ends_and_goes_on_later(
     """Whoever asks for it, from any process; what was saved is not trained again."""
     slow = trouble(tmp_path, "slow")
     sweep = CountSweep(trials=[counted(steps=40)], trouble=slow, folder=tmp_path)
-    timer = threading.Timer(1.5, lambda: (request_cancel(tmp_path), arrays.cancel_jobs(tmp_path)))
+    timer = threading.Timer(
+        1.5, lambda: (request_cancel(tmp_path), slurm_arrays.cancel_jobs(tmp_path))
+    )
     timer.start()
     with pytest.raises(SweeperError, match="cancelled"):
         sweep.run(launcher, pack=1)

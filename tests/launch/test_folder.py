@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.control import Control, Leave
-from sweeper.launch.folder import tidy as tidy_jobs
-from sweeper.launch.job import Job, write_job
-from sweeper.runner.tasks import TrainPack
-from sweeper.training import checkpoint
-from sweeper.training.pack import Pack
-from sweeper.training.train import Execution, train
+from sweeper.engine import checkpoint
+from sweeper.engine.jobs import TrainPack
+from sweeper.engine.pack import Pack
+from sweeper.engine.train import Execution, train
+from sweeper.launch.job import Control, Job, Leave, write_job
+from sweeper.study.lock import tidy as tidy_jobs
 from sweeper.trial import Trial
-from tests.training.tiny_trials import corpus, trial
+from tests.engine.tiny_trials import corpus, trial
 
 ONE, OTHER = trial(), trial(seed=1)
 

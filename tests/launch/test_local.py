@@ -21,13 +21,11 @@ import pytest
 import torch
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.launch import local, machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Outcome, failed, run_job, write_job
-from sweeper.launch.local import machine, pool
-from sweeper.launch.local.executor import Local
-from sweeper.launch.local.machine import WorkerSlot, worker_slots
-from sweeper.launch.local.pool import Pool, fate_of
-from sweeper.runner.gpus import visible_gpus
+from sweeper.launch.local import Local, Pool, fate_of
+from sweeper.launch.machine import WorkerSlot, visible_gpus, worker_slots
 from sweeper.trial import Trial
 from tests.launch.counting import Ask, Count, CountSweep, counted, expected
 from tests.launch.local_driver import STEPS
@@ -51,7 +49,7 @@ def children(pid: int) -> list[int]:
         except OSError:
             continue
         state, parent = text.rpartition(")")[2].split()[:2]
-        if int(parent) == pid and state != "Z" and b"sweeper.launch.local.worker" in command:
+        if int(parent) == pid and state != "Z" and b"sweeper.launch.worker" in command:
             found.append(int(stat.parent.name))
     return found
 
@@ -140,7 +138,7 @@ def test_what_the_configuration_is_to_blame_for_ends_the_run(tmp_path: Path) -> 
 def test_workers_that_cannot_start_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "BOOT", "raise SystemExit('no torch here')")
+    monkeypatch.setattr(local, "BOOT", "raise SystemExit('no torch here')")
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
     with pytest.raises(SweeperError, match=r"(?s)do not start.*exit code 1.*no torch here"):
         sweep.run(Local(workers=1))
@@ -253,7 +251,7 @@ def question(folder: Path, how: str = "", at: int = -1) -> Ask:
 def test_layouts_are_asked_each_in_workers_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.launch.local.executor.cores", lambda: 2)
+    monkeypatch.setattr("sweeper.launch.local.cores", lambda: 2)
     executor = Local().executor(Context(folder=tmp_path))
     assert executor.layouts == range(1, 3)
     try:

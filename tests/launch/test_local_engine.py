@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from sweeper.engine import jobs
+from sweeper.engine.runner import Engine
 from sweeper.launch.inline import Inline
-from sweeper.launch.local.executor import Local
-from sweeper.launch.local.pool import Pool
-from sweeper.runner import packing
-from sweeper.runner.engine import Engine
+from sweeper.launch.local import Local, Pool
 from sweeper.trial import Result, Trial
+from tests.engine.tiny_trials import corpus, trial
 from tests.launch.faulty_corpus import deadly
 from tests.launch.trial_sweep import TrialSweep, without_times
 from tests.launch.trouble import calls
-from tests.training.tiny_trials import corpus, trial
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 EVERY_STEP = 1e-9
@@ -66,7 +65,7 @@ def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> N
 def test_a_pack_size_is_measured_once_a_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_MEASURED", {})
+    monkeypatch.setattr(jobs, "_MEASURED", {})
     asked: list[int] = []
     ask = Pool.ask
     monkeypatch.setattr(Pool, "ask", lambda *args: asked.append(1) or ask(*args))
@@ -77,14 +76,14 @@ def test_a_pack_size_is_measured_once_a_specification(
     other = TrialSweep(trials=trials, corpus=corpus(tmp_path), folder=tmp_path / "other")
     loop = other.loop(Local(workers=1))
     assert sum(map(len, loop.runner.batches(trials, loop.executor))) == 4
-    assert len(asked) == 1 and len(packing._MEASURED) == 1
+    assert len(asked) == 1 and len(jobs._MEASURED) == 1
 
 
 def test_a_gpu_more_takes_its_share_of_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.runner.engine.resolve_device", lambda name: "cuda")
-    monkeypatch.setattr("sweeper.runner.engine.measure_here", lambda *_: (4, 1.0))
+    monkeypatch.setattr("sweeper.engine.runner.resolve_device", lambda name: "cuda")
+    monkeypatch.setattr("sweeper.engine.runner.measure_here", lambda *_: (4, 1.0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     engine, trials, where = Engine(), [trial()], corpus(tmp_path)

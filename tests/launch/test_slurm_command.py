@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sweeper.launch.slurm.launcher import Slurm
-from sweeper.loop import Loop
+from sweeper.launch.slurm import Slurm
+from sweeper.sweep.loop import Loop
+from tests.command.commands import METRIC, trial
 from tests.launch.cluster import Cluster
-from tests.trainer.commands import METRIC, trial
 
 RANKS = """
 import argparse, os, torch, torch.distributed as dist
@@ -30,9 +30,9 @@ dist.destroy_process_group()
 
 
 def test_two_nodes_train_one_trial(cluster: Cluster, tmp_path: Path) -> None:
-    from sweeper.data.own import OwnData
+    from sweeper.command.runner import Command
+    from sweeper.data.corpus import OwnData
     from sweeper.launch.executor import Context
-    from sweeper.trainer.runner import Command
     from sweeper.trial import Result
 
     (tmp_path / "ranks.py").write_text(RANKS)

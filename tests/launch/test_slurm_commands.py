@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.driver import TINY, assert_refused, call, make_workplace
+from tests.cli.driver import TINY, assert_refused, call, make_workplace
 from tests.launch.cluster import slurm, until
 
 WORDS = [

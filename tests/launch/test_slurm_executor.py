@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from sweeper.files import read_json, write_json
+from sweeper.launch import slurm as module
+from sweeper.launch import slurm_queue
 from sweeper.launch.executor import Context
 from sweeper.launch.job import Outcome
-from sweeper.launch.slurm import executor as module
-from sweeper.launch.slurm import scheduler
-from sweeper.launch.slurm.arrays import Array, Submission
-from sweeper.launch.slurm.executor import Pace, SlurmExecutor
+from sweeper.launch.slurm import Pace, SlurmExecutor
+from sweeper.launch.slurm_arrays import Array, Submission
 from sweeper.trial import Result, Trial
+from tests.engine.tiny_trials import trial
 from tests.launch.cluster import ClusterSweep
-from tests.training.tiny_trials import trial
 
 PACE = Pace(jobs=10, poll=1.0, grace=5.0)
 
@@ -29,8 +29,8 @@ class Queue:
         self.arrays, self.states = list[Array](), dict[str, str | None]()
         self.say, self.now, self.away = say, 0, False
         self.cancelled = list[str]()
-        patch.setattr(scheduler, "queue", self._entries)
-        patch.setattr(scheduler, "cancel", self.cancelled.extend)
+        patch.setattr(slurm_queue, "queue", self._entries)
+        patch.setattr(slurm_queue, "cancel", self.cancelled.extend)
         patch.setattr(module, "largest_array", lambda: 100)
         patch.setattr(module.time, "sleep", self._sleep)
         patch.setattr(module.time, "monotonic", lambda: float(self.now))
@@ -51,15 +51,15 @@ class Queue:
     def set(self, state: str | None, array: int = 0, index: int = 0) -> None:
         self.states[f"{self.arrays[array].name} {index}"] = state
 
-    def _entries(self, prefix: str) -> list[scheduler.Entry]:
+    def _entries(self, prefix: str) -> list[slurm_queue.Entry]:
         if self.away:
-            raise scheduler.SchedulerError("squeue: Unable to contact slurm controller")
+            raise slurm_queue.SchedulerError("squeue: Unable to contact slurm controller")
         lines = [
             f"{name.split()[0]}|1_{name.split()[1]}|{state}|node1|T1|T0|None"
             for name, state in self.states.items()
             if state is not None
         ]
-        return [scheduler._entry(line) for line in lines if line.startswith(prefix)]
+        return [slurm_queue._entry(line) for line in lines if line.startswith(prefix)]
 
 
 def leave(member: Submission, restart: int, objective: float) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from sweeper.files import try_json
-from sweeper.launch.slurm.launcher import Slurm
-from sweeper.own_modules import own_modules
+from sweeper.launch.code import own_modules
+from sweeper.launch.slurm import Slurm
+from tests.engine.tiny_trials import trial
 from tests.launch.cluster import (
     SMALL,
     Cluster,
@@ -28,7 +29,6 @@ from tests.launch.cluster import (
     until,
 )
 from tests.launch.test_slurm import of_model
-from tests.training.tiny_trials import trial
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
 SLURM = {"SLURM_LOCAL_GRACE": "10", "SLURM_LOCAL_SILENCE": "5"}

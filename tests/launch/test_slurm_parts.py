@@ -16,22 +16,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeper.commands.inspect import jobs_state, show_jobs
-from sweeper.commands.output import Output
+from sweeper.cli.output import Output
+from sweeper.cli.status import jobs_state, show_jobs
+from sweeper.engine.jobs import modules_of
+from sweeper.engine.pack import Pack
 from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch import slurm_arrays, slurm_node, slurm_queue
+from sweeper.launch.code import changed, code_digests, own_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
-from sweeper.launch.slurm import arrays, node, scheduler
-from sweeper.launch.slurm.arrays import Submission
-from sweeper.launch.slurm.code import changed, code_digests
-from sweeper.launch.slurm.failure import SlurmFailure, attempts, failure_of
-from sweeper.launch.slurm.launcher import Slurm
-from sweeper.own_modules import own_modules
-from sweeper.runner.tasks import modules_of
-from sweeper.training.pack import Pack
+from sweeper.launch.slurm import Slurm
+from sweeper.launch.slurm_arrays import SlurmFailure, Submission, attempts, failure_of
 from sweeper.trial import Trial
+from tests.engine.tiny_trials import corpus, tree
 from tests.specs import spec_of
-from tests.training.tiny_trials import corpus, tree
 
 
 @pytest.mark.parametrize(
@@ -123,7 +121,7 @@ def test_a_job_gets_the_resources_that_it_asks_for(commands: Path, tmp_path: Pat
     [("infinite", None), ("2:00", 2), ("1:30:30", 90.5), ("1-00:00:00", 1440), ("n/a", None)],
 )
 def test_times_of_slurm_s(text: str, minutes: float | None) -> None:
-    assert scheduler.minutes(text) == minutes
+    assert slurm_queue.minutes(text) == minutes
 
 
 def test_the_queue_is_asked_once_for_all(commands: Path) -> None:
@@ -134,7 +132,7 @@ def test_the_queue_is_asked_once_for_all(commands: Path) -> None:
         "other|9|RUNNING|n|T|T|None",
     ]
     stand_in(commands, "squeue", "\n".join(f"echo '{line}'" for line in lines))
-    third, lone, lost = scheduler.queue("sweeper-a-1-")
+    third, lone, lost = slurm_queue.queue("sweeper-a-1-")
     assert (third.array, third.index, third.since, third.active) == ("7", 3, "T1", True)
     assert (lone.id, lone.index, lone.since, lone.reason) == ("8", 0, "T0", "(a|b)")
     assert not lost.active
@@ -143,17 +141,17 @@ def test_the_queue_is_asked_once_for_all(commands: Path) -> None:
 def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CONF"):
         monkeypatch.setenv(name, "7")
-    with scheduler.outside_a_job():
+    with slurm_queue.outside_a_job():
         assert [name for name in os.environ if name.startswith("SLURM_")] == ["SLURM_CONF"]
     assert os.environ["SLURM_JOB_ID"] == os.environ["SLURM_CPUS_PER_TASK"] == "7"
 
 
-def planned(study: Path, names: list[str]) -> arrays.Array:
+def planned(study: Path, names: list[str]) -> slurm_arrays.Array:
     owns = [study / "jobs" / name for name in names]
     for own in owns:
         own.mkdir(parents=True, exist_ok=True)
         (own / "job.json").write_text('{"trials": [1, 2]}')
-    return arrays.plan(study, owns, [{"sweeper": "1"}] * len(owns), Resources())
+    return slurm_arrays.plan(study, owns, [{"sweeper": "1"}] * len(owns), Resources())
 
 
 def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
@@ -163,12 +161,12 @@ def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
     second = planned(tmp_path, ["b"])
     assert [member.newest() for member in first.members] == [True, False]
     assert [m.number for m in second.members] == [1]
-    (again,) = [array for array in arrays.arrays(tmp_path) if array.name == first.name]
+    (again,) = [array for array in slurm_arrays.arrays(tmp_path) if array.name == first.name]
     assert again == first and again.task_id(1) == "12_1"
     for folder in (first.folder, second.folder, first.members[0].folder):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     second.discard()
-    assert first.members[1].newest() and len(arrays.arrays(tmp_path)) == 1
+    assert first.members[1].newest() and len(slurm_arrays.arrays(tmp_path)) == 1
 
 
 def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
@@ -228,7 +226,7 @@ def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
     folder.mkdir()
     for number, share in enumerate(shares):
         (folder / f"left-{number}.json").write_text(json.dumps({"fraction": share}))
-    run = node.Run(Submission(folder=folder))
+    run = slurm_node.Run(Submission(folder=folder))
     run.fraction = 0.3
     assert run._stands_still() is still
 
@@ -243,7 +241,7 @@ def dead(study: Path, records: dict[str, dict[str, Any]], state: str | None) -> 
         "a cause\n\nsrun: error: node1: task 0: Exited with exit code 7\n"
     )
     row = f"{array.name}|5|{state}|node1|T1|T0|None"
-    return failure_of(array, 0, None if state is None else scheduler._entry(row))
+    return failure_of(array, 0, None if state is None else slurm_queue._entry(row))
 
 
 STARTED = {"started": {"node": "node2"}}
@@ -284,13 +282,13 @@ def test_why_a_job_is_gone(
 def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir(mode=0o700)
-    arrays.check_private(folder)
+    slurm_arrays.check_private(folder)
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(SweeperError, match="nobody else"):
-        arrays.check_private(tmp_path / "link")
+        slurm_arrays.check_private(tmp_path / "link")
     folder.chmod(mode)
     with pytest.raises(SweeperError, match="nobody else"):
-        arrays.check_private(folder)
+        slurm_arrays.check_private(folder)
 
 
 def test_a_change_of_the_user_s_module_is_seen(
@@ -312,7 +310,7 @@ def test_a_change_of_the_user_s_module_is_seen(
 
 def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
     """`sweeper status` and `cancel` answer at once."""
-    code = "import sys, sweeper.commands.inspect; sys.exit('torch' in sys.modules)"
+    code = "import sys, sweeper.cli.status; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -322,11 +320,11 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
     row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
     stand_in(commands, "squeue", f"echo '{row}'")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
-    found = [(s.id, s.state, s.trials) for s in arrays.job_states(tmp_path)]
+    found = [(s.id, s.state, s.trials) for s in slurm_arrays.job_states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
-    with pytest.raises(scheduler.SchedulerError, match="Unable to contact"):
-        arrays.job_states(tmp_path)
+    with pytest.raises(slurm_queue.SchedulerError, match="Unable to contact"):
+        slurm_arrays.job_states(tmp_path)
     state = jobs_state(tmp_path)
     assert state["jobs"] == [] and "Unable to contact" in state["trouble"]
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Context, Launcher
-from sweeper.launch.folder import cancel_requested, tidy
-from sweeper.lock import CANCEL_FILE
-from sweeper.loop import Loop
-from sweeper.runner.runner import Runner
+from sweeper.launch.runner import Runner
+from sweeper.study.lock import CANCEL_FILE, cancel_requested, tidy
+from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Trial
 
 ENGINE: dict[str, Any] = {"device": "cpu", "compile": "off"}
@@ -42,7 +41,7 @@ class TrialSweep:
 
     def runner(self, launcher: Launcher, **engine: Any) -> Runner:
         """The engine with these settings; imported here, for sweeps that need no torch."""
-        from sweeper.runner.engine import Engine
+        from sweeper.engine.runner import Engine
 
         settings = Engine(**{**ENGINE, **engine})
         return settings.open(self.corpus, launcher, self.folder, self._notify)

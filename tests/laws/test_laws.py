@@ -11,12 +11,10 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sweeper.catalog import conf_folder, plugins
 from sweeper.errors import BadInput, ConfigError
-from sweeper.laws.applied import AppliedLaw
 from sweeper.laws.fit import PUBLISHED, Fit, far
-from sweeper.laws.law import Factors, Law, OutsideLaw, Scale
-from sweeper.plugin import build_plugin
+from sweeper.laws.law import AppliedLaw, Factors, Law, OutsideLaw, Scale
+from sweeper.registry import build_plugin, conf_folder, plugins
 from sweeper.trial import Log2Hps
 
 ADAM = {"beta1": 0.9, "beta2": 0.99}

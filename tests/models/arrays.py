@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from sweeper.classifier.classify import Build, scaled_ops, specs_between
 from sweeper.data.arrays import ArrayCorpus, save_arrays
-from sweeper.models.classifier import Build, scaled_ops, specs_between
+from sweeper.engine.pack import Pack
+from sweeper.engine.train import train
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
-from sweeper.training.pack import Pack
-from sweeper.training.train import train
 from sweeper.trial import Trial
+from tests.engine.tiny_trials import SCHEMES, points
 from tests.specs import spec_of
-from tests.training.tiny_trials import SCHEMES, points
 
 
 def images(folder: Path) -> ArrayCorpus:
@@ -38,7 +38,7 @@ def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) 
         "parameterization": {"_target_": SCHEMES[scheme][0]},
         "model": {"width": 32, "depth": 2, **model},
         "base": {"width": 16, "depth": 1},
-        "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
+        "optimizer": {"_target_": "sweeper.engine.optimizers.first_order.AdamW"},
         "data": data.identity(),
         "train": {**settings, "heldout_batches": 2, **train},
     }

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sweeper.models import cross_entropy
-from sweeper.models.classifier import specs_between
-from sweeper.models.cross_entropy import MIN_CHUNKED_CLASSES, head_loss
+from sweeper.classifier.classify import specs_between
+from sweeper.models import loss
 from sweeper.models.fp8 import Formats
 from sweeper.models.llama import Llama
+from sweeper.models.loss import MIN_CHUNKED_CLASSES, head_loss
 from sweeper.models.scaled import CrossEntropy, Linear
 from tests.models.gradient_modes import GRADIENT_MODES, Tensors, run, stacked
 
@@ -23,9 +23,9 @@ V, WIDTH, TRIALS = 23, 6, 3
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of four tokens of ten, the last one short, from ten classes on."""
-    monkeypatch.setattr(cross_entropy, "MIN_CHUNKED_CLASSES", 10)
-    monkeypatch.setattr(cross_entropy, "MIN_TOKENS", 4)
-    monkeypatch.setattr(cross_entropy, "MAX_LOGITS_CPU", 1)
+    monkeypatch.setattr(loss, "MIN_CHUNKED_CLASSES", 10)
+    monkeypatch.setattr(loss, "MIN_TOKENS", 4)
+    monkeypatch.setattr(loss, "MAX_LOGITS_CPU", 1)
 
 
 class Head(nn.Module):
@@ -89,7 +89,7 @@ def test_under_autocast(backend: str, packed: bool) -> None:
 
 def test_products_are_low_precision_under_autocast_only(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.dtype] = []
-    losses = cross_entropy._losses
+    losses = loss._losses
 
     def recorded(logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         total, gradient = losses(logits, *rest)
@@ -97,7 +97,7 @@ def test_products_are_low_precision_under_autocast_only(monkeypatch: pytest.Monk
         seen.append(logits.dtype)
         return total, gradient
 
-    monkeypatch.setattr(cross_entropy, "_losses", recorded)
+    monkeypatch.setattr(loss, "_losses", recorded)
     model, x = Head(unit=True), torch.randn(10, WIDTH)
     nn.init.normal_(model.head.weight), nn.init.normal_(model.first.weight)
     model(x, torch.arange(10)).backward()
@@ -114,8 +114,8 @@ def test_the_compiled_form_is_the_written_one(dtype: torch.dtype) -> None:
     wide = torch.promote_types(dtype, torch.float32)
     logits, targets = (3 * torch.randn(40, V)).to(dtype), torch.randint(V, (40,))
     factor = torch.tensor(1.7, dtype=wide)
-    written = cross_entropy._written_out(logits, targets, factor)
-    compiled = torch.compile(cross_entropy._written_out, backend="aot_eager")
+    written = loss._written_out(logits, targets, factor)
+    compiled = torch.compile(loss._written_out, backend="aot_eager")
     torch.testing.assert_close(compiled(logits, targets, factor), written)
     leaf = logits.to(torch.float64).requires_grad_()
     exact = nn.functional.cross_entropy(leaf * factor.double(), targets, reduction="sum")
@@ -179,18 +179,18 @@ def llama(width: int = 8, depth: int = 1, **more: Any) -> Llama:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Shapes of the logits' chunks to come."""
     seen: list[tuple[int, ...]] = []
-    losses = cross_entropy._losses
+    losses = loss._losses
 
     def recorded(logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(tuple(logits.shape))
         return losses(logits, *rest)
 
-    monkeypatch.setattr(cross_entropy, "_losses", recorded)
+    monkeypatch.setattr(loss, "_losses", recorded)
     return seen
 
 
 def test_the_decoder_takes_it_from_the_threshold_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "MIN_CHUNKED_CLASSES", MIN_CHUNKED_CLASSES)
+    monkeypatch.setattr(loss, "MIN_CHUNKED_CLASSES", MIN_CHUNKED_CLASSES)
     seen, tokens = calls(monkeypatch), torch.randint(200, (2, 4))
     for model, chunks in ((llama(classes=MIN_CHUNKED_CLASSES - 1), 0), (llama(), 2)):
         logits = model(tokens)
@@ -220,5 +220,5 @@ def test_it_changes_no_classification(unit: bool, monkeypatch: pytest.MonkeyPatc
         return specs_between(build, base=(8, 1), target=(16, 2), inputs=example)
 
     chunked = specs()
-    monkeypatch.setattr(cross_entropy, "MIN_CHUNKED_CLASSES", MIN_CHUNKED_CLASSES + 1)
+    monkeypatch.setattr(loss, "MIN_CHUNKED_CLASSES", MIN_CHUNKED_CLASSES + 1)
     assert chunked == specs() and chunked[-1].role == "readout"

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweeper.classifier.classify import specs_between
 from sweeper.data.spans import Corruption, SpanCorpus
+from sweeper.engine.pack import Pack
+from sweeper.engine.prepare import prepare
+from sweeper.engine.train import train
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import specs_between
 from sweeper.models.encoder_decoder import EncoderDecoder
-from sweeper.training.pack import Pack
-from sweeper.training.prepare import prepare
-from sweeper.training.train import train
 from sweeper.trial import Trial
+from tests.engine.tiny_trials import SCHEMES, TWO_SCHEMES, corpus, points
 from tests.specs import spec_of
-from tests.training.tiny_trials import SCHEMES, TWO_SCHEMES, corpus, points
 
 CLASSES = 34
 
@@ -93,7 +93,7 @@ def trials(scheme: str, folder: Path, **model: Any) -> tuple[list[Trial], SpanCo
             **model,
         },
         "base": {"width": 16, "depth": 1},
-        "optimizer": {"_target_": "sweeper.training.adamw.AdamW"},
+        "optimizer": {"_target_": "sweeper.engine.optimizers.first_order.AdamW"},
         "data": data.identity(),
         "train": {
             "steps": 6,

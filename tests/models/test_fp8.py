@@ -14,22 +14,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import scaled_ops, specs_between
-from sweeper.models.fp8 import (
-    DTYPES,
-    Format,
-    Formats,
-    Fp8,
-    round_gradient,
-    round_value,
-    rounded,
-)
+from sweeper.models.fp8 import DTYPES, Format, Formats, Fp8, round_gradient, round_value, rounded
 from sweeper.models.llama import Llama
 from sweeper.models.mlp import MLP
 from sweeper.models.scaled import Linear
 from sweeper.models.vit import ViT
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.umup import UMuP
 from tests.models.gradient_modes import GRADIENT_MODES, run, stacked

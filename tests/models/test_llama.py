@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sweeper.errors import ConfigError
-from sweeper.models.decoder_layers import rotary_table, rotate
-from sweeper.models.llama import Llama
+from sweeper.models.llama import Llama, rotary_table, rotate
 
 
 def tiny(**more: object) -> Llama:

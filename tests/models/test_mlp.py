@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from sweeper.classifier.classify import specs_between
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import specs_between
 from sweeper.models.mlp import MLP
+from tests.engine.tiny_trials import TWO_SCHEMES
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
-from tests.training.tiny_trials import TWO_SCHEMES
 
 MODEL = {"_target_": "sweeper.models.mlp.MLP"}
 

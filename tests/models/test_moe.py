@@ -9,19 +9,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sweeper.check.judge import CheckRule, check_coordinates
+from sweeper.engine.architecture import architecture
+from sweeper.engine.measure import ModuleMeasurement, measure_modules
+from sweeper.engine.pack import Pack
+from sweeper.engine.prepare import prepare
+from sweeper.engine.train import train
 from sweeper.errors import ConfigError
-from sweeper.measure.coordinates import ModuleMeasurement, measure_modules
 from sweeper.models.moe import Experts, MoE, Routing
-from sweeper.training.architecture import architecture
-from sweeper.training.pack import Pack
-from sweeper.training.prepare import prepare
-from sweeper.training.train import train
-from sweeper.transfer.check_rule import CheckRule
-from sweeper.transfer.coordinates import check_coordinates
-from sweeper.transfer.ladder import ModelSize
 from sweeper.trial import Trial
+from sweeper.verdict.ladder import ModelSize
+from tests.engine.tiny_trials import ETA, TWO_SCHEMES, corpus, points, tree
 from tests.specs import spec_of
-from tests.training.tiny_trials import ETA, TWO_SCHEMES, corpus, points, tree
 
 ROUTER = "layers.0.experts.router.weight"
 UP, DOWN = "layers.0.experts.up_gate.weight", "layers.0.experts.down.weight"
@@ -151,7 +150,7 @@ def test_without_the_rules_the_parts_of_experts_move_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MoE, "inner_growth", lambda self: {}, raising=True)
-    from sweeper.training import architecture as module
+    from sweeper.engine import architecture as module
 
     module._architecture.cache_clear()
     prepare.cache_clear()

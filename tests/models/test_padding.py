@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from sweeper.models.padding import hold_padding, padding_rows
+from sweeper.models.initial_values import hold_padding, padding_rows
 
 TOKENS = torch.tensor([[0, 2, 1, 2], [0, 3, 2, 2], [2, 0, 0, 1]])
 """By trial."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sweeper.models.classifier import scaled_ops, specs_between
+from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.models.llama import Llama
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import scaled_ops, specs_between
-from sweeper.models.plain_layers import normalized
-from sweeper.models.vit import ViT, patches
+from sweeper.models.vit import ViT, normalized, patches
+from tests.engine.tiny_trials import TWO_SCHEMES
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
-from tests.training.tiny_trials import TWO_SCHEMES
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
 

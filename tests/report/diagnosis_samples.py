@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.trial import encode
-
-from . import samples, test_coordinates
+from tests.report import samples, test_coordinates
 
 
 def diagnosis() -> dict[str, Any]:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.report.page import write_report
-
-from . import diagnosis_samples, samples
-from .chromium import FOUND, Browser
+from tests.report import diagnosis_samples, samples
+from tests.report.chromium import FOUND, Browser
 
 pytestmark = pytest.mark.skipif(not FOUND, reason="no Chromium is installed")
 

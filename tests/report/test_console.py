@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.report import console as show
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
-from sweeper.transfer.curve import UNKNOWN, Basin, Estimate
-from sweeper.transfer.ladder import LadderSize, Size
-from sweeper.transfer.plan import PlannedParameter, TransferPlan, own_plan
-from sweeper.transfer.verdict import SizeVerdict, Verdict
 from sweeper.trial import Axis
+from sweeper.verdict.curve import UNKNOWN, Basin, Estimate
+from sweeper.verdict.judge import SizeVerdict, Verdict
+from sweeper.verdict.ladder import LadderSize, Size
 
 FOUND = Conclusion(
     best_log2={"eta": 1.5, "alpha": -2.0},

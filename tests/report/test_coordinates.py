@@ -5,15 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.measure.coordinates import ModuleMeasurement
-from sweeper.measure.scales import OperandScale, OutOfRange
-from sweeper.report import coordinates as show
+from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
+from sweeper.check.rules import rule_table
+from sweeper.engine.measure import ModuleMeasurement
+from sweeper.engine.operand_scales import OperandScale, OutOfRange
+from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.scaling.spec import Role
-from sweeper.transfer.check_rule import CheckRule
-from sweeper.transfer.coordinates import CoordinateCheck, check_coordinates
-from sweeper.transfer.ladder import Size
-from sweeper.transfer.rules import rule_table
+from sweeper.verdict.ladder import Size
 
 RULE = CheckRule(steps=2, seeds=2)
 

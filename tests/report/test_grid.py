@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sweeper.report.grid import Grid
+from sweeper.report.table import Grid
 
 NAMES = ["hyperparameter", "value", "loss", "points", "range"]
 

@@ -4,11 +4,10 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 from sweeper.report.drawing import save, svg
-from sweeper.report.heatmaps import pairs_figure
+from sweeper.report.figures import pairs_figure
 from sweeper.report.page import render
 from sweeper.trial import encode
-
-from . import samples
+from tests.report import samples
 
 ROWS = [[3.0, 2.0, 4.0], [2.5, 3.5, math.inf]]
 

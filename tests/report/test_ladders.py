@@ -7,10 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from sweeper.report.drawing import svg
-from sweeper.report.ladders import DARK, LIGHT, Panel, ladders_figure, write_picture
+from sweeper.report.figures import DARK, LIGHT, Panel, ladders_figure, write_picture
 from tests.layout import without_layout
-
-from . import samples
+from tests.report import samples
 
 STAYS = Panel(title="stays", validation=samples.validation())
 DRIFTS = Panel(title="drifts", validation=samples.validation("fails"))

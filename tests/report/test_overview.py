@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.report.overview import cards, cost_rows, flops_of, saving, saving_words, times
-from sweeper.report.reading import Documents, TargetDocuments
-from sweeper.setup import Trials
+from sweeper.report.documents import Documents, TargetDocuments
+from sweeper.report.sections import cards, cost_rows, flops_of, saving, saving_words, times
+from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, Result, Trial, TrialSpec
+from tests.report import samples
 from tests.specs import spec_of
-
-from . import samples
 
 PLAN = {"target": {"width": 64, "depth": 2}, "hps": {"eta": 2.0}}
 
@@ -88,7 +87,7 @@ def test_flops_are_those_of_the_engine() -> None:
     """Those that `compare` counts: 6 a weight and token, and the attention's."""
     data = {"digest": "0" * 64, "classes": 16}
     spec = spec_of({"data": data, "model": {"width": 64, "depth": 1}, "train": {"seq_len": 4}})
-    from sweeper.training.prepare import prepare
+    from sweeper.engine.prepare import prepare
 
     prepared = prepare(spec)
     weights = sum(math.prod(one.shape) for one in prepared.specs if one.role != "embedding")

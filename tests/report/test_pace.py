@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.report.pace import EARLIEST, Pace
+from sweeper.report.progress import EARLIEST, Pace
 
 
 @given(st.floats(0.01, 1e6), st.floats(0.001, 100.0), st.integers(6, 60))

@@ -6,11 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sweeper.report.page import render, write_report
-from sweeper.report.rendering import facts
+from sweeper.report.page import facts, render, write_report
 from tests.layout import without_drawing, without_layout
-
-from . import samples
+from tests.report import samples
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 

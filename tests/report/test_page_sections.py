@@ -12,16 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweeper.measure.scales import OperandScale
+from sweeper.check.judge import CoordinateCheck
+from sweeper.engine.operand_scales import OperandScale
 from sweeper.report import sections
 from sweeper.report.page import render
-from sweeper.transfer.coordinates import CoordinateCheck
 from sweeper.trial import encode
 from tests.layout import without_drawing, without_layout
-
-from . import diagnosis_samples, samples, test_coordinates
-from .diagnosis_samples import RECORDS
-from .test_page import Page
+from tests.report import diagnosis_samples, samples, test_coordinates
+from tests.report.diagnosis_samples import RECORDS
+from tests.report.test_page import Page
 
 SECTIONS = [
     "Diagnosis over width",

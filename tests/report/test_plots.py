@@ -11,10 +11,9 @@ import pytest
 
 from sweeper.report.documents import ladder_curves, number
 from sweeper.report.drawing import save, svg
-from sweeper.report.plots import best_loss_figure, learning_rate_figure, lines_figure
+from sweeper.report.figures import best_loss_figure, learning_rate_figure, lines_figure
 from sweeper.trial import encode
-
-from . import samples
+from tests.report import samples
 
 
 def axes_of(figure):

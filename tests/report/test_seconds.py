@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.report.seconds import TrialSeconds, at_once
+from sweeper.report.progress import TrialSeconds, at_once
 from sweeper.trial import Result, Trial
 from tests.report.test_progress import Clock, clock, trials, watch
 

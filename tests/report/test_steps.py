@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sweeper.report.drawing import svg
-from sweeper.report.steps import chosen_trials, chosen_widths, steps_figure
-from sweeper.setup import Trials
+from sweeper.report.figures import chosen_trials, chosen_widths, steps_figure
+from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, Result, Status, Trial
 from tests.layout import without_layout
 from tests.specs import spec_of

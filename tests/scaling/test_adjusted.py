@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build_plugin
-from sweeper.scaling.adjusted import Adjusted, Change
-from sweeper.scaling.relative import MuP, Standard
+from sweeper.registry import build_plugin
+from sweeper.scaling.relative import Adjusted, Change, MuP, Standard
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 
 STANDARD = {"_target_": "sweeper.scaling.relative.Standard"}
@@ -76,7 +75,7 @@ def test_attention_over_the_head_size(size: int) -> None:
 
 
 def test_is_built_from_a_config_and_refuses_an_impossible_scheme() -> None:
-    config = {"_target_": "sweeper.scaling.adjusted.Adjusted", "scheme": STANDARD}
+    config = {"_target_": "sweeper.scaling.relative.Adjusted", "scheme": STANDARD}
     assert build_plugin(config | {"hidden": {"c": 1.0}}).hidden == Change(c=1.0)
     with pytest.raises(ConfigError, match=r"scheme\.depht"):
         _ = build_plugin(config | {"scheme": STANDARD | {"depht": "none"}}).hyperparameters

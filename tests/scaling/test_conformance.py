@@ -14,15 +14,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.catalog import plugins
+from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.config.settings import read_space
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import scaled_ops, specs_between
 from sweeper.models.llama import Llama
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin, plugins
 from sweeper.scaling.prescription import SETTING_FACTORS
-from sweeper.scaling.scheme import standard_std
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
-from sweeper.space import read_space
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, standard_std
 from sweeper.trial import defaults
 
 CONF = Path(__file__).parents[2] / "conf" / "parameterization"

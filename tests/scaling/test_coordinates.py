@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
 from sweeper.scaling.spec import ParamSpec, Role, Update
 
 CLASSES, WIDTHS, BASE, BATCH = 16, (64, 128, 256, 512), 64, 4
@@ -21,9 +21,9 @@ PLACE = "sweeper.scaling"
 SCHEMES = {
     "standard, one rate": {"_target_": f"{PLACE}.relative.Standard"},
     "standard, full": {"_target_": f"{PLACE}.relative.Standard", "alignment": "full"},
-    "scaled embedding": {"_target_": f"{PLACE}.scaled_embedding.ScaledEmbedding"},
+    "scaled embedding": {"_target_": f"{PLACE}.relative.ScaledEmbedding"},
     "scaled embedding, over width": {
-        "_target_": f"{PLACE}.scaled_embedding.ScaledEmbedding",
+        "_target_": f"{PLACE}.relative.ScaledEmbedding",
         "shared": "over_width",
     },
     "standard, none": {"_target_": f"{PLACE}.relative.Standard", "alignment": "none"},

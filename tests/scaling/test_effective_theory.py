@@ -6,10 +6,10 @@ from math import log2
 
 import pytest
 
+from sweeper.classifier.classify import specs_between
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
 from sweeper.scaling.effective_theory import EffectiveTheory
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update

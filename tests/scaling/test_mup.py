@@ -14,7 +14,7 @@ from mup.init import normal_
 from mup.optim import MuAdam, MuSGD
 from torch import nn
 
-from sweeper.models.classifier import specs_between
+from sweeper.classifier.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.models.classifier import specs_between
+from sweeper.classifier.classify import specs_between
 from sweeper.models.llama import Llama
 from sweeper.scaling.relative import Standard
 from sweeper.scaling.spec import ScaledOp

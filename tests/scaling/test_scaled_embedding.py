@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sweeper.classifier.classify import specs_between
 from sweeper.errors import ConfigError
-from sweeper.models.classifier import specs_between
 from sweeper.models.llama import Llama
-from sweeper.scaling.relative import Standard
-from sweeper.scaling.scaled_embedding import ScaledEmbedding
-from sweeper.scaling.scheme import DepthRule
-from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
+from sweeper.scaling.relative import ScaledEmbedding, Standard
+from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 
 ONES = PlainHps(dict.fromkeys(ScaledEmbedding.hyperparameters, 1.0))

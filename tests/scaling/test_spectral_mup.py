@@ -8,7 +8,7 @@ from math import log2
 import pytest
 import torch
 
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
 from sweeper.scaling.spec import ParamSpec, Role, Update
 
 BASE, CLASSES, BATCH = 64, 8, 4

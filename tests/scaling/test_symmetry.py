@@ -12,20 +12,24 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sweeper.engine.pack import Pack, PackRun
 from sweeper.scaling.abc import STANDARD, ABExponents
 from sweeper.scaling.relative import Relative
 from sweeper.scaling.spec import Role
-from sweeper.training.pack import Pack, PackRun
 from sweeper.trial import Trial
+from tests.engine.tiny_trials import SCHEMES, corpus, tree
 from tests.specs import spec_of
-from tests.training.tiny_trials import SCHEMES, corpus, tree
 
-SGD = {"_target_": "sweeper.training.sgd.SGD", "momentum": 0.0, "weight_decay": 0.0}
-ADAM = {"_target_": "sweeper.training.adamw.AdamW", "eps": 1e-3, "weight_decay": 0.0}
-SCALED = {**ADAM, "_target_": "tests.training.optimizers.ScaledAdam"}
-LION = {"_target_": "sweeper.training.lion.Lion", "weight_decay": 0.0}
-MUON = {"_target_": "sweeper.training.muon.Muon", "weight_decay": 0.0}
-FACTORED = {"_target_": "sweeper.training.adafactor.Adafactor", "rms_floor": 1e-30}
+SGD = {
+    "_target_": "sweeper.engine.optimizers.first_order.SGD",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+}
+ADAM = {"_target_": "sweeper.engine.optimizers.first_order.AdamW", "eps": 1e-3, "weight_decay": 0.0}
+SCALED = {**ADAM, "_target_": "tests.engine.optimizers.ScaledAdam"}
+LION = {"_target_": "sweeper.engine.optimizers.first_order.Lion", "weight_decay": 0.0}
+MUON = {"_target_": "sweeper.engine.optimizers.muon.Muon", "weight_decay": 0.0}
+FACTORED = {"_target_": "sweeper.engine.optimizers.first_order.Adafactor", "rms_floor": 1e-30}
 ETA = {"SGD": -4.0, "ADAM": -5.0, "SCALED": -5.0, "LION": -7.0, "MUON": -5.0, "FACTORED": -5.0}
 OPTIMIZERS = {
     "SGD": SGD, "ADAM": ADAM, "SCALED": SCALED, "LION": LION, "MUON": MUON, "FACTORED": FACTORED

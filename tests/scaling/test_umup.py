@@ -15,12 +15,7 @@ from unit_scaling.parameter import Parameter
 
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp, Update
-from sweeper.scaling.umup import (
-    UMuP,
-    attention_scale,
-    gated_silu_scale,
-    residual_tau,
-)
+from sweeper.scaling.umup import UMuP, attention_scale, gated_silu_scale, residual_tau
 
 DEFAULTS = dict.fromkeys(UMuP.hyperparameters, 1.0)
 ALPHA = st.floats(0.1, 10.0)

@@ -12,12 +12,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from sweeper.laws.none import NoLaw
-from sweeper.replay import replay_search
+from sweeper.laws.law import NoLaw
 from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import History, Point, Strategy
-from sweeper.transfer.ladder import LadderRule, Size
+from sweeper.sweep.replay import replay_search
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
+from sweeper.verdict.ladder import LadderRule, Size
 from tests.specs import spec_of
 
 CONF = Path(__file__).parents[2] / "conf"

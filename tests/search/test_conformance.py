@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Space, encode
-
-from .fakes import (
+from tests.search.fakes import (
     CONF,
     Objective,
     basin,

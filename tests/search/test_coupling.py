@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.search.coupling import row_optima, transfer_error
+from sweeper.search.grids import row_optima, transfer_error
 
 LOSSES = st.floats(-5, 5)
 EIGHTHS = st.integers(-40, 40).map(lambda count: count / 8)

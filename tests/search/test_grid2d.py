@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build_plugin
-from sweeper.search.grid2d import NEIGHBOURS, Grid2D
+from sweeper.registry import build_plugin
+from sweeper.search.grids import NEIGHBOURS, Grid2D
 from sweeper.search.strategy import History
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.specs import spec_of

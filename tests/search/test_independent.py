@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.search.cost import best_mean_curve, independent_curve
 from sweeper.search.independent import FRESH_SEED, IndependentSearch
 from sweeper.search.line import LineRule
-from sweeper.search.strategy import History, Point
+from sweeper.search.strategy import History, Point, best_mean_curve, independent_curve
 from sweeper.trial import Axis, Log2Hps, defaults
-
-from .fakes import basin, batches, cliff, point_result, run_search, space_of
+from tests.search.fakes import basin, batches, cliff, point_result, run_search, space_of
 
 SPACE = {
     "eta": Axis(low=-1, high=3, default=1),

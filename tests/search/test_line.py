@@ -20,9 +20,8 @@ from sweeper.search.line import (
 )
 from sweeper.search.strategy import History, hps_key
 from sweeper.trial import Axis, Result, Status, Trial
+from tests.search.fakes import lay
 from tests.specs import spec_of
-
-from .fakes import lay
 
 AXIS = Axis(low=-3, high=3)
 ALL = 1000  # more points than any line can lay

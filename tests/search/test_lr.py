@@ -5,12 +5,10 @@ import math
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import LineRule
-from sweeper.search.lr import LearningRateLine
+from sweeper.search.line import LearningRateLine, LineRule
 from sweeper.search.strategy import History
 from sweeper.trial import Axis
-
-from .fakes import basin, cliff, point_result, run_search, space_of
+from tests.search.fakes import basin, cliff, point_result, run_search, space_of
 
 SPACE = {"alpha": Axis(low=-2, high=2, default=1), "eta": Axis(low=-1, high=3, default=1)}
 

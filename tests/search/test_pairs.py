@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
+from sweeper.search.grids import Pairs
 from sweeper.search.line import LineRule
-from sweeper.search.pairs import Pairs
 from sweeper.search.strategy import Conclusion
 from sweeper.trial import Axis, Log2Hps, Space
-
-from .fakes import run_search
+from tests.search.fakes import run_search
 
 SPACE: Space = {
     "alpha": Axis(low=-2, high=2),
@@ -147,7 +146,7 @@ def test_the_config_is_the_class_s_own() -> None:
 
 
 def test_a_list_of_pairs_is_read_from_a_config() -> None:
-    config = {"_target_": "sweeper.search.pairs.Pairs", "pairs": [["eta", "alpha"]]}
+    config = {"_target_": "sweeper.search.grids.Pairs", "pairs": [["eta", "alpha"]]}
     assert build_plugin(config) == Pairs(pairs=(("eta", "alpha"),))
 
 

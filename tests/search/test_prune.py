@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.plugin import build_plugin
+from sweeper.registry import build_plugin
 from sweeper.search.prune import (
     MIN_TRIALS_AT_RUNG,
     NON_FINITE_LOSS,
@@ -24,9 +24,8 @@ from sweeper.search.prune import (
 from sweeper.search.strategy import History, best_result
 from sweeper.trial import Axis, Result, Trial
 from tests.scripts import load_script
+from tests.search.fakes import CONF, config, point_result
 from tests.specs import spec_of
-
-from .fakes import CONF, config, point_result
 
 KINDS = ("median", "halving")
 BENCH = load_script("bench/pruning.py")

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.search.random import RandomGrid
+from sweeper.search.random_grid import RandomGrid
 from sweeper.search.strategy import History, expected_best
 from sweeper.trial import Axis, Space
-
-from .fakes import basin, point_result, run_search, space_of
+from tests.search.fakes import basin, point_result, run_search, space_of
 
 spaces = st.fixed_dictionaries(
     {

@@ -20,8 +20,7 @@ from sweeper.search.strategy import (
     running_best,
 )
 from sweeper.trial import Axis
-
-from .fakes import point_result
+from tests.search.fakes import point_result
 
 losses = st.lists(st.floats(-10, 10) | st.just(math.inf), min_size=1, max_size=6)
 SPACE = {name: Axis(low=-1, high=1) for name in ("alpha", "eta", "beta")}

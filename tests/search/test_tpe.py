@@ -7,11 +7,10 @@ import optuna
 import pytest
 
 from sweeper.errors import ConfigError
+from sweeper.search.optuna import TPE
 from sweeper.search.strategy import History
-from sweeper.search.tpe import TPE
 from sweeper.trial import Axis
-
-from .fakes import basin, cliff, point_result, run_search
+from tests.search.fakes import basin, cliff, point_result, run_search
 
 SPACE = {"alpha": Axis(low=-2, high=2), "eta": Axis(low=-1, high=3, default=1)}
 

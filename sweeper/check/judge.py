@@ -1,0 +1,436 @@
+"""What a check trains, and what its coordinate check accepts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
+from sweeper.trial import encode
+from sweeper.verdict.curve import UNKNOWN, Estimate, mean_estimate
+from sweeper.verdict.ladder import Size
+
+if TYPE_CHECKING:
+    from sweeper.engine.measure import ModuleMeasurement
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRule:
+    """The runs of `sweeper check`, and the threshold of its coordinate check.
+
+    - `seeds` runs are trained at every size, from seed `seed` on. Each takes `steps` steps on one
+      batch of `batch` sequences, at the fraction `share` of eta: real runs begin with a warm-up
+      too, and at all of eta the first steps are noise.
+    - `eta` (log2) replaces the study's, or the space's default.
+    - A slope passes when its interval lies within `threshold` of theory's. Theory's slopes are
+      multiples of 1/2, and the default is half of that.
+    - The scale report (`--scales`) is one run of `scale_steps` steps with seed `seed`, at all of
+      eta.
+    """
+
+    steps: int = 4
+    seeds: int = 8
+    seed: int = 0
+    batch: int = 4
+    share: float = 0.25
+    eta: float | None = None
+    threshold: float = 0.25
+    scale_steps: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        for key in ("steps", "seeds", "batch", "scale_steps"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, getattr(self, key), "at least 1")
+        if self.seed < 0:
+            raise ConfigError("seed", self.seed, "0 or more")
+        if not 0 < self.share <= 1:
+            raise ConfigError("share", self.share, "above 0, at most 1")
+        if not 0 < self.threshold < math.inf:
+            raise ConfigError("threshold", self.threshold, "a positive number")
+        if self.eta is not None and not abs(self.eta) <= 60:
+            raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
+
+
+# The coordinate check: do outputs, and what a step changes in them, keep their size as it grows?
+# Where a scheme is right, every layer's output is of order 1 at any width, and so is its change
+# (Yang and Hu, arXiv:2011.14522; Yang et al., arXiv:2203.03466, appendix D.1). A power of the
+# width in either is a slope in log-log.
+
+
+CheckAnswer = Literal["pass", "cannot say", "fail"]
+CHECK_ANSWERS: tuple[CheckAnswer, ...] = ("pass", "cannot say", "fail")
+"""From good to bad."""
+Quantity = Literal["output", "change", "direct"]
+Runs = Mapping[Size, Sequence[Sequence["ModuleMeasurement"]]]
+"""What was measured, by size: for each seed the list of modules."""
+NOT_SEEN = "not seen"
+"""The reason where no output shows what a trained parameter does."""
+LOST_ALIGNMENT = "shrinks, perhaps as the batch has many tokens"
+LARGE_STEPS = "grows, perhaps as the steps are large"
+"""Why changes cannot be judged: see `_with_lost_alignment` and `_with_large_steps`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slope:
+    """A slope over log2 size with its 95 % interval over the seeds, and the answer on it.
+
+    `quantity` is "output" at initialization, "change" after a step, or "direct", the part of the
+    change that the module's own parameters make. `values` are the means over seeds of log2 RMS,
+    one a size. `expected` is the theory's slope; `one_sided` tells that only growth is a fault.
+    """
+
+    quantity: Quantity
+    step: int
+    values: tuple[float, ...]
+    slope: Estimate
+    expected: float
+    one_sided: bool
+    answer: CheckAnswer
+    reason: str
+
+    @property
+    def deviation(self) -> float:
+        """How far the slope is from where it may lie; +inf where there is no slope."""
+        away = self.slope.value - self.expected
+        if math.isnan(away):
+            return math.inf
+        return max(away, 0.0) if self.one_sided else abs(away)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleCheck:
+    """One module's slopes, and the answer: it fails with any of them, and passes with all."""
+
+    name: str
+    role: Role | None
+    slopes: tuple[Slope, ...]
+    answer: CheckAnswer
+
+    @property
+    def worst(self) -> Slope:
+        """The slope that the answer rests on: of the worst answer, the one that deviates most."""
+        return max(self.slopes, key=lambda one: (CHECK_ANSWERS.index(one.answer), one.deviation))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinateCheck:
+    """The answer along one axis. `origins` are the modules whose direct change fails."""
+
+    axis: str
+    sizes: tuple[int, ...]
+    steps: int
+    modules: tuple[ModuleCheck, ...]
+    answer: CheckAnswer
+    origins: tuple[str, ...]
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Trained parameters that no row shows, those of all layers under one name."""
+        names = [one.name for one in self.modules if one.worst.reason == NOT_SEEN]
+        return tuple(dict.fromkeys(with_layer(name, "*") for name in names))
+
+    def todo(self, rule: CheckRule) -> str:
+        """What may settle a check that cannot say."""
+        if not self.unseen:
+            return f"{self.settled_by(rule)} may settle it"
+        return (
+            f"no output shows what {', '.join(self.unseen)} change: use each by calling the module "
+            "that holds it, or put it in a module of its own"
+        )
+
+    def settled_by(self, rule: CheckRule) -> str | None:
+        """The setting of the check that settles one that cannot say; None where the model must."""
+        if self.unseen:
+            return None
+        reasons = [one.reason for module in self.modules for one in module.slopes]
+        if LARGE_STEPS in reasons:
+            return f"check.share={rule.share / 4:g}"
+        if LOST_ALIGNMENT in reasons and rule.batch > 1:
+            return "check.batch=1"
+        return f"check.seeds={2 * rule.seeds}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        record: dict[str, Any] = encode(asdict(self))
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> CoordinateCheck:
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when the record is none."""
+        sizes = tuple(map(int, record["sizes"]))
+        typed: dict[str, Any] = {
+            "sizes": sizes,
+            "steps": int(record["steps"]),
+            "modules": tuple(_read_module(module, len(sizes)) for module in record["modules"]),
+            "origins": tuple(map(str, record["origins"])),
+        }
+        if not sizes or not typed["modules"] or record["answer"] not in CHECK_ANSWERS:
+            raise ValueError("no coordinate check")
+        return cls(**{**record, **typed})
+
+
+def _read_module(record: Mapping[str, Any], sizes: int) -> ModuleCheck:
+    """A module from JSON; it has slopes over as many sizes as the check."""
+    slopes = tuple(_read_slope(slope) for slope in record["slopes"])
+    if record["answer"] not in CHECK_ANSWERS or {len(one.values) for one in slopes} != {sizes}:
+        raise ValueError("no module of a coordinate check")
+    role = record["role"] and Role(record["role"])
+    return ModuleCheck(**{**record, "role": role, "slopes": slopes})
+
+
+def _read_slope(record: Mapping[str, Any]) -> Slope:
+    """A slope from JSON."""
+    typed: dict[str, Any] = {
+        "step": int(record["step"]),
+        "values": tuple(map(float, record["values"])),
+        "slope": Estimate(**{key: float(value) for key, value in record["slope"].items()}),
+        "expected": float(record["expected"]),
+    }
+    if record["answer"] not in CHECK_ANSWERS:
+        raise ValueError("no answer of a coordinate check")
+    return Slope(**{**record, **typed})
+
+
+def check_coordinates(
+    axis: str, runs: Runs, rule: CheckRule, intended: Mapping[Role, float] | None = None
+) -> CoordinateCheck:
+    """Judge what was measured along `axis`: "width", "depth" or another size of the model.
+
+    Over the width every module that all sizes have is judged: its output at initialization, its
+    change after the first and the last step, and the direct part of the last change. Exceptions:
+
+    - A module with parameters must move by them. Its whole change may also shrink together with
+      its input's, so there only growth is a fault.
+    - An output with as many entries at any width (logits) may begin as small as it likes, so
+      there only growth of the output and of its change is a fault.
+    - `intended` are exponents by which changes of a role's modules shrink on purpose; what runs
+      before any other weight, a norm's gain among them, shrinks with the embeddings. What comes
+      after gets less and less from them, so with any intended exponent only growth is a fault of
+      whole changes.
+
+    Over the depth only the modules outside of layers are judged: a layer's contribution must
+    fall as there are more of them, and only their sum is of order 1.
+    See also `_of_experts`, `_with_lost_alignment` and `_with_large_steps`.
+    """
+    sizes = sorted(runs)
+    first_run = runs[sizes[0]][0]
+    early = _of_embeddings(first_run)
+    wanted = intended if intended and axis == "width" else {}
+    of_experts = axis not in ("width", "depth")
+    fading = bool(wanted) or of_experts
+    log_sizes = [math.log2(getattr(size, axis)) for size in sizes]
+    modules = []
+    for name in (measured.name for measured in first_run):
+        if axis == "depth" and layer_of(name) is not None:
+            continue
+        table = [[one for run in runs[size] for one in run if one.name == name] for size in sizes]
+        if any(len(row) < len(runs[size]) for row, size in zip(table, sizes, strict=True)):
+            continue  # a module that not all sizes have
+        if not all(one.entries for row in table for one in row):
+            modules.append(_not_seen(table[0][0], len(sizes), rule))
+            continue
+        # A decoder's table comes after the encoder's weights, and moves by itself alone.
+        embedded = name in early or table[0][0].role is Role.EMBEDDING
+        expected = wanted.get(Role.EMBEDDING, 0.0) if embedded else 0.0
+        same_entries = table[0][0].entries == table[-1][0].entries
+        fixed = axis == "width" and same_entries and len(sizes) > 1
+        modules.append(_check_module(log_sizes, table, rule, expected, fixed=fixed, fading=fading))
+        if of_experts:
+            modules[-1] = _of_experts(modules[-1], axis)
+    if axis == "width":
+        modules = _with_large_steps(_with_lost_alignment(modules))
+    return CoordinateCheck(
+        axis=axis,
+        sizes=tuple(getattr(size, axis) for size in sizes),
+        steps=rule.steps,
+        modules=tuple(modules),
+        answer=_worst([module.answer for module in modules]),
+        origins=_origins(modules),
+    )
+
+
+def _origins(modules: Iterable[ModuleCheck]) -> tuple[str, ...]:
+    """Modules whose direct change fails; what comes after one fails because of it."""
+    return tuple(
+        module.name
+        for module in modules
+        if any(one.quantity == "direct" and one.answer == "fail" for one in module.slopes)
+    )
+
+
+def _of_embeddings(run: Sequence[ModuleMeasurement]) -> set[str]:
+    """Modules that last return before any trained weight but embeddings has taken part."""
+    names: set[str] = set()
+    for measured in run:
+        if measured.role not in (Role.EMBEDDING, None):
+            break
+        names.add(measured.name)
+    return names
+
+
+def _check_module(
+    log_sizes: Sequence[float],
+    table: Sequence[Sequence[ModuleMeasurement]],
+    rule: CheckRule,
+    expected: float,
+    *,
+    fixed: bool,
+    fading: bool,
+) -> ModuleCheck:
+    """One module; `table` has its measurements, a row a size with a column a seed.
+
+    `fixed`: its output has as many entries at any size; `fading`: changes shrink on purpose.
+    """
+    first = table[0][0]
+    growth = fixed or fading or bool(first.direct_changes)
+    outputs = [[one.rms for one in row] for row in table]
+    slopes = [_slope("output", 0, log_sizes, outputs, rule, 0.0, fixed)]
+    for step in sorted({1, rule.steps}):
+        changes = [[one.changes[step - 1] for one in row] for row in table]
+        slopes.append(_slope("change", step, log_sizes, changes, rule, expected, growth))
+    if first.direct_changes:
+        direct = [[one.direct_changes[-1] for one in row] for row in table]
+        # What lies between a parameter outside of modules and the logits may shrink.
+        outside = first.name == LOGITS
+        slopes.append(_slope("direct", rule.steps, log_sizes, direct, rule, expected, outside))
+    answer = _worst([slope.answer for slope in slopes])
+    return ModuleCheck(name=first.name, role=first.role, slopes=tuple(slopes), answer=answer)
+
+
+def _not_seen(measured: ModuleMeasurement, sizes: int, rule: CheckRule) -> ModuleCheck:
+    """A parameter of which nothing can be said: its direct change is unknown."""
+    unknown = _slope("direct", rule.steps, (0.0,), [[math.nan]], rule, 0.0, False)
+    values = (math.nan,) * sizes
+    slope = replace(unknown, values=values, answer="cannot say", reason=NOT_SEEN)
+    return ModuleCheck(name=measured.name, role=measured.role, slopes=(slope,), answer="cannot say")
+
+
+def _of_experts(module: ModuleCheck, axis: str) -> ModuleCheck:
+    """The module judged by what says something over a size of the experts.
+
+    Direct changes do, and of modules without parameters whether the whole change grows. At
+    initialization a mean over more experts is smaller, and a cut expert larger, on purpose. A
+    token that changes its experts moves all that comes after by as much as an expert's output,
+    however small the step: the more often the more there are, so that over their number only direct
+    changes say anything.
+    """
+    judged = {"direct"}
+    if axis != "experts" and all(one.quantity != "direct" for one in module.slopes):
+        judged.add("change")
+    slopes = tuple(
+        one if one.quantity in judged else replace(one, answer="pass", reason="not judged")
+        for one in module.slopes
+    )
+    return replace(module, slopes=slopes, answer=_worst([one.answer for one in slopes]))
+
+
+def _with_lost_alignment(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
+    """The modules; a few weights whose direct changes shrink by at most width^-1/2 do not fail.
+
+    Of the signs of a sum over a batch's tokens, an input of n entries gets n / tokens^1/2 by its
+    own part and n^1/2 by chance; while chance is more, full alignment's n is not reached. Keys show
+    it first: a softmax does not see what tokens share.
+    """
+    seen = [one for one in modules if one.worst.reason != NOT_SEEN]
+    summing = [one for one in seen if one.role in (Role.HIDDEN, Role.READOUT)]
+    softened = {one.name: _softened(one, _lost_alignment, LOST_ALIGNMENT) for one in summing}
+    few = 2 * sum(softened[one.name] != one for one in summing) < len(summing)
+    return [softened.get(one.name, one) if few else one for one in modules]
+
+
+def _lost_alignment(slope: Slope) -> bool:
+    return slope.quantity == "direct" and slope.reason == "vanishes" and slope.slope.value >= -0.5
+
+
+def _with_large_steps(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
+    """The modules; a change that grows by the last step alone does not fail where no weight does.
+
+    First logits shrink with the width: large steps teach narrow models something else.
+    """
+    known = any(s.quantity == "direct" and s.answer == "fail" for m in modules for s in m.slopes)
+    return [
+        one if known or any(map(_grows, one.slopes[1:2])) else _softened(one, _grows, LARGE_STEPS)
+        for one in modules
+    ]
+
+
+def _grows(slope: Slope) -> bool:
+    return slope.quantity == "change" and slope.reason == "grows"
+
+
+def _softened(module: ModuleCheck, doubted: Callable[[Slope], bool], reason: str) -> ModuleCheck:
+    """The module, not failed by the slopes that are `doubted`."""
+    slopes = tuple(
+        replace(one, answer="cannot say", reason=reason) if doubted(one) else one
+        for one in module.slopes
+    )
+    return replace(module, slopes=slopes, answer=_worst([one.answer for one in slopes]))
+
+
+def _slope(
+    quantity: Quantity,
+    step: int,
+    log_sizes: Sequence[float],
+    table: Sequence[Sequence[float]],
+    rule: CheckRule,
+    expected: float,
+    one_sided: bool,
+) -> Slope:
+    """The slope of log2 of `table` [sizes][seeds] over `log_sizes`, judged."""
+    values = np.array(table, dtype=np.float64)
+    slope, logs = UNKNOWN, np.full(len(log_sizes), math.nan)
+    verdict: tuple[CheckAnswer, str]
+    if not values.any():  # a weight that is frozen, or a bias that begins at 0
+        slope, logs = Estimate(value=0.0, low=0.0, high=0.0), np.full(len(log_sizes), -math.inf)
+        verdict = "pass", "never moves" if step else "zero"
+    elif not np.isfinite(values).all():
+        verdict = "fail", "not finite"
+    elif not values.all():
+        verdict = "cannot say", "zero at some sizes"
+    else:
+        logs = np.log2(values).mean(1)
+        slope = _fit_slope(np.array(log_sizes), np.log2(values))
+        verdict = judge_slope(slope, expected, rule.threshold, one_sided=one_sided)
+    return Slope(
+        quantity=quantity,
+        step=step,
+        values=tuple(map(float, logs)),
+        slope=slope,
+        expected=expected,
+        one_sided=one_sided,
+        answer=verdict[0],
+        reason=verdict[1],
+    )
+
+
+def _fit_slope(log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> Estimate:
+    """The mean slope of every seed's `logs` [sizes, seeds]: all sizes share a seed's batch."""
+    if len(log_sizes) < 2:
+        return UNKNOWN
+    centred = log_sizes - log_sizes.mean()
+    return mean_estimate(centred @ logs / float(centred @ centred))
+
+
+def judge_slope(
+    slope: Estimate, expected: float, threshold: float, *, one_sided: bool
+) -> tuple[CheckAnswer, str]:
+    """Pass: the interval lies within `threshold` of `expected`; fail: it lies beyond it."""
+    low, high = slope.low - expected, slope.high - expected
+    if low > threshold:
+        return "fail", "grows"
+    if high < -threshold and not one_sided:
+        return "fail", "vanishes"
+    if high <= threshold and (one_sided or low >= -threshold):
+        return "pass", ""
+    return "cannot say", "interval too wide"
+
+
+def _worst(answers: Sequence[CheckAnswer]) -> CheckAnswer:
+    return max(answers, key=CHECK_ANSWERS.index, default="cannot say")

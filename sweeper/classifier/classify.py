@@ -1,0 +1,330 @@
+"""A parameter's role, fans and growing dimensions, from traces of its model at several sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from sweeper.classifier.compare import Growth, SizeComparison, Untraced, described
+from sweeper.classifier.numbers import width_dependent
+from sweeper.classifier.roles import UNUSED, LayerMatching
+from sweeper.classifier.trace import Inputs, ModelTrace, Sizes, Tracer
+from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.models.scaled import ScaledModule
+from sweeper.scaling.spec import DEPTH_NAME, ParamSpec, Role, ScaledOp, layer_of, with_layer
+
+# What every parameter of a model is, read off its forward pass at several sizes.
+# `classify.py` has a model traced at its sizes, and `comparison.py` compares the traces:
+# `roles.py` tells roles from uses, `fans.py` counts, `growth.py` tells what grows, and `layers.py`
+# matches layers of models of unlike depth. Each model is built and run without values if possible
+# (`model_trace.py`, `places.py`), while `dispatch.py` hands every ATen operation to a rule
+# (`contractions.py`, `elementwise.py`, `indexing.py`). The rules keep in a `TraceState` which
+# tensors are made of which parameters (`layout.py`) and what these are used for (`uses.py`);
+# `numbers.py` keeps what a model multiplies by.
+
+
+__all__ = [
+    "Build",
+    "Comparison",
+    "Tracer",
+    "Untraced",
+    "classify",
+    "compare",
+    "scaled_ops",
+    "specs_between",
+]
+
+
+Build = Callable[[int, int], nn.Module]
+"""Makes the model of a given width and depth."""
+
+MAX_DEPTHS = 16
+"""Depths that are tried, one by one, for a base that has layers of all kinds."""
+_WIDTH = re.compile(r"width|hidden|embd|d_model|dim($|_)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What a model is at one size beside another.
+
+    `tied` are the readouts that are tied to an embedding (kind "tied_readout"), in the order of
+    the embeddings; their `name` is the module whose output are the logits, or the parameter where
+    no module of its own computes them. `cautions` are sentences about the whole model, for the
+    user.
+    """
+
+    specs: list[ParamSpec]
+    tied: list[ScaledOp]
+    cautions: list[str]
+
+
+def compare(
+    build: Callable[..., nn.Module],
+    *,
+    base: Sizes,
+    target: Sizes,
+    inputs: Inputs = None,
+    roles: Mapping[str, Role | str] | None = None,
+    wider: Sizes | None = None,
+) -> Comparison:
+    """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
+
+    `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
+    named depth or layers is the depth, of the others those that differ are widths (or those
+    named width, hidden, dim, if none does). They may be equal: growth is read off a `wider`
+    model, by default of twice the base's widths, and checked against the target. One layer more
+    tells the repeated blocks, which are residual branches. `inputs` and `roles` as in `classify`.
+    """
+    if base.keys() != target.keys():
+        raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
+    depth = next((name for name in base if DEPTH_NAME.search(name)), None)
+    if wider is None:
+        wider = {**base, **{name: 2 * base[name] for name in _widths(base, target, depth)}}
+    return _compare(
+        Tracer(build=build, inputs=inputs),
+        base=base,
+        wider=wider,
+        deeper=list(_deeper(base, target, depth)) if depth else [],
+        target=target,
+        depth=depth,
+        roles=roles,
+    )
+
+
+def _widths(base: Sizes, target: Sizes, depth: str | None) -> list[str]:
+    """The sizes that are widths; BadInput if none is known to be one."""
+    numbers = [name for name in base if isinstance(base[name], int) and name != depth]
+    differ = [name for name in numbers if base[name] != target[name]]
+    named = [name for name in numbers if name == "width"]
+    found = differ or named or [name for name in numbers if _WIDTH.search(name)]
+    if not found:
+        raise BadInput(
+            f"none of the sizes {[*base]} is known to be a width: name one width, or give wider="
+        )
+    return found
+
+
+def _deeper(base: Sizes, target: Sizes, depth: str) -> Iterator[dict[str, Any]]:
+    """Sizes of deeper models, the first that can be built counts: some depths must be even."""
+    if isinstance(base[depth], int):
+        yield {**base, depth: base[depth] + 1}
+        yield {**base, depth: 2 * base[depth]}
+    if target[depth] != base[depth]:
+        yield {**base, depth: target[depth]}
+
+
+def classify(
+    build: Callable[..., nn.Module],
+    base: Sizes,
+    other: Sizes,
+    inputs: Inputs = None,
+    roles: Mapping[str, Role | str] | None = None,
+) -> dict[str, ParamSpec]:
+    """Every parameter of `build(**other)`, beside its counterpart in `build(**base)`, by name.
+
+    `base` and `other` are keyword arguments of `build`, such as {"width": 64} and
+    {"width": 128}; those named depth or layers may differ too, all others are widths. `inputs`
+    is what the model is called with: a tensor, a tuple, a dict of named arguments, or a
+    function of the sizes that returns one of them; models that say so themselves need none
+    (`example_inputs()`, `seq_len`, or a configuration of transformers). `roles` decides where
+    the trace cannot: patterns of names, and the role of the parameters that match, the first
+    that matches counts. The prefix that `torch.compile` gives to names is left out.
+
+    Nothing is allocated where the model runs without values; a small model that does not is
+    built and run on the CPU. BadInput names every parameter that cannot be decided, with the
+    reason and the override to give.
+    """
+    if base.keys() != other.keys():
+        raise BadInput(f"base and other must name the same sizes: {[*base]} and {[*other]}")
+    deep = [name for name in base if DEPTH_NAME.search(name) and base[name] != other[name]]
+    wide = [name for name in base if name not in deep and base[name] != other[name]]
+    if not wide:
+        raise BadInput("base and other must differ in a width: roles are read off its growth")
+    comparison = _compare(
+        Tracer(build=build, inputs=inputs),
+        base=base,
+        wider={**base, **{name: other[name] for name in wide}},
+        deeper=[{**base, **{name: other[name] for name in deep}}] if deep else [],
+        target=other,
+        depth=deep[0] if deep else None,
+        roles=roles,
+    )
+    return {spec.name: spec for spec in comparison.specs}
+
+
+def specs_between(
+    build: Build,
+    *,
+    base: tuple[int, int],
+    target: tuple[int, int],
+    inputs: Inputs = None,
+    roles: Mapping[str, Role | str] | None = None,
+) -> list[ParamSpec]:
+    """The specs of `compare`, of a model that is built from its width and depth."""
+    return compare(
+        lambda width, depth: build(width, depth),
+        base={"width": base[0], "depth": base[1]},
+        target={"width": target[0], "depth": target[1]},
+        inputs=inputs,
+        roles=roles,
+    ).specs
+
+
+def _compare(
+    tracer: Tracer,
+    *,
+    base: Sizes,
+    wider: Sizes,
+    deeper: Sequence[Sizes],
+    target: Sizes,
+    depth: str | None,
+    roles: Mapping[str, Role | str] | None,
+) -> Comparison:
+    """Trace the model at its sizes.
+
+    Three are traced: the base and a wider model tell what grows; the target has fans of its own,
+    which do not follow from the others where sizes are no multiples of the base's. Of the deeper
+    model the names and shapes are enough.
+    """
+    base_trace = tracer.trace(base)
+    wider_trace = tracer.trace(wider) if base_trace.uses is not None else tracer.shapes(wider)
+    traced = next((t for s, t in ((base, base_trace), (wider, wider_trace)) if s == target), None)
+    growth = Growth(
+        base=base_trace,
+        wider=wider_trace,
+        target=traced or _target(tracer, target, base_trace),
+        deeper=_first_built(tracer, deeper),
+        sizes=(base, wider, target),
+    )
+    if depth is not None and base[depth] != target[depth]:
+        _check_layers(tracer, growth, depth)
+    comparison = SizeComparison(
+        growth=growth,
+        depth=int(target[depth]) if depth else 1,
+        base_depth=int(base[depth]) if depth else 1,
+        roles={pattern: _parse_role(pattern, role) for pattern, role in (roles or {}).items()},
+    )
+    specs = comparison.specs()
+    cautions = [*_unused(specs), *_cautions(growth), *_depth_cautions(growth, depth)]
+    return Comparison(specs=specs, tied=comparison.tied(specs), cautions=cautions)
+
+
+def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
+    """The trace of the size asked for; its shapes alone where only smaller models have values."""
+    if base.uses is None:
+        return tracer.shapes(target)
+    traced = tracer.trace(target)
+    return replace(traced, failure="") if traced.too_large else traced
+
+
+def _first_built(tracer: Tracer, sizes: Sequence[Sizes]) -> ModelTrace | None:
+    """The first model that can be built; BadInput of the first if none can."""
+    failures: list[BadInput] = []
+    for size in sizes:
+        try:
+            return tracer.shapes(size)
+        except BadInput as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return None
+
+
+def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
+    """BadInput if layers of the target have none of their kind in the base.
+
+    It says which depth of the base has some.
+    """
+    missing = growth.matching.missing()
+    if not missing:
+        return
+    base, _, target = growth.sizes
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
+    last = min(target[depth], base[depth] + MAX_DEPTHS)
+    for deep in range(base[depth] + 1, last + 1):
+        try:
+            there = tracer.shapes({**base, depth: deep}).shapes
+        except BadInput:
+            continue
+        if not LayerMatching(there, growth.target.shapes).missing():
+            advice = f"take a base of {depth}={deep}, which has layers of every kind"
+            break
+    else:
+        advice = f"no {depth} of the base up to {last} has layers of every kind"
+    raise BadInput(
+        f"parameters at {described(target)} have no counterpart at {described(base)}, in a layer "
+        f"of the same kind: {shown}; {advice}"
+    )
+
+
+def _unused(specs: Sequence[ParamSpec]) -> Iterator[str]:
+    """A sentence about parameters whose use was not seen, layers that are alike told once."""
+    unused = dict.fromkeys(
+        with_layer(spec.name, "*") for spec in specs if spec.note == UNUSED and not spec.frozen
+    )
+    names = list(unused)
+    if names:
+        more = f" and {len(names) - 5} more" if names[5:] else ""
+        yield (
+            f"{', '.join(names[:5])}{more}: never used in the traced forward pass, so taken as "
+            "fixed, with a rate that no width changes; if training uses them, give their roles"
+        )
+
+
+def _cautions(growth: Growth) -> Iterator[str]:
+    """What the user should know of the model as a whole."""
+    base, wider, target = growth.sizes
+    if growth.base.way:
+        yield (
+            f"the forward pass was traced {growth.base.way}: parameters that are used in "
+            "training alone, or for inputs of another kind, are taken as unused"
+        )
+    if growth.rounded:
+        names = ", ".join(growth.rounded[:3])
+        more = len(growth.rounded) - 3
+        yield (
+            f"{names}{f' and {more} more' if more > 0 else ''} have dimensions that are the same "
+            f"at {described(base)} and at {described(wider)} but not at {described(target)}: sizes "
+            "are rounded, and the base is another shape than the target, not a small copy of it"
+        )
+    sizes = [name for name in base if base[name] != wider[name]]
+    ratio = wider[sizes[0]] / base[sizes[0]] if isinstance(base[sizes[0]], int) else 1.0
+    yield from width_dependent(
+        growth.base.factors, growth.wider.factors, described(base), described(wider), ratio
+    )
+
+
+def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:
+    """A depth that changes nothing, or layers that no depth makes."""
+    base, _, target = growth.sizes
+    names = growth.base.shapes.keys(), growth.target.shapes.keys()
+    new = [name for name in names[1] - names[0] if layer_of(name) is not None]
+    deeper = depth is not None and base[depth] != target[depth]
+    if new and not deeper:
+        yield (
+            f"{min(new)} and others are at {described(target)} alone, yet no depth differs, so "
+            "that no branch gets a factor of it: a size is a depth where its name has depth, layer "
+            "or blocks in it, such as n_layers"
+        )
+    if deeper and names[0] == names[1]:
+        yield (
+            f"its parameters are the same at {described(base)} and at {described(target)}: it "
+            "ignores its depth, or its layers share them"
+        )
+
+
+def _parse_role(pattern: str, role: Role | str) -> Role:
+    try:
+        return Role(role)
+    except ValueError:
+        raise ConfigError(f"roles[{pattern}]", role, suggest(str(role), list(Role))) from None
+
+
+def scaled_ops(model: nn.Module) -> list[ScaledOp]:
+    """Every scalable operation of `model`, by the name of its module."""
+    modules = [(n, m) for n, m in model.named_modules() if isinstance(m, ScaledModule)]
+    return [op for name, module in modules if (op := module.scale_op(name)) is not None]

@@ -1,0 +1,465 @@
+"""Which dimensions grow with the width, and which with the depth."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from sweeper.classifier.roles import (
+    REPEATED,
+    LayerMatching,
+    RoleDecision,
+    decide_role,
+    given_role,
+    lies_in,
+    repeated_containers,
+)
+from sweeper.classifier.state import Undecided, Use, UseKind, UseSignature, decisive_uses
+from sweeper.classifier.trace import ModelTrace, Sizes
+from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """Shapes of a model at the base, wider, deeper, and at the size asked for (the target).
+
+    `sizes` are those of the base, the wider model and the target. `rounded` collects parameters
+    that grow at the target alone.
+    """
+
+    base: ModelTrace
+    wider: ModelTrace
+    target: ModelTrace
+    deeper: ModelTrace | None
+    sizes: tuple[Sizes, Sizes, Sizes]
+    rounded: list[str] = field(default_factory=list)
+
+    @cached_property
+    def matching(self) -> LayerMatching:
+        """Counterparts of the target's parameters in the base."""
+        return LayerMatching(self.base.shapes, self.target.shapes)
+
+    @cached_property
+    def repeated(self) -> set[str]:
+        """Containers of the blocks that a deeper model has more of."""
+        return repeated_containers(self.base.shapes, self.deeper.shapes) if self.deeper else set()
+
+    @cached_property
+    def at_target(self) -> bool:
+        """Whether the target differs from the base in a width."""
+        base, wider, target = self.sizes
+        return any(base[s] != target[s] for s in base if base[s] != wider[s])
+
+    def check(self) -> None:
+        """BadInput if the model ignores its width."""
+        base, wider, target = self.sizes
+        pairs = [(name, self.matching.counterpart(name)) for name in self.target.shapes]
+        for name, base_name in pairs:
+            # Without a counterpart there is something else to refuse.
+            if base_name is None or base_name not in self.wider.shapes:
+                return
+            if self.width_dims(name, base_name):
+                return
+        tried = [described(size) for size in (wider, target) if size != base]
+        raise BadInput(
+            f"no parameter of the model at {' or '.join(dict.fromkeys(tried))} is larger than at "
+            f"{described(base)}: the model ignores its width. Have build make its layers of it"
+        )
+
+    def width_dims(self, name: str, base_name: str) -> tuple[int, ...]:
+        """Dimensions that grow with the width, in the wider model or at the target."""
+        grown = differing_dims(base_name, self.base, self.wider)
+        if not self.at_target:
+            return grown
+        shape, there = self.base.shapes[base_name], self.target.shapes[name]
+        deep = self.depth_dims(base_name)
+        late = [i for i, (a, b) in enumerate(zip(shape, there, strict=True)) if a != b]
+        more = {i for i in late if i not in deep} - {*grown}
+        if more and name not in self.rounded:
+            self.rounded.append(name)
+        self._check_direction(name, base_name, grown)
+        return tuple(sorted({*grown, *more}))
+
+    def _check_direction(self, name: str, base_name: str, grown: tuple[int, ...]) -> None:
+        """BadInput if a dimension that grows with the width shrinks towards a wider target."""
+        base, wider, target = self.sizes
+        up = [s for s in base if _larger(wider[s], base[s]) and _larger(target[s], base[s])]
+        down = [s for s in base if _larger(base[s], target[s])]
+        small, large = self.base.shapes[base_name], self.wider.shapes[base_name]
+        there = self.target.shapes[name]
+        if up and not down and any(there[i] < small[i] < large[i] for i in grown):
+            raise BadInput(
+                f"parameter {name} is {list(small)} at {described(base)}, {list(large)} at "
+                f"{described(wider)}, but {list(there)} at {described(target)}: it grows with the "
+                "width and shrinks, so no rule of width holds. Take sizes that divide evenly"
+            )
+
+    def depth_dims(self, base_name: str) -> tuple[int, ...]:
+        """Dimensions that grow with the depth (layers in one stacked parameter)."""
+        if self.deeper is None or base_name not in self.deeper.shapes:
+            return ()
+        return differing_dims(base_name, self.base, self.deeper)
+
+
+def differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int, ...]:
+    """Dimensions of a parameter that differ between two models; BadInput if their number does."""
+    shape, grown = base.shapes[name], other.shapes[name]
+    if len(shape) != len(grown):
+        raise BadInput(
+            f"parameter {name} has shape {list(shape)} in the base model and {list(grown)} in a "
+            "larger one: the number of its dimensions must not change"
+        )
+    return tuple(i for i, (a, b) in enumerate(zip(shape, grown, strict=True)) if a != b)
+
+
+def width_of(sizes: Sizes) -> int:
+    """The size that is called width, if one is a number; else 1."""
+    value = sizes.get("width", 1)
+    return value if isinstance(value, int) else 1
+
+
+def described(sizes: Sizes) -> str:
+    """Sizes in words."""
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def _larger(a: object, b: object) -> bool:
+    return isinstance(a, int | float) and isinstance(b, int | float) and a > b
+
+
+# Fan-in and fan-out of a parameter at one of a model's sizes.
+
+
+def uses_of(trace: ModelTrace, name: str) -> dict[UseSignature, Use]:
+    """The uses that count; Undecided if there are none to go by."""
+    if trace.uses is None:
+        raise Undecided("the forward pass was not traced")
+    return decisive_uses(trace.uses[name], trace.shapes[name])
+
+
+def fans_by_layout(shape: Sequence[int], role: Role, width_dims: Sequence[int]) -> tuple[int, int]:
+    """Fans of a role that was given, by torch's layout [out, in, ...].
+
+    A vector feeds its dimensions that grow, or its last one: others count vectors (experts).
+    """
+    if role is Role.VECTOR or len(shape) < 2:
+        wide = [shape[dim] for dim in width_dims] or [*shape][-1:]
+        return 1, prod(wide)
+    rows, rest = shape[0], prod(shape[1:])
+    return (rows, rest) if role is Role.EMBEDDING else (rest, rows)
+
+
+def fans_as_used(
+    trace: ModelTrace, name: str, signature: UseSignature, width_dims: Sequence[int]
+) -> tuple[int, int]:
+    """Fans of the use with this signature; Undecided if the model of this size has none."""
+    return _use(trace, name, signature).fans(width_dims)
+
+
+def _use(trace: ModelTrace, name: str, signature: UseSignature) -> Use:
+    use = uses_of(trace, name).get(signature)
+    if use is None:
+        raise Undecided("the model of the size asked for uses it in other ways than the base model")
+    return use
+
+
+def groups_as_used(trace: ModelTrace, name: str, decision: RoleDecision) -> int:
+    """How many independent weights it holds where their number grows; 1 elsewhere.
+
+    Only if the fan-in is fixed, or in a convolution: experts, of which the output is the sum, are
+    as many as there are, and each feeds as much as it does alone.
+    """
+    if decision.signature is None or not decision.growing_groups:
+        return 1
+    use = _use(trace, name, decision.signature)
+    if decision.role is not Role.EMBEDDING and use.op != "convolution":
+        return 1
+    return prod(use.group_extents.get(dim, 1) for dim in decision.growing_groups)
+
+
+def inferred_fans(
+    pairs: Sequence[tuple[ModelTrace, str]],
+    shape: Sequence[int],
+    signature: UseSignature,
+    width_dims: Sequence[int],
+) -> tuple[int, int]:
+    """Fans at `shape`, of a model too large to be traced, from those of smaller ones.
+
+    `pairs` are the smaller models and the parameter's name there. Undecided unless a fan is the
+    same share of the dimensions that it spans in all of them.
+    """
+    shares: set[tuple[Fraction, Fraction]] = set()
+    for trace, name in pairs:
+        use, small = _use(trace, name, signature), trace.shapes[name]
+        spans = [_spanned(use, width_dims, small, side) for side in ("in", "out")]
+        fans = use.fans(width_dims)
+        shares.add((Fraction(fans[0], spans[0]), Fraction(fans[1], spans[1])))
+    if len(shares) != 1:
+        raise Undecided("its fans at the size asked for do not follow from those at smaller sizes")
+    fan_in, fan_out = (
+        share * _spanned(use, width_dims, shape, side)
+        for share, side in zip(shares.pop(), ("in", "out"), strict=True)
+    )
+    return round(fan_in), round(fan_out)
+
+
+def _spanned(use: Use, width_dims: Sequence[int], shape: Sequence[int], side: str) -> int:
+    """Entries of the dimensions of `shape` that the use sums over, or feeds."""
+    dims: Collection[int] = use.in_extents if side == "in" else use.out_extents
+    if use.kind in (UseKind.MUL, UseKind.ADD, UseKind.INSERT) and not use.summed:
+        wide = [dim for dim in use.out_extents if dim in width_dims] or [*use.out_extents][-1:]
+        dims = () if side == "in" else wide
+    return prod(shape[dim] for dim in dims)
+
+
+# What parameters are, from traces of their model at the base, wider, deeper, and as asked for.
+
+
+class Untraced(BadInput):
+    """No forward pass could be traced: why, and how many parameters have no role for that."""
+
+    ADVICE = (
+        "Give another call by inputs=: other arguments (no mask, no cache, no labels), tensors of "
+        'other shapes, or a model whose attn_implementation is "eager" or "sdpa"'
+    )
+
+    def __init__(self, failure: str, roleless: int, advice: str = ADVICE) -> None:
+        """The message ends with what to do."""
+        self.failure, self.roleless = failure, roleless
+        super().__init__(
+            f"{failure}\n  {advice}. Without a trace {roleless} parameters have no role, and no "
+            "scheme can scale them"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeComparison:
+    """A model at the base, wider, deeper, and at the size asked for: `growth` has the traces.
+
+    `roles` are the user's, by pattern. `problems` collects what cannot be decided, so that one
+    refusal names it all.
+    """
+
+    growth: Growth
+    depth: int
+    base_depth: int
+    roles: Mapping[str, Role]
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def base(self) -> ModelTrace:
+        """The model at the base."""
+        return self.growth.base
+
+    @property
+    def wider(self) -> ModelTrace:
+        """The model that is wider than the base."""
+        return self.growth.wider
+
+    @property
+    def target(self) -> ModelTrace:
+        """The model at the size asked for."""
+        return self.growth.target
+
+    def specs(self) -> list[ParamSpec]:
+        """All specs; BadInput lists the parameters that cannot be decided."""
+        self._check_roles()
+        self.growth.check()
+        specs = [spec for name in self.target.shapes if (spec := self._spec(name)) is not None]
+        if self.problems:
+            raise self._refusal()
+        return specs
+
+    def tied(self, specs: Iterable[ParamSpec]) -> list[ScaledOp]:
+        """The readouts that are tied to an embedding, as operations to scale."""
+        ops = [self._tied(spec) for spec in specs if spec.readout_fan_in]
+        names = [op.name for op in ops]
+        # Of a module that computes several, each goes by its parameter.
+        return [
+            replace(op, name=op.geometry["parameter"]) if names.count(op.name) > 1 else op
+            for op in ops
+        ]
+
+    def _check_roles(self) -> None:
+        for pattern, role in self.roles.items():
+            if not any(fnmatchcase(name, pattern) for name in self.target.shapes):
+                allowed = f"no parameter matches; {suggest(pattern, self.target.shapes)}"
+                raise ConfigError(f"roles[{pattern}]", str(role), allowed)
+
+    def _refusal(self) -> BadInput:
+        """Every parameter that cannot be decided, why, and what to give."""
+        failure = self.base.failure or self.wider.failure or self.target.failure
+        if "give inputs=" in failure:
+            return BadInput(failure)
+        if failure:
+            return Untraced(failure, len(self.problems))
+        first = self.problems[0].partition(" ")[0]
+        lines = [
+            "these parameters cannot be classified, so no scheme can scale them:",
+            *self.problems,
+            f'give their roles, such as roles={{"{first}": "hidden"}}; names may be patterns, '
+            f"roles are {', '.join(Role)}",
+        ]
+        return BadInput("\n  ".join(lines))
+
+    def _spec(self, name: str) -> ParamSpec | None:
+        """The spec of one parameter; None, and a problem more, if it cannot be decided."""
+        base_name = self.growth.matching.counterpart(name)
+        if base_name is None and name in self.base.shapes:
+            differing_dims(name, self.base, self.target)  # refuses another number of dimensions
+        if base_name is None or base_name not in self.wider.shapes:
+            raise BadInput(
+                f"parameter {name} has no counterpart in the base model: a parameter must keep its "
+                "name when the width grows"
+            )
+        width_dims = self.growth.width_dims(name, base_name)
+        try:
+            decision = self._decide(name, base_name, width_dims)
+            known = self._fans(name, base_name, decision, width_dims)
+        except Undecided as error:
+            self.problems.append(f"{name} {list(self.target.shapes[name])}: {error}")
+            return None
+        kind = decision.signature[0] if decision.signature else None
+        return ParamSpec(
+            name=name,
+            role=decision.role,
+            shape=self.target.shapes[name],
+            base_shape=self.base.shapes[base_name],
+            **known,
+            width=width_of(self.growth.sizes[2]),
+            base_width=width_of(self.growth.sizes[0]),
+            residual=lies_in(name, self.growth.repeated),
+            depth=self.depth,
+            base_depth=self.base_depth,
+            init=decision.init,
+            width_dims=width_dims,
+            depth_dims=self.growth.depth_dims(base_name),
+            lookup=kind is UseKind.LOOKUP and decision.role is not Role.VECTOR,
+            tied=self.target.tied.get(name, ()),
+            frozen=name in self.target.frozen,
+            note="; ".join(filter(None, (decision.note, *self._cautions(base_name, decision)))),
+        )
+
+    def _decide(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
+        """The traced role, or the one that the user gave."""
+        given = next((r for p, r in self.roles.items() if fnmatchcase(name, p)), None)
+        try:
+            traced = self._traced(name, base_name, width_dims)
+        except Undecided as error:
+            if given is None and name in self.target.frozen:
+                return RoleDecision(role=Role.FIXED, note=f"not trained; {error}")
+            if given is None:
+                raise
+            return given_role(given, (self.base.uses or {}).get(base_name, ()), None)
+        if given is None or traced.role is given:
+            return traced
+        return given_role(given, (self.base.uses or {})[base_name], traced)
+
+    def _traced(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
+        """The role as the traces tell it.
+
+        A readout's outputs go to the loss, and muP starts them small: their gradient is of order
+        1, and what it sends back to each of the many inputs must not be. The keys and values of a
+        fixed number of heads are as few, and grow in their input alone. But each is read by the
+        queries of a number of heads that grows; a small start would make attention uniform and
+        its output vanish with the width, where it is to stay of order 1 like any activation
+        inside. So an output whose entries enter inner products with other activations, more of
+        them the wider the model is, belongs to a hidden weight, whose fan-out is the products.
+        Adam's learning rate is the same for both roles; only the start, and alpha_output, differ.
+
+        It stays a readout where nothing multiplies it again: a router (its softmax gives shares of
+        one whatever it is given, and starts best at equal shares), LoRA's A and bottlenecks (what
+        is next is a weight of their own, which fans out and has an init of its own), and
+        attention all of which is of a fixed size.
+        """
+        base, wider = (uses_of(trace, base_name) for trace in (self.base, self.wider))
+        at_target = None
+        if self.growth.at_target and self.target.uses is not None:
+            at_target = uses_of(self.target, name)
+        decision = decide_role(base, wider, width_dims, at_target)
+        few, many = (trace.products.get(base_name, 0) for trace in (self.base, self.wider))
+        if decision.role is Role.READOUT and many > few:
+            return replace(decision, role=Role.HIDDEN, note=REPEATED.format(decision.note))
+        return decision
+
+    def _fans(
+        self, name: str, base_name: str, decision: RoleDecision, width_dims: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """The fields of a `ParamSpec` that count entries, at the target and at the base."""
+        known: dict[str, Any] = {}
+        for prefix, trace, at in (("", self.target, name), ("base_", self.base, base_name)):
+            if decision.signature is None:
+                fans = fans_by_layout(trace.shapes[at], decision.role, width_dims)
+            else:
+                fans = self._fans_of(trace, at, base_name, decision.signature, width_dims)
+            known[f"{prefix}groups"] = self._groups(trace, at, base_name, decision)
+            known[f"{prefix}fan_in"], known[f"{prefix}fan_out"] = fans
+            if decision.readout is not None:
+                readout = self._fans_of(trace, at, base_name, decision.readout, width_dims)
+                known[f"{prefix}readout_fan_in"] = readout[0]
+        return known
+
+    def _groups(self, trace: ModelTrace, name: str, base_name: str, decision: RoleDecision) -> int:
+        """Growing groups, as traced, or in proportion to their dimensions."""
+        if trace.uses is not None:
+            return groups_as_used(trace, name, decision)
+        small, shape = self.base.shapes[base_name], trace.shapes[name]
+        groups = Fraction(groups_as_used(self.base, base_name, decision))
+        growth = (Fraction(shape[dim], small[dim]) for dim in decision.growing_groups)
+        return round(groups * prod(growth)) if groups > 1 else 1
+
+    def _fans_of(
+        self,
+        trace: ModelTrace,
+        name: str,
+        base_name: str,
+        signature: UseSignature,
+        width_dims: tuple[int, ...],
+    ) -> tuple[int, int]:
+        """Fans of one use, as traced, or as they follow from the smaller models."""
+        if trace.uses is not None:
+            return fans_as_used(trace, name, signature, width_dims)
+        smaller = [(t, base_name) for t in (self.base, self.wider)]
+        return inferred_fans(smaller, trace.shapes[name], signature, width_dims)
+
+    def _cautions(self, base_name: str, decision: RoleDecision) -> Iterator[str]:
+        """What the user should mind beside the role."""
+        if decision.role is Role.READOUT and base_name in self.base.contracted_again:
+            yield "its output feeds further layers: consider the role hidden"
+        pairs = zip(self.base.activation_products, self.wider.activation_products, strict=False)
+        growing = {
+            base.size
+            for base, wider in pairs
+            if base.size != wider.size and base_name in base.source_params
+        }
+        for size in sorted(growing):
+            yield (
+                f"its output enters a product of activations over {size} entries, which grow with "
+                "the width: if it is q k^T, divide it by the head size, not by its root"
+            )
+
+    def _tied(self, spec: ParamSpec) -> ScaledOp:
+        """The readout that an embedding is tied to."""
+        base_name = self.growth.matching.counterpart(spec.name) or spec.name
+        decision = self._traced(spec.name, base_name, spec.width_dims)
+        uses = [
+            uses_of(trace, at)[decision.readout]
+            for trace, at in ((self.target, spec.name), (self.base, base_name))
+            if decision.readout is not None and trace.uses is not None
+        ]
+        at_target, at_base = uses[0], uses[-1]
+        geometry = {
+            "fan_in": spec.readout_fan_in,
+            "base_fan_in": spec.base_readout_fan_in,
+            "own": at_target.factor / at_base.factor,
+            "parameter": spec.name,
+            "lookup": spec.lookup,
+        }
+        name = at_target.module or spec.name
+        return ScaledOp(name=name, kind="tied_readout", geometry=geometry)

@@ -1,0 +1,213 @@
+"""Where the tensors of a trace live: on the meta device, as fake CPU tensors, or with values.
+
+Tensors on the meta device have shapes and strides but no values, and a model of any size costs
+no memory. Code that asks which device a tensor is on, or whether values may be looked at, often
+works with fake tensors: transformers skips its checks of masks for them. Code that follows values
+(loops over the experts that were chosen) needs real ones, which are made for small models alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sweeper.classifier.numbers import Numbers
+from sweeper.errors import BadInput
+
+MAX_REAL = 50_000_000
+"""Parameters of the largest model that is built with values."""
+
+
+class TooLarge(BadInput):
+    """A model has too many parameters to be built with values."""
+
+
+class Place(Protocol):
+    """A kind of tensors. `name` says in words what they are."""
+
+    name: str
+
+    def entered(self) -> ExitStack:
+        """While entered, new tensors are of this kind."""
+        ...
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is of this kind."""
+        ...
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """A tensor of this kind of the same shape, and of the same values if it has any."""
+        ...
+
+
+class MetaPlace:
+    """Tensors on the meta device."""
+
+    name = "on the meta device, where tensors have no values"
+
+    def entered(self) -> ExitStack:
+        """Make the meta device the default."""
+        stack = ExitStack()
+        stack.enter_context(torch.device("meta"))
+        return stack
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether it is on the meta device."""
+        return tensor.is_meta
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """The tensor on the meta device."""
+        return tensor.to("meta")
+
+
+class FakePlace:
+    """Tensors that say they are on the CPU, and have no values either."""
+
+    name = "with fake tensors, which have no values"
+
+    def __init__(self) -> None:
+        """One mode for the model and its inputs."""
+        # Not at the top: the import takes as long as the rest of the classifier.
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+        self._kind: type[Tensor] = FakeTensor
+        self._mode: Any = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def entered(self) -> ExitStack:
+        """Enter the mode; the CPU is the default device."""
+        stack = _on_cpu()
+        # It logs the traceback of what it cannot do, where the next place is simply tried.
+        logger = logging.getLogger("torch._subclasses.fake_tensor")
+        stack.callback(setattr, logger, "disabled", logger.disabled)
+        logger.disabled = True
+        stack.enter_context(self._mode)
+        return stack
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether it is fake."""
+        return isinstance(tensor, self._kind)
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """A fake tensor of the same shape."""
+        with self._mode:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+class RealPlace:
+    """Tensors on the CPU with values, the same ones every time."""
+
+    name = "with values on the CPU"
+
+    def entered(self) -> ExitStack:
+        """Seed torch's generator and bound the memory."""
+        stack = _on_cpu()
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        torch.manual_seed(0)
+        stack.enter_context(_Bounded())
+        return stack
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether it is a tensor on the CPU."""
+        return tensor.device.type == "cpu"
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """A copy on the CPU; of a tensor without values small numbers, and zeros of integers."""
+        if not tensor.is_meta:
+            return tensor.to("cpu")
+        if tensor.is_floating_point():
+            return torch.randn(tensor.shape, dtype=tensor.dtype, device="cpu") * 0.02
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def _on_cpu() -> ExitStack:
+    stack = ExitStack()
+    # oneDNN has operations of its own, such as whole LSTMs, where others share what torch has.
+    # Not by `torch.backends.mkldnn.flags`, which warns where there is no GPU of Intel's.
+    stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+    torch._C._set_mkldnn_enabled(False)
+    stack.enter_context(torch.device("cpu"))
+    return stack
+
+
+class _Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
+    """Refuses to make more than `MAX_REAL` new numbers that are made of no other tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.made = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Count what a function makes before it is made."""
+        size = args[0] if args and isinstance(args[0], list | tuple) else ()
+        if all(isinstance(n, int) for n in size) and size:
+            self.made += torch.Size(size).numel()
+            if self.made > MAX_REAL:
+                raise TooLarge(
+                    f"a model of more than {MAX_REAL // 10**6} million parameters is not built "
+                    "with values, as smaller ones are"
+                )
+        return func(*args, **dict(kwargs or {}))
+
+
+def move_model(model: nn.Module, place: Place, numbers: Numbers) -> None:
+    """Move what was made elsewhere; shared parameters stay shared, known values known."""
+    moved: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and not place.holds(buffer):
+                module._buffers[name] = there = place.moved(buffer)
+                if buffer.numel() == 1 and buffer.device.type == "cpu":
+                    numbers.note(there, buffer)
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not place.holds(parameter):
+                new = nn.Parameter(place.moved(parameter.detach()), parameter.requires_grad)
+                module._parameters[name] = moved.setdefault(id(parameter), new)
+
+
+def move_inputs(given: Any, place: Place) -> Any:
+    """The same tree of inputs, every tensor of it moved."""
+
+    def moved(leaf: Any) -> Any:
+        outside = isinstance(leaf, Tensor) and not place.holds(leaf)
+        return place.moved(leaf) if outside else leaf
+
+    return tree_map(moved, given)
+
+
+def described(given: Any) -> str:
+    """What a model was called with, in words: shapes and types of tensors, other values."""
+    leaves = given.items() if isinstance(given, Mapping) else enumerate(tree_leaves(given))
+    return ", ".join(f"{name}: {_one(leaf)}" for name, leaf in leaves)
+
+
+def _one(leaf: Any) -> str:
+    if isinstance(leaf, Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+    return repr(leaf) if isinstance(leaf, str | int | float | None) else type(leaf).__name__
+
+
+ATTEMPTS: tuple[tuple[Callable[[], Place], bool], ...] = (
+    (MetaPlace, False),
+    (MetaPlace, True),
+    (FakePlace, False),
+    (FakePlace, True),
+    (RealPlace, True),
+)
+"""Places in the order that they are tried in, as the model is built or, if true, after `eval()`.
+
+A model in training may skip layers at random, which depends on a value; with real values it would
+skip some. What is only used in training (the mask token of wav2vec2) is then not seen used.
+"""

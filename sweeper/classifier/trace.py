@@ -1,0 +1,600 @@
+"""What a model is called with if nobody says: what the model or its configuration says itself."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from sweeper.classifier.numbers import Factor, NumberMode, Numbers
+from sweeper.classifier.places import (
+    ATTEMPTS,
+    Place,
+    RealPlace,
+    TooLarge,
+    described,
+    move_inputs,
+    move_model,
+)
+from sweeper.classifier.roles import pattern_of
+from sweeper.classifier.rules import (
+    COPIES,
+    MATMUL_ARGUMENTS,
+    NORM_PARAMETERS,
+    attention,
+    convolution,
+    copy,
+    embedding,
+    index,
+    index_select,
+    join,
+    matmul,
+    normalize,
+    pointwise,
+    reduce,
+    repeat,
+    resize,
+)
+from sweeper.classifier.state import (
+    ActivationInfo,
+    ActivationProduct,
+    OpCall,
+    OutputInfo,
+    TraceState,
+    Use,
+    storage_id,
+)
+from sweeper.errors import BadInput
+
+BATCH_SIZE = 2
+"""Examples in a default input: with one, a weight repeated over the batch looks unrepeated."""
+SEQUENCE_LENGTH = 8
+IMAGE_SIZE = 64
+"""Pixels, where a configuration of images does not say how many: its model takes any number."""
+SAMPLES = 6400
+"""Of sound: a convolution encodes 320 in one, and wav2vec2 masks ten of these at a time."""
+
+
+def default_inputs(model: Any) -> Any:
+    """Inputs of a model that says what it takes: `example_inputs`, `seq_len`, or a HF config.
+
+    Tensors are on the default device. BadInput for other models.
+    """
+    inner = getattr(model, "_orig_mod", model)
+    if callable(getattr(inner, "example_inputs", None)):
+        given: Any = inner.example_inputs()
+        return given
+    if isinstance(getattr(inner, "input_shape", None), tuple):
+        return torch.zeros(BATCH_SIZE, *inner.input_shape)
+    if isinstance(getattr(inner, "seq_len", None), int):
+        return torch.zeros(BATCH_SIZE, inner.seq_len, dtype=torch.long)
+    config, main = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
+    found = _of_transformers(inner, config, main) if config is not None else None
+    if found is not None:
+        return found
+    raise BadInput(
+        f"the model does not say what a {type(inner).__name__} takes: give inputs=, a tensor, a "
+        "tuple, a dict of named arguments, or a function of the sizes that returns one of them"
+    )
+
+
+def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | None:
+    """Named inputs of a model of transformers, by the name of its main input."""
+    names = signature(model.forward).parameters
+    given: dict[str, Tensor] = {}
+    if main in ("input_ids", "inputs"):
+        given[main] = _tokens(config)
+    elif main == "input_values" and not hasattr(config, "num_mel_bins"):
+        given[main] = torch.randn(BATCH_SIZE, SAMPLES)
+    elif main in ("input_values", "input_features"):
+        given[main] = _spectrogram(config, transposed=main == "input_features")
+    if main == "pixel_values" or ("vision_config" in config.to_dict() and "pixel_values" in names):
+        given["pixel_values"] = _images(config)
+    if given and "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", True):
+        given["decoder_input_ids"] = _tokens(config)
+    return given or None
+
+
+def _tokens(config: Any) -> Tensor:
+    """Tokens of all kinds, as routers choose by them, and the end's at the end."""
+    size = _field(config, "vocab_size", 2)
+    tokens: Tensor = torch.arange(BATCH_SIZE * SEQUENCE_LENGTH).reshape(BATCH_SIZE, -1) * 7 % size
+    end = _field(config, "eos_token_id", None)
+    if isinstance(end, int) and 0 <= end < size:
+        tokens = torch.where(tokens == end, (end + 1) % size, tokens)
+        last = torch.arange(SEQUENCE_LENGTH) == SEQUENCE_LENGTH - 1
+        tokens = torch.where(last, end, tokens)
+    return tokens
+
+
+def _images(config: Any) -> Tensor:
+    size = _field(config, "image_size", IMAGE_SIZE)
+    height, width = (size, size) if isinstance(size, int) else size
+    channels = _field(config, "num_channels", 3)
+    return torch.randn(BATCH_SIZE, channels, height, width)
+
+
+def _spectrogram(config: Any, *, transposed: bool) -> Tensor:
+    """Frames of mel bins: [frames, bins], or transposed with two frames for each position."""
+    bins = config.num_mel_bins
+    if not transposed:
+        return torch.randn(BATCH_SIZE, _field(config, "max_length", 128), bins)
+    return torch.randn(BATCH_SIZE, bins, 2 * _field(config, "max_source_positions", 64))
+
+
+def _field(config: Any, name: str, otherwise: Any) -> Any:
+    """A field of a configuration, or of one within it (of the text, of the images)."""
+    return next(
+        (v for c in _configs(config) if (v := getattr(c, name, None)) is not None), otherwise
+    )
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    yield config
+    for value in vars(config).values():
+        if hasattr(value, "to_dict"):
+            yield from _configs(value)
+
+
+# One forward pass, every ATen operation of which goes to a rule.
+# A rule takes the state and the call, records uses and derived weights, and returns what more is
+# known of the outputs than that they are activations.
+
+
+Rule = Callable[[TraceState, OpCall], OutputInfo]
+
+_REDUCTIONS = (
+    *("sum", "mean", "norm", "linalg_vector_norm", "prod", "logsumexp", "var", "std"),
+    *("var_mean", "std_mean", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin"),
+    *("all", "any"),
+)
+_KEEP_PLACES = (
+    *("_softmax", "_log_softmax", "_safe_softmax", "native_dropout", "bernoulli", "masked_fill"),
+    *("copy", "where", "flip", "roll", "tril", "triu", "cumsum", "cumprod"),
+    *("_weight_norm_interface", "_prelu_kernel"),
+)
+"""Not pointwise by their tag, but every output entry stands where its input entry stood."""
+_CHOICES = ("_softmax", "_log_softmax", "_safe_softmax", "sigmoid", "topk", "sort")
+"""Their outputs are shares or ranks, of the same size whatever that of the inputs is."""
+_KEEP_FACTOR = (*COPIES, "native_dropout", "index", "index_select")
+_SCALED_TERMS = {"add": "alpha", "sub": "alpha", "addcmul": "value", "addcdiv": "value"}
+"""Sums whose later operands are multiplied by a number, and the number's name."""
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_REDUCTIONS, reduce),
+    **dict.fromkeys(_KEEP_PLACES, pointwise),
+    **dict.fromkeys(MATMUL_ARGUMENTS, matmul),
+    **dict.fromkeys(NORM_PARAMETERS, normalize),
+    **dict.fromkeys(COPIES, copy),
+    **dict.fromkeys(("embedding", "_embedding_bag", "_embedding_bag_forward_only"), embedding),
+    "convolution": convolution,
+    "index": index,
+    "index_select": index_select,
+    "cat": join,
+    "stack": join,
+    "repeat": repeat,
+    "constant_pad_nd": resize,
+}
+
+
+def _unsupported(state: TraceState, call: OpCall) -> OutputInfo:
+    """An operation without a rule: parameters in it are named, activations pass through."""
+    state.record_unsupported(call)
+    return OutputInfo()
+
+
+def _rule(func: Any, name: str) -> Rule:
+    """The rule of the operation `func`, called `name`."""
+    if name in _RULES:
+        return _RULES[name]
+    if torch.Tag.pointwise in func.tags:
+        return pointwise
+    if name.startswith(("upsample_", "_upsample_")):
+        return resize
+    return attention if "attention" in name else _unsupported
+
+
+def tensors_in(tree: object) -> tuple[Tensor, ...]:
+    """All tensors in nested lists, tuples, dicts and the outputs of models."""
+    return tuple(leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor))
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operation itself; in bfloat16 where its meta kernel takes nothing else."""
+    if func.overloadpacket.__name__ != "_grouped_mm" or args[0].dtype is torch.bfloat16:
+        return func(*args, **kwargs)
+    a, b, *rest = args
+    return func(a.bfloat16(), b.bfloat16(), *rest, **kwargs).to(a.dtype)
+
+
+class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
+    """While entered, shows every ATen operation to its rule.
+
+    It stands below autograd and torch's functions: an einsum or a module of torch arrives as the
+    few hundred operations that all models share, and only these need rules.
+    """
+
+    def __init__(self, state: TraceState) -> None:
+        """`state` holds the parameters and the inputs, and gets the uses."""
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.state = state
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run `func` as it is, then record what it did."""
+        out = _run(func, args, dict(kwargs or {}))
+        inputs = tensors_in((args, dict(kwargs or {})))
+        if any(self.state.tracks(tensor) for tensor in inputs):
+            self._record(func, args, dict(kwargs or {}), inputs, tensors_in(out))
+        return out
+
+    def _record(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+    ) -> None:
+        name, mutable = func.overloadpacket.__name__, func._schema.is_mutable
+        if not outputs or name.endswith("_like") or name.startswith("new_"):
+            return  # only the shape of the input is used
+        if not mutable and set(map(storage_id, outputs)) <= set(map(storage_id, inputs)):
+            return  # a view: its storage is on record, and its strides say the rest
+        state = self.state
+        if name not in COPIES and name not in ("sum", "mean"):
+            state.record_unsummed(inputs)
+        # All are read before the rule runs: an operation in place changes what is on record.
+        depends_on_input = state.depends_on_input(inputs)
+        source_params = state.source_params(inputs)
+        operands = frozenset[str]() if name in _CHOICES else state.operand_params(inputs)
+        call = OpCall(name.rstrip("_") if mutable else name, args, inputs, outputs)
+        factor, contractions = _multiplied(state, call, kwargs)
+        info = _rule(func, call.name)(state, call)
+        replaced = info.source_params
+        activation = ActivationInfo(
+            depends_on_input=(depends_on_input or info.takes_data) and not info.is_whole_weight,
+            source_params=source_params if replaced is None else replaced,
+            elementwise_products=info.elementwise_products,
+            groups=info.groups,
+            operand_params=operands if replaced is None else replaced,
+            factor=factor,
+            contractions=info.contractions or contractions,
+        )
+        state.record_outputs(outputs, activation)
+
+
+def _multiplied(
+    state: TraceState, call: OpCall, kwargs: dict[str, Any]
+) -> tuple[float, tuple[Use, ...]]:
+    """The numbers that the output is multiplied by so far, and the contractions it is of.
+
+    Numbers that the operation itself multiplies by are recorded, with the line of code.
+    """
+    if kwargs.get("alpha", 1) != 1 and call.name in MATMUL_ARGUMENTS:
+        state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.module)
+    if call.name in _SCALED_TERMS:
+        _scale_term(state, call, kwargs)
+    if call.name in _KEEP_FACTOR:
+        info = state.activation(call.inputs[0])
+        return info.factor, info.contractions
+    tensor, number = _number_and_tensor(state, call, kwargs)
+    if tensor is None or not number:
+        return 1.0, ()
+    verb, factor = ("divides by", 1 / number) if call.name == "div" else ("multiplies by", number)
+    state.numbers.record(verb, number, state.module)
+    info = state.activation(tensor)
+    for use in info.contractions:
+        use.factor *= factor
+    return info.factor * factor, info.contractions
+
+
+def _scale_term(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> None:
+    """Record the number that the later operands of a sum are multiplied by."""
+    number = state.number(kwargs.get(_SCALED_TERMS[call.name], 1))
+    if number and number != 1:
+        state.numbers.record("multiplies by", number, state.module)
+        terms = [term for term in call.args[1:] if isinstance(term, Tensor)]
+        for use in (use for term in terms for use in state.activation(term).contractions):
+            use.factor *= number
+
+
+def _number_and_tensor(
+    state: TraceState, call: OpCall, kwargs: dict[str, Any]
+) -> tuple[Tensor | None, float | None]:
+    """What is multiplied or divided by a number, and the number; None for other operations."""
+    if call.name not in ("mul", "div") or len(call.args) < 2 or kwargs.get("rounding_mode"):
+        return None, None
+    left, right = call.args[:2]
+    if isinstance(left, Tensor) and (number := state.number(right)) is not None:
+        return left, number
+    if call.name == "mul" and isinstance(right, Tensor):
+        return right, state.number(left)
+    return None, None
+
+
+# Build a model of given sizes, and trace one forward pass of it, without memory if possible.
+# A forward pass that works nowhere (see `places.py`) is not traced; the reason is kept, as roles
+# may be given by hand.
+
+
+Sizes = Mapping[str, Any]
+Inputs = Any
+"""What the model is called with: a tensor, a tuple or dict of them, or a function of the sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTrace:
+    """Parameters of a model of some size, and what its forward pass uses them for.
+
+    `shapes`, `tied` (other names of the same parameter) and `frozen` are by parameter; `uses` is
+    None where no forward pass was traced, for the reason `failure`; `too_large` tells that smaller
+    models can be traced. `products` counts the inner
+    products with other activations that a parameter's output takes part in. `way` says how the
+    pass was traced, if not in the usual way.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    tied: Mapping[str, tuple[str, ...]]
+    frozen: frozenset[str] = frozenset()
+    uses: Mapping[str, list[Use]] | None = None
+    activation_products: tuple[ActivationProduct, ...] = ()
+    products: Mapping[str, int] = field(default_factory=dict)
+    contracted_again: frozenset[str] = frozenset()
+    factors: tuple[Factor, ...] = ()
+    failure: str = ""
+    too_large: bool = False
+    way: str = ""
+
+
+class _Failed(Exception):
+    """Why an attempt did not work; `shapes` are known if the model could be built."""
+
+    def __init__(self, why: str, shapes: ModelTrace | None) -> None:
+        super().__init__(why)
+        self.shapes = shapes
+
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Tracer:
+    """Builds and traces a model at several sizes, each in the first way that works.
+
+    `build` takes the sizes as named arguments; `inputs` is what the model is called with.
+    """
+
+    build: Callable[..., nn.Module]
+    inputs: Inputs = None
+    _first: int = 0
+    """What did not work at one size is not tried at the next."""
+
+    def shapes(self, sizes: Sizes) -> ModelTrace:
+        """Names and shapes alone, without a forward pass; BadInput if no way works."""
+        failures = []
+        for kind in dict.fromkeys(kind for kind, _ in ATTEMPTS):
+            try:
+                return _shapes(self._built(sizes, kind(), Numbers()))
+            except _Failed as failed:
+                failures.append(failed)
+        raise BadInput(_untraced(ModelTrace(shapes={}, tied={}), failures).failure)
+
+    def trace(self, sizes: Sizes) -> ModelTrace:
+        """How the parameters are used; BadInput if the model cannot be built in any way."""
+        # Tracing needs it, and with torch 2.6 its import fails halfway under a mode of ours.
+        import torch._dynamo  # noqa: F401
+
+        failures: list[_Failed] = []
+        for at in range(self._first, len(ATTEMPTS)):
+            kind, evaluate = ATTEMPTS[at]
+            try:
+                traced = self._attempt(sizes, kind(), evaluate=evaluate)
+            except _Failed as failed:
+                failures.append(failed)
+            else:
+                self._first = at
+                return traced
+        known = next((failed.shapes for failed in failures if failed.shapes is not None), None)
+        return _untraced(known or self.shapes(sizes), failures)
+
+    def watch(self, sizes: Sizes, watcher: Callable[[nn.Module, Callable[[], object]], T]) -> T:
+        """What `watcher` returns of a model and a call that runs it; BadInput if nothing runs."""
+        failure: Exception | None = None
+        for kind, evaluate in ATTEMPTS[self._first :]:
+            place = kind()
+            try:
+                model = self._built(sizes, place, Numbers()).train(not evaluate)
+                with place.entered(), _eager():
+                    args, kwargs = self._arguments(model, sizes, place)
+                    return watcher(model, lambda m=model, a=args, k=kwargs: m(*a, **k))  # type: ignore[misc]
+            except BadInput:
+                raise
+            except Exception as error:
+                failure = error
+        raise BadInput(f"the forward pass does not run: {failure}") from failure
+
+    def _attempt(self, sizes: Sizes, place: Place, *, evaluate: bool) -> ModelTrace:
+        """One pass; BadInput of the inputs themselves is the failure that is told."""
+        numbers = Numbers()
+        model = self._built(sizes, place, numbers)
+        known = _shapes(model)
+        if evaluate:
+            model.eval()
+        with place.entered():
+            try:
+                args, kwargs = self._arguments(model, sizes, place)
+            except BadInput as error:
+                return replace(known, failure=str(error))
+            try:
+                state = _model_trace_run(model, args, kwargs, numbers)
+            except Exception as error:
+                call = described(kwargs or args)
+                why = f"the forward pass cannot be traced at {_text(sizes)}, called with {call}"
+                raise _Failed(f"{why}: {_reason(error, place)}", known) from error
+        return _traced(known, state, place, evaluate=evaluate)
+
+    def _built(self, sizes: Sizes, place: Place, numbers: Numbers) -> nn.Module:
+        """The model, every tensor of it at `place`."""
+        try:
+            with place.entered(), NumberMode(numbers):
+                model = self.build(**sizes)
+        except TooLarge as error:
+            raise _Failed(str(error), None) from error
+        except BadInput:
+            raise
+        except Exception as error:
+            why = f"the model cannot be built at {_text(sizes)}: {_reason(error, place)}"
+            raise _Failed(why, None) from error
+        if not isinstance(model, nn.Module):
+            raise BadInput(f"build must return an nn.Module, not {type(model).__name__}")
+        with place.entered():
+            move_model(model, place, numbers)
+        return model
+
+    def _arguments(
+        self, model: nn.Module, sizes: Sizes, place: Place
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and named arguments of the forward pass, their tensors at `place`."""
+        given = self.inputs(sizes) if callable(self.inputs) else self.inputs
+        given = default_inputs(model) if given is None else given
+        given = move_inputs(given, place)
+        if isinstance(given, Mapping):
+            return (), dict(given)
+        return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
+
+
+def _parameters(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
+    """Parameters by their first name, and the other names of each.
+
+    The prefix that `torch.compile` gives to names is left out.
+    """
+    first_names: dict[int, str] = {}
+    parameters: dict[str, Tensor] = {}
+    tied: dict[str, tuple[str, ...]] = {}
+    for full_name, tensor in model.named_parameters(remove_duplicate=False):
+        name = full_name.replace("_orig_mod.", "")
+        first = first_names.setdefault(id(tensor), name)
+        if first == name:
+            parameters[first] = tensor
+        else:
+            tied[first] = (*tied.get(first, ()), name)
+    return parameters, tied
+
+
+def _shapes(model: nn.Module) -> ModelTrace:
+    parameters, tied = _parameters(model)
+    return ModelTrace(
+        shapes={name: tuple(tensor.shape) for name, tensor in parameters.items()},
+        tied=tied,
+        frozen=frozenset(name for name, t in parameters.items() if not t.requires_grad),
+    )
+
+
+def _model_trace_run(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers
+) -> TraceState:
+    """Call the model, every operation traced."""
+    parameters, _ = _parameters(model)
+    state = TraceState(parameters.items(), tensors_in((args, kwargs)), numbers)
+    with (
+        _eager(),
+        _modules_told(model, state),
+        UseTracer(state),
+        NumberMode(numbers, lambda: state.module),
+    ):
+        model(*args, **kwargs)
+    return state
+
+
+@contextmanager
+def _modules_told(model: nn.Module, state: TraceState) -> Iterator[None]:
+    """Tell `state` which module runs."""
+    hooks = []
+    for full_name, module in model.named_modules():
+        name = full_name.replace("_orig_mod.", "").removesuffix("_orig_mod")
+
+        def enter(module: nn.Module, args: Any, name: str = name) -> None:
+            state.modules.append((name, module))
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            state.modules.pop()
+
+        hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Run compiled modules as they are written: the tracer cannot look into compiled code."""
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def _traced(known: ModelTrace, state: TraceState, place: Place, *, evaluate: bool) -> ModelTrace:
+    uses = state.uses
+    if isinstance(place, RealPlace):
+        uses = {name: found or _of_sibling(name, state) for name, found in uses.items()}
+    return replace(
+        known,
+        uses=uses,
+        activation_products=tuple(state.activation_products),
+        products=state.products,
+        contracted_again=frozenset(state.contracted_again),
+        factors=tuple(state.numbers.factors),
+        way=f"{place.name}, in evaluation mode" if evaluate else "",
+    )
+
+
+def _of_sibling(name: str, state: TraceState) -> list[Use]:
+    """The uses of a parameter like it: no input of the pass chose this expert, but another."""
+    alike = (
+        found
+        for other, found in state.uses.items()
+        if found and state.shapes[other] == state.shapes[name]
+        if pattern_of(other) == pattern_of(name)
+    )
+    return next(alike, [])
+
+
+def _untraced(known: ModelTrace, failures: list[_Failed]) -> ModelTrace:
+    """Shapes alone, and why: the last attempt tells most, unless it was not made."""
+    large = [str(failed) for failed in failures if isinstance(failed.__cause__, TooLarge)]
+    others = [str(failed) for failed in failures if not isinstance(failed.__cause__, TooLarge)]
+    return replace(known, failure="; ".join([*others[-1:], *large]), too_large=bool(large))
+
+
+def _text(sizes: Sizes) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items()) or "its size"
+
+
+def _reason(error: Exception, place: Place) -> str:
+    """Where a model's own code failed, and why, in a line."""
+    # The user's frame is what helps: the last one outside of torch and of the modules here.
+    package = Path(__file__).parents[1]
+    skipped = (
+        str(Path(torch.__file__).parent),
+        str(package / "models"),
+        str(package / "classifier"),
+    )
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith(skipped)]
+    line = f"{outside[-1].filename}:{outside[-1].lineno}: " if outside else ""
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    return f"{line}{type(error).__name__}: {first_line} ({place.name})"

@@ -1,0 +1,512 @@
+"""The verbs that train nothing: their flags alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from sweeper.cli.verb import (
+    STOPPED,
+    Accept,
+    Changes,
+    Commands,
+    ConfigDir,
+    Json,
+    Name,
+    Names,
+    NewStudy,
+    Out,
+    Overrides,
+    PlanFile,
+    Published,
+    Root,
+    Studies,
+    Study,
+    StudyInPlace,
+    ToBatch,
+    ToDepth,
+    ToTokens,
+    ToWidth,
+    Trainer,
+    TrainerOptions,
+    WhichDepth,
+    WhichWidth,
+    output_of,
+    run,
+    say,
+    show_version,
+)
+from sweeper.config.command_line import of_study, place_of, with_command, with_place
+from sweeper.errors import BadInput
+from sweeper.launch.machine import set_spin
+from sweeper.registry import groups
+
+
+def status(
+    name: Name = None,
+    study: Study = None,
+    root: Root = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh until the study's driver and jobs end.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
+
+    def work() -> int:
+        from sweeper.cli.status import status
+
+        return status(*place_of(name or [], study, root), output_of(json), watch=watch)
+
+    run(work, stopped="Stopped watching.")
+
+
+def cancel(name: Name = None, study: Study = None, root: Root = None, json: Json = False) -> None:
+    """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
+
+    def work() -> int:
+        from sweeper.cli.status import cancel
+
+        return cancel(*place_of(name or [], study, root), output_of(json))
+
+    run(work, stopped="Stopped.")
+
+
+def report(
+    name: Names = None,
+    study: Study = None,
+    root: Root = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE.svg",
+            help="Of several studies: write their curves there too, and as FILE-dark.svg.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a study's report, report.html: one page that needs no network.
+
+    Of several studies, sweeper report A B, their curves side by side, and how they rank.
+    """
+
+    def work() -> int:
+        from sweeper.cli.compare import named_studies, report_several
+        from sweeper.cli.status import report
+
+        names, place = named_studies(name or [], root)
+        if len(names) > 1 and study is None:
+            return report_several(names, place, picture, output_of(json))
+        if picture is not None:
+            raise BadInput("--picture is of several studies: sweeper report STUDY STUDY")
+        return report(*place_of(name or [], study, root), output_of(json))
+
+    run(work, stopped="Stopped.")
+
+
+def compare(
+    names: Studies,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Compare studies whose data, model or training differ."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write; <root>/comparisons/NAMES if not given."),
+    ] = None,
+    root: Root = None,
+    json: Json = False,
+) -> None:
+    """Rank validated studies at equal compute: is a scheme worth it? Trains nothing.
+
+    Loss at the transferred and the re-tuned eta over width, robustness, and what tuning cost.
+    """
+
+    def work() -> int:
+        from sweeper.cli.compare import compare_studies, named_studies
+
+        return compare_studies(*named_studies(names, root), output_of(json), anyway=anyway, out=out)
+
+    run(work, stopped="Stopped.")
+
+
+def doctor(
+    root: Root = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", metavar="URL", help="An Optuna URL to try, as study.storage."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what is here and what is missing, with the command to get it.
+
+    Exits with 2 where no search can run.
+    """
+
+    def work() -> int:
+        from sweeper.cli.doctor import doctor
+
+        return doctor(root, storage, output_of(json))
+
+    run(work, stopped="Stopped.")
+
+
+# The command line: verbs and flags alone. Nothing heavy is imported before a verb runs.
+
+
+app = typer.Typer(
+    name="sweeper",
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
+    "any width and depth, and prove that the transfer holds.",
+    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not proven under --strict or not "
+    "expressible in an export, 130 interrupted.",
+)
+
+
+TUNE, MODEL, STUDY, MACHINE = (
+    "Tune, transfer, prove",
+    "Rules of a model",
+    "Studies",
+    "This machine",
+)
+"""The groups of the verbs in the help."""
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """What holds for all verbs; Typer takes the text from above."""
+
+
+def _choices() -> str:
+    """Every group with its options, for the help."""
+    try:
+        options = groups()
+    except BadInput as error:
+        return str(error)
+    return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
+
+
+@app.command(epilog=_choices(), rich_help_panel=TUNE)
+def search(
+    overrides: Overrides = None,
+    study: NewStudy = None,
+    root: Root = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run; train and write nothing.")
+    ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help="Collect finished jobs, submit what can be named, and return (launcher=slurm).",
+        ),
+    ] = False,
+    new_setup: Annotated[
+        bool,
+        typer.Option(
+            "--new-setup", help="Go on in a study whose trials so far are of another setup."
+        ),
+    ] = False,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    r"""Search the best hyperparameters at the base size, model.width and model.depth.
+
+    With a training command of your own after --, every trial is a run of it:
+    sweeper search model.width=256 'metric=loss (?P<loss>\S+)' -- python train.py --lr={eta}
+
+    Run the same command again to go on where it stopped; what is finished is not trained again.
+    """
+
+    def work() -> int:
+        from sweeper.config.compose import compose_tree
+
+        words = with_place(overrides or [], study, root)
+        tree = compose_tree(words, config_dir)  # what is misspelt is refused before torch loads
+        from sweeper.cli.search import search
+
+        kind = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
+        return search(tree, words, config_dir, output_of(json), **kind)
+
+    run(work)
+
+
+@app.command(rich_help_panel=TUNE)
+def transfer(
+    to_width: ToWidth,
+    overrides: Changes = None,
+    to_depth: ToDepth = None,
+    to_tokens: ToTokens = None,
+    to_batch: ToBatch = None,
+    study: Study = None,
+    root: Root = None,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate",
+            help="Train learning-rate curves along transfer.widths and depths, and judge them.",
+        ),
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 unless the verdict is that it holds.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="With --validate: show what would run; train and write nothing."
+        ),
+    ] = False,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Rescale a study's optimum to a larger model; with --validate, show whether it holds.
+
+    Another batch or number of tokens than the study's takes a law: --to-tokens=1e9 law=joint.
+    The plan with every parameter's numbers goes to <study>/transfer/<target>/plan.json.
+    """
+
+    def work() -> int:
+        if strict and not validate:
+            raise BadInput("--strict judges the verdict of --validate: give both")
+        if dry_run and not validate:
+            raise BadInput("--dry-run shows what --validate would train: give both")
+        name, words = _checked(overrides, study, root, config_dir)
+        from sweeper.cli.transfer import TransferRequest, transfer
+
+        request = TransferRequest(
+            width=to_width,
+            depth=to_depth,
+            tokens=to_tokens,
+            batch=to_batch,
+            validate=validate,
+            strict=strict,
+            dry_run=dry_run,
+        )
+        return transfer(name, request, words, config_dir, output_of(json))
+
+    run(work)
+
+
+@app.command(rich_help_panel=TUNE)
+def diagnose(
+    overrides: Changes = None,
+    study: Study = None,
+    root: Root = None,
+    over: Annotated[str, typer.Option("--over", help="The ladder: width or depth.")] = "width",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="An ablation to run; may be repeated.")
+    ] = None,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Find out why a transfer fails: change one thing at a time, at the base and the largest size.
+
+    What `transfer --validate` has trained with the same overrides is not trained again.
+    """
+
+    def work() -> int:
+        if over not in ("width", "depth"):
+            raise BadInput(f"--over={over!r} is refused: width or depth")
+        name, words = _checked(overrides, study, root, config_dir)
+        from sweeper.cli.diagnose import diagnose
+
+        return diagnose(name, over, only or [], words, config_dir, output_of(json))
+
+    run(work)
+
+
+@app.command(rich_help_panel=MODEL)
+def explain(
+    context: typer.Context,
+    to_width: Annotated[
+        int | None, typer.Option("--to-width", min=1, help="Width of the target model.")
+    ] = None,
+    overrides: Overrides = None,
+    to_depth: ToDepth = None,
+    study: StudyInPlace = None,
+    root: Root = None,
+    published: Published = None,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Show what a scheme prescribes for every parameter of a model, and why. Trains nothing.
+
+    With --from: what a published model's multipliers stand for, and our muP from its base.
+    """
+    if (to_width is None) == (published is None):
+        given = "give one of --to-width and --from"
+        raise typer.BadParameter(given, ctx=context, param_hint="--to-width")
+    own = {"--to-depth": to_depth, "--study": study, "--root": root, "--config-dir": config_dir}
+    for hint, value in own.items():
+        if published is not None and value is not None:
+            given = "a published model has its own: it does not go with --from"
+            raise typer.BadParameter(given, ctx=context, param_hint=hint)
+
+    def work() -> int:
+        if to_width is None:
+            from sweeper.cli.explain import explain_published
+
+            assert published is not None
+            return explain_published(published, overrides or [], output_of(json))
+        from sweeper.cli.shared import Typed, tree_of
+
+        words = with_place(overrides or [], None, root)
+        tree = tree_of(study, words, config_dir)
+        from sweeper.cli.explain import explain
+
+        typed = Typed(words=words, config_dir=config_dir, of_study=study is not None)
+        return explain(tree, to_width, to_depth, output_of(json), typed)
+
+    run(work)
+
+
+@app.command(rich_help_panel=TUNE)
+def export(
+    to: Trainer,
+    options: TrainerOptions = None,
+    study: Study = None,
+    root: Root = None,
+    to_width: WhichWidth = None,
+    to_depth: WhichDepth = None,
+    plan: PlanFile = None,
+    out: Out = None,
+    accept: Accept = None,
+    json: Json = False,
+) -> None:
+    """Write a study's plan as files that another trainer takes, and say what it cannot express.
+
+    Exits with 3, and writes nothing, where it cannot express something that --accept does not name.
+    """
+
+    def work() -> int:
+        name, words = of_study(options or [], study, root)
+        from sweeper.cli.export import ExportRequest, export
+
+        request = ExportRequest(
+            to=to,
+            study=name,
+            plan=plan,
+            width=to_width,
+            depth=to_depth,
+            out=out,
+            accept=tuple(accept or ()),
+        )
+        return export(request, words, output_of(json))
+
+    run(work)
+
+
+@app.command(rich_help_panel=MODEL)
+def check(
+    overrides: Overrides = None,
+    study: StudyInPlace = None,
+    root: Root = None,
+    scales: Annotated[
+        bool,
+        typer.Option(
+            "--scales", help="Report the RMS of every matrix product's operands instead, for FP8."
+        ),
+    ] = False,
+    rules: Annotated[
+        bool,
+        typer.Option(
+            "--rules", help="Measure every printed learning-rate rule over shapes instead."
+        ),
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Where to write; <study>/check if not given."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 unless the check passes.")
+    ] = False,
+    json: Json = False,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Check that outputs and their changes keep their size over transfer.widths and depths.
+
+    Trains tiny runs of a few steps: wrong rules for width and depth show at once, and where.
+    """
+
+    def work() -> int:
+        from sweeper.cli.shared import Typed, tree_of
+
+        words = with_place(overrides or [], None, root)
+        tree = tree_of(study, words, config_dir)
+        from sweeper.cli.check import Wanted, check
+
+        wanted = Wanted(scales=scales, rules=rules, strict=strict, folder=folder)
+        typed = Typed(words=words, config_dir=config_dir, of_study=study is not None)
+        return check(tree, wanted, output_of(json), typed)
+
+    run(work, stopped="Stopped.")
+
+
+for verb, panel in (
+    (status, STUDY),
+    (report, STUDY),
+    (compare, STUDY),
+    (cancel, STUDY),
+    (doctor, MACHINE),
+):
+    app.command(rich_help_panel=panel)(verb)
+
+
+def _checked(
+    overrides: list[str] | None, study: str | None, root: str | None, config_dir: Path | None
+) -> tuple[str | None, list[str]]:
+    """A study's name and the overrides; what is misspelt in them is refused before torch loads."""
+    from sweeper.cli.shared import study_tree
+
+    name, words = of_study(overrides or [], study, root)
+    study_tree(name, words, config_dir)
+    return name, words
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _open_streams() -> None:
+    """Make stdout and stderr take every word: one may be closed, or know ASCII alone."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        else:
+            stream.reconfigure(errors="replace")
+
+
+def main() -> None:
+    """The `sweeper` command."""
+    _open_streams()
+    signal.signal(signal.SIGTERM, _interrupt)
+    # A model of the user's own lies in the folder worked in, as for a script started there.
+    with suppress(FileNotFoundError):  # it may be gone
+        sys.path.append(os.getcwd())
+    set_spin()
+    try:
+        app(with_command(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(say(STOPPED, 130))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""What a search is going to cost, said before it begins where that is long."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.cli.output import Output
+from sweeper.cli.shared import trial_seconds
+from sweeper.cli.validate import finished
+from sweeper.command.metrics import describe_source
+from sweeper.config.command_line import command_line, repeated
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import Experiment, Settings, checked_plugin
+from sweeper.errors import BadInput
+from sweeper.launch.inline import Inline
+from sweeper.report import console as show
+from sweeper.report.console import PlannedRuns
+from sweeper.report.progress import at_once, duration
+from sweeper.search.strategy import Strategy
+from sweeper.study.study import Study
+from sweeper.sweep.replay import replay_ladder
+from sweeper.trial import Log2Hps, Result, Trial, defaults
+from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, Size, describe_size, size_record
+
+FAST_FLOPS = 2e10
+"""FLOPs a second that few processors reach on small models: what is short even so is not timed."""
+LONG = 600.0
+"""Seconds from which on the cost is said."""
+MOST_IN_PACK = 16
+"""Trials that are timed together."""
+
+
+def tell_cost(
+    experiment: Experiment, words: Sequence[str], config_dir: Path | None, output: Output
+) -> None:
+    """Say how long a new search takes on this processor, and a smaller one to try first.
+
+    Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
+    on a GPU that jobs may share, on a cluster, and of commands.
+    """
+    settings = experiment.settings
+    flops = settings.runner.flops(experiment.spec(settings.base))
+    trials = _planned(settings.search, settings)
+    known = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
+    if not flops or not known or experiment.precision != "float32" or _begun(settings.folder):
+        return
+    if trials * flops / FAST_FLOPS < LONG:
+        return
+    _, seconds = run_time(experiment, settings.base)
+    if not math.isfinite(seconds) or trials * seconds < LONG:
+        return
+    output.tell(f"This search trains {trials} trials: about {duration(trials * seconds)} here.")
+    local = "launcher=local, " * isinstance(settings.launcher, Inline)
+    output.tell(
+        f"More cores, {local}a GPU or launcher=slurm shorten it; stop it whenever you like."
+    )
+    if smaller := _smaller(settings, seconds, words, config_dir):
+        output.tell(smaller)
+
+
+def _begun(folder: Path) -> bool:
+    """Whether the study has trials already."""
+    return any(path.stat().st_size for path in folder.glob("results/*.jsonl"))
+
+
+def _planned(search: Strategy, settings: Settings) -> int:
+    return sum(phase.trials for phase in search.plan(settings.space))
+
+
+def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -> tuple[int, float]:
+    """Trials to a job, and seconds to be counted for one of this size.
+
+    They are measured here; runs of a command take as long as those of `known` did, as many at a
+    time. NaN where neither is possible.
+    """
+    settings, hps = experiment.settings, defaults(experiment.settings.space)
+    trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_IN_PACK)]
+    pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
+    if settings.raw["runner"].get("command"):
+        return pack, trial_seconds(settings, known).of(trials[0]) / at_once(known)
+    return pack, seconds * trials[0].spec.train.steps
+
+
+def _smaller(
+    settings: Settings, seconds: float, words: Sequence[str], config_dir: Path | None
+) -> str:
+    """A search of the learning rate alone by shorter runs, and its time; empty where none is."""
+    replaced = ("search=", "search.", "train.steps=", "study")
+    kept = [*(word for word in words if not word.startswith(replaced)), "search=lr"]
+    try:
+        search = checked_plugin(compose_tree(kept, config_dir)["search"], Strategy)
+    except BadInput:  # an experiment of the user's that sets keys of another search
+        return ""
+    trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
+    share = min(1.0, LONG / (trials * seconds))
+    steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
+    given = repeated([*kept, f"train.steps={steps}"], settings.root, config_dir)
+    line = command_line("search", *given, study=f"{settings.name[:90]}-try")
+    return f"To try it first, in about {duration(trials * seconds * steps / all_steps)}: {line}"
+
+
+def cost_record(row: PlannedRuns) -> dict[str, float | None]:
+    """What planned runs cost, for a document; None: not known."""
+    each = {"flops": row.flops, "seconds": row.seconds}
+    return {name: None if math.isnan(value) else value for name, value in each.items()}
+
+
+def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
+    """The words of a user's command for `trial`, said with where its losses are looked for."""
+    words = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
+    if words is not None:
+        losses = describe_source(settings.raw["runner"].get("metric"))
+        output.say(f"\nThe command of a trial, {at}:\n{shlex.join(words)}\nIts losses: {losses}.")
+    return words
+
+
+# `sweeper transfer --validate --dry-run`: what ladders would train, and what that would take.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The curve of a size: its values of eta (log2), how many runs it has, and those it lacks."""
+
+    name: str
+    size: LadderSize
+    values: Sequence[float]
+    missing: Sequence[Trial]
+    cost: show.PlannedRuns
+
+    def to_json(self, seeds: int) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "size": size_record(asdict(self.size)),
+            "values_log2": list(self.values),
+            "runs": seeds * len(self.values),
+            "missing": len(self.missing),
+            **cost_record(self.cost),
+        }
+
+
+def show_ladder_cost(
+    experiment: Experiment, study: Study, best: Log2Hps, following: str, output: Output
+) -> None:
+    """Say what the ladders around `best` lack; `following` is the command that trains it."""
+    settings, rule = experiment.settings, experiment.settings.transfer
+    named = _named(settings.transfer.ladders(settings.ladder_base), settings.ladder_base)
+    rows = [
+        _ladder_cost_planned(experiment, study, best, size, name) for size, name in named.items()
+    ]
+    ranges = {(f"{row.values[0]:g}", f"{row.values[-1]:g}") for row in rows}
+    where = "around what the law plans there"  # for each size another range
+    if len(ranges) == 1:
+        where = "from {} to {}".format(*ranges.pop())
+    facts = (
+        f"Each size: {len(rows[0].values)} values of log2 {rule.along}, {rule.step:g} apart, "
+        f"{where}, {_counted(rule.seeds, 'seed')} each; a curve whose lowest point is at its end "
+        f"grows there by up to {rule.extend}. {_known(settings, rows)}"
+    )
+    costs = [row.cost for row in rows]
+    show.dry_run(output.people, "This would train", ["size", "runs"], costs, facts)
+    record = {
+        "study": settings.name,
+        "along": rule.along,
+        "seeds": rule.seeds,
+        "sizes": [row.to_json(rule.seeds) for row in rows],
+    }
+    trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
+    if command := say_command(settings, trial, output, at="at the base's defaults"):
+        record["command"] = command
+    runs, left = sum(rule.seeds * len(row.values) for row in rows), show.total_runs(costs).runs
+    found = f"{left} of {_counted(runs, 'run')} are to be trained; nothing was written."
+    output.end(found, {}, following)
+    output.document(record)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _known(settings: Settings, rows: Sequence[Planned]) -> str:
+    """How the time was found."""
+    if math.isnan(show.total_runs([row.cost for row in rows]).seconds):
+        return "Time: not known here."
+    if settings.raw["runner"].get("command"):
+        return (
+            "Time: by the runs that the study has finished, as many at once; of a size that has "
+            "none, a guess by the root of width^2 x depth x tokens."
+        )
+    return "Time: measured here."
+
+
+def _named(ladders: Mapping[str, Sequence[LadderSize]], base: LadderSize) -> dict[LadderSize, str]:
+    """All sizes of all ladders with their names, the base first."""
+    changed = {
+        size: str(size) if axis == JOINT_AXIS else describe_size(size, axis)
+        for axis, sizes in ladders.items()
+        for size in sizes
+    }
+    first = next(iter(ladders))
+    return {base: f"{describe_size(base, first)} (base)"} | {
+        size: name for size, name in changed.items() if size != base
+    }
+
+
+def _ladder_cost_planned(
+    experiment: Experiment, study: Study, best: Log2Hps, size: LadderSize, name: str
+) -> Planned:
+    """What the study holds and lacks of a size's curve."""
+    settings, along = experiment.settings, experiment.settings.transfer.along
+    (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
+    values = {*curve.losses, *(trial.log2_hps[along] for trial in missing)}
+    flops, seconds, count = math.nan, 0.0, len(missing)
+    if settings.runner.parameters(spec := experiment.spec(size)) is not None:
+        flops = count * (settings.runner.flops(spec) or math.nan)
+    if missing:
+        seconds = count * run_time(experiment, size, study.results())[1]
+    cost = show.PlannedRuns(name=name, runs=count, flops=flops, seconds=seconds)
+    return Planned(name=name, size=size, values=sorted(values), missing=missing, cost=cost)

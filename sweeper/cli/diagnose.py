@@ -1,0 +1,289 @@
+"""`sweeper diagnose`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from sweeper.cli.next import next_of, searched_anew
+from sweeper.cli.output import DONE, Output, failures
+from sweeper.cli.shared import open_experiment, progress, short_run
+from sweeper.cli.transfer import check_storage_password, load_study, optimum
+from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.engine.prepare import PreparedSpec
+from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.files import private_folder, try_json, write_json
+from sweeper.plan.diagnose import (
+    ABLATIONS,
+    CAUSE_FRACTION,
+    Ablation,
+    AblationResult,
+    AttentionScale,
+    Diagnosis,
+    FailedTransfer,
+    applicable_ablations,
+    distance_to_divergence,
+    has_eps,
+    judge_ablation,
+    rank,
+)
+from sweeper.plan.explain import explain
+from sweeper.plan.plan import make_plan
+from sweeper.report import console as show
+from sweeper.report.page import write_report
+from sweeper.report.progress import SweepProgress
+from sweeper.study.lock import StudyLock, cancel_requested
+from sweeper.study.study import Study
+from sweeper.sweep.sweep import Sweep, measure_trials
+from sweeper.trial import Log2Hps, PlainHps, PluginSpec, plain
+from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
+from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
+
+
+def diagnose(
+    study_name: str | None,
+    axis: str,
+    only: Sequence[str],
+    words: Sequence[str],
+    config_dir: Path | None,
+    output: Output,
+) -> int:
+    """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
+    for name in only:
+        if name not in ABLATIONS:
+            raise BadInput(f"--only {name}: there is no such ablation; {suggest(name, ABLATIONS)}")
+    settings = load_study(study_name, words, config_dir)
+    if settings.transfer.along != "eta":
+        raise ConfigError("transfer.along", settings.transfer.along, "eta, when it is diagnosed")
+    # Sizes, not ladder sizes: an ablation may change the batch size and the steps.
+    ladder_sizes = settings.transfer.ladders(settings.ladder_base).get(axis, [])
+    ladder = [Size(width=size.width, depth=size.depth) for size in ladder_sizes]
+    if len(ladder) < 2 or ladder[-1] == settings.base:
+        raise BadInput(f"transfer.{axis}s must name a size beyond the base, {settings.base}")
+    check_storage_password(settings)
+    experiment = open_experiment(settings)
+    best = optimum(experiment, Study.read(settings.folder), output).best_log2
+    if settings.transfer.eta is not None:
+        best = Log2Hps({**best, "eta": settings.transfer.eta})
+    folder = settings.folder / "transfer"
+    private_folder(folder)  # before hours of work, not after
+    start = time.time()
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
+        with progress(settings, output, "diagnose", _planned(settings)) as monitor:
+            trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
+            diagnosed = trainer.diagnose(only, output)
+        output.notes([*study.notices, *failures(study.results(), settings.identity)])
+        output.tell_speed(study.results(), since=start)
+    write_json(folder / f"diagnosis-{axis}.json", diagnosed.to_json())
+    show.diagnosis(output.people, diagnosed)
+    report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
+    following = _following(settings, diagnosed, config_dir)
+    output.end(diagnosed.sentence, {"report": report, "diagnosis": record}, following)
+    output.document({"study": settings.name, "diagnosis": diagnosed.to_json()})
+    return DONE
+
+
+def _following(settings: Settings, diagnosed: Diagnosis, config_dir: Path | None) -> str:
+    """A search without the likeliest cause, in a study of its own; else what follows anyhow."""
+    best = diagnosed.results[0] if diagnosed.results else None
+    searched = try_json(settings.folder / "search.json").get("provenance") or {}
+    changes = best.ablation.overrides if best is not None else {}
+    plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
+    known = best is not None and best.explained.value >= CAUSE_FRACTION and changes and plain
+    if best is None or not known or not searched.get("command"):
+        return next_of(settings.folder)
+    name = f"{settings.name}-{best.ablation.name}".replace(" ", "-")
+    given = [f"{_known_key(settings, key)}={value}" for key, value in changes.items()]
+    return searched_anew(str(searched["command"]), name, given)
+
+
+def _known_key(settings: Settings, key: str) -> str:
+    """A key as it is overridden; with a plus where the configuration leaves it at its default."""
+    group, _, name = key.partition(".")
+    return key if name in (settings.raw.get(group) or {}) else f"+{key}"
+
+
+def _planned(settings: Settings) -> int:
+    """The runs of one ladder of two sizes: what is needed beyond follows from it."""
+    return 2 * settings.transfer.points_per_line() * settings.transfer.seeds
+
+
+@dataclass(frozen=True)
+class AblationTrainer:
+    """Trains and judges the two sizes, as the study has them and with one change at a time."""
+
+    experiment: Experiment
+    study: Study
+    monitor: SweepProgress
+    best_log2: Log2Hps
+    axis: str
+    large: Size
+
+    def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
+        """Judge the transfer; if it fails, every ablation that applies."""
+        base = self.experiment.settings.base
+        curves = self._curves(self.experiment, [base, self.large])
+        verdict = self._judge(curves)
+        if verdict.answer != "fails":
+            return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
+        results = []
+        eps: tuple[float, ...] = (math.nan, math.nan)
+        settings = self.experiment.settings
+        measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
+        if measures and (not only or "epsilon" in only):
+            eps = self._below_eps([base, self.large], output)
+        for ablation in applicable_ablations(self._situation(curves, eps), only):
+            if untaken := self._untaken(ablation):
+                output.tell(
+                    f"Not applicable: {ablation.name}, since the command takes no {untaken}."
+                )
+                continue
+            output.tell(f"Trying {ablation.name}: {ablation.change}.")
+            results.append(self._try(ablation, curves[0], self._large(verdict)))
+        return Diagnosis(axis=self.axis, answer="fails", results=rank(results))
+
+    def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
+        return Sweep(experiment, self.study, self.monitor).ladder(self.best_log2, sizes)
+
+    def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
+        settings = self.experiment.settings
+        rule = settings.transfer
+        # As `transfer` judges them: the draws behind the intervals follow from the whole size.
+        known = [replace(curve, size=self._on_ladder(curve.size)) for curve in curves]
+        base = settings.ladder_base
+        return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule)
+
+    def _on_ladder(self, size: Size) -> LadderSize:
+        """The size as the ladder of the study has it, also where an ablation trains another."""
+        base = self.experiment.settings.ladder_base
+        return replace(base, width=size.width, depth=size.depth)
+
+    def _large(self, verdict: Verdict) -> SizeVerdict:
+        large = self._on_ladder(self.large)
+        return next(size for size in verdict.sizes if size.size == large)
+
+    def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> AblationResult:
+        rule = self.experiment.settings.transfer
+        try:
+            changed = self._changed(ablation)
+            if not self._same_at_base(changed):
+                (base,) = self._curves(changed, [base.size])
+            (large,) = self._curves(changed, [self.large])
+        except ConfigError as error:
+            return judge_ablation(ablation, before, str(error), rule)
+        return judge_ablation(ablation, before, self._large(self._judge([base, large])), rule)
+
+    def _untaken(self, ablation: Ablation) -> str:
+        """What an ablation would change and a command does not take; empty where it takes all."""
+        settings = self.experiment.settings
+        by_plan = () if settings.own else ("parameterization", "optimizer")
+        for key in ablation.overrides:
+            group, _, name = key.partition(".")
+            asked = name if group == "train" else key
+            if group not in by_plan and not settings.runner.takes(asked):
+                return key
+        return ""
+
+    def _changed(self, ablation: Ablation) -> Experiment:
+        """The experiment with the ablation's change, trained where the study's own is."""
+        settings = self.experiment.settings
+        changed = resolve(ablation.apply(settings.raw))
+        changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
+        return replace(self.experiment, settings=changed)
+
+    def _same_at_base(self, changed: Experiment) -> bool:
+        """Whether the change changes nothing at the base, whose curve need not be trained again.
+
+        Only a change of the scheme can be seen through: it is the same if it prescribes the same,
+        at two rates, since decay may follow eta.
+        """
+        if self.experiment.settings.own:
+            return False
+        base = self.experiment.settings.base
+        prepared_specs = [experiment.prepared(base) for experiment in (self.experiment, changed)]
+        unlike = PluginSpec(name="")
+        first, second = (replace(p.spec, parameterization=unlike) for p in prepared_specs)
+        return first == second and all(
+            _prescribed(prepared_specs[0], eta, self.best_log2)
+            == _prescribed(prepared_specs[1], eta, self.best_log2)
+            for eta in (self.best_log2["eta"], self.best_log2["eta"] + 1)
+        )
+
+    def _below_eps(self, sizes: Sequence[Size], output: Output) -> tuple[float, ...]:
+        """The shares of entries that eps holds back at `sizes`, after short runs."""
+        steps = self.experiment.settings.check.scale_steps
+        trials = [
+            short_run(self.experiment, size, self.best_log2, 0, "below_eps", steps=steps)
+            for size in sizes
+        ]
+        output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
+        folder = self.study.folder / "transfer"
+        cancelled = partial(cancel_requested, self.study.folder)
+        results = measure_trials(
+            self.experiment, folder, trials, self.monitor, output.tell, cancelled
+        )
+        return tuple(float(results[trial.key].measurements) for trial in trials)
+
+    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:
+        """What is known before any ablation; `eps` are the shares of `below_eps`."""
+        settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
+        hps = plain(self.best_log2)
+        if settings.own:
+            return self._own_situation(curves)
+        prepared = self.experiment.prepared(large)
+        plan = make_plan(prepared, base, large, hps, {})
+        rows = []
+        if large.width != base.width:
+            narrow = self.experiment.prepared(Size(width=base.width, depth=large.depth))
+            rows = explain(plan, narrow, prepared, hps)
+        heads = [_head(self.experiment.prepared(size), hps) for size in (base, large)]
+        return FailedTransfer(
+            tree=settings.raw,
+            best_log2=self.best_log2,
+            base=base,
+            large=large,
+            parameters=plan.parameters,
+            rows=rows,
+            attention=(heads[0], heads[1]) if heads[0] and heads[1] else None,
+            distances_to_divergence=(
+                distance_to_divergence(curves[0]),
+                distance_to_divergence(curves[1]),
+            ),
+            below_eps=(eps[0], eps[1]),
+        )
+
+    def _own_situation(self, curves: Sequence[SizeCurve]) -> FailedTransfer:
+        """Likewise, of a command that scales by itself."""
+        return FailedTransfer(
+            tree=self.experiment.settings.raw,
+            best_log2=self.best_log2,
+            base=self.experiment.settings.base,
+            large=self.large,
+            parameters=(),
+            rows=[],
+            attention=None,
+            distances_to_divergence=(
+                distance_to_divergence(curves[0]),
+                distance_to_divergence(curves[1]),
+            ),
+            below_eps=(math.nan, math.nan),
+        )
+
+
+def _prescribed(prepared: PreparedSpec, eta: float, best_log2: Log2Hps) -> object:
+    """All that a model is trained with at one learning rate (log2)."""
+    hps = plain(Log2Hps({**best_log2, "eta": eta}))
+    return prepared.prescriptions(hps), prepared.buffers(hps)
+
+
+def _head(prepared: PreparedSpec, hps: PlainHps) -> AttentionScale | None:
+    """The first attention's head size and scale."""
+    for op in prepared.scaled_ops:
+        if op.kind == "attention":
+            logit = prepared.scheme.scale_op(op, hps)["logit"]
+            return AttentionScale(head_size=op.geometry["head_size"], logit=logit)
+    return None

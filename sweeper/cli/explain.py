@@ -1,0 +1,123 @@
+"""`sweeper explain`: the scheme's prescription for every parameter, without a study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.cli.output import DONE, Output
+from sweeper.cli.shared import Typed, check_target, open_experiment
+from sweeper.cli.transfer import planned_optimum
+from sweeper.config.compose import Tree
+from sweeper.config.settings import Settings, placeholder_data, resolve
+from sweeper.engine.prepare import PreparedSpec, prepare
+from sweeper.errors import BadInput, ConfigError
+from sweeper.export.families import Published
+from sweeper.plan.explain import explain as explained
+from sweeper.plan.explain import tied_readouts
+from sweeper.plan.plan import make_plan
+from sweeper.report import console as show
+from sweeper.report.table import Grid
+from sweeper.study.study import Study
+from sweeper.trial import defaults, plain
+from sweeper.verdict.ladder import Size
+
+# `sweeper explain --from`: what the multipliers of a published model stand for.
+
+
+def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
+    """Scheme and base of a config.json, and our muP from that base beside it."""
+    if words:
+        raise BadInput(f"--from reads one file, and takes no settings: {' '.join(words)}")
+    model = Published.of(_fields(path))
+    shape = model.shape
+    sizes = f"width {shape.width}, {shape.depth} layers, heads of {shape.head_size}"
+    output.say(f"{path}: {model.family}, {sizes}")
+    for line in model.lines():
+        output.say(f"- {line}")
+    output.say(f"It stands for {model.scheme}.")
+    filled = Grid(
+        f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
+        ["", "published", "ours", "lr / eta", "eps / eps"],
+    )
+    for row in model.ours():
+        names = ("published", "ours", "lr", "eps")
+        filled.add_row(row["what"], *(_cell(row.get(name)) for name in names))
+    output.people.print(filled, crop=False)
+    output.say(
+        "Numbers of parameters are standard deviations of initial values, published as one "
+        "initializer_range. The configuration does not say learning rates and eps by parameter, "
+        "nor weight decay: a plan of ours does."
+    )
+    output.document(model.to_json())
+    return DONE
+
+
+def _fields(path: Path) -> Mapping[str, Any]:
+    """The JSON object in the file, or in the config.json of a folder; BadInput where it is none."""
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadInput(f"{file} is no JSON: {error}") from error
+    if not isinstance(fields, Mapping):
+        raise BadInput(f"{file} is no configuration: a JSON object is expected")
+    return fields
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Typed) -> int:
+    """The table for the configured model, its hyperparameters at their defaults.
+
+    `typed` is how `tree` was given; of a study: at its optimum.
+    """
+    settings = resolve(tree)
+    if settings.own:
+        raise ConfigError("parameterization", "own", "a scheme that says something of parameters")
+    base = settings.base
+    target = Size(width=width, depth=depth or base.depth)
+    check_target(settings, target)
+    hps, source = plain(defaults(settings.space)), "defaults of the parameterization"
+    if typed.of_study:
+        study = Study.read(settings.folder)
+        hps = plain(planned_optimum(open_experiment(settings), study, output))
+        source = f"the study {settings.name}"
+    prepared = _prepared(settings, target)
+    plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})
+    narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
+    wide = _prepared(settings, Size(width=4 * base.width, depth=target.depth))
+    rows = explained(plan, narrow, wide, hps)
+    show.explanation(output.people, plan, rows)
+    tied = tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations)
+    for line in tied:
+        output.say(f"- {line}")
+    scheme = settings.plugin_spec("parameterization").name
+    found = f"{scheme} prescribes {len(plan.parameters)} parameters for {plan.target}; "
+    found += "nothing was trained or written."
+    output.end(found, {}, typed.again("check", settings))
+    output.document(
+        {
+            "parameterization": plan.parameterization,
+            "base": {"width": base.width, "depth": base.depth},
+            "target": {"width": target.width, "depth": target.depth},
+            "hps": dict(hps),
+            "hyperparameters": source,
+            "parameters": [row.to_json() for row in rows],
+            "operations": dict(plan.operations),
+            "needs": list(plan.needs),
+            "tied_readouts": tied,
+        }
+    )
+    return DONE
+
+
+def _prepared(settings: Settings, size: Size) -> PreparedSpec:
+    """The model of `size`, classified."""
+    return prepare(settings.spec(placeholder_data(settings), "float32", size))

@@ -1,0 +1,110 @@
+"""Where a command's words go, its exit codes, and the study that it is about."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sweeper.errors import BadInput, suggest
+from sweeper.registry import studies
+from sweeper.study.study import check_study_name, latest_study
+from sweeper.trial import Result, encode
+
+DONE, FAILED, NOT_PROVEN = 0, 1, 3
+"""Exit codes beside 2 (bad input) and 130 (interrupted)."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where things go: tables and sentences to `people`, one JSON document to stdout if asked.
+
+    `watchers` see progress, on stderr: what a command says at its end is the same however much
+    of the work it found done.
+    """
+
+    people: Console
+    json: bool = False
+    watchers: Console = field(default_factory=lambda: Console(stderr=True))
+
+    def document(self, value: object) -> None:
+        """Print the command's one JSON document, under `--json`."""
+        if self.json:
+            print(json.dumps(encode(value), indent=2))
+
+    def say(self, text: str) -> None:
+        """A sentence for people, as it is."""
+        self.people.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def tell(self, text: str) -> None:
+        """A sentence for watchers, on stderr."""
+        self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def end(self, found: str, places: Mapping[str, object], following: str) -> None:
+        """The last three lines of a command: what was found, where it lies, what to type next.
+
+        `places` are files by what they are, the first the one to open. Without any there is no
+        such line, nor without a command that goes on from here.
+        """
+        self.say(found)
+        if places:
+            where = "; ".join(f"{what}: {path}" for what, path in places.items())
+            self.say(f"{where[0].upper()}{where[1:]}")
+        if following:
+            self.say(f"Next: {following}")
+
+    def tell_speed(self, results: Iterable[Result], since: float) -> None:
+        """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
+        from sweeper.engine.train import speeds
+
+        # How much a command computes is not known.
+        recent = (r for r in results if r.finished_at >= since)
+        for speed in speeds(r for r in recent if r.trial.spec.runner.get("name") == "engine"):
+            self.tell(f"Speed at {speed}")
+
+    def notes(self, notices: Sequence[str]) -> None:
+        """What a study has to tell; wrapped between words on a terminal."""
+        soft = not self.people.is_terminal
+        for notice in notices:
+            self.people.print(f"Note: {notice}", highlight=False, markup=False, soft_wrap=soft)
+
+
+def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
+    """Why trials of this `runner` failed, a sentence for each reason.
+
+    Those of another command, or of other code, are never tried again.
+    """
+    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
+    # Folders and numbers in a log are each trial's own; the last one stands for all.
+    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
+    last = dict(zip(kinds, tried, strict=True))
+    return [
+        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {last[kind]}"
+        for kind, count in Counter(kinds).most_common()
+    ]
+
+
+def diverged(results: Iterable[Result]) -> list[str]:
+    """How many trials diverged, and at how low an eta: a point of a line that is not there."""
+    found = [result for result in results if result.status == "diverged"]
+    if not found:
+        return []
+    etas = [one.trial.log2_hps["eta"] for one in found if "eta" in one.trial.log2_hps]
+    where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
+    return [f"{len(found)} trial{'s' * (len(found) > 1)} diverged{where}; such a loss is infinite"]
+
+
+def find_study(name: str | None, root: Path) -> str:
+    """`name` if that study exists, else the latest; BadInput when there is none."""
+    names, last = studies(root), latest_study(root)
+    if last is None:
+        raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
+    if name is not None and check_study_name(name) not in names:
+        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
+    return last if name is None else name

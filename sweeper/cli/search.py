@@ -1,0 +1,301 @@
+"""`sweeper search`."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sweeper.cli.cost import cost_record, run_time, say_command, tell_cost
+from sweeper.cli.next import first_transfer
+from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
+from sweeper.cli.shared import changed_code, check_model, open_experiment, progress
+from sweeper.command.metrics import PRINTED
+from sweeper.command.runner import misplaced, tells_no_loss
+from sweeper.config.command_line import as_typed, command_line, repeated
+from sweeper.config.compose import Tree, read_tree, to_yaml
+from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import write_atomically, write_json
+from sweeper.launch.executor import Scheduled
+from sweeper.report import console as show
+from sweeper.report.drawing import save
+from sweeper.report.figures import pairs_figure
+from sweeper.report.page import write_report
+from sweeper.search.strategy import Conclusion
+from sweeper.study.lock import StudyLock
+from sweeper.study.optuna_copy import check_storage, redact
+from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
+from sweeper.study.study import Study
+from sweeper.sweep.replay import replay_search
+from sweeper.sweep.sweep import Submitted, Sweep
+from sweeper.trial import FORMAT, Axis, defaults, encode, in_use, named
+
+SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
+"""The groups that a search's conclusion depends on."""
+
+
+def search(
+    tree: Tree,
+    words: Sequence[str],
+    config_dir: Path | None,
+    output: Output,
+    *,
+    dry_run: bool = False,
+    detach: bool = False,
+    new_setup: bool = False,
+) -> int:
+    """Search at the base size; continue whatever the study already holds.
+
+    `tree` is composed of `words`, which the command that comes next may repeat, and `config_dir`.
+    With `detach`, collect what jobs have finished, submit what can be named, and return.
+    """
+    settings = resolve(tree)
+    flags, typed = repeated((), settings.root, config_dir), words
+    words = repeated(words, settings.root, config_dir)
+    if isinstance(settings.launcher, Scheduled):
+        settings.launcher.check(settings.folder.absolute())
+    elif detach:
+        name = settings.plugin_spec("launcher").name
+        raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
+    if dry_run:
+        return _dry_run(settings, words, output, new_setup=new_setup)
+    experiment, start = open_experiment(settings), time.time()
+    if not new_setup:
+        check_setup(settings.folder, experiment.spec(settings.base))
+    check_model(experiment, output)
+    _note_command(settings, output)
+    tell_cost(experiment, typed, config_dir, output)
+    if settings.storage is not None:
+        check_storage(settings.storage)
+    with StudyLock(settings.folder) as lock:
+        if lock.previous is not None:
+            output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
+        with Study.open(settings.folder, settings.storage) as study:
+            _note_changes(settings, study)
+            _note_code(experiment, study, output)
+            write_atomically(settings.folder / "config.yaml", _kept_config(settings))
+            output.notes(write_setup(settings.folder, experiment.spec(settings.base)))
+            try:
+                conclusion = _run_search(experiment, study, output, wait=not detach)
+            except Submitted as submitted:
+                return _detached(settings, study, submitted, words, output)
+            notes = [*study.notices, *failures(study.results(), settings.identity)]
+            notes += diverged(trials_of(study).searched)
+            output.tell_speed(study.results(), since=start)
+        if conclusion.pairs:
+            save(pairs_figure(encode(asdict(conclusion))), settings.folder / "pairs")
+        write_report(settings.folder)
+    show.conclusion(output.people, conclusion, settings.space)
+    output.notes(notes)
+    places = {"report": settings.folder / "report.html"}
+    if conclusion.pairs:
+        places["pairs"] = settings.folder / "pairs.png"
+    following = _next_step(settings, conclusion, study, words, flags)
+    output.end(show.found(conclusion), places, following)
+    output.document(_search_record(settings, conclusion, finished=True))
+    return DONE if math.isfinite(conclusion.objective) else FAILED
+
+
+def _detached(
+    settings: Settings, study: Study, submitted: Submitted, words: Sequence[str], output: Output
+) -> int:
+    """Say how to go on with a search whose jobs go on without a driver."""
+    output.notes(study.notices)
+    found = f"{submitted.trials} trials are in jobs now, {len(study)} are finished"
+    found += ": the next command collects them, and goes on."
+    output.end(found, {"study": settings.folder}, _again(settings, words))
+    summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
+    output.document(summary)
+    return DONE
+
+
+def _note_command(settings: Settings, output: Output) -> None:
+    """Say before the search what its end would be too late for: adding a seed is a new search."""
+    if words := misplaced(settings.raw):
+        output.tell(
+            f"Note: behind -- all words go to the command, whose script does not mention "
+            f"{', '.join(words)}: words for sweeper stand before --"
+        )
+    if tells_no_loss(settings.raw):
+        output.tell(
+            f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
+        )
+    if not settings.runner.takes("seed"):
+        output.tell(
+            "Note: the command takes no {seed}: `sweeper transfer --validate` cannot judge a "
+            "transfer, since several seeds tell noise from a shift. Where the script takes one, "
+            "add --seed={seed}"
+        )
+
+
+def _note_code(experiment: Experiment, study: Study, output: Output) -> None:
+    if changed := changed_code(experiment, study):
+        names = ", ".join(changed)
+        output.tell(f"Note: {names} changed: earlier trials are of other code, and not used")
+
+
+def _note_changes(settings: Settings, study: Study) -> None:
+    """Say which keys a study's earlier search had otherwise: its conclusion stands no more."""
+    try:
+        earlier = read_tree(settings.folder / "config.yaml", ())
+    except BadInput:  # there is none, or it cannot be read
+        return
+    changed = []
+    for group in SEARCHED:
+        old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
+        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        changed += [f"{group}.{key}" for key in keys]
+    if changed:
+        (settings.folder / "search.json").unlink(missing_ok=True)
+        study.notices.append(
+            f"the study was searched with other values of {', '.join(changed)} before: those "
+            "trials are kept, and count where they are the same"
+        )
+
+
+def _kept_config(settings: Settings) -> str:
+    """The resolved configuration as it is kept: under the study's name, without a password."""
+    tree: Tree = dict(settings.raw)
+    storage = None if settings.storage is None else redact(settings.storage)
+    tree["study"] = {"name": settings.name, "storage": storage}
+    return to_yaml(tree)
+
+
+def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: bool) -> Conclusion:
+    settings = experiment.settings
+    planned = sum(phase.trials for phase in settings.search.plan(settings.space))
+    record = settings.folder / "search.json"
+
+    def after_batch(conclusion: Conclusion, finished: bool) -> None:
+        write_json(record, _search_record(settings, conclusion, finished=finished))
+
+    known = study.results()
+    with progress(settings, output, "search", planned, known=known) as monitor:
+        sweep = Sweep(experiment, study, monitor, wait=wait)
+        return sweep.search(after_batch)
+
+
+def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:
+    """The content of `search.json`."""
+    record, space = asdict(conclusion), settings.space
+    record["best_log2"] = named(space, conclusion.best_log2)
+    if (combined := conclusion.combination) is not None:
+        record["combination"] |= {
+            "combined_log2": named(space, combined.combined_log2),
+            "single_log2": named(space, combined.single_log2),
+            "finding": combined.summary,
+        }
+    if (retune := conclusion.retune) is not None:
+        record["retune"]["finding"] = retune.summary
+        del record["retune"]["line"]["choices"]
+    for line in record["lines"]:
+        if not line["choices"]:
+            del line["choices"]
+    return {
+        "format": FORMAT,
+        "study": settings.name,
+        "parameterization": settings.plugin_spec("parameterization").name,
+        "search": settings.plugin_spec("search").name,
+        "finished": finished,
+        "base": asdict(settings.base),
+        "space_log2": {name: _axis_record(axis) for name, axis in space.items()},
+        "best": in_use(space, conclusion.best_log2),
+        **record,
+        "provenance": provenance(),
+    }
+
+
+def _axis_record(axis: Axis) -> dict[str, Any]:
+    if axis.choices:
+        return {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
+    return {"low": axis.low, "high": axis.high, "default": axis.default}
+
+
+def _next_step(
+    settings: Settings,
+    conclusion: Conclusion,
+    study: Study,
+    words: Sequence[str],
+    flags: Sequence[str],
+) -> str:
+    """The command that comes after a search: the transfer, or a search that may find something."""
+    if not math.isfinite(conclusion.objective):
+        if all(result.status == "failed" for result in study.results()):
+            return _again(settings, words)
+        eta, key = settings.space["eta"], "parameterization.space.eta"
+        lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
+        return _again(settings, [*words, *lower])
+    return first_transfer(settings.folder, settings.base.width, flags)
+
+
+def _again(settings: Settings, words: Sequence[str]) -> str:
+    """This search as it is typed, a command behind `--`; without a password."""
+    command = settings.raw["runner"].get("command", ())
+    return command_line("search", *as_typed([*map(redact, words)], command))
+
+
+def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_setup: bool) -> int:
+    """What a search would run; the corpus goes to a folder that is removed again."""
+    with tempfile.TemporaryDirectory() as temporary:
+        experiment = open_experiment(settings, Path(temporary))
+        spec, phases = experiment.spec(settings.base), settings.search.plan(settings.space)
+        if not new_setup:
+            check_setup(settings.folder, spec)
+        check_model(experiment, output)
+        _note_command(settings, output)
+        known = Study.read(settings.folder).results() if settings.folder.is_dir() else []
+        pack, seconds = run_time(experiment, settings.base, known)
+        trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
+        finished = _finished(settings, experiment)
+    parameters = settings.runner.parameters(spec)
+    # Of a command they are a guess that only tells its trials from each other.
+    flops = math.nan if parameters is None else settings.runner.flops(spec) or math.nan
+    facts = (
+        f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
+        f"{spec.train.steps} steps. Points that phases share are trained once; a line that ends at "
+        f"its optimum is extended. Time: {'not known' if math.isnan(seconds) else 'measured'} "
+        f"here, {pack} {'trial' if pack == 1 else 'trials'} a job."
+    )
+    if finished:
+        facts += f" Of these trials, {finished} are finished already."
+    rows = [
+        show.PlannedRuns(
+            name=one.name,
+            runs=one.trials,
+            flops=one.trials * flops,
+            seconds=one.trials * seconds,
+        )
+        for one in phases
+    ]
+    show.dry_run(output.people, "This search would run", ["phase", "trials"], rows, facts)
+    record: dict[str, Any] = {
+        "study": settings.name,
+        "phases": [{"phase": row.name, "trials": row.runs, **cost_record(row)} for row in rows],
+        "finished": finished,
+        "pack": pack,
+    }
+    if command := say_command(settings, trial, output, at="at the defaults"):
+        record["command"] = command
+    if isinstance(settings.launcher, Scheduled):
+        jobs = -(-phases[0].trials // pack)
+        record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
+        output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")
+    planned = sum(phase.trials for phase in phases)
+    left = max(0, planned - finished)
+    found = f"{left} of {planned} trials are to be trained; nothing was written."
+    output.end(found, {}, _again(settings, [*words, *["--new-setup"] * new_setup]))
+    output.document(record)
+    return DONE
+
+
+def _finished(settings: Settings, experiment: Experiment) -> int:
+    """How many of the search's trials the study holds already; failed ones are tried again."""
+    if not settings.folder.is_dir():
+        return 0
+    results = replay_search(experiment, Study.read(settings.folder).get)[0].results
+    return sum(result.status != "failed" for result in results)

@@ -1,0 +1,198 @@
+"""`sweeper status`, `sweeper report` and `sweeper cancel`: they train nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sweeper.cli.next import next_of
+from sweeper.cli.output import DONE, Output, failures, find_study
+from sweeper.command.process import end_marked
+from sweeper.config.command_line import command_line, repeated
+from sweeper.errors import SweeperError
+from sweeper.files import try_json
+from sweeper.launch import slurm_arrays
+from sweeper.launch.slurm_queue import ACTIVE, WAITING
+from sweeper.registry import studies
+from sweeper.report.documents import number
+from sweeper.report.progress import duration
+from sweeper.study.lock import Holder, live_holder, request_cancel
+from sweeper.study.setup import trials_of
+from sweeper.study.study import Study
+
+
+def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
+    """Where a study stands; with `watch`, until its driver and its jobs end."""
+    study = find_study(name, root)
+    while True:
+        state = study_state(root / study)
+        if watch:
+            output.people.clear()
+        _show_state(study, state, output)
+        end = _stand(state)
+        waiting = {"queued", "running"} & state["job_trials"].keys()
+        if not watch or (state["driver"] is None and not waiting):
+            break
+        output.say(end)
+        time.sleep(2 if state["driver"] else 10)
+    others = [other for other in studies(root) if other != study]
+    if others and name is None:
+        output.say(f"Other studies: {', '.join(others)}")
+    page = root / study / "report.html"
+    places = {"report": page} if page.is_file() else {"study": root / study}
+    output.end(end, places, next_of(root / study))
+    output.document({"study": study, **state})
+    return DONE
+
+
+def study_state(folder: Path) -> dict[str, Any]:
+    """Trials by status, the live driver, and the last progress, of one study."""
+    study, driver = Study.read(folder), live_holder(folder)
+    trials = trials_of(study)
+    results = trials.current
+    progress = driver_progress(folder, driver)
+    losses = [result.objective for result in trials.searched]
+    search = try_json(folder / "search.json")
+    runner = results[-1].trial.spec.runner if results else {}
+    return {
+        "folder": str(folder),
+        "trials": dict(Counter(result.status for result in results)),
+        "phases": dict(Counter(result.trial.phase for result in results)),
+        "other_setups": trials.others,
+        "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
+        "objective": number(search.get("objective")),
+        "seeds": search.get("seeds"),
+        "notes": [*study.notices, *failures(results, runner)],
+        "driver": None if driver is None else str(driver),
+        "progress": progress or None,
+        **jobs_state(folder, progress),
+        "search_finished": bool(search.get("finished")),
+    }
+
+
+def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
+    counts = ", ".join(f"{count} {word}" for word, count in state["trials"].items())
+    output.say(f"Study {name}: {counts or 'no trials yet'}")
+    for phase, count in state["phases"].items():
+        output.say(f"  {phase}: {count} trials")
+    if state["other_setups"]:
+        output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
+    if math.isfinite(state["objective"]):
+        seeds = "one seed" if state["seeds"] == 1 else f"mean of {state['seeds']} seeds"
+        output.say(
+            f"Training loss of the best configuration: {state['objective']:.4f} nats ({seeds})"
+        )
+    elif math.isfinite(state["best"]):
+        output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
+    output.notes(state["notes"])
+    show_jobs(state, output)
+
+
+def _stand(state: dict[str, Any]) -> str:
+    """Whether a driver runs, and how far it is."""
+    running = state["progress"]
+    if state["driver"] is None:
+        return f"No driver is running; the search is {_finished(state)}."
+    if running is None:
+        return f"Running ({state['driver']}): starting"
+    left = running.get("left")
+    words = "" if left is None else f", about {duration(float(left))} left"
+    count = f"{running['done']}/{running['total']} trials"
+    where = ": ".join(dict.fromkeys([running["job"], running["phase"]]))
+    return f"Running ({state['driver']}): {where}: {count}{words}"
+
+
+def _finished(state: dict[str, Any]) -> str:
+    if state["search_finished"]:
+        return "finished"
+    return "not finished: run the same `sweeper search` command again to go on"
+
+
+def report(name: str | None, root: Path, output: Output) -> int:
+    """Write the study's page anew."""
+    # matplotlib and Jinja2 are for the page alone.
+    from sweeper.report.page import headline, write_report
+
+    folder = root / find_study(name, root)
+    path, following = write_report(folder), next_of(folder)
+    output.end(f"Study {folder.name}: {headline(folder)}.", {"report": path}, following)
+    output.document({"study": folder.name, "report": str(path), "next": following})
+    return DONE
+
+
+def driver_progress(folder: Path, driver: Holder | None) -> dict[str, Any]:
+    """What the live driver last told of itself; empty without one.
+
+    What an earlier driver left is not this one's progress.
+    """
+    progress = try_json(folder / "progress.json") if driver else {}
+    return progress if driver and progress.get("updated", 0) >= driver.started else {}
+
+
+def jobs_state(folder: Path, progress: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The study's jobs, their trials by what becomes of them, and why nothing is known if so.
+
+    A scheduler is asked for its jobs; of others the driver tells, in its `progress`.
+    """
+    trouble = None
+    try:
+        jobs = [asdict(job) for job in slurm_arrays.job_states(folder)]
+    except SweeperError as error:
+        jobs, trouble = [], str(error)
+    if not jobs and trouble is None:
+        jobs = list((progress or {}).get("jobs", ()))
+    counts = Counter[str]()
+    for job in jobs:
+        counts[_word(job["state"])] += job["trials"]
+    return {"jobs": jobs, "job_trials": dict(counts), "trouble": trouble}
+
+
+def _word(state: str) -> str:
+    """What a job's trials do, in one word."""
+    word = state.split(" ")[0].upper()
+    if word == "FINISHED":
+        return "finished"
+    if word in WAITING or word == "SUBMITTED":
+        return "queued"
+    return "running" if word in ACTIVE else "ended"
+
+
+def show_jobs(state: dict[str, Any], output: Output) -> None:
+    """The jobs, a line each."""
+    if state["trouble"]:
+        output.say(f"Jobs: nothing is known, as Slurm does not answer: {state['trouble']}")
+    counts = ", ".join(f"{count} {word}" for word, count in state["job_trials"].items())
+    if state["jobs"]:
+        output.say(f"Jobs: {len(state['jobs'])}; their trials: {counts}")
+    for job in state["jobs"]:
+        node = f" on {job['node']}" if job["node"] else ""
+        since = f" since {job['since']}" if job["since"] else ""
+        done = f", {100 * job['fraction']:.0f} % done" if job["state"] == "running" else ""
+        trials = f"{job['trials']} trial{'s' * (job['trials'] != 1)}"
+        output.say(f"  {job['id']} {job['state']}{node}{since}: {trials}{done}")
+
+
+def cancel(name: str | None, root: Path, output: Output) -> int:
+    """End exactly this study's jobs. Results stay, and checkpoints, from which a search goes on."""
+    study = find_study(name, root)
+    folder = root / study
+    driver = live_holder(folder)
+    jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
+    if driver is not None:
+        request_cancel(folder)
+    on_cluster = slurm_arrays.cancel_jobs(folder)
+    count = on_cluster or (jobs if driver is not None else 0)
+    following = ""
+    if driver is not None:
+        output.say(f"Its driver ({driver}) ends by itself.")
+        following = command_line("status", *repeated((), root, None), study=study)
+    elif left := end_marked(f"{folder.absolute() / 'trials'}/"):
+        output.say(f"{left} processes that a killed driver's commands had left were ended.")
+    found = f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled."
+    output.end(found, {"study": folder}, following or next_of(folder))
+    output.document({"study": study, "cancelled": count})
+    return DONE

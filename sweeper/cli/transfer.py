@@ -1,0 +1,347 @@
+"""`sweeper transfer`."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sweeper.cli.coordinates import quick_check, summary
+from sweeper.cli.cost import show_ladder_cost
+from sweeper.cli.next import after_plan
+from sweeper.cli.output import DONE, NOT_PROVEN, Output, find_study
+from sweeper.cli.shared import changed_code, check_target, open_experiment, split_root, study_tree
+from sweeper.cli.validate import (
+    Validation,
+    check_ladders,
+    check_law,
+    exponent_lines,
+    fit_measured,
+    folder_name,
+    law_record,
+    measured_trend,
+    planned_before,
+    remove_stale_verdicts,
+    target_size,
+    validate,
+    validation_name,
+)
+from sweeper.config.command_line import command_line, repeated
+from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.files import private_folder, try_json, write_json
+from sweeper.plan.plan import TransferPlan, make_plan, own_plan
+from sweeper.report import console as show
+from sweeper.report.page import write_report
+from sweeper.report.table import short, size_words
+from sweeper.search.strategy import Conclusion
+from sweeper.study.logs.log import notice_of
+from sweeper.study.setup import provenance
+from sweeper.study.study import Study
+from sweeper.sweep.replay import apply_law, given, replay_search
+from sweeper.trial import Log2Hps, defaults, in_use, named, plain
+from sweeper.verdict.judge import Verdict
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size
+from sweeper.verdict.trend import MIN_TREND_WIDTHS, Trend
+
+
+def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) -> Settings:
+    """A study's settings with overrides on top; BadInput for what a study cannot change."""
+    tree = study_tree(name, words, config_dir)
+    try:
+        return resolve(tree)
+    except ConfigError as error:
+        root, others = split_root(words)
+        if others:
+            raise
+        raise BadInput(f"{root / find_study(name, root) / 'config.yaml'}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferRequest:
+    """What `sweeper transfer` is asked for."""
+
+    width: int
+    depth: int | None = None
+    tokens: float | None = None
+    batch: int | None = None
+    validate: bool = False
+    strict: bool = False
+    dry_run: bool = False
+
+
+def transfer(
+    study_name: str | None,
+    request: TransferRequest,
+    words: Sequence[str],
+    config_dir: Path | None,
+    output: Output,
+) -> int:
+    """The plan for the target from the study's optimum and, if asked, the proof that it holds."""
+    settings = load_study(study_name, words, config_dir)
+    size = Size(width=request.width, depth=request.depth or settings.base.depth)
+    check_target(settings, size)
+    if request.dry_run:
+        with tempfile.TemporaryDirectory() as temporary:
+            experiment = open_experiment(settings, Path(temporary))
+            _, study, conclusion = _opened(experiment, size, request, output)
+            words = repeated(words, settings.root, config_dir)
+            following = _again(settings, request, words)
+            show_ladder_cost(experiment, study, conclusion.best_log2, following, output)
+        return DONE
+    if request.validate:
+        check_storage_password(settings)
+    experiment = open_experiment(settings)
+    size, study, conclusion = _opened(experiment, size, request, output)
+    folder = settings.folder / "transfer" / folder_name(settings, size)
+    found = _measured(experiment, study, conclusion, request, size, folder, output)
+    experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
+    plan = _plan(experiment, size, conclusion, found, folder)
+    if found.exponents is not None and not request.validate:
+        for line in exponent_lines(found.exponents):
+            output.say(line)
+    _keep(settings, conclusion, plan, trend, folder, output)
+    judged = [verdict.axis for verdict in verdicts]
+    unproven = _unproven(settings, size, judged) if request.validate else []
+    output.notes(unproven)
+    words, check = repeated(words, settings.root, config_dir), None
+    if _checks(settings) and size.width != settings.base.width:
+        check = quick_check(experiment, found.planned, words, output)
+    places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
+    record = try_json(folder / validation_name(settings.transfer.along))
+    again = _again(settings, request, words)
+    following = after_plan(settings.folder, folder, plan.to_json(), again, record)
+    output.end(_found(settings, plan, verdicts, record), places, following)
+    document = {
+        "study": settings.name,
+        "plan": plan.to_json(),
+        "verdicts": [verdict.to_json() for verdict in verdicts] or None,
+        "trend": trend and trend.to_json(),
+        "check": summary(check, settings.check),
+    }
+    if found.exponents is not None:
+        document["exponents"] = found.exponents.to_json()
+    output.document(document)
+    holds = all(verdict.answer == "holds" and not verdict.up_to for verdict in verdicts)
+    proven = holds and not unproven and (check is None or check.answer != "fail")
+    return NOT_PROVEN if request.strict and not proven else DONE
+
+
+def _opened(
+    experiment: Experiment, size: Size, request: TransferRequest, output: Output
+) -> tuple[Size, Study, Conclusion]:
+    """The whole target, the study, and its optimum; BadInput for what cannot be asked of them."""
+    settings = experiment.settings
+    size = target_size(experiment, size, request.tokens, request.batch)
+    check_law(experiment, size, defaults(settings.space), validate=request.validate)
+    if request.validate:
+        check_ladders(experiment)
+    study = Study.read(settings.folder)
+    conclusion = optimum(experiment, study, output)
+    if settings.transfer.eta is not None:
+        best = Log2Hps({**conclusion.best_log2, "eta": settings.transfer.eta})
+        conclusion = replace(conclusion, best_log2=best)
+    return size, study, conclusion
+
+
+def _keep(
+    settings: Settings,
+    conclusion: Conclusion,
+    plan: TransferPlan,
+    trend: Trend | None,
+    folder: Path,
+    output: Output,
+) -> None:
+    """Write the plan and the report, and show them."""
+    private_folder(folder)
+    log2_hps = named(settings.space, conclusion.best_log2)
+    output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
+    write_json(folder / "plan.json", plan.to_json())
+    _show_plan(settings, plan, output)
+    show.trend(output.people, trend, applied=plan.source["correction"] is not None)
+    if settings.transfer.correct and trend is None:
+        output.say(
+            "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
+        )
+    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
+        output.notes([sentence])
+    write_report(settings.folder)
+
+
+def _measured(
+    experiment: Experiment,
+    study: Study,
+    conclusion: Conclusion,
+    request: TransferRequest,
+    size: Size,
+    folder: Path,
+    output: Output,
+) -> Validation:
+    """What ladders say: trained now where asked for, else as far as the study holds them."""
+    if request.validate:
+        private_folder(folder)
+        return validate(experiment, conclusion, size.width, folder, output)
+    best = conclusion.best_log2
+    experiment, exponents = fit_measured(experiment, study, best)
+    planned = planned_before(experiment.settings, best)
+    trend = measured_trend(experiment, study, best, planned, size.width)
+    _check_correction(experiment.settings, trend)
+    return Validation(
+        experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
+    )
+
+
+def _checks(settings: Settings) -> bool:
+    """Whether a plan comes with a coordinate check."""
+    return settings.transfer.check and settings.runner.measures("coordinates")
+
+
+def _show_plan(settings: Settings, plan: TransferPlan, output: Output) -> None:
+    show.plan(output.people, plan, deep=settings.runner.takes("depth"))
+    if command := plan.source.get("target_command"):
+        output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
+
+
+def _found(
+    settings: Settings, plan: TransferPlan, verdicts: Sequence[Verdict], kept: Mapping[str, Any]
+) -> str:
+    """What was found, in a sentence; `kept` is the record of the latest verdict on this plan."""
+    proof = "the transfer is not validated"
+    if verdicts:
+        proof = f"the transfer {_answers(verdict.to_json() for verdict in verdicts)}"
+    elif kept.get("axes"):
+        proof = f"the transfer, as validated before, {_answers(kept['axes'])}"
+    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    target = size_words(plan.target, deep=settings.runner.takes("depth"))
+    return f"Planned {target}{eta}; {proof}."
+
+
+def _answers(axes: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"over {str(axis['axis']).replace('_', ' ')}: {axis['answer']}"
+        + (f" up to {axis['up_to']}" if axis.get("up_to") else "")
+        for axis in axes
+    )
+
+
+def _again(settings: Settings, request: TransferRequest, words: Sequence[str]) -> str:
+    """This command."""
+    options = ["--to-width", str(request.width)]
+    depth = request.depth or settings.base.depth
+    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
+    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
+    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
+    options += ["--validate"] * request.validate
+    return command_line("transfer", *options, *words, study=settings.name)
+
+
+def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
+    """Where the target differs from the base along an axis that no ladder `judged` changes."""
+    ladders, notes = settings.transfer.ladders(settings.ladder_base), []
+    for axis in LADDER_AXES:
+        base = getattr(settings.ladder_base, axis)
+        asked = getattr(target, axis, base)
+        sizes = [size for name in (axis, JOINT_AXIS) if name in judged for size in ladders[name]]
+        if asked != base and all(getattr(size, axis) == base for size in sizes):
+            words = axis.replace("_", " ")
+            notes.append(
+                f"the target's {words}, {asked}, is not proven: no ladder changes it from the "
+                f"base's {base}; add transfer.{LADDER_AXES[axis]}=[{base},{2 * base},{4 * base}]"
+            )
+    return notes
+
+
+def _check_correction(settings: Settings, trend: Trend | None) -> None:
+    """BadInput when a correction is asked for and the widths were not measured."""
+    if settings.transfer.correct and trend is None:
+        raise BadInput(
+            "transfer.correct=true needs the optima of at least two widths: add --validate, and "
+            f"give {MIN_TREND_WIDTHS} widths or more, as in transfer.widths=[32,64,128]"
+        )
+
+
+def check_storage_password(settings: Settings) -> None:
+    """BadInput when the study cannot be written because its storage's password was not kept."""
+    if settings.storage is not None and "***" in settings.storage:
+        raise BadInput(
+            "the storage's password is not kept: give study.storage=... again "
+            f"(it was {settings.storage})"
+        )
+
+
+def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log2Hps:
+    """What the study plans with: the optimum of its search, with the eta of its ladder."""
+    best = optimum(experiment, study, output).best_log2
+    return planned_before(experiment.settings, best)
+
+
+def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
+    """The study's conclusion; BadInput when it has no trial of this configuration."""
+    settings = experiment.settings
+    history, missing = replay_search(experiment, study.get)
+    if not history.results:
+        changed = changed_code(experiment, study)
+        code = f" ({', '.join(changed)} changed since)" if changed else ""
+        raise BadInput(
+            f"the study {settings.name!r} has no finished trial of this configuration{code}: "
+            f"run `sweeper search --study {settings.name}` with the same overrides"
+            f"{' and --new-setup' if changed else ''} first"
+        )
+    output.notes(study.notices)
+    if missing:
+        output.say(
+            f"Note: the search is not finished; this is its best of {len(history.results)} trials."
+        )
+    conclusion = settings.search.conclude(settings.space, history)
+    if not math.isfinite(conclusion.objective):
+        raise SweeperError(
+            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
+            "anew, with lower values of parameterization.space.eta where they diverged"
+        )
+    return conclusion
+
+
+def _plan(
+    experiment: Experiment,
+    size: Size,
+    conclusion: Conclusion,
+    found: Validation,
+    folder: Path,
+) -> TransferPlan:
+    """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
+    settings, trend, best_log2 = experiment.settings, found.trend, found.planned
+    origin = "the study" if settings.transfer.eta is None else "transfer.eta"
+    if best_log2 != conclusion.best_log2:
+        origin = "the base's curve on the ladder"
+    correction = None
+    if settings.transfer.correct and trend is not None and trend.warranted:
+        best_log2 = Log2Hps({**best_log2, "eta": trend.predicted_log2.value})
+        origin = "the trend over width"
+        correction = trend.to_json()
+    source = {
+        "study": settings.name,
+        "search": settings.plugin_spec("search").name,
+        "objective": conclusion.objective,
+        "runs": conclusion.runs,
+        "seeds": conclusion.seeds,
+        "eta_from": origin,
+        "correction": correction,
+        "data": experiment.corpus.identity(),
+        "model": asdict(settings.plugin_spec("model")),
+        **provenance(),
+    }
+    law = apply_law(experiment, size, best_log2)
+    planned = best_log2 if law is None else given(experiment, law, best_log2)
+    trial = experiment.trial(size, planned, 0, "target")
+    target = Size(width=size.width, depth=size.depth)
+    if command := settings.runner.words(trial, folder.absolute(), write=True):
+        source["target_command"] = command
+    if settings.own:
+        hps = in_use(settings.space, planned)
+        return own_plan(settings.base, target, hps, source, law)
+    prepared = experiment.prepared(size)
+    return make_plan(prepared, settings.base, target, plain(best_log2), source, law)

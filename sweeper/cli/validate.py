@@ -1,0 +1,429 @@
+"""The measurement behind `sweeper transfer --validate`: ladders, verdicts, the trend over width."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sweeper.cli.output import Output, failures
+from sweeper.cli.shared import check_taken, progress
+from sweeper.config.settings import Experiment, Settings, check_seeds
+from sweeper.errors import BadInput, key_prefix
+from sweeper.files import try_json, write_json
+from sweeper.laws.law import Law, NoLaw
+from sweeper.report import console as show
+from sweeper.report.documents import PLANNED, planned_value
+from sweeper.report.drawing import save
+from sweeper.report.figures import learning_rate_figure
+from sweeper.search.strategy import Conclusion
+from sweeper.study.lock import StudyLock
+from sweeper.study.setup import provenance
+from sweeper.study.study import Study
+from sweeper.sweep.replay import (
+    Lookup,
+    apply_law,
+    counted,
+    described,
+    example_length,
+    planned_log2,
+    replay_ladder,
+    scale_of,
+)
+from sweeper.sweep.sweep import Sweep
+from sweeper.trial import Choice, Log2Hps, Result, defaults, encode, named
+from sweeper.verdict.curve import fit_curve
+from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve, size_record
+from sweeper.verdict.trend import (
+    MIN_SIZES,
+    FittedExponents,
+    Trend,
+    fit_exponents,
+    fit_trend,
+    limit_by_trend,
+)
+
+# What `sweeper transfer` does about a law: the target's batch and tokens, and a law's own fit.
+
+
+MAX_TOKENS = 10**18
+"""More is a slip of the pen."""
+
+
+def target_size(
+    experiment: Experiment, size: Size, tokens: float | None, batch: int | None
+) -> Size:
+    """The target with its batch and steps, where they are asked for; BadInput for what none has.
+
+    The steps follow: tokens = steps x batch x the length of an example, to the nearest step. What
+    is not asked for is the base's.
+    """
+    if tokens is None and batch is None:
+        return size
+    base, length = experiment.settings.ladder_base, example_length(experiment) or 1
+    taken = batch or base.batch_size
+    asked = base.steps * base.batch_size * length if tokens is None else tokens
+    if not (math.isfinite(asked) and asked == int(asked) and asked <= MAX_TOKENS):
+        raise BadInput(f"--to-tokens {asked:g}: a whole number of at most {MAX_TOKENS:g}")
+    if asked < taken * length:
+        words = f"{taken} x {length} tokens" if length > 1 else f"{taken} {counted(experiment)}"
+        flag = f"--to-batch {taken}" if tokens is None else f"--to-tokens {int(asked)}"
+        raise BadInput(
+            f"{flag}: {int(asked):,} {counted(experiment)} are less than one step of {words}"
+        )
+    steps = round(asked / (taken * length))
+    target = LadderSize(width=size.width, depth=size.depth, batch_size=taken, steps=steps)
+    check_taken(experiment.settings, asdict(target))
+    return target
+
+
+def folder_name(settings: Settings, target: Size) -> str:
+    """The target's folder in `transfer`: its batch and steps are told where they are others."""
+    name = f"w{target.width}-d{target.depth}"
+    base = settings.ladder_base
+    if not isinstance(target, LadderSize):
+        return name
+    if (target.batch_size, target.steps) == (base.batch_size, base.steps):
+        return name
+    return f"{name}-b{target.batch_size}-s{target.steps}"
+
+
+def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, validate: bool) -> None:
+    """BadInput, before anything is trained, for a target that the law says nothing about."""
+    settings = experiment.settings
+    if not fits(settings.law):
+        apply_law(experiment, target, best_log2)
+        return
+    if settings.transfer.along != "eta":
+        along = settings.transfer.along
+        raise BadInput(f"law=fit fits eta, and transfer.along={along}: leave one of them out")
+    ladders = settings.transfer.ladders(settings.ladder_base)
+    if validate and not {"batch_size", "steps", "size"} & set(ladders):
+        base = settings.ladder_base.steps
+        raise BadInput(
+            "law=fit needs a ladder over steps or batch: add "
+            f"transfer.steps=[{max(1, base // 2)},{base},{2 * base}], and likewise "
+            "transfer.batches for another batch"
+        )
+
+
+def fits(law: Law) -> bool:
+    """Whether a law is fitted to ladders."""
+    return callable(getattr(law, "fitted_to", None))
+
+
+def fit_law(
+    experiment: Experiment, best_log2: Log2Hps, curves: Iterable[SizeCurve]
+) -> tuple[Experiment, FittedExponents | None]:
+    """The experiment with its law fitted to the curves of the base's width and depth, if it can."""
+    settings = experiment.settings
+    law: Any = settings.law
+    if not fits(law):
+        return experiment, None
+    base = settings.base
+    pairs = [
+        (scale_of(experiment, curve.size, best_log2), curve)
+        for curve in curves
+        if (curve.size.width, curve.size.depth) == (base.width, base.depth)
+    ]
+    exponents = fit_exponents(pairs, best_log2["eta"])
+    if exponents is None:
+        return experiment, None
+    fitted = replace(settings, law=law.fitted_to(exponents))
+    return replace(experiment, settings=fitted), exponents
+
+
+def fit_measured(
+    experiment: Experiment, study: Study, best_log2: Log2Hps
+) -> tuple[Experiment, FittedExponents | None]:
+    """Likewise, with the ladders that the study holds; BadInput where it holds too few."""
+    if not fits(experiment.settings.law):
+        return experiment, None
+    base = experiment.settings.ladder_base
+    spans = {
+        (spec.train.batch_size, spec.train.steps)
+        for spec in (r.trial.spec for r in study.results() if r.trial.phase == "validate")
+        if (spec.width, spec.depth) == (base.width, base.depth)
+    }
+    sizes = [replace(base, batch_size=batch, steps=steps) for batch, steps in sorted(spans)]
+    curves = [c for c in (_measured(experiment, study, best_log2, s) for s in sizes) if c]
+    fitted, exponents = fit_law(experiment, best_log2, curves)
+    if exponents is None:
+        raise BadInput(
+            f"law=fit needs the curves of {MIN_SIZES} sizes or more that differ in steps or batch, "
+            f"each with its optimum inside, and this study has {len(curves)} measured ones for "
+            "these settings: add --validate with transfer.steps=[...] or transfer.batches=[...], "
+            "or repeat the transfer.* settings that they were measured with"
+        )
+    return fitted, exponents
+
+
+def finished(study: Study) -> Lookup:
+    """Finds results that are measurements: what was stopped early or failed is none."""
+
+    def lookup(key: str) -> Result | None:
+        result = study.get(key)
+        return result if result and result.status in ("complete", "diverged") else None
+
+    return lookup
+
+
+def _measured(
+    experiment: Experiment, study: Study, best_log2: Log2Hps, size: Size
+) -> SizeCurve | None:
+    """A size's curve, None where runs of it are missing."""
+    (curve,), _, missing = replay_ladder(experiment, best_log2, [size], finished(study))
+    return None if missing else curve
+
+
+def replanned(
+    experiment: Experiment, best_log2: Log2Hps, curves: Mapping[Size, SizeCurve]
+) -> dict[Size, SizeCurve]:
+    """The curves with what a law that was fitted to them plans at each size."""
+    along = experiment.settings.transfer.along
+    return {
+        size: replace(
+            curve,
+            planned_log2=planned_log2(experiment, size, best_log2)[along] - best_log2[along],
+        )
+        for size, curve in curves.items()
+    }
+
+
+def law_record(settings: Settings) -> dict[str, Any] | None:
+    """Which law a record was judged by; None without one."""
+    if isinstance(settings.law, NoLaw):
+        return None
+    spec = settings.plugin_spec("law")
+    return {"name": spec.name, "arguments": dict(spec.arguments)}
+
+
+def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
+    """The fit for people, and which printed exponents lie inside."""
+    head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
+    return [head, *(f"- {one}" for one in exponents.exponents())]
+
+
+def check_ladders(experiment: Experiment) -> None:
+    """BadInput when there is nothing to judge, or the data cannot fill the largest batch."""
+    settings = experiment.settings
+    ladders = settings.transfer.ladders(settings.ladder_base)
+    if not ladders:
+        raise BadInput(
+            "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
+            "or sizes at least one value that is not the base's"
+        )
+    check_seeds(settings, "transfer.seeds", settings.transfer.seeds)
+    for size in (size for ladder in ladders.values() for size in ladder):
+        check_taken(settings, asdict(size))
+        _check_words(experiment, size)
+    for axis, key in (("batch_size", "batches"), (JOINT_AXIS, "sizes")):
+        for size in ladders.get(axis, ()):
+            try:
+                experiment.corpus.check(size.batch_size, settings.raw["train"]["seq_len"])
+            except BadInput as error:
+                raise BadInput(f"transfer.{key}: {error}") from error
+
+
+def _check_words(experiment: Experiment, size: Size) -> None:
+    """ConfigError for a command with an expression that has no value at a size of a ladder."""
+    settings = experiment.settings
+    with key_prefix("runner"):
+        trial = experiment.trial(size, defaults(settings.space), 0, "check")
+        settings.runner.words(trial, settings.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What the ladders say: a verdict an axis, eta's trend over width, and a law fitted to them.
+
+    `experiment` has that law where it could be fitted. `planned` are the hyperparameters to plan
+    with (log2): the search's, but for an eta that the base's own curve shows to be wrong there.
+    """
+
+    experiment: Experiment
+    planned: Log2Hps
+    verdicts: list[Verdict]
+    trend: Trend | None
+    exponents: FittedExponents | None = None
+
+
+def validate(
+    experiment: Experiment, conclusion: Conclusion, target: int, folder: Path, output: Output
+) -> Validation:
+    """Train the ladders and judge them; also eta's trend over width, at the width `target`."""
+    settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
+    ladders = rule.ladders(settings.ladder_base)
+    sizes = sorted({size for ladder in ladders.values() for size in ladder})
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
+        planned = len(sizes) * rule.points_per_line() * rule.seeds
+        with progress(settings, output, "validate", planned, known=study.results()) as monitor:
+            sweep = Sweep(experiment, study, monitor)
+            curves = {c.size: c for c in sweep.ladder(conclusion.best_log2, sizes)}
+        output.notes([*study.notices, *failures(study.results(), settings.identity)])
+        output.tell_speed(study.results(), since=start)
+    best = conclusion.best_log2
+    experiment, exponents = fit_law(experiment, best, curves.values())
+    if exponents is not None:
+        curves = replanned(experiment, best, curves)
+    hps, note = _planned(settings, curves[settings.ladder_base], best)
+    centre = hps[rule.along]
+    by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
+    verdicts = [
+        judge_ladder(
+            axis,
+            of_axis,
+            centre,
+            settings.ladder_base,
+            rule,
+            described(experiment, ladders[axis], best),
+        )
+        for axis, of_axis in by_axis.items()
+    ]
+    trend = fit_trend(by_axis.get("width", ()), centre, target)
+    beside = trend if rule.along == "eta" and not rule.correct else None
+    verdicts = [limit_by_trend(v, beside, rule) if v.axis == "width" else v for v in verdicts]
+    verdicts = [v.with_note(note) for v in verdicts]
+    log2_hps = named(settings.space, best)
+    record = _record(rule.along, log2_hps, verdicts, list(curves.values()), trend)
+    record |= {PLANNED: centre} if note else {}
+    record |= {"law": law} if (law := law_record(settings)) else {}
+    record |= {"exponents": exponents.to_json()} if exponents else {}
+    record |= {"command": provenance()["command"]}
+    path = folder / validation_name(rule.along)
+    write_json(path, _with_earlier(record, try_json(path)))
+    for verdict in verdicts:
+        picture = folder / f"{_curves(path)}-{verdict.axis}"
+        save(learning_rate_figure(encode(record), verdict.axis), picture)
+        show.verdict(output.people, verdict, rule.along)
+        output.say(f"Curves: {picture}.png")
+    for line in exponent_lines(exponents) if exponents else ():
+        output.say(line)
+    return Validation(
+        experiment=experiment,
+        planned=hps,
+        verdicts=verdicts,
+        trend=trend if rule.along == "eta" else None,
+        exponents=exponents,
+    )
+
+
+def validation_name(along: str) -> str:
+    """The file of a verdict on curves along a hyperparameter."""
+    return f"validation{'' if along == 'eta' else f'-{along}'}.json"
+
+
+def _curves(record: Path) -> str:
+    """What a verdict's pictures are called, but for the axis."""
+    return record.stem.replace("validation", "curves", 1)
+
+
+def _planned(settings: Settings, base: SizeCurve, best: Log2Hps) -> tuple[Log2Hps, str]:
+    """The hyperparameters to plan with, and a note where they are not those of the search.
+
+    The base's curve is fitted by itself, so that all ladders plan alike. An eta that the user gave
+    stays: the verdict says what it loses.
+    """
+    rule = settings.transfer
+    if rule.along != "eta" or rule.eta is not None or base.failed:
+        return best, ""
+    missed = missed_optimum(fit_curve(base, best["eta"]), best["eta"], rule)
+    if missed is None:
+        return best, ""
+    return Log2Hps({**best, "eta": missed.optimum_log2}), (
+        f"{missed.sentence}, with which the plan is made: the search had fewer runs there, or "
+        "tuning the other hyperparameters moved the optimum"
+    )
+
+
+def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
+    """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
+    paths = (settings.folder / "transfer").glob("*/validation.json")
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        record = try_json(path)
+        if settings.transfer.eta is None and record.get("log2_hps") == named(settings.space, best):
+            eta = planned_value(record)
+            return Log2Hps({**best, "eta": eta}) if math.isfinite(eta) else best
+    return best
+
+
+def remove_stale_verdicts(
+    folder: Path, log2_hps: Mapping[str, Choice], law: Mapping[str, Any] | None
+) -> list[str]:
+    """Remove verdicts in a target's `folder` on other hyperparameters or another law than a plan's.
+
+    A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
+    so validating the other plan again trains nothing. Returns a sentence for each one removed.
+    """
+    sentences = []
+    for path in sorted(folder.glob("validation*.json")):
+        record = try_json(path)
+        if not record or (record.get("log2_hps") == log2_hps and record.get("law") == law):
+            continue
+        for axis in (*LADDER_AXES, JOINT_AXIS):
+            for suffix in ("png", "svg"):
+                (folder / f"{_curves(path)}-{axis}.{suffix}").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        other = "another law" if record.get("log2_hps") == log2_hps else "other hyperparameters"
+        sentences.append(f"{path.name} judged {other} and was removed; --validate judges these")
+    return sentences
+
+
+def measured_trend(
+    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int
+) -> Trend | None:
+    """The trend over width when the study has measured its whole ladder already, else None."""
+    settings = experiment.settings
+    if settings.transfer.along != "eta":
+        return None
+    sizes: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
+    curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
+    return None if missing else fit_trend(curves, planned["eta"], target)
+
+
+def _record(
+    along: str,
+    log2_hps: Mapping[str, Choice],
+    verdicts: Sequence[Verdict],
+    curves: Sequence[SizeCurve],
+    trend: Trend | None,
+) -> dict[str, Any]:
+    """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
+    return {
+        "along": along,
+        f"transferred_log2_{along}": log2_hps[along],
+        "log2_hps": log2_hps,
+        "axes": [verdict.to_json() for verdict in verdicts],
+        "trend": trend and trend.to_json(),
+        "curves": [
+            {
+                **size_record(asdict(curve.size)),
+                "points": [
+                    {f"log2_{along}": value, "losses": list(losses)}
+                    for value, losses in sorted(curve.losses.items())
+                ],
+            }
+            for curve in curves
+        ],
+    }
+
+
+def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """The record, with what an earlier one says of the same hyperparameters on other ladders."""
+    if any(earlier.get(key) != record.get(key) for key in ("along", "log2_hps", "law", PLANNED)):
+        return record
+    try:
+        axes = {axis["axis"]: axis for axis in (*earlier["axes"], *record["axes"])}
+        curves = {_size_of(curve): curve for curve in (*earlier["curves"], *record["curves"])}
+    except (TypeError, KeyError):  # of another shape than is written here
+        return record
+    trend = record["trend"] or earlier.get("trend")
+    return {**record, "axes": list(axes.values()), "curves": list(curves.values()), "trend": trend}
+
+
+def _size_of(curve: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(curve.get(key, 0) for key in LADDER_AXES)

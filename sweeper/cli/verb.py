@@ -1,0 +1,257 @@
+"""What the verbs of the command line share: their options, and how a verb ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from typer.core import TyperGroup
+
+from sweeper import __version__
+from sweeper.config.command_line import DEFAULT_ROOT, forgotten
+from sweeper.config.completion import complete_override, complete_study
+from sweeper.errors import BadInput, SweeperError
+
+if TYPE_CHECKING:
+    from sweeper.cli.output import Output
+
+
+def _overrides(context: typer.Context, incomplete: str) -> list[str]:
+    return complete_override(incomplete, context.params.get("config_dir"))
+
+
+def _studies(context: typer.Context, incomplete: str) -> list[str]:
+    return complete_study(incomplete, Path(context.params.get("root") or DEFAULT_ROOT))
+
+
+def _settings(example: str) -> Any:
+    return typer.Argument(
+        metavar="OVERRIDES",
+        help=f"Settings to change, as key=value in Hydra's syntax, for instance {example}",
+        autocompletion=_overrides,
+        show_default=False,
+    )
+
+
+Overrides = Annotated[
+    list[str] | None,
+    _settings("parameterization=umup model.width=128 search=lr"),
+]
+Changes = Annotated[
+    list[str] | None,
+    _settings("transfer.widths=[64,128,256] transfer.seeds=4"),
+]
+Name = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME",
+        help="The study, as --study names it.",
+        autocompletion=_studies,
+        show_default=False,
+    ),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME...",
+        help="The study, as --study names it; several for one page.",
+        autocompletion=_studies,
+        show_default=False,
+    ),
+]
+Studies = Annotated[
+    list[str],
+    typer.Argument(metavar="STUDY", help="The studies; two or more.", autocompletion=_studies),
+]
+
+
+def _study(text: str) -> Any:
+    return typer.Option("--study", metavar="NAME", help=text, autocompletion=_studies)
+
+
+Study = Annotated[str | None, _study("The study; the latest if not given.")]
+NewStudy = Annotated[
+    str | None, _study("The study's name; made from the configuration if not given.")
+]
+StudyInPlace = Annotated[
+    str | None, _study("A study whose configuration and optimum to take, in place of the defaults.")
+]
+ToWidth = Annotated[int, typer.Option("--to-width", min=1, help="Width of the target model.")]
+ToDepth = Annotated[
+    int | None, typer.Option("--to-depth", min=1, help="Its depth; the base depth if not given.")
+]
+ToTokens = Annotated[
+    float | None,
+    typer.Option(
+        "--to-tokens",
+        min=1,
+        help="Tokens of its whole run (examples, where those are no sequences), by a law=...; the "
+        "base's if not given.",
+    ),
+]
+ToBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--to-batch",
+        min=1,
+        help="Its batch, in sequences or examples a step, by a law=...; the base's if not given.",
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
+]
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-dir", help="A folder of your own configs, laid out as GROUP/OPTION.yaml."
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="DIR", help="The folder of all studies; runs if not given."),
+]
+Trainer = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        help="The trainer: automodel, hf, llm-foundry, megatron, nanogpt-mup, olmo-core, pytorch "
+        "or torchtitan.",
+    ),
+]
+TrainerOptions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="OPTIONS",
+        help="The trainer's own, as key=value: family=granite (hf), recipe=true (megatron), "
+        "completep=true (nanogpt-mup), config=module:function (torchtitan)",
+        show_default=False,
+    ),
+]
+WhichWidth = Annotated[
+    int | None, typer.Option("--to-width", min=1, help="The plan's, where there are several.")
+]
+WhichDepth = Annotated[
+    int | None, typer.Option("--to-depth", min=1, help="The plan's, where there are several.")
+]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="A plan.json in place of a study's.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="The folder to write to; export/TRAINER beside the plan."),
+]
+Accept = Annotated[
+    list[str] | None,
+    typer.Option("--accept", help="What the trainer cannot express, by name; may be repeated."),
+]
+Published = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="A published model's config.json: what scheme and base its multipliers stand for.",
+    ),
+]
+
+
+STOPPED = "Stopped; what had finished is kept. Run the same command again to go on."
+_URL = re.compile(r"\S*://\S*")
+BUG = (
+    "Error: this was not foreseen. It is a bug, of sweeper or of a class of your own: the lines "
+    "above show where. What had finished is kept."
+)
+
+
+_USAGE: Any = typer.BadParameter.__bases__[0]
+"""What Typer raises for a command line that it cannot read."""
+
+
+class Commands(TyperGroup):
+    """The verbs; a command line that cannot be read is refused like any other bad input."""
+
+    def main(self, args: Sequence[str] | None = None, *given: Any, **extra: Any) -> Any:
+        """Run a command line, and end the process unless it is another program's part."""
+        if not extra.get("standalone_mode", True):
+            return super().main(args, *given, **extra)
+        try:
+            code = super().main(args, *given, **{**extra, "standalone_mode": False})
+        except _USAGE as error:
+            sys.exit(_say_usage(error, forgotten(sys.argv[1:] if args is None else args)))
+        except typer.Abort:
+            sys.exit(say(STOPPED, 130))
+        sys.exit(code or 0)
+
+
+def _say_usage(error: Any, advice: str) -> int:
+    """Print what is wrong with a command line; its help where nothing was given."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    reason = " ".join(error.format_message().split())
+    reason += "" if reason.endswith((".", "?")) else "."
+    path = "sweeper" if error.ctx is None else error.ctx.command_path
+    return say(f"Error: {reason} Try '{path} --help'.{advice}", int(error.exit_code))
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and end, if it is wanted."""
+    if wanted:
+        print(f"sweeper {__version__}")
+        raise typer.Exit
+
+
+def say(message: str, code: int) -> int:
+    """Print a message on stderr, without the passwords of URLs; the exit code that it has."""
+    print("\n".join(map(_without_password, message.splitlines())), file=sys.stderr)
+    return code
+
+
+def _without_password(line: str) -> str:
+    """A line that may quote the URL of a storage, without its password."""
+    if "://" not in line:
+        return line
+    from sweeper.study.optuna_copy import redact
+
+    # Only an "@" outside of the URLs tells that a password goes on behind a space.
+    if "@" in _URL.sub("", line):
+        return redact(line)
+    return _URL.sub(lambda match: redact(match[0]), line)
+
+
+def run(work: Callable[[], int], stopped: str = STOPPED) -> None:
+    """Run a verb; errors become one message on stderr and an exit code."""
+    try:
+        code = work()
+    except SweeperError as error:
+        code = say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
+    except KeyboardInterrupt:
+        code = say(stopped, 130)
+    except BrokenPipeError:  # whoever read stdout has enough: Typer ends quietly then
+        raise
+    except MemoryError:
+        code = say("Error: out of memory", 1)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        code = say(f"Error: {error.strerror or error}{where}", 1)
+    except Exception:
+        code = say(f"{traceback.format_exc()}{BUG}", 1)
+    raise typer.Exit(code)
+
+
+def output_of(json: bool) -> Output:
+    """Where a verb's words go."""
+    from rich.console import Console
+
+    from sweeper.cli.output import Output
+
+    def console(stream: TextIO, *, stderr: bool) -> Console:
+        columns = os.environ.get("COLUMNS", "")
+        fixed = int(columns) if columns.isdecimal() and int(columns) else 120
+        return Console(stderr=stderr, width=None if stream.isatty() else fixed)
+
+    watchers = console(sys.stderr, stderr=True)
+    people = watchers if json else console(sys.stdout, stderr=False)
+    return Output(people=people, json=json, watchers=watchers)

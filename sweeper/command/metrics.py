@@ -1,0 +1,511 @@
+"""Losses of a running command: from its report file, its log, a table, or a tracker's files.
+
+A source is read again and again while the command runs, each time from where it was left.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.errors import ConfigError
+
+# The history in an offline run of W&B: a LevelDB log of protobuf records.
+# W&B has no function that reads it. The format is that of LevelDB's logs: blocks of 32 KiB, in
+# each records with a checksum, a length and a kind that tells whether it is whole or a part.
+
+
+BLOCK, HEADER = 32768, 7
+WHOLE, FIRST, LAST = 1, 2, 4
+
+
+def history(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of the run's history so far, values by key; its step as `_step`."""
+    for record in _parsed(path):
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            row = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
+            yield {"_step": record.history.step.num, **row}
+
+
+def kinds(path: Path) -> set[str]:
+    """The kinds of records so far; "exit" is the last."""
+    return {record.WhichOneof("record_type") for record in _parsed(path)}
+
+
+def _parsed(path: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    return map(Record.FromString, _records(path.read_bytes()))
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Whole records; a last one that is still being written is left out."""
+    place, parts = HEADER, b""
+    while place + HEADER <= len(data):
+        if BLOCK - place % BLOCK < HEADER:
+            place += BLOCK - place % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + HEADER])
+        payload = data[place + HEADER : place + HEADER + length]
+        if kind == 0 or len(payload) < length:
+            return
+        place += HEADER + length
+        parts = payload if kind in (WHOLE, FIRST) else parts + payload
+        if kind in (WHOLE, LAST):
+            yield parts
+
+
+# What a source of losses holds in place of the one that was asked for.
+
+
+MOST = 20
+"""Names that a sentence lists."""
+
+
+def held(spec: str, folder: Path) -> str:
+    """What the source that `spec` names holds in a trial's `folder`; empty for the log."""
+    kind, _, rest = spec.partition(":")
+    match kind:
+        case "jsonl" | "csv":
+            name, _, wanted = rest.rpartition(":")
+            return _of_file(kind, name, folder / name, wanted)
+        case "tensorboard":
+            return _of_tracker("event file", sorted(folder.glob("**/*tfevents*")), _tags, rest)
+        case "wandb":
+            return _of_tracker("offline run", sorted(folder.glob("**/*.wandb")), _history, rest)
+    return ""
+
+
+def _of_file(kind: str, name: str, path: Path, wanted: str) -> str:
+    """Its columns, or the keys of its last line."""
+    if not path.is_file():
+        return f"{name} is not there: the command must write it to its own folder, {{dir}}"
+    lines = path.read_text(errors="replace").splitlines()
+    what = "columns" if kind == "csv" else "keys in its last line"
+    names = _columns(lines) if kind == "csv" else _keys(lines)
+    return _sentence(name, what, names, wanted)
+
+
+def _columns(lines: Iterable[str]) -> list[str]:
+    return [name.strip() for name in next(csv.reader(lines), [])]
+
+
+def _keys(lines: list[str]) -> list[str]:
+    """Of the last line that is a JSON object."""
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            return [*record]
+    return []
+
+
+def _of_tracker(
+    kind: str, paths: list[Path], names: Callable[[Path], Iterable[str]], wanted: str
+) -> str:
+    if not paths:
+        return f"there is no {kind} below the trial's own folder, {{dir}}"
+    found = sorted({name for path in paths for name in names(path)})
+    return _sentence(f"the {kind}", "tags" if names is _tags else "keys", found, wanted)
+
+
+def _tags(path: Path) -> Iterable[str]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    return [
+        value.tag for event in EventFileLoader(str(path)).Load() for value in event.summary.value
+    ]
+
+
+def _history(path: Path) -> Iterable[str]:
+    """W&B's own keys begin with a line below."""
+    return [key for row in history(path) for key in row if not key.startswith("_")]
+
+
+def _sentence(where: str, what: str, names: Sequence[str], wanted: str) -> str:
+    if wanted in names:
+        return f"{where} has {wanted}, but no number under it"
+    listed = ", ".join([*names[:MOST], *(["..."] if len(names) > MOST else [])])
+    return f"{where} has no {wanted}; {what}: {listed or 'none'}"
+
+
+Reading = tuple[int | None, float]
+"""A step, None where the source tells none, and the loss there."""
+
+CHUNK = 1 << 22
+"""Bytes of a file that one look takes in: a flood of output must not stop all else."""
+SETTLE_SECONDS = 10.0
+PRINTED = r"where it prints its loss, add 'metric=loss (?P<loss>\S+)' as it prints it"
+TRACKERS = {"tensorboard": "an event file", "wandb": "an offline run"}
+"""How long a tracker may go on writing after the command has ended."""
+LONGEST_LINE = 1 << 16
+"""Bytes of a line; the rest of a longer one is passed over."""
+STEP_NAMES = ("step", "_step", "iteration", "iter", "global_step")
+FORMS = (
+    "a regular expression with a group (?P<loss>...) and, if it can, (?P<step>...), or "
+    "jsonl:FILE:KEY, csv:FILE:COLUMN, tensorboard:TAG, wandb:KEY"
+)
+
+
+class Source(Protocol):
+    """Where losses come from."""
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """What is new since the last look; once more, for all that is left, when it `ended`."""
+        ...
+
+
+class Lines:
+    """New lines of a growing file; half a line waits for its other half."""
+
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        """The file need not be there yet; of a `fresh` run what is there already is another's."""
+        self.path, self._at, self._rest = path, 0, b""
+        if fresh and path.exists():
+            self._at = path.stat().st_size
+
+    def skipped(self) -> bool:
+        """Whether an earlier run's lines were passed over."""
+        return self._at > 0
+
+    def read(self, *, ended: bool = False) -> list[str]:
+        """Whole lines, carriage returns ending them too; when it `ended`, all that is left."""
+        lines: list[str] = []
+        # What a process left behind goes on writing is not waited for.
+        end = self.path.stat().st_size if ended and self.path.exists() else 0
+        while data := self._chunk():
+            lines += self._split(data)
+            if self._at >= end:
+                break
+        if ended and self._rest:
+            lines.append(self._rest.decode(errors="replace"))
+            self._rest = b""
+        return lines
+
+    def _chunk(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                if file.seek(0, 2) < self._at:  # it was begun anew
+                    self._at, self._rest = 0, b""
+                file.seek(self._at)
+                data = file.read(CHUNK)
+        except OSError:
+            return b""
+        self._at += len(data)
+        return data
+
+    def _split(self, data: bytes) -> list[str]:
+        *whole, rest = re.split(rb"[\r\n]+", self._rest + data)
+        self._rest = rest[:LONGEST_LINE]
+        return [line[:LONGEST_LINE].decode(errors="replace") for line in whole if line]
+
+
+def number(value: object) -> float | None:
+    """`value` as a loss: a number, or a text that reads as one (nan and inf too); else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value.strip(" \t,;'\"()[]{}") if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def whole(value: object) -> int | None:
+    """`value` as a step, such as 10, 1,000 or 10/100; None for what is none."""
+    if isinstance(value, str):
+        value = value.partition("/")[0].replace(",", "")
+    step = number(value)
+    return int(step) if step is not None and math.isfinite(step) and step >= 0 else None
+
+
+@dataclass
+class Log:
+    """Matches of a pattern in the command's own output."""
+
+    lines: Lines
+    pattern: re.Pattern[str]
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """One reading a line."""
+        return [r for line in self.lines.read(ended=ended) if (r := self._reading(line))]
+
+    def _reading(self, line: str) -> Reading | None:
+        if (match := self.pattern.search(line)) is None:
+            return None
+        groups = match.groupdict()
+        loss, step = number(groups["loss"]), whole(groups.get("step"))
+        if loss is None or (step is None and groups.get("step") is not None):
+            return None
+        return step, loss
+
+
+@dataclass
+class Rows:
+    """Rows of a file of JSON objects, one a line: those that have the key."""
+
+    lines: Lines
+    key: str
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """Lines that are no JSON objects are passed over."""
+        records = map(_object, self.lines.read(ended=ended))
+        return [_of_record(r, self.key) for r in records if number(r.get(self.key)) is not None]
+
+
+@dataclass
+class Table:
+    """A column of a CSV file whose first row names the columns."""
+
+    lines: Lines
+    column: str
+    _header: list[str] = field(default_factory=list)
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """Rows without a number in the column are passed over."""
+        readings = []
+        for row in csv.reader(self.lines.read(ended=ended)):
+            if not self._header:
+                self._header = [name.strip() for name in row]
+                continue
+            record = dict(zip(self._header, row, strict=False))
+            if number(record.get(self.column)) is not None:
+                readings.append(_of_record(record, self.column))
+        return readings
+
+
+@dataclass
+class Files:
+    """A tracker's files: those that a pattern finds, each opened by `scan` where it was left.
+
+    A tracker may write a file in a process of its own, until it `is_whole`. `others` are files of
+    earlier runs.
+    """
+
+    folder: Path
+    glob: str
+    scan: Callable[[Path], Callable[[], Iterator[Reading]]]
+    is_whole: Callable[[Path], bool] = lambda path: True
+    others: frozenset[Path] = frozenset()
+    _open: dict[Path, Callable[[], Iterator[Reading]]] = field(default_factory=dict)
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """Those of all files, the older file first."""
+        readings: list[Reading] = []
+        for path in sorted(self.folder.glob(self.glob), key=lambda p: (p.stat().st_mtime_ns, p)):
+            if path in self.others:
+                continue
+            deadline = time.monotonic() + (SETTLE_SECONDS if ended else 0.0)
+            while time.monotonic() < deadline and not self.is_whole(path):
+                time.sleep(0.05)
+            if path not in self._open:
+                self._open[path] = self.scan(path)
+            readings += self._open[path]()
+        return readings
+
+
+def tensorboard(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
+    """Scalars of a tag in TensorBoard's event files."""
+
+    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+        loader = EventFileLoader(str(path))
+
+        def readings() -> Iterator[Reading]:
+            for event in loader.Load():
+                for value in event.summary.value:
+                    if value.tag == tag and value.HasField("tensor") and value.tensor.float_val:
+                        yield event.step, float(value.tensor.float_val[0])
+
+        return readings
+
+    return scan
+
+
+def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
+    """Values of a key in the history of an offline run of W&B."""
+
+    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
+        seen = 0
+
+        def readings() -> Iterator[Reading]:
+            nonlocal seen
+            rows = [row for row in history(path) if number(row.get(key)) is not None]
+            new, seen = rows[seen:], len(rows)
+            yield from (_of_record(row, key) for row in new)
+
+        return readings
+
+    return scan
+
+
+def wandb_is_whole(path: Path) -> bool:
+    """Whether the run has ended in its file: W&B's own process writes it a moment later."""
+    return "exit" in kinds(path)
+
+
+def make_source(spec: str, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    """The source that a checked `spec` names, its files in the trial's `folder`.
+
+    Of a `fresh` run what the files hold already is an earlier run's.
+    """
+    kind, _, rest = spec.partition(":")
+    match kind:
+        case "jsonl" | "csv":
+            file, _, name = rest.rpartition(":")
+            lines = Lines(folder / file, fresh=fresh)
+            return Rows(lines, name) if kind == "jsonl" else Table(lines, name, _header(lines))
+        case "tensorboard":
+            pattern = "**/*tfevents*"
+            others = frozenset(folder.glob(pattern) if fresh else ())
+            return Files(folder, pattern, tensorboard(rest), others=others)
+        case "wandb":
+            pattern = "**/*.wandb"
+            others = frozenset(folder.glob(pattern) if fresh else ())
+            return Files(folder, pattern, wandb(rest), wandb_is_whole, others)
+    return Log(Lines(log), re.compile(spec))
+
+
+def _header(lines: Lines) -> list[str]:
+    """The columns of a table that an earlier run began; none of a new one."""
+    if not lines.skipped():
+        return []
+    with lines.path.open(newline="", errors="replace") as file:
+        return [name.strip() for name in next(csv.reader(file), [])]
+
+
+def check_source(key: str, spec: str) -> None:
+    """ConfigError for a source that cannot be read."""
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in ("jsonl", "csv"):
+        file = Path(rest.rpartition(":")[0])
+        if not all(rest.rpartition(":")) or file.is_absolute() or ".." in file.parts:
+            raise ConfigError(key, spec, f"{kind}:FILE:NAME, the file within the trial's folder")
+    elif colon and kind in ("tensorboard", "wandb"):
+        if not rest:
+            raise ConfigError(key, spec, f"{kind}:NAME")
+        _check_library(key, spec, kind)
+    else:
+        try:
+            groups = re.compile(spec).groupindex
+        except re.error as error:
+            raise ConfigError(key, spec, f"{FORMS} ({error})") from error
+        if "loss" not in groups:
+            raise ConfigError(key, spec, FORMS)
+
+
+def describe_source(spec: str | None) -> str:
+    """Where losses are read, in words; `spec` is checked."""
+    if spec is None:
+        lines = '{"step": 1, "loss": 2.3}'
+        return (
+            f"lines {lines} in the file that SWEEPER_REPORT names; its output with metric=PATTERN"
+        )
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in ("jsonl", "csv"):
+        file, _, name = rest.rpartition(":")
+        return f"{name} in {file} in the trial's folder, {{dir}}"
+    if colon and kind in ("tensorboard", "wandb"):
+        return f"{rest} in {TRACKERS[kind]} below the trial's folder, {{dir}}"
+    return f"lines of its output that match {spec}"
+
+
+def _check_library(key: str, spec: str, name: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(name) is None:
+        raise ConfigError(key, spec, f"a source that can be read: pip install 'sweeper[{name}]'")
+
+
+def _object(line: str) -> dict[str, Any]:
+    value = _json(line)
+    return value if isinstance(value, dict) else {}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _of_record(record: Mapping[str, Any], key: str) -> Reading:
+    step = next((record[name] for name in STEP_NAMES if name in record), None)
+    loss = number(record[key])
+    return whole(step), math.nan if loss is None else loss
+
+
+# Losses of a run by step, as a command tells them: now and then, some anew after a restart.
+
+
+class Series:
+    """Losses by step. A step that lies before the last one begins the run anew from there."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.steps: list[int] = []
+        self.losses: list[float] = []
+        self.counted = False
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def add(self, readings: Iterable[Reading]) -> None:
+        """Take readings in the order in which they were told; those without a step are counted."""
+        for step, loss in readings:
+            if step is None:
+                self.counted = True
+                step = len(self.steps)
+            while self.steps and self.steps[-1] >= step:  # a resumed run tells some steps again
+                self.steps.pop()
+                self.losses.pop()
+            self.steps.append(step)
+            self.losses.append(loss)
+
+    def last_step(self) -> int:
+        """The last step that was told; -1 before the first."""
+        return self.steps[-1] if self.steps else -1
+
+    def finite(self) -> bool:
+        """Whether every loss is a finite number."""
+        return all(map(math.isfinite, self.losses))
+
+    def dense(self, steps: int, *, whole: bool) -> NDArray[np.float64]:
+        """A loss for every step up to the last told one, or of a `whole` run up to `steps`.
+
+        A loss stands for the steps since the one told before. Counted ones are spread evenly over
+        a whole run.
+        """
+        at = np.array(self.steps)
+        if self.counted and whole:
+            at = np.ceil((np.arange(len(at)) + 1) * steps / len(at)).astype(int) - 1
+        last = steps - 1 if whole else min(int(at[-1]), steps - 1)
+        places = np.minimum(np.searchsorted(at, np.arange(last + 1)), len(at) - 1)
+        return np.array(self.losses, np.float64)[places]
+
+    def exceeds(self, steps: int) -> bool:
+        """Whether steps were told that lie beyond the run by more than one interval of telling."""
+        if self.counted or not self.steps:
+            return False
+        return self.last_step() > steps + int(np.diff([0, *self.steps]).max())
+
+    def reaches(self, steps: int, window: int) -> bool:
+        """Whether the run came to its end: within the last stretch, or one interval of telling."""
+        if self.counted or not self.steps:
+            return bool(self.steps)
+        interval = int(np.diff([0, *self.steps]).max())
+        return self.last_step() >= steps - 1 - max(window, interval)

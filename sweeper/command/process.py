@@ -1,0 +1,176 @@
+"""Processes of a command: started in a group of their own, and ended to the last one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from fnmatch import translate
+from functools import cache
+from pathlib import Path
+
+from sweeper.launch.machine import without_ours
+
+MARK = "SWEEPER_DIR"
+"""A variable in the environment of every process of a trial: its folder."""
+PASSED_ON = (
+    *(
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LC_*",
+        "TZ",
+        "TERM",
+        "TMPDIR",
+        "HOSTNAME",
+    ),
+    *("PYTHON*", "VIRTUAL_ENV", "CONDA_*", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_*", "SSL_CERT_*"),
+    *("CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "NCCL_*", "GLOO_*", "FI_*", "UCX_*", "TORCH*"),
+    *("OMP_*", "MKL_*", "GOMP_*", "KMP_*", "TRITON_*", "PYTORCH_*", "XLA_*"),
+    *(
+        "SLURM_*",
+        "SRUN_*",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "HF_HOME",
+        "HF_DATASETS_*",
+        "HF_HUB_OFFLINE",
+    ),
+    *("TRANSFORMERS_*", "TOKENIZERS_*", "WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"),
+)
+"""Variables that a command sees without being asked for, by pattern."""
+SECRETS = ("SLURM_JWT",)
+"""But these."""
+
+
+def environment(patterns: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+    """What the command sees: the usual variables, those that match `patterns`, and its `own`."""
+    usual, asked = _pattern(PASSED_ON), _pattern(tuple(patterns))
+    names = [
+        name
+        for name in os.environ
+        if asked.match(name) or (usual.match(name) and name not in SECRETS)
+    ]
+    return {**without_ours({name: os.environ[name] for name in names}), **own}
+
+
+@cache
+def _dying_with_parent() -> tuple[str, ...]:
+    """The words before a command that have it get SIGTERM when its parent dies; none without them.
+
+    A function that runs in the child would do it too, at the price of a fork of this whole process.
+    """
+    program = shutil.which("setpriv")
+    if program is None:
+        return ()
+    told = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    return (program, "--pdeathsig", "TERM", "--") if "--pdeathsig" in told.stdout else ()
+
+
+@cache
+def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)")
+
+
+class Group:
+    """A command and all that it starts, as far as it stays in the group or keeps `MARK`."""
+
+    def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
+        """Start it, its output going to the end of `log`; OSError when it cannot be started."""
+        self.mark = env[MARK]
+        if not can_run(argv[0], cwd, env.get("PATH")):
+            raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*_dying_with_parent(), *argv],
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._fd = _pidfd(self.process.pid)
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code as soon as it has ended, negative for a signal; None after `seconds`."""
+        if self._fd is None:
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(seconds)
+            return None
+        select.select([self._fd], [], [], seconds)
+        return self.process.poll()
+
+    def end(self, grace: float) -> int:
+        """SIGTERM to all, SIGKILL to what is left after `grace` seconds; its exit code."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and (self.wait(0.05) is None or self._others()):
+            pass
+        self.clean()
+        return self.process.wait()
+
+    def clean(self) -> None:
+        """End at once whatever is left of the group, and close what watches it."""
+        self._signal(signal.SIGKILL)
+        end_marked(self.mark)
+        self.process.wait()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _others(self) -> bool:
+        """Whether any process of the group is left."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+def can_run(program: str, cwd: Path, path: str | None) -> bool:
+    """Whether a program is there, seen from the folder `cwd`, and may be executed."""
+    if "/" in program:
+        return (cwd / program).is_file() and os.access(cwd / program, os.X_OK)
+    return bool(program) and shutil.which(program, path=path) is not None
+
+
+def _pidfd(pid: int) -> int | None:
+    with suppress(OSError, AttributeError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def end_marked(mark: str) -> int:
+    """Kill every process of this machine whose environment has `MARK=mark`; how many there were.
+
+    A mark that ends with a slash stands for all folders below. What an earlier supervisor, killed
+    itself, could not end is found so, and what left its group.
+    """
+    wanted = f"{MARK}={mark}".encode()
+    count = 0
+
+    def marked(variable: bytes) -> bool:
+        return variable.startswith(wanted) if mark.endswith("/") else variable == wanted
+
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            own = int(folder.name) == os.getpid()
+            if not own and any(map(marked, (folder / "environ").read_bytes().split(b"\0"))):
+                os.kill(int(folder.name), signal.SIGKILL)
+                count += 1
+    return count

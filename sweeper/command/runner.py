@@ -1,0 +1,386 @@
+"""The runner for commands: one trial is one run of the user's own training command."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sweeper.command.metrics import check_source
+from sweeper.command.process import can_run
+from sweeper.command.supervise import RunCommand, Running
+from sweeper.command.template import RESERVED, CommandLine, Launch, Style, values_of
+from sweeper.data.corpus import Corpus
+from sweeper.engine.prepare import prepare
+from sweeper.errors import ConfigError, key_prefix, suggest
+from sweeper.files import private_folder, write_json
+from sweeper.launch.code import code_files, digests, missing_script
+from sweeper.launch.executor import Executor, Launcher, Machine
+from sweeper.launch.job import Job, Resources
+from sweeper.launch.machine import visible_gpus
+from sweeper.launch.runner import Batch
+from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.search.prune import Pruner
+from sweeper.trial import Trial, TrialSpec, encode
+from sweeper.verdict.ladder import Size
+
+# What a command's script does not mention: words of sweeper's behind `--`, a way to its loss.
+
+
+OPTIONS = (
+    *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
+    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict"),
+)
+"""The long options of `search` and `transfer`."""
+
+
+def misplaced(tree: Mapping[str, Any]) -> list[str]:
+    """Words of a configuration's command that are options or keys of sweeper's alone.
+
+    A word is the script's where its text mentions it. Where that mentions none of the other options
+    either, they are read elsewhere, and nothing can be said; nor of keys that Hydra reads.
+    """
+    command: Sequence[str] = tree["runner"].get("command") or ()
+    script = _text(command, Path(tree["runner"].get("cwd") or "."))
+    options = [word for word in command if word.startswith("--") and word != "--"]
+    ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
+    if not any(_mentions(script, _name(word)) for word in options if word not in ours):
+        return []
+    found = [word for word in ours if not _mentions(script, _name(word))]
+    if re.search(r"hydra|omegaconf", script):
+        return found
+    keys = [word for word in command if re.match(r"[a-z][\w.]*=[^{]*$", word)]
+    lost = [word for word in keys if not _mentions(script, word.partition("=")[0].split(".")[-1])]
+    return [*found, *(word for word in lost if _has(tree, word.partition("=")[0]))]
+
+
+def tells_no_loss(tree: Mapping[str, Any]) -> bool:
+    """Whether nothing says where a command's loss is, and its script's text knows of no report."""
+    command: Sequence[str] = tree["runner"].get("command") or ()
+    script = _text(command, Path(tree["runner"].get("cwd") or "."))
+    metric = tree["runner"].get("metric")
+    return metric is None and bool(script) and not re.search(r"SWEEPER|sweeper", script)
+
+
+def _text(command: Sequence[str], cwd: Path) -> str:
+    """The script's; empty where there is none, or no text."""
+    files = code_files(command, None, cwd.expanduser())
+    texts = [(cwd.expanduser() / name).read_bytes() for name in files]
+    return "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
+
+
+def _name(word: str) -> str:
+    return word.removeprefix("--").partition("=")[0]
+
+
+def _mentions(script: str, name: str) -> bool:
+    return (
+        re.search(rf"\b{'[-_]'.join(map(re.escape, re.split('[-_]', name)))}\b", script) is not None
+    )
+
+
+def _has(tree: Mapping[str, Any], key: str) -> bool:
+    """Whether the configuration has a key."""
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
+
+
+# The plan of one trial: for scripts that load it, under a scheme of sweeper's.
+
+
+def plan_of_trial(trial: Trial) -> TransferPlan:
+    """What the trial's model is trained with, at its own hyperparameters and size."""
+    spec = trial.spec
+    base = Size(width=spec.base_width, depth=spec.base_depth)
+    target = Size(width=spec.width, depth=spec.depth)
+    source = {"trial": trial.key, "seed": trial.seed}
+    return make_plan(prepare(spec), base, target, trial.hps, source)
+
+
+NUMERICS = 1
+"""Part of every trial's key: raised when results would be computed otherwise."""
+WITHOUT_METRIC = "report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Runs a command for every trial.
+
+    `command` are its words, with placeholders; `arguments` are added in a `style`. `metric` and
+    `heldout` say where losses come from: null for the report file. `uses` names what the script
+    takes from trial.json by itself. A run is resumed with the words `resume` where its folder has
+    a file that matches `resume_if`. `code` are patterns of the files that count as the code (null:
+    the script); `env` patterns of variables that it sees beside the usual ones. `launch` is plain
+    or torchrun (`torchrun`: further options of its own), on `nodes` with `tasks` processes each
+    (null: `gpus`, or one).
+
+    A run that says nothing for `hang` seconds is ended, with SIGTERM and after `grace` seconds
+    SIGKILL. After so many equal `failures` in a row the search stops.
+    """
+
+    command: tuple[str, ...] = ()
+    style: Style = "equals"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    metric: str | None = None
+    heldout: str | None = None
+    uses: tuple[str, ...] = ()
+    resume_if: str | None = None
+    resume: tuple[str, ...] = ()
+    code: tuple[str, ...] | None = None
+    cwd: str | None = None
+    env: tuple[str, ...] = ()
+    launch: Launch = "plain"
+    torchrun: tuple[str, ...] = ()
+    nodes: int = 1
+    tasks: int | None = None
+    gpus: int | None = None
+    cpus: int | None = None
+    memory: str | None = None
+    time: int | None = None
+    hang: float | None = 1800.0
+    grace: float = 10.0
+    failures: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what could never run."""
+        if not self.command:
+            raise ConfigError("command", [], "the words of a command: end the line with -- WORDS")
+        for key in ("nodes", "tasks", "cpus", "time", "failures"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(key, value, "a whole number, at least 1")
+        if self.gpus is not None and self.gpus < 0:
+            raise ConfigError("gpus", self.gpus, "a whole number, at least 0")
+        if self.hang is not None and not self.hang > 0:
+            raise ConfigError("hang", self.hang, "null, or a positive number of seconds")
+        if not self.grace >= 0:
+            raise ConfigError("grace", self.grace, "at least 0 seconds")
+        for key in ("metric", "heldout"):
+            if (spec := getattr(self, key)) is not None:
+                check_source(key, spec)
+        if self.resume_if is not None:
+            pattern = Path(self.resume_if)
+            if not self.resume_if or pattern.is_absolute() or ".." in pattern.parts:
+                raise ConfigError("resume_if", self.resume_if, "a pattern within a trial's folder")
+        if bad := next((name for name in self.env if not re.fullmatch(r"[\w*?\[\]]+", name)), None):
+            allowed = "names of variables or patterns of names: set a value where you call sweeper"
+            raise ConfigError("env", bad.partition("=")[0], allowed)
+        _ = self.line.names
+
+    @cached_property
+    def line(self) -> CommandLine:
+        """The command's words."""
+        return CommandLine(
+            command=self.command,
+            style=self.style,
+            arguments=self.arguments,
+            resume=self.resume,
+            launch=self.launch,
+            torchrun=self.torchrun,
+        )
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the command runs."""
+        return Path(self.cwd or os.getcwd()).expanduser().absolute()
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """The code, by file; ConfigError for patterns without one."""
+        with key_prefix("runner"):
+            return digests(code_files(self.command, self.code, self.folder), self.folder)
+
+    def identity(self) -> dict[str, Any]:
+        """The command, what is read of it, and its code; where it lies is no part of it."""
+        return {
+            "name": "command",
+            "numerics": NUMERICS,
+            "command": list(self.command),
+            "style": self.style,
+            "arguments": dict(self.arguments),
+            "launch": self.launch,
+            "metric": self.metric or WITHOUT_METRIC,
+            "heldout": self.heldout or WITHOUT_METRIC,
+            "code": self.digests,
+        }
+
+    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+        """ConfigError for a placeholder that nothing fills, or a value that nothing takes.
+
+        With a scheme of sweeper's (not `own`) hyperparameters reach the script by the plan.
+        """
+        if clash := sorted(RESERVED & set(hyperparameters)):
+            raise ConfigError("space", clash[0], "another name: it is that of a placeholder")
+        self.line.check(hyperparameters)
+        known = {*hyperparameters, *RESERVED, "watch", "*"} - {"base", "dir"}
+        for name in self.uses:
+            if name not in known:
+                raise ConfigError("uses", name, f"no such name; {suggest(name, known)}")
+        takes = self.line.names | set(self.uses)
+        if not own and "plan" not in takes:
+            raise ConfigError(
+                "command",
+                " ".join(self.command),
+                "a command that takes the plan, such as --plan={plan}; or runner.uses=[plan], "
+                "where the script reads SWEEPER_PLAN",
+            )
+        lacking = [n for n in hyperparameters if own and not {n, "trial", "*"} & takes]
+        if lacking:
+            name = lacking[0]
+            raise ConfigError(
+                "command",
+                " ".join(self.command),
+                f"a command that takes {name}, such as --{name}={{{name}}}; or "
+                f"runner.uses=[{name}], where the script reads it from trial.json",
+            )
+
+    def measures(self, kind: str) -> bool:
+        """Outputs of modules, where the script calls `sweeper.watch`."""
+        return kind == "coordinates" and "watch" in self.uses
+
+    def takes(self, name: str) -> bool:
+        """Whether the command takes a size or the seed; it reads data of its own."""
+        # A plan is of a width and a depth: it tells the script nothing else.
+        files = {"trial", "*"} | ({"plan"} if name in ("width", "depth") else set())
+        return name != "data" and bool({name, *files} & (self.line.names | set(self.uses)))
+
+    def precision(self, launcher: Launcher) -> str:
+        """The command's own affair."""
+        return "float32"
+
+    def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
+        """ConfigError for a command that cannot be found, or words that have no value."""
+        with key_prefix("runner"):
+            self._check_program(trial)
+        _ = self.digests
+
+    def _check_program(self, trial: Trial) -> None:
+        if not self.folder.is_dir():
+            raise ConfigError("cwd", str(self.folder), "a folder that is there")
+        argv = self.words(trial, Path("DIR"))
+        if not can_run(argv[0], self.folder, os.environ.get("PATH")):
+            raise ConfigError("command", argv[0], "a program that can be found and executed")
+        if script := missing_script(self.command, self.folder):
+            raise ConfigError("command", script, f"a script that is there, from {self.folder}")
+
+    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str]:
+        """The words of a trial; a file of arguments is only there if asked to `write`."""
+        values = values_of(trial, folder, self.counts())
+        return self.line.argv({**values, "resume": "false"}, resumed=False, write=write)
+
+    def counts(self) -> dict[str, int]:
+        """Nodes, GPUs and processes on a node."""
+        gpus = self.gpus or 0
+        return {"nodes": self.nodes, "gpus": gpus, "tasks": self.tasks or max(1, gpus)}
+
+    def parameters(self, spec: TrialSpec) -> None:
+        """Not known."""
+        return
+
+    def flops(self, spec: TrialSpec) -> float:
+        """In proportion to width^2 x depth x tokens, as of most models."""
+        train = spec.train
+        tokens = train.steps * train.batch_size * train.seq_len
+        return float(spec.width**2 * spec.depth * tokens)
+
+    def estimate(
+        self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
+    ) -> tuple[int, float]:
+        """One trial a job; how long it takes is not known."""
+        return 1, math.nan
+
+    def open(
+        self, corpus: Corpus, launcher: Launcher, folder: Path, notify: Callable[[str], None]
+    ) -> CommandRunner:
+        """The runner of one sweep, whose trials have folders below `folder`."""
+        return CommandRunner(self, folder)
+
+
+class CommandRunner:
+    """Commands as jobs; see `Runner`."""
+
+    def __init__(self, settings: Command, folder: Path) -> None:
+        """Nothing is written yet."""
+        self.settings, self.folder = settings, folder.absolute() / "trials"
+
+    def machine(self) -> Machine:
+        """GPUs in groups of as many as a trial wants, and the threads of a process."""
+        wanted = self.settings.gpus or 0
+        visible = list(visible_gpus("cuda")) if wanted else []
+        groups = [
+            visible[i : i + wanted] for i in range(0, len(visible) - wanted + 1, max(1, wanted))
+        ]
+        return Machine(
+            gpus=tuple(",".join(group) for group in groups), threads=len(os.sched_getaffinity(0))
+        )
+
+    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+        """One trial a job."""
+        return [(trial,) for trial in trials]
+
+    def job(self, batch: Batch, pruner: Pruner | None) -> Job:
+        """The job of a trial; what its script may read is written first."""
+        (trial,), settings = batch, self.settings
+        folder = self.folder / trial.key
+        private_folder(self.folder)
+        private_folder(folder)
+        self._describe(trial, folder)
+        running = Running(
+            line=settings.line,
+            metric=settings.metric,
+            heldout=settings.heldout,
+            env=settings.env,
+            cwd=str(settings.folder),
+            folder=str(folder),
+            resume_if=settings.resume_if,
+            hang=settings.hang,
+            grace=settings.grace,
+            resources=settings.counts(),
+        )
+        task = RunCommand(trial=trial, running=running, code=settings.digests, pruner=pruner)
+        return Job(task=task, resources=self._resources())
+
+    def _describe(self, trial: Trial, folder: Path) -> None:
+        """Write `trial.json`, and `plan.json` where the scheme is sweeper's."""
+        train = trial.spec.train
+        record = {
+            "trial": trial.key,
+            "hyperparameters": encode(trial.values),
+            "width": trial.width,
+            "depth": trial.depth,
+            "base_width": trial.spec.base_width,
+            "base_depth": trial.spec.base_depth,
+            "steps": train.steps,
+            "batch_size": train.batch_size,
+            "seq_len": train.seq_len,
+            "seed": trial.seed,
+            "dir": str(folder),
+        }
+        write_json(folder / "trial.json", record)
+        if trial.spec.parameterization.name != "own":
+            write_json(folder / "plan.json", plan_of_trial(trial).to_json())
+
+    def _resources(self) -> Resources:
+        settings = self.settings
+        return Resources(
+            nodes=settings.nodes,
+            gpus=settings.gpus,
+            cpus=settings.cpus,
+            memory=settings.memory,
+            time=settings.time,
+        )
+
+    def forget(self, batch: Batch) -> None:
+        """A trial's folder is the user's: it stays."""
+
+    def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+        """Likewise."""

@@ -1,0 +1,468 @@
+"""Placeholders in the words of a command: `{eta}`, `{width//64}`, `{width/base.width}`.
+
+An expression is parsed into Python's syntax tree and computed here, node by node: nothing is ever
+handed to Python's own evaluation.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import operator
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import yaml  # type: ignore[import-untyped]
+
+from sweeper.errors import ConfigError, SweeperError, suggest
+from sweeper.trial import Trial
+
+Value = int | float | str
+Values = Mapping[str, Any]
+"""What placeholders stand for: values by name, and `base`, the base's sizes by name."""
+
+_TOKENS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
+_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "int": int,
+    "float": float,
+    "round": round,
+    "min": min,
+    "max": max,
+}
+MAX_BITS = 256
+"""Of a whole number; no argument of a trainer is larger."""
+LONGEST = 200
+"""Characters of an expression."""
+MAX_POWER = 64
+"""Larger exponents are a slip of the pen, and could fill the memory."""
+ALLOWED = (
+    "a name, numbers, + - * / // % **, parentheses, and int, float, round, min, max; "
+    "literal braces are written {{ and }}"
+)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """The inside of one pair of braces."""
+
+    text: str
+    tree: ast.expr
+
+    @property
+    def names(self) -> set[str]:
+        """The names that it uses, those of the base's sizes as `base.width`."""
+        nodes = list(ast.walk(self.tree))
+        inner = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        inner |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        found = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+        return found | {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in inner}
+
+    def value(self, values: Values) -> Value:
+        """What it comes to; ConfigError where that is no number."""
+        try:
+            result: Value = _computed(self.tree, values)
+            _check_number(result)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            allowed = f"an expression that has a value ({error})"
+            raise ConfigError("command", f"{{{self.text}}}", allowed) from error
+        if result == 0 and self._divides_a_size():
+            raise ConfigError("command", f"{{{self.text}}}", self._above_zero(values))
+        return result
+
+    def _divides_a_size(self) -> bool:
+        """Whether it counts the parts of a width or depth, such as heads: none is a slip."""
+        divides = any(isinstance(node, ast.FloorDiv) for node in ast.walk(self.tree))
+        return divides and bool(self.names & {"width", "depth"})
+
+    def _above_zero(self, values: Values) -> str:
+        sizes = [f"{n} {values[n]}" for n in ("width", "depth") if n in self.names]
+        return (
+            f"it comes to 0 at {' and '.join(sizes)}, which is no count of heads or the like: take "
+            "larger sizes, or divide by less (where 0 is meant, write int(a/b) for a//b)"
+        )
+
+
+@dataclass(frozen=True)
+class Template:
+    """A word with placeholders."""
+
+    parts: tuple[str | Expression, ...]
+
+    @classmethod
+    def parse(cls, word: str, key: str = "command") -> Template:
+        """Read a word; ConfigError, under `key`, for braces or an expression that cannot be."""
+        parts: list[str | Expression] = []
+        for match in _TOKENS.finditer(word):
+            token = match[0]
+            if token in ("{{", "}}"):
+                parts.append(token[0])
+            elif token in ("{", "}"):
+                raise ConfigError(key, word, f"braces in pairs: {ALLOWED}")
+            elif match[1] is not None:
+                parts.append(Expression(match[1], _parsed(match[1], word, key)))
+            else:
+                parts.append(token)
+        return cls(tuple(parts))
+
+    @property
+    def names(self) -> set[str]:
+        """The names in all its placeholders."""
+        return {n for part in self.parts if isinstance(part, Expression) for n in part.names}
+
+    def check(self, known: set[str], key: str = "command") -> None:
+        """ConfigError for a name that is none of the `known` ones."""
+        for name in sorted(self.names - known):
+            raise ConfigError(key, f"{{{name}}}", f"no such placeholder; {suggest(name, known)}")
+
+    def value(self, values: Values) -> Value:
+        """The value: that of the placeholder, as it is, where the word is nothing else."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
+            return self.parts[0].value(values)
+        return self.text(values)
+
+    def text(self, values: Values, number: Callable[[float], str] = repr) -> str:
+        """The word with values in the place of placeholders; `number` writes floats."""
+        return "".join(
+            part if isinstance(part, str) else written(part.value(values), number)
+            for part in self.parts
+        )
+
+
+def written(value: object, number: Callable[[float], str] = repr) -> str:
+    """A value as a command takes it: a float always looks like one (`1.0`)."""
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _parsed(text: str, word: str, key: str) -> ast.expr:
+    try:
+        if len(text) > LONGEST:
+            raise ValueError("it is too long")
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(key, word, f"in braces: {ALLOWED}") from error
+    for node in ast.walk(tree):
+        if not _is_allowed(node):
+            raise ConfigError(key, word, f"in braces: {ALLOWED}")
+    return tree
+
+
+def _check_number(value: object) -> None:
+    """ValueError for what no command could read as a number."""
+    if isinstance(value, complex):
+        raise ValueError("it is the root of a negative number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("it is not finite")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ValueError("it is too large")
+
+
+def _is_allowed(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant():
+            return type(node.value) in (int, float)
+        case ast.BinOp():
+            return type(node.op) in _OPERATIONS
+        case ast.Call():
+            named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+            return named and bool(node.args) and not node.keywords
+        case ast.Attribute():
+            return isinstance(node.value, ast.Name) and node.value.id == "base"
+        case _:
+            kinds = (ast.Name, ast.UnaryOp, ast.USub, ast.UAdd, ast.operator, ast.expr_context)
+            return isinstance(node, kinds)
+
+
+def _computed(node: ast.AST, values: Values) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return values[node.id]
+        case ast.Attribute():
+            return values["base"][node.attr]
+        case ast.UnaryOp():
+            operand = _computed(node.operand, values)
+            return -operand if isinstance(node.op, ast.USub) else +operand
+        case ast.Call():
+            arguments = [_computed(argument, values) for argument in node.args]
+            return _FUNCTIONS[node.func.id](*arguments)  # type: ignore[attr-defined]
+        case ast.BinOp():
+            left, right = _computed(node.left, values), _computed(node.right, values)
+            if isinstance(node.op, ast.Pow) and abs(right) > MAX_POWER:
+                raise ValueError(f"an exponent beyond {MAX_POWER}")
+            if isinstance(left, str) or isinstance(right, str):
+                raise TypeError("a text is no number")
+            return _OPERATIONS[type(node.op)](left, right)
+    raise TypeError(ast.unparse(node))
+
+
+# Arguments as trainers take them: as flags of several kinds, or in a file.
+
+
+Style = Literal["equals", "spaces", "hydra", "json", "yaml", "toml"]
+"""`--key=value`, `--key value` and bare booleans, `key=value`, or a file of all arguments."""
+
+
+def float_text(style: Style) -> Callable[[float], str]:
+    """How a style writes floats: Python's shortest text that reads back to the same float.
+
+    Where YAML reads it the mantissa gets a point: PyYAML takes 1e-05 for a text.
+    """
+    return _with_point if style in ("hydra", "yaml") else repr
+
+
+def _with_point(value: float) -> str:
+    mantissa, e, exponent = repr(value).partition("e")
+    return f"{mantissa}.0{e}{exponent}" if e and "." not in mantissa else repr(value)
+
+
+def words(
+    style: Style, arguments: Mapping[str, Any], folder: Path, *, write: bool = True
+) -> list[str]:
+    """The words that hand `arguments` to a command; a file of them goes to `folder`, if `write`."""
+    if style in _FILES:
+        if not arguments:
+            return []
+        path = folder / f"arguments.{style}"
+        if write:
+            path.write_text(_FILES[style](_nested(arguments)), encoding="utf-8")
+        return [str(path)]
+    return [word for key, value in arguments.items() for word in _FLAGS[style](key, value)]
+
+
+def _equals(key: str, value: Any) -> list[str]:
+    return [f"--{key}={written(value)}"]
+
+
+def _spaces(key: str, value: Any) -> list[str]:
+    if isinstance(value, bool) or value is None:
+        return [f"--{key}"] if value else []
+    items = value if isinstance(value, list | tuple) else [value]
+    return [f"--{key}", *map(written, items)]
+
+
+def _hydra(key: str, value: Any) -> list[str]:
+    if isinstance(value, str | float) and not isinstance(value, bool):
+        return [f"{key}={written(value, float_text('hydra'))}"]
+    return [f"{key}={json.dumps(value)}"]
+
+
+_FLAGS: Mapping[str, Callable[[str, Any], list[str]]] = {
+    "equals": _equals,
+    "spaces": _spaces,
+    "hydra": _hydra,
+}
+_FILES: Mapping[str, Callable[[Any], str]] = {
+    "json": lambda tree: json.dumps(tree, indent=1, allow_nan=False) + "\n",
+    "yaml": lambda tree: str(yaml.safe_dump(tree, sort_keys=False)),
+    "toml": tomli_w.dumps,
+}
+
+
+def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """`a.b` as a key `b` within `a`."""
+    tree: dict[str, Any] = {}
+    for key, value in arguments.items():
+        *path, last = key.split(".")
+        inner = tree
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return tree
+
+
+# A command with its placeholders: what it takes, and the words that a trial runs.
+
+
+SIZES = ("width", "depth", "batch_size", "seq_len", "steps")
+"""Sizes; width and depth are also those of the base: `{base.width}`."""
+OTHERS = ("seed", "dir", "trial", "plan", "resume", "nodes", "gpus", "tasks", "port")
+"""What else a command may ask for."""
+RESERVED = frozenset({*SIZES, *OTHERS, "base"})
+"""Names that no hyperparameter can have."""
+Launch = Literal["plain", "torchrun"]
+_PYTHON = re.compile(r"python[\d.]*")
+PORTS = range(20_000, 40_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """The words of a command, and arguments that are added to them in a style."""
+
+    command: tuple[str, ...] = ()
+    style: Style = "equals"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    resume: tuple[str, ...] = ()
+    launch: Launch = "plain"
+    torchrun: tuple[str, ...] = ()
+
+    @cached_property
+    def _templates(self) -> tuple[list[Template], dict[str, Any], list[Template]]:
+        """Of the words, the arguments (values that are no texts as they are), and `resume`."""
+        arguments = {
+            key: _templated(value, f"arguments.{key}")
+            for key, value in flat(self.arguments).items()
+        }
+        resume = [Template.parse(word, "resume") for word in self.resume]
+        return [Template.parse(word) for word in self.command], arguments, resume
+
+    @property
+    def names(self) -> set[str]:
+        """Every placeholder that is used."""
+        command, arguments, resume = self._templates
+        given = [t for value in arguments.values() for t in _templates_in(value)]
+        return {name for template in (*command, *given, *resume) for name in template.names}
+
+    def check(self, hyperparameters: Sequence[str]) -> None:
+        """ConfigError for an unknown placeholder, by the key where it stands."""
+        known = {*hyperparameters, *SIZES, *OTHERS, "base.width", "base.depth"}
+        command, arguments, resume = self._templates
+        for template in command:
+            template.check(known)
+        for key, value in arguments.items():
+            for template in _templates_in(value):
+                template.check(known, f"arguments.{key}")
+        for template in resume:
+            template.check(known, "resume")
+
+    def argv(self, values: Values, *, resumed: bool, write: bool = True) -> list[str]:
+        """The words to run; files of arguments go to `values["dir"]` if asked to `write`."""
+        command, arguments, resume = self._templates
+        number = float_text(self.style)
+        given = {key: _argument(key, value, values) for key, value in arguments.items()}
+        folder = Path(values["dir"])
+        argv = [template.text(values, number) for template in command]
+        argv += words(self.style, given, folder, write=write)
+        argv += [template.text(values, number) for template in resume] if resumed else []
+        return launched(argv, values, self.torchrun) if self.launch == "torchrun" else argv
+
+
+def flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested arguments under dotted keys; ConfigError where a key is a value and a mapping too."""
+    found: dict[str, Any] = {}
+    for key, value in arguments.items():
+        name = f"{prefix}{key}"
+        found |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    for name in found:
+        if below := [other for other in found if other.startswith(f"{name}.")]:
+            raise ConfigError(f"arguments.{name}", found[name], f"no value: {below[0]} lies in it")
+    return found
+
+
+def _templated(value: Any, key: str) -> Any:
+    """A value with templates in the place of its texts, those in lists too."""
+    if isinstance(value, str):
+        return Template.parse(value, key)
+    return [_templated(item, key) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _templates_in(value: Any) -> list[Template]:
+    if isinstance(value, list):
+        return [template for item in value for template in _templates_in(item)]
+    return [value] if isinstance(value, Template) else []
+
+
+def _argument(key: str, value: Any, values: Values) -> Any:
+    """An argument's value; ConfigError names it."""
+    try:
+        return _filled(value, values)
+    except ConfigError as error:
+        raise ConfigError(f"arguments.{key}", error.value, error.allowed) from error
+
+
+def _filled(value: Any, values: Values) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, values) for item in value]
+    return value.value(values) if isinstance(value, Template) else value
+
+
+def values_of(trial: Trial, folder: Path, resources: Mapping[str, int]) -> Values:
+    """What the placeholders stand for in one trial."""
+    train = trial.spec.train
+    return {
+        **trial.values,
+        "width": trial.width,
+        "depth": trial.depth,
+        "batch_size": train.batch_size,
+        "seq_len": train.seq_len,
+        # A measurement is made of a step when the next one begins.
+        "steps": train.steps + bool(trial.measurement),
+        "seed": trial.seed,
+        "dir": str(folder),
+        "trial": str(folder / "trial.json"),
+        "plan": str(folder / "plan.json"),
+        "port": port_of(trial.key),
+        "base": {"width": trial.spec.base_width, "depth": trial.spec.base_depth},
+        **resources,
+    }
+
+
+def port_of(key: str) -> int:
+    """A port that follows from a trial's key: two trials on a host do not collide."""
+    return PORTS.start + int(key[:8], 16) % len(PORTS)
+
+
+def launched(argv: Sequence[str], values: Values, options: Sequence[str] = ()) -> list[str]:
+    """The words under torchrun: on one node by itself, on several by srun, once a node."""
+    script = (
+        [*options, *argv[1:]]
+        if _PYTHON.fullmatch(Path(argv[0]).name)
+        else [*options, "--no-python", *argv]
+    )
+    processes = f"--nproc-per-node={values['tasks']}"
+    run = [sys.executable, "-m", "torch.distributed.run"]
+    if values["nodes"] == 1:
+        return [*run, "--standalone", processes, *script]
+    nodes = str(values["nodes"])
+    return [
+        # It shares what the allocation has with the step that runs this process.
+        *("srun", "--overlap", "--mem=0", f"--nodes={nodes}", f"--ntasks={nodes}"),
+        "--ntasks-per-node=1",
+        *run,
+        f"--nnodes={nodes}",
+        processes,
+        f"--rdzv-id={os.environ.get('SLURM_JOB_ID', '0')}-{values['port']}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={_first_host()}:{values['port']}",
+        *script,
+    ]
+
+
+def _first_host() -> str:
+    """The address of this allocation's first node; this machine's name outside of one."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        return socket.gethostname()
+    name = _scontrol("hostnames", nodes).split()[0]
+    address = re.search(r"NodeAddr=(\S+)", _scontrol("node", name))
+    return address[1] if address else name
+
+
+def _scontrol(kind: str, name: str) -> str:
+    """What `scontrol show` says."""
+    try:
+        found = subprocess.run(
+            ["scontrol", "show", kind, name], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SweeperError(f"scontrol does not tell the hosts of {name}: {error}") from error
+    return found.stdout

@@ -1,1 +1,0 @@
-"""What the verbs do: words in, tables and files out; each returns its exit code."""

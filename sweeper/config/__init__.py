@@ -1,0 +1,1 @@
+"""The configuration: composed by Hydra, read into checked records."""

@@ -1,0 +1,158 @@
+"""What a user types as overrides: the study, its root, and a command after `--`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from os.path import expanduser
+from pathlib import Path
+
+from sweeper.errors import BadInput, ConfigError
+
+# A command line of the user's own after `--`, as overrides of the configuration.
+
+
+OF_COMMANDS = {"runner": "command", "parameterization": "own", "model": "own", "data": "own"}
+"""What a search of a command is made of, unless the command line says otherwise."""
+_ARGUMENT = re.compile(r"^\+*runner\.arguments\.([\w.-]+)=([^\['\"].*)$", re.DOTALL)
+_MAPPING = re.compile(r"\{[^{}]*[:,]")
+_LITERAL = re.compile(r"^(?:runner\.)?(metric|heldout)=(.*)$", re.DOTALL)
+
+
+def with_command(words: Sequence[str]) -> list[str]:
+    """Arguments of `sweeper` with the words after `--` as settings of the runner.
+
+    Verbs of studies that exist already have no use for a command, and keep the `--`.
+    """
+    if "--" not in words or "search" not in words[: (at := list(words).index("--"))]:
+        return list(words)
+    given, command = list(words[:at]), words[at + 1 :]
+    chosen = {word.partition("=")[0] for word in given}
+    groups = [f"{group}={name}" for group, name in OF_COMMANDS.items() if group not in chosen]
+    place = [] if "runner.cwd" in chosen else [f"runner.cwd={quoted(os.getcwd())}"]
+    listed = f"runner.command=[{','.join(map(quoted, command))}]"
+    return [*given, *groups, listed, *place]
+
+
+def forgotten(words: Sequence[str]) -> str:
+    """What to say beside a refusal of `words` that hold a command without the `--` before it."""
+    if "--" in words or not any(map(_is_program, words)):
+        return ""
+    example = "sweeper search ... -- python train.py --lr={eta}"
+    return f" A command of yours stands behind --, as in: {example}"
+
+
+def _is_program(word: str) -> bool:
+    """Whether a word starts a command, or is an option of one with a placeholder."""
+    option = word.startswith("-") and "{" in word
+    return option or (
+        "=" not in word
+        and re.match(r"(.*/)?(python[\d.]*|torchrun)$|.*\.(py|sh)$", word) is not None
+    )
+
+
+def as_typed(words: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Inverse of `with_command`: overrides, and the `command` behind `--` if it came from there."""
+    if not any(word.startswith("runner.command=[") for word in words):
+        return list(words)
+    added = {f"{group}={name}" for group, name in OF_COMMANDS.items()}
+    hidden = ("runner.command=", "runner.cwd=")
+    given = [word for word in words if word not in added and not word.startswith(hidden)]
+    return [*given, "--", *command]
+
+
+def literal_metric(word: str) -> str:
+    """`metric=PATTERN`, short for runner.metric, its text taken as it is; other words unchanged.
+
+    So is the text of an argument with placeholders, `runner.arguments.NAME={width//16}`.
+    """
+    argument = _ARGUMENT.match(word)
+    if argument and "{" in argument[2] and not _MAPPING.match(argument[2]):
+        return f"++runner.arguments.{argument[1]}={quoted(argument[2])}"
+    match = _LITERAL.match(word)
+    if match is None:
+        return word
+    text = match[2]
+    if text == "null" or (len(text) > 1 and text[0] == text[-1] and text[0] in "'\""):
+        return f"runner.{match[1]}={text}"
+    return f"runner.{match[1]}={quoted(text)}"
+
+
+def quoted(text: str) -> str:
+    """A text as Hydra reads it back, whatever is in it."""
+    # Backslashes are themselves there, but for those before a quote or at the end; and a dollar
+    # with a brace would be an interpolation.
+    escaped = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", text)
+    escaped = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), escaped)
+    return "'" + escaped + "'"
+
+
+# How a command line names a study and the folder of all studies: --study, --root, or overrides.
+
+
+DEFAULT_ROOT = "runs"
+"""The folder of all studies where the command line names none."""
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*", re.IGNORECASE)
+"""What Hydra takes for a text without quotes around it."""
+_NAME = re.compile(r"^study(?:\.name)?=(?!\{)(.*)$", re.DOTALL)
+_ROOT = re.compile(r"^root=(.*)$", re.DOTALL)
+
+
+def with_place(words: Sequence[str], study: str | None, root: str | None) -> list[str]:
+    """The overrides with --study and --root among them; BadInput where both name one otherwise."""
+    _one("study", [study, *_values(_NAME, words)])
+    _one("root", [root, *_values(_ROOT, words)])
+    return [*words, *_override("study", study), *_override("root", root)]
+
+
+def of_study(
+    words: Sequence[str], study: str | None, root: str | None
+) -> tuple[str | None, list[str]]:
+    """The study that --study or study=NAME name, and the other overrides, --root among them."""
+    name = _one("study", [study, *_values(_NAME, words)])
+    return name, with_place([word for word in words if not _NAME.match(word)], None, root)
+
+
+def place_of(words: Sequence[str], study: str | None, root: str | None) -> tuple[str | None, Path]:
+    """The study and the folder of all, of verbs that take nothing else: NAME is one of `words`."""
+    names = [word for word in words if not _ROOT.match(word)]
+    name = _one("study", [study, *(name.removeprefix("study=") for name in names)])
+    folder = _one("root", [root, *_values(_ROOT, words)])
+    if folder == "":
+        raise ConfigError("root", folder, "the path of a folder")
+    return name, Path(expanduser(DEFAULT_ROOT if folder is None else folder))
+
+
+def repeated(words: Sequence[str], root: Path, config_dir: Path | None) -> list[str]:
+    """The words of a command that is to follow: `words`, and flags for the two folders."""
+    kept = [word for word in words if not _ROOT.match(word)]
+    kept += ["--root", str(root)] * (str(root) != DEFAULT_ROOT)
+    return kept + ([] if config_dir is None else ["--config-dir", str(config_dir)])
+
+
+def command_line(verb: str, *words: str, study: str | None = None) -> str:
+    """A command line as it is typed, every word quoted where it must be."""
+    return shlex.join(["sweeper", verb, *(() if study is None else ("--study", study)), *words])
+
+
+def _override(key: str, value: str | None) -> list[str]:
+    """`key=value` in Hydra's syntax; none without a value."""
+    if value is None:
+        return []
+    return [f"{key}={value if _PLAIN.fullmatch(value) else quoted(value)}"]
+
+
+def _values(pattern: re.Pattern[str], words: Sequence[str]) -> list[str]:
+    """What overrides give, without the quotes around it."""
+    found = (pattern.match(word) for word in words)
+    return [re.sub(r"""^(['"])(.*)\1$""", r"\2", match[1]) for match in found if match]
+
+
+def _one(what: str, given: Sequence[str | None]) -> str | None:
+    """The one value that is given, if any; BadInput where there are several."""
+    values = list(dict.fromkeys(value for value in given if value is not None))
+    if len(values) > 1:
+        raise BadInput(f"one {what} at a time, not {' and '.join(values)}")
+    return values[0] if values else None

@@ -1,0 +1,341 @@
+"""Hydra's one place: compose the configuration, or read a study's, and explain what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+import yaml  # type: ignore[import-untyped]
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from sweeper.config.command_line import forgotten, literal_metric
+from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
+from sweeper.registry import (
+    OVERLAYS,
+    TARGET,
+    arguments,
+    conf_folder,
+    groups,
+    import_target,
+    plugin_target,
+    with_names,
+    with_targets,
+)
+from sweeper.scaling.spec import RULE_KEYS
+from sweeper.trial import FORMAT
+
+Tree = dict[str, Any]
+
+RENAMED = {"transfer.max_regret": "transfer.max_loss_gap"}
+"""Keys that had another name: studies keep the old one, a command line is told the new one."""
+
+_CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
+"""What composing or reading configs raises when one of them is not right."""
+
+
+def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
+    """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
+    words = [_rewritten(word) for word in overrides]
+    parsed = parse_overrides(words, overrides)
+    _check_folder(config_dir)
+    _check_groups(parsed, config_dir)
+    tree = _resolve(_compose(parsed, words, config_dir))
+    for old in RENAMED:
+        section, name = old.split(".")
+        if isinstance(values := tree.get(section), Mapping) and name in values:
+            raise _renamed(old, values[name])
+    return _without_replaced_arguments(tree, parsed)
+
+
+def _renamed(key: str, value: object) -> ConfigError:
+    """The error for an old name."""
+    return ConfigError(key, value, f"it is named {RENAMED[key]} now")
+
+
+def _without_replaced_arguments(tree: Tree, parsed: Sequence[Override]) -> Tree:
+    """The tree without the config's arguments for a model that `model._target_=` replaced.
+
+    The user's class need not take them. Those that it takes, and what the command line itself
+    gives to the model, stay and are checked like everything else.
+    """
+    given = {str(override.key_or_group) for override in parsed}
+    model = tree.get("model")
+    if "model._target_" not in given or not isinstance(model, dict):
+        return tree
+    with key_prefix("model"):
+        accepted = arguments(import_target(model.get("_target_")))
+    remaining = {
+        name: value
+        for name, value in model.items()
+        if name in ("_target_", "width", "depth", *RULE_KEYS)
+        or name in accepted
+        or f"model.{name}" in given
+    }
+    return tree | {"model": remaining}
+
+
+def parse_overrides(words: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:
+    """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep.
+
+    A refusal quotes the words as they were `typed` (empty: they are).
+    """
+    try:
+        return [_parse(*both) for both in zip(words, typed or words, strict=True)]
+    except BadInput as error:
+        if advice := forgotten(typed or words):
+            raise BadInput(f"{error}.{advice}") from error
+        raise
+
+
+def _parse(word: str, typed: str) -> Override:
+    if not re.match(r"^[+~]*[\w./-]+(=|$)", word) or ("=" not in word and word[0] != "~"):
+        raise BadInput(
+            f"{typed!r} is not an override: write key=value, as in model.width=128 "
+            "or parameterization=mup"
+        )
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except (HydraException, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        advice = "quote special characters: 'key=\"a value\"'"
+        if "model.roles={" in word:
+            advice = """give roles as a list: 'model.roles=["*.bias=vector"]'"""
+        raise BadInput(f"{typed!r} cannot be read ({reason}); {advice}") from error
+    if (key := str(override.key_or_group)) in RENAMED:
+        raise _renamed(key, override.value())
+    if override.is_sweep_override():
+        raise BadInput(f"{typed!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
+    return override
+
+
+def _rewritten(word: str) -> str:
+    """The word as Hydra takes it.
+
+    `study=NAME` is short for `study.name=NAME`, `metric=PATTERN` for `runner.metric`. What may be
+    said of any model need not be in its config.
+    """
+    word = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", word))
+    return re.sub(rf"^(?=model\.({'|'.join(RULE_KEYS)})=)", "++", word)
+
+
+def _check_folder(config_dir: Path | None) -> None:
+    """Refuse a config that Hydra would pass over for a shipped one of the same name."""
+    for path in config_dir.glob("**/*.yaml") if config_dir else ():
+        shipped = conf_folder() / path.relative_to(cast(Path, config_dir))
+        if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
+            raise BadInput(f"{path} has the name of one of sweeper's own configs: rename it")
+
+
+def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
+    """Refuse an option that its group does not have, and Hydra's own settings."""
+    options = groups(config_dir)
+    for override in parsed:
+        key, choice = str(override.key_or_group), override.value()
+        if key.split(".")[0] == "hydra":
+            raise ConfigError(key, choice, "Hydra's own settings have no use here")
+        if key not in options or override.is_delete():
+            continue
+        if override.is_add():
+            raise BadInput(f"+{key}: the group is there already; write {key}={choice}")
+        if choice not in options[key] and not (key in OVERLAYS and choice is None):
+            raise ConfigError(key, choice, f"one of {', '.join(options[key])}")
+
+
+def _compose(
+    parsed: Sequence[Override], words: Sequence[str], config_dir: Path | None
+) -> DictConfig:
+    """Compose; when Hydra refuses a key, name it with what it may have meant.
+
+    For that the choices of groups are composed alone: they have all keys that there are.
+    """
+    try:
+        return _hydra_compose(words, config_dir)
+    except _CONFIG_ERRORS as error:
+        names = groups(config_dir)
+        choices = [w for w, o in zip(words, parsed, strict=True) if str(o.key_or_group) in names]
+        try:
+            tree = cast(Tree, OmegaConf.to_container(_hydra_compose(choices, config_dir)))
+        except _CONFIG_ERRORS:
+            where = f"--config-dir {config_dir}: " if config_dir else ""
+            raise BadInput(f"{where}{_message(error)}") from error
+        raise _key_error(tree, parsed, names, error) from error
+
+
+def _hydra_compose(words: Sequence[str], config_dir: Path | None) -> DictConfig:
+    """Hydra's composition of the defaults and `words`."""
+    quoted = str(config_dir and config_dir.resolve()).replace("\\", r"\\").replace("'", r"\'")
+    search_path = [f"hydra.searchpath=['file://{quoted}']"] if config_dir else []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        return compose("config", [*search_path, *words])
+
+
+def _key_error(
+    tree: Tree, parsed: Sequence[Override], names: Container[str], error: Exception
+) -> BadInput:
+    """The error for the first override whose key `tree` lacks; `names` are those of groups."""
+    classes = {f"{group}.{TARGET}" for group, value in tree.items() if isinstance(value, Mapping)}
+    keys = {*_dotted_keys(tree), *classes}
+    own_model = any(override.key_or_group == f"model.{TARGET}" for override in parsed)
+    for override in parsed:
+        key = str(override.key_or_group)
+        if key in names or override.is_add() or override.is_force_add():
+            continue
+        if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
+            allowed = f"there is no such key; {suggest_key(key, tree)}"
+            if own_model and key.startswith("model."):
+                allowed += f" An argument of a class of your own is added: +{key}=..."
+            return ConfigError(key, override.value(), allowed)
+    return BadInput(_message(error))
+
+
+def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
+    """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
+
+    A dotted key is one that differs by a letter or two beside it, or the key of another group with
+    the same last name, or else a near miss within its own group, where there is such a group. A
+    plain one is compared with the groups of the `tree`, then with last names.
+    """
+    dotted = {name for name in _dotted_keys(tree) if "." in name}
+    keys = dotted if "." in key else set(tree)
+    group, (place, _, last) = key.partition(".")[0], key.rpartition(".")
+    siblings = {name for name in dotted if place and name.rpartition(".")[0] == place}
+    twins = get_close_matches(last, [name.rpartition(".")[2] for name in siblings], cutoff=0.8)
+    if twins:
+        return f"did you mean {place}.{twins[0]}?"
+    near = get_close_matches(key, keys, cutoff=0.5)
+    namesakes = {name for name in dotted if name.rpartition(".")[2] == last}
+    if namesakes and ("." in key or not near):
+        keys = namesakes
+    elif isinstance(tree.get(group), Mapping):
+        keys = {name for name in keys if name.startswith(f"{group}.")}
+    if namesakes >= keys or get_close_matches(key, keys, cutoff=0.5):
+        return suggest(key, keys)
+    prefix, beside = "", tree
+    for part in key.split(".")[:-1]:
+        if not isinstance(beside.get(part), Mapping):
+            break
+        prefix, beside = f"{prefix}{part}.", beside[part]
+    return suggest(key, (f"{prefix}{name}" for name in beside if name != "_target_"))
+
+
+def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted names of all leaves, but those of classes."""
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _dotted_keys(value, f"{name}.")
+        elif key != "_target_":
+            yield name
+
+
+def _resolve(config: DictConfig) -> Tree:
+    """Plain values; BadInput for a mandatory value that is missing or a bad interpolation."""
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        tree = cast(Tree, OmegaConf.to_container(config, resolve=True))
+    except OmegaConfBaseException as error:
+        raise BadInput(_message(error)) from error
+    if missing:
+        raise BadInput(f"{missing[0]} needs a value: add {missing[0]}=... to the command")
+    for group in OVERLAYS:
+        if tree.pop(group, None):
+            raise BadInput(
+                f"the {group} sets nothing: its file must begin with the line '# @package _global_'"
+            )
+    return tree
+
+
+def _message(error: Exception) -> str:
+    """A library's message without its tail of internals, beginning with the key where known."""
+    key = getattr(error, "full_key", None)
+    text = " ".join(re.split(r"\n\n|\n +(?:full_key|object_type)", str(error))[0].split())
+    text = re.sub(r'^\w+ raised while resolving interpolation: "?(.*?)"?$', r"\1", text)
+    return f"{key}: {text}" if key else text
+
+
+def override_value(key: str, value: object) -> Any:
+    """What `value`, as an override gives it for `key`, stands for: interpolations resolved."""
+    return _resolve(OmegaConf.create({key: value}))[key]
+
+
+def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
+    """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
+    config = _load_settings(path)
+    words = [_rewritten(word) for word in overrides]
+    parsed = parse_overrides(words, overrides)
+    _check_groups(parsed, config_dir)
+    keys = [str(override.key_or_group) for override in parsed]
+    exchanged = set(keys) & groups(config_dir).keys()
+    for group in exchanged:
+        of_group = [w for w, key in zip(words, keys, strict=True) if key.split(".")[0] == group]
+        config[group] = compose_tree(of_group, config_dir).get(group)
+    for key, override in zip(keys, parsed, strict=True):
+        if key.split(".")[0] not in exchanged:
+            _apply(config, key, override)
+    return _resolve(config)
+
+
+def _load_settings(path: Path) -> DictConfig:
+    """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
+    try:
+        config = OmegaConf.load(path)
+        tree = OmegaConf.to_container(config)
+    except _CONFIG_ERRORS as error:
+        raise BadInput(f"{path} cannot be read: {_message(error)}") from error
+    if not isinstance(tree, dict) or not tree:
+        raise BadInput(f"{path} cannot be read: it holds no settings")
+    try:
+        settings = {k: _rename_plugins(str(k), v, with_targets) for k, v in tree.items()}
+    except ConfigError as error:
+        raise BadInput(f"{path}: {error}") from error
+    settings.pop("format", None)
+    for old, new in RENAMED.items():
+        section, name = old.split(".")
+        if isinstance(values := settings.get(section), dict) and name in values:
+            values.setdefault(new.removeprefix(f"{section}."), values.pop(name))
+    settings.setdefault("law", {TARGET: plugin_target("law", "none")})  # studies older than laws
+    return OmegaConf.create(settings)
+
+
+def _rename_plugins(group: str, value: Any, rename: Callable[[str, Tree], Tree]) -> Any:
+    """A group's settings with the classes in it renamed; ConfigError names the group."""
+    with key_prefix(group):
+        return rename(group, value) if isinstance(value, dict) else value
+
+
+def _apply(config: DictConfig, key: str, override: Override) -> None:
+    """Apply one override to a configuration that was composed before."""
+    if override.is_delete():
+        raise BadInput(f"~{key}: a key of a study cannot be taken away; give it another value")
+    OmegaConf.set_struct(config, not override.is_add() and not override.is_force_add())
+    try:
+        OmegaConf.update(config, key, override.value(), merge=True)
+    except OmegaConfBaseException as error:
+        tree = cast(Tree, OmegaConf.to_container(config))
+        allowed = f"there is no such key; {suggest_key(key, tree)}"
+        raise ConfigError(key, override.value(), allowed) from error
+
+
+def to_yaml(tree: Mapping[str, Any]) -> str:
+    """The tree as a study's folder keeps it: with its format, plugins by their stable name."""
+    settings = {group: _rename_plugins(group, value, with_names) for group, value in tree.items()}
+    return OmegaConf.to_yaml(OmegaConf.create(_literal({"format": FORMAT, **settings})))
+
+
+def _literal(value: Any) -> Any:
+    """The value with texts that OmegaConf reads back as they are: `${` begins no interpolation."""
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", value)
+    if isinstance(value, Mapping):
+        return {key: _literal(item) for key, item in value.items()}
+    return [_literal(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,467 @@
+"""The resolved configuration as records: every value is checked here, before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sweeper.check.judge import CheckRule
+from sweeper.classifier.attention import unscaled_notes
+from sweeper.data.corpus import Corpus, OwnData, Source
+from sweeper.engine.optimizers.optimizer import Optimizer
+from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
+from sweeper.errors import ConfigError, key_prefix, suggest
+from sweeper.launch.code import own_modules
+from sweeper.launch.executor import Launcher
+from sweeper.launch.runner import RunnerSettings
+from sweeper.laws.law import Law
+from sweeper.models.fp8 import Fp8
+from sweeper.registry import TARGET, build_plugin, call_checked, plugin_name, user_code, with_names
+from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
+from sweeper.search.strategy import Strategy, chosen_axes
+from sweeper.study.logs.log import Logger
+from sweeper.study.optuna_copy import redact
+from sweeper.study.study import check_study_name, read_root
+from sweeper.trial import (
+    Axis,
+    Choice,
+    Log2Hps,
+    PluginSpec,
+    Space,
+    TrainSettings,
+    Trial,
+    TrialSpec,
+    defaults,
+    numerics_beside,
+    plain,
+    split,
+)
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, Size, label_size
+
+# The search space that a configuration describes, and what makes its plugins.
+
+
+def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str]) -> Space:
+    """The search space of a parameterization's config: every hyperparameter it has, no other.
+
+    `optional_names`, factors on settings of the training, may be in any space and need not be.
+    """
+    space = parameterization.get("space")
+    if not isinstance(space, Mapping):
+        raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
+    config = {key: value for key, value in parameterization.items() if key != "space"}
+    checked = checked_plugin(config, Parameterization)
+    required = checked.hyperparameters or _own_names(space)
+    choices = (*required, *optional_names)
+    for name in space:
+        if name not in choices:
+            allowed = f"no such name; {suggest(name, choices)}"
+            raise ConfigError(f"space.{name}", space[name], allowed)
+    names = (*required, *(name for name in optional_names if name in space))
+    own = not checked.hyperparameters
+    return {name: _axis(f"space.{name}", space.get(name), own=own) for name in names}
+
+
+def _own_names(space: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a command's own hyperparameters, the learning rate first."""
+    for name in space:
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ConfigError("space", name, "names of letters, digits and underscores")
+    if "eta" not in space:
+        raise ConfigError("space", sorted(space), "eta among them: here that is the learning rate")
+    return ("eta", *(name for name in space if name != "eta"))
+
+
+def is_own(raw: Mapping[str, Any]) -> bool:
+    """Whether a configuration's parameterization is `own`."""
+    return plugin_name("parameterization", str(raw["parameterization"].get(TARGET))) == "own"
+
+
+def _axis(key: str, value: Any, *, own: bool) -> Axis:
+    if not isinstance(value, Mapping):
+        choices = ", or {choices, default}" if own else ""
+        raise ConfigError(key, value, f"a mapping {{low, high, default}}, in log2{choices}")
+    if "choices" in value:
+        if not own or key == "space.eta":
+            raise ConfigError(f"{key}.choices", value["choices"], "a range {low, high, default}")
+        return _choices(key, value)
+    with key_prefix(key):
+        axis: Axis = call_checked(Axis, value, {})
+    return axis
+
+
+def _choices(key: str, value: Mapping[str, Any]) -> Axis:
+    """A list of choices as an axis over its places; the default is the first where none is said."""
+    if other := sorted(set(value) - {"choices", "default"}):
+        raise ConfigError(f"{key}.{other[0]}", value[other[0]], "choices and default alone")
+    choices = value["choices"]
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+        raise ConfigError(f"{key}.choices", choices, "a list of values")
+    for choice in choices:
+        if not isinstance(choice, Choice) or choice in (math.inf, -math.inf) or choice != choice:
+            raise ConfigError(f"{key}.choices", choice, "texts, finite numbers, true or false")
+    kinds = [(type(choice), choice) for choice in choices]
+    if len(set(kinds)) < len(kinds):
+        raise ConfigError(f"{key}.choices", list(choices), "each value once")
+    default = value.get("default", choices[0])
+    if (type(default), default) not in kinds:
+        raise ConfigError(f"{key}.default", default, f"one of {list(choices)}")
+    place = float(kinds.index((type(default), default)))
+    return Axis(low=0.0, high=len(choices) - 1.0, default=place, choices=tuple(choices))
+
+
+def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
+    """Build a plugin; ConfigError for one that lacks a member of the protocol `kind`."""
+    with user_code("_target_", config.get("_target_"), "a class that takes these values"):
+        plugin = build_plugin(config)
+    members = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
+    if lacking := sorted(name for name in members if not hasattr(plugin, name)):
+        allowed = f"a class with {', '.join(sorted(members))}; this has no {', no '.join(lacking)}"
+        raise ConfigError("_target_", config["_target_"], allowed)
+    return plugin
+
+
+MAX_SIZE = Size(width=2**20, depth=2**12)
+"""A larger size is a slip of the pen, and building its model would take forever."""
+MAX_TRIALS = 10**6
+"""Likewise for the trials of a search, or of one size's learning-rate curve."""
+
+GROUPS = (
+    "parameterization",
+    "model",
+    "optimizer",
+    "search",
+    "runner",
+    "launcher",
+    "data",
+    "logger",
+    "fp8",
+    "law",
+)
+SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
+"""The mappings that make up a configuration, beside the key `root`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """A study's name (None: made from the configuration) and its Optuna URL (None: a journal)."""
+
+    name: str | None = None
+    storage: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no URL."""
+        if self.storage is not None and "://" not in self.storage:
+            allowed = "null, or a URL such as mysql://host/name"
+            raise ConfigError("storage", redact(self.storage), allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One command's configuration. `raw` is the resolved tree that it was read from.
+
+    `notes` are sentences for the user: what of the scheme the model has no place for.
+    """
+
+    raw: Mapping[str, Any]
+    name: str
+    storage: str | None
+    root: Path
+    space: Space
+    search: Strategy
+    runner: RunnerSettings
+    launcher: Launcher
+    source: Source
+    logger: Logger
+    fp8: Fp8
+    law: Law
+    transfer: LadderRule
+    check: CheckRule
+    base: Size
+    notes: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether a command scales by itself: no scheme of sweeper's says anything."""
+        return is_own(self.raw)
+
+    @property
+    def folder(self) -> Path:
+        """The study's folder."""
+        return self.root / self.name
+
+    @property
+    def ladder_base(self) -> LadderSize:
+        """The base as a step of the ladders."""
+        return LadderSize.of(self.base, self.raw["model"], self.raw["train"])
+
+    @property
+    def cache(self) -> Path:
+        """Where tokenized corpora are kept, for all studies."""
+        return self.root / ".cache"
+
+    def plugin_spec(self, group: str) -> PluginSpec:
+        """The plugin of a group by its stable name, with the arguments it is built with."""
+        config = with_names(group, self.raw[group])
+        non_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
+        omitted = (TARGET, *non_arguments.get(group, ()))
+        rules = RULE_KEYS if group == "model" else ()
+        arguments = {
+            key: value
+            for key, value in config.items()
+            if key not in omitted and (value or key not in rules)
+        }
+        return PluginSpec(name=str(config.get(TARGET)), arguments=arguments)
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The runner's part of a trial's key; the content of modules of the user's own is in it."""
+        names = []
+        for group in ("parameterization", "model", "optimizer"):
+            plugin = self.plugin_spec(group)
+            # A scheme may change another one, which is among its arguments.
+            inner = (value for value in plugin.arguments.values() if isinstance(value, Mapping))
+            names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
+        modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
+        digests = {k: v for name in sorted(modules - {""}) for k, v in own_modules(name).items()}
+        runner = {**self.runner.identity(), **({"modules": digests} if digests else {})}
+        return {**runner, **numerics_beside(runner, names, self.raw)}
+
+    def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
+        """What determines a trial of `size` beside its hyperparameters and its seed."""
+        train = {**self.raw["train"], **size.train_overrides()}
+        if train["precision"] == "auto":
+            train["precision"] = precision
+        with key_prefix("train"):
+            train_settings = call_checked(TrainSettings, train, {})
+        return TrialSpec(
+            runner=self.identity,
+            parameterization=self.plugin_spec("parameterization"),
+            model=self.plugin_spec("model").with_arguments(size.model_overrides()),
+            width=size.width,
+            depth=size.depth,
+            base_width=self.base.width,
+            base_depth=self.base.depth,
+            optimizer=self.plugin_spec("optimizer"),
+            data=dict(data),
+            train=train_settings,
+            # Without casts it is left out, so that a config that casts nothing is no other trial.
+            fp8=self.plugin_spec("fp8") if self.fp8.casts else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Settings with their corpus at hand: makes trials of any size."""
+
+    settings: Settings
+    corpus: Corpus
+    precision: str
+
+    @cached_property
+    def _specs(self) -> dict[Size, TrialSpec]:
+        """The specifications made so far: a search asks for the same one at every point."""
+        return {}
+
+    def spec(self, size: Size) -> TrialSpec:
+        """The specification of the trials of `size`."""
+        if size not in self._specs:
+            spec = self.settings.spec(self.corpus.identity(), self.precision, size)
+            self._specs[size] = spec
+        return self._specs[size]
+
+    def prepared(self, size: Size) -> PreparedSpec:
+        """What the trials of `size` share."""
+        return prepare(self.spec(size))
+
+    def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
+        """A trial of `size` at a point of the space."""
+        numbers, choices = split(self.settings.space, log2_hps)
+        return Trial(
+            spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
+        )
+
+
+def resolve(raw: Mapping[str, Any]) -> Settings:
+    """Check the tree and build its plugins; ConfigError names the first key that is refused."""
+    _check_sections(raw)
+
+    def plugin(group: str, kind: type) -> Any:
+        with key_prefix(group):
+            return checked_plugin(raw[group], kind)
+
+    def section(key: str, kind: type) -> Any:
+        with key_prefix(key):
+            return call_checked(kind, raw[key], {})
+
+    optimizer = plugin("optimizer", Optimizer)
+    with key_prefix("parameterization"):
+        space = read_space(raw["parameterization"], optional_hyperparameters(optimizer))
+    study: StudySettings = section("study", StudySettings)
+    base = Size(width=_base_size(raw, "width"), depth=_base_size(raw, "depth"))
+    search = plugin("search", Strategy)
+    settings = Settings(
+        raw=raw,
+        name=check_study_name(study.name if study.name is not None else default_name(raw)),
+        storage=study.storage,
+        root=read_root(raw["root"]),
+        space=space,
+        search=search,
+        runner=plugin("runner", RunnerSettings),
+        launcher=plugin("launcher", Launcher),
+        source=plugin("data", Source),
+        logger=plugin("logger", Logger),
+        fp8=plugin("fp8", Fp8),
+        law=plugin("law", Law),
+        transfer=section("transfer", LadderRule),
+        check=section("check", CheckRule),
+        base=base,
+    )
+    with key_prefix("runner"):
+        settings.runner.precision(settings.launcher)
+    _check_runner(settings)
+    check_model_size(settings, settings.base)
+    settings = _fitted_to_model(settings)
+    _check_counts(settings)
+    _check_ladders(settings)
+    return settings
+
+
+def _check_runner(settings: Settings) -> None:
+    """Refuse what the runner's trials cannot be given, or would not look at."""
+    runner = settings.runner
+    try:
+        runner.check_use(tuple(settings.space), own=settings.own)
+    except ConfigError as error:
+        whole = error.key.partition(".")[0] in SECTIONS
+        raise error if whole else error.below("runner") from error
+    if not runner.takes("data") and not isinstance(settings.source, OwnData):
+        name = settings.plugin_spec("data").name
+        raise ConfigError("data", name, "data=own: the command reads its own")
+    if getattr(settings.search, "seeds", 1) > 1:
+        check_seeds(settings, "search.seeds", settings.search.seeds)  # type: ignore[attr-defined]
+
+
+def check_seeds(settings: Settings, key: str, seeds: int) -> None:
+    """ConfigError for several seeds where they would all be the same run."""
+    if seeds > 1 and not settings.runner.takes("seed"):
+        raise ConfigError(
+            key,
+            seeds,
+            "1 alone: the command takes no {seed}, so that all runs of a point would be the same. "
+            "Where the script takes one, add it and search again: --seed={seed}, or "
+            "runner.uses=[seed] where it reads trial.json",
+        )
+
+
+def _fitted_to_model(settings: Settings) -> Settings:
+    """The settings without hyperparameters that change nothing in the model, and notes on it.
+
+    ConfigError for one of them that is asked for by name.
+    """
+    if settings.own:
+        return settings
+    prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
+    dead = [name for name in prepared.dead_hyperparameters() if name in settings.space]
+    pairs = getattr(settings.search, "pairs", None) or ()
+    asked = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
+    for name in dead:
+        if name in asked or name == settings.transfer.along:
+            key = "transfer.along" if name == settings.transfer.along else "search"
+            allowed = "it changes nothing in this model: a hyperparameter that does"
+            raise ConfigError(key, name, allowed)
+    notes = list(unscaled_notes(prepared.unseen_ops(), prepared.architecture.hints))
+    if dead:
+        notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
+    space = {name: axis for name, axis in settings.space.items() if name not in dead}
+    lacking = prepared.not_applied(plain(defaults(space)))
+    if named := dict.fromkeys(with_layer(name, "*") for name in lacking):
+        notes.append(f"the model has no place for {', '.join(named)} of the scheme: not applied")
+    notes += prepared.architecture.cautions
+    return replace(settings, space=space, notes=tuple(notes))
+
+
+def _check_sections(raw: Mapping[str, Any]) -> None:
+    """Refuse a tree that has other parts than a configuration has."""
+    keys = {*SECTIONS, "root"}
+    for key in raw:
+        if key not in keys:
+            raise ConfigError(key, raw[key], f"there is no such key; {suggest(key, keys)}")
+    for key in SECTIONS:
+        if not isinstance(raw.get(key), Mapping):
+            raise ConfigError(key, raw.get(key), "a mapping, which no configuration can do without")
+    if "root" not in raw:
+        raise ConfigError("root", None, "the path of a folder")
+
+
+def _base_size(raw: Mapping[str, Any], key: str) -> int:
+    """`model.<key>`, a positive whole number."""
+    value, limit = raw["model"].get(key), getattr(MAX_SIZE, key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+        raise ConfigError(f"model.{key}", value, f"a whole number from 1 to {limit}")
+    return value
+
+
+def _check_counts(settings: Settings) -> None:
+    """Refuse a plan that nobody could mean."""
+    with key_prefix("search"):
+        phases = settings.search.plan(settings.space)
+    if (trials := sum(phase.trials for phase in phases)) > MAX_TRIALS:
+        raise ConfigError("search", f"{trials} trials", f"at most {MAX_TRIALS}")
+    rule = settings.transfer
+    if (trials := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
+        raise ConfigError("transfer", f"{trials} trials a size", f"at most {MAX_TRIALS}")
+
+
+def _check_ladders(settings: Settings) -> None:
+    """Check the sizes of the ladders, and the hyperparameter of their curves."""
+    along = settings.transfer.along
+    chosen_axes(settings.space, [along], key="transfer.along")
+    if settings.space[along].choices:
+        raise ConfigError("transfer.along", along, "a hyperparameter with a range, not choices")
+    for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
+        for size in sizes:
+            try:
+                check_model_size(settings, size)
+            except ConfigError as error:
+                if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
+                    raise
+                key = LADDER_AXES.get(axis, "sizes")
+                joint = axis == JOINT_AXIS
+                value = label_size(asdict(size), axis) if joint else getattr(size, axis)
+                allowed = f"sizes that the model can have ({error})"
+                raise ConfigError(f"transfer.{key}", value, allowed) from error
+
+
+def check_model_size(settings: Settings, size: Size) -> None:
+    """Build the model of `size` without weights; ConfigError names the `model.` key refused."""
+    for key in ("width", "depth"):
+        if getattr(size, key) > (limit := getattr(MAX_SIZE, key)):
+            raise ConfigError(f"model.{key}", getattr(size, key), f"at most {limit}")
+    if settings.own:
+        return
+    target = settings.raw["model"].get("_target_")
+    with user_code("model._target_", target, "a model that can be built"):
+        prepare(settings.spec(placeholder_data(settings), "float32", size))
+
+
+def placeholder_data(settings: Settings) -> dict[str, Any]:
+    """An identity of the data as far as the configuration tells it, before the data are read."""
+    classes = getattr(settings.source, "vocab_size", None) or 256
+    if isinstance(settings.source, OwnData):
+        classes = settings.source.classes
+    data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
+    if (shape := getattr(settings.source, "input_shape", None)) is not None:
+        data |= {"input_shape": list(shape), "classes": 10}
+    return data | getattr(settings.source, "placeholder", {})
+
+
+def default_name(raw: Mapping[str, Any]) -> str:
+    """`<parameterization>-<search>-w<width>-d<depth>`; a user's own class by its module."""
+    names = [plugin_name(g, str(raw[g][TARGET])) for g in ("parameterization", "search")]
+    parts = [name.split(".")[-2] if "." in name else name for name in names]
+    return "-".join([*parts, f"w{raw['model']['width']}", f"d{raw['model']['depth']}"])

@@ -1,0 +1,1 @@
+"""sweeper's own trainer: trials of one shape trained as one model."""

@@ -1,0 +1,160 @@
+"""A pack on disk in the middle of its training: one safetensors file with a JSON header."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from sweeper.engine.pack import PackRun
+from sweeper.files import RECORD_ERRORS, sync_folder
+from sweeper.trial import Trial, digest
+
+SUFFIX = ".checkpoint"
+FORMAT_VERSION = 1
+
+
+@dataclass(kw_only=True)
+class PackProgress:
+    """What the host knows of a pack's training: the part of a checkpoint that is on no device.
+
+    `losses` [steps, trials] are NaN where nothing is known; `steps` counts those of each trial
+    that are. `stopped` maps the index of a trial that trains no more to its status. `seconds` is
+    the time that the pack has taken, over all attempts.
+    """
+
+    losses: np.ndarray
+    stopped: dict[int, str]
+    steps: list[int]
+    seconds: float = 0.0
+
+
+def path_of(folder: Path, trials: Sequence[Trial]) -> Path:
+    """Where a pack of these trials is saved in `folder`; in another order it is another pack."""
+    return folder / f"{digest([trial.key for trial in trials])[:32]}{SUFFIX}"
+
+
+def save(run: PackRun, progress: PackProgress, path: Path) -> None:
+    """Write aside, sync, rename: a kill at any moment leaves the old checkpoint or the new one.
+
+    OSError when it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    header = {
+        "format": FORMAT_VERSION,
+        "keys": [trial.key for trial in run.pack.trials],
+        "slots": run.slots,
+        "step": run.step_index,
+        # The header's name for `stopped`: files of this format must stay readable.
+        "left": {str(index): status for index, status in progress.stopped.items()},
+        "steps": progress.steps,
+        "seconds": progress.seconds,
+    }
+    tensors = {name: value.contiguous() for name, value in run.tensors().items()}
+    tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
+    temporary = path.with_name(f".{uuid4().hex}.tmp")
+    try:
+        # Readable by its owner only, from its first byte.
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        save_file(tensors, temporary, metadata={"sweeper": json.dumps(header)})
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def load(run: PackRun, progress: PackProgress, path: Path) -> None:
+    """Bring a fresh `run` and its `progress` to where `path` was saved, if there is such a file.
+
+    ValueError for a file that is damaged, or of other trials: then nothing has changed.
+    """
+    try:
+        if not path.exists():
+            return
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = json.loads(file.metadata()["sweeper"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # All is read and checked before anything changes: a refused file leaves a fresh pack.
+        _check(header, tensors, run)
+        stopped = {int(index): str(status) for index, status in header["left"].items()}
+        steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
+    except (SafetensorError, OSError, *RECORD_ERRORS) as error:
+        raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
+    losses = tensors.pop("losses").numpy()
+    run.load(tensors, header["slots"], header["step"])
+    progress.losses[: len(losses)] = losses
+    progress.stopped, progress.steps, progress.seconds = stopped, steps, seconds
+
+
+def _check(header: dict[str, Any], tensors: dict[str, torch.Tensor], run: PackRun) -> None:
+    """ValueError unless the checkpoint is one of this pack."""
+    if header["format"] != FORMAT_VERSION:
+        raise ValueError(f"its format is {header['format']!r}")
+    if header["keys"] != [trial.key for trial in run.pack.trials]:
+        raise ValueError("it is of other trials")
+    count = len(header["slots"])
+    for name, value in run.tensors().items():
+        if tensors[name].shape != (count, *value.shape[1:]):
+            raise ValueError(f"{name} has the shape {list(tensors[name].shape)}")
+    if len(tensors["losses"]) != header["step"]:
+        raise ValueError("its losses are not those of its steps")
+
+
+def saved_keys(path: Path) -> list[str]:
+    """Keys of the trials of the checkpoint at `path`; ValueError when it is damaged."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return [str(key) for key in json.loads(file.metadata()["sweeper"])["keys"]]
+    except (SafetensorError, OSError, *RECORD_ERRORS) as error:
+        raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
+
+
+def forget(folder: Path, trials: Sequence[Trial]) -> None:
+    """Remove the checkpoint of a pack of these trials, whose results are recorded."""
+    with suppress(OSError):
+        path_of(folder, trials).unlink()
+
+
+def tidy(folder: Path, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+    """Remove checkpoints of trials that are all finished, by key, and those that none can read.
+
+    Where `idle`, nobody is writing: what was written half-way goes too.
+    """
+    for path in folder.glob(f"*{SUFFIX}"):
+        keys = list[str]()  # of a damaged file none is left unfinished
+        with suppress(ValueError):
+            keys = saved_keys(path)
+        if all(is_finished(key) for key in keys):
+            with suppress(OSError):
+                path.unlink()
+    # Any hidden file: safetensors, too, writes aside, under names that it chooses.
+    for path in folder.glob(".*") if idle else ():
+        with suppress(OSError):
+            path.unlink()
+
+
+def saved_packs(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:
+    """Packs of `trials` that have a checkpoint in `folder`; a trial is in one of them at most."""
+    by_key = {trial.key: trial for trial in trials}
+    packs = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        with suppress(ValueError):
+            keys = saved_keys(path)
+            if all(key in by_key for key in keys):
+                packs.append(tuple(by_key.pop(key) for key in keys))
+    return packs

@@ -1,0 +1,518 @@
+"""How many trials to train as one: measured on the device at hand."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+
+from sweeper.data.corpus import Corpus
+from sweeper.engine.operand_scales import MEASUREMENTS
+from sweeper.engine.pack import Pack, PackRun, UpdateBrokenError
+from sweeper.engine.prepare import prepare
+from sweeper.engine.program import (
+    forget_frames,
+    free_unused,
+    is_out_of_memory,
+    program_for,
+    quiet_attention,
+    raise_if_broken,
+)
+from sweeper.engine.train import Execution, device_name, train
+from sweeper.errors import ConfigError, SweeperError, user_frames
+from sweeper.launch.executor import Context, Executor, Launcher, Machine
+from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, Outcome
+from sweeper.registry import build_plugin, plugin_target
+from sweeper.search.prune import Pruner
+from sweeper.trial import Result, Trial, encode
+
+MAX_TIME_RATIO = 0.95
+"""A larger pack must take at most this fraction of the smaller one's time per trial."""
+
+
+def step_seconds(
+    pack: Pack, device: str, *, steps: int = 3, control: Control = UNCONTROLLED
+) -> float:
+    """Seconds of one step of `pack`: the fastest of `steps`.
+
+    The first is not counted: it warms up allocators and, on a GPU, loads kernels.
+    """
+    run, times = PackRun(pack, device), []
+    try:
+        with quiet_attention():
+            for _ in range(steps + 1):
+                control.leave_if_asked()
+                start = time.perf_counter()
+                run.step()
+                # A step is only queued when it returns.
+                if run.device.type == "cuda":
+                    torch.cuda.synchronize(run.device)
+                times.append(time.perf_counter() - start)
+    finally:
+        run.program.release()
+    return min(times[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSize:
+    """The pack size with the least time per trial, and its seconds per trial and step.
+
+    `limited_by_trials` tells that a larger pack might be better still: there were too few trials
+    to try one.
+    """
+
+    size: int
+    seconds: float
+    limited_by_trials: bool
+
+    def covers(self, trials: int) -> bool:
+        """Whether measuring with so many trials would try no larger pack."""
+        return not self.limited_by_trials or trials <= self.size
+
+
+def measure_pack_size(pack: Pack, device: str, control: Control = UNCONTROLLED) -> MeasuredSize:
+    """The pack size with the least time per trial; sizes double, up to all, as long as it pays.
+
+    Running out of memory ends the search, not the work. Packs are timed without compiling
+    them: a compiled pack gains from size at least as much, and each size costs a compilation.
+    """
+    best, size = MeasuredSize(size=1, seconds=math.inf, limited_by_trials=False), 1
+    count = len(pack.trials)
+    while size <= count:
+        part = Pack(trials=pack.trials[:size], corpus=pack.corpus)
+        try:
+            seconds = step_seconds(part, device, control=control) / size
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            forget_frames(error)
+            free_unused(torch.device(device))
+            return replace(best, limited_by_trials=False)
+        # What is less than double is all of them: nine trials need not become five and four.
+        ratio = MAX_TIME_RATIO if size >= 2 * best.size else 1.0
+        if seconds > best.seconds * ratio:
+            return replace(best, limited_by_trials=False)
+        best = MeasuredSize(size=size, seconds=seconds, limited_by_trials=True)
+        size = 2 * size if size == count else min(2 * size, count)
+    return best
+
+
+def split(trials: Sequence[object], size: int) -> list[slice]:
+    """Slices of at most `size`, as equal as they can be."""
+    count = -(-len(trials) // size)
+    edges = [round(i * len(trials) / count) for i in range(count + 1)] if count else [0]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+# The engine's tasks: to train a pack, and to find out how large a pack should be.
+
+
+UNTRAINABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    SystemExit,
+    TypeError,
+    ValueError,
+)
+"""What a trial, or a model of a user's own, may raise; anything else has other causes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPack:
+    """The task of a job: a pack, how to run it, and what may stop its trials early."""
+
+    pack: Pack
+    execution: Execution
+    pruner: Pruner | None = None
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Those of the pack."""
+        return self.pack.trials
+
+    def run(self, control: Control) -> Outcome:
+        """Train, or measure, the pack; `Leave` when it was told to leave.
+
+        Whatever a model raises is the outcome's failure. What is too large for the device is one
+        too, but for a single trial, which is trained once more with its activations recomputed.
+        SweeperError goes through: it is the configuration's fault. BrokenDeviceError when nothing
+        more can be trained in this process.
+        """
+        device = torch.device(self.execution.device)
+        try:
+            return Outcome(results=tuple(self._results(control)))
+        except SweeperError:
+            raise
+        except (MemoryError, *UNTRAINABLE) as error:
+            problem: BaseException = error
+        if is_out_of_memory(problem):
+            # Only here: the error being handled keeps the pack's tensors alive.
+            forget_frames(problem)
+            free_unused(device)
+            program = program_for(self.pack.trials[0].spec, self.execution.device)
+            program.forget_sizes(len(self.pack.trials))
+            if (count := len(self.pack.trials)) > 1:
+                control.notify(f"{count} trials do not fit the device together: they are halved")
+            elif program.recompute():
+                control.notify("a trial does not fit the device: its activations are recomputed")
+                return self.run(control)
+        raise_if_broken(device, problem)
+        if isinstance(problem, UpdateBrokenError):
+            control.notify(f"the compiled update failed ({problem}): begun anew without it")
+            return self.run(control)
+        reason = f"{type(problem).__name__}: {problem}"
+        details = "\n".join(user_frames(problem))
+        return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
+
+    def _results(self, control: Control) -> list[Result]:
+        trial = self.pack.trials[0]
+        if not trial.measurement:
+            return train(self.pack, self.execution, control, self.pruner)
+        start = time.perf_counter()
+        measure = MEASUREMENTS[trial.measurement]
+        value = measure(trial, self.pack.corpus, self.execution.device, control)
+        return [
+            Result(
+                trial=trial,
+                status="complete",
+                objective=math.nan,
+                seconds=time.perf_counter() - start,
+                steps=prepare(trial.spec).train.steps,
+                finished_at=time.time(),
+                device=device_name(torch.device(self.execution.device)),
+                measurements=value,
+            )
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; TypeError for a corpus that is no dataclass."""
+        return {
+            "corpus": describe(self.pack.corpus),
+            "execution": _plain(self.execution),
+            "pruner": None if self.pruner is None else self.pruner.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainPack:
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
+        execution = dict(record["execution"])
+        if execution["checkpoints"] is not None:
+            execution["checkpoints"] = Path(execution["checkpoints"])
+        pruner = record["pruner"]
+        return cls(
+            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])),
+            execution=Execution(**execution),
+            pruner=None if pruner is None else Pruner.from_json(pruner),
+        )
+
+    def modules(self) -> list[str]:
+        """Modules of the user's own that the specification and the corpus name."""
+        return modules_of(self.pack)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurePack:
+    """The task of finding the size of the best pack of these trials on a device."""
+
+    pack: Pack
+    device: str
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Those of the pack."""
+        return self.pack.trials
+
+    def run(self, control: Control) -> dict[str, Any] | None:
+        """The fields of `MeasuredSize`; None when the trials cannot be trained."""
+        try:
+            return asdict(measure_pack_size(self.pack, self.device, control))
+        except SweeperError:
+            return None
+        except UNTRAINABLE as error:
+            raise_if_broken(torch.device(self.device), error)
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; TypeError for a corpus that is no dataclass."""
+        return {"corpus": describe(self.pack.corpus), "device": self.device}
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MeasurePack:
+        """Inverse of `to_json`."""
+        return cls(
+            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])), device=record["device"]
+        )
+
+    def modules(self) -> list[str]:
+        """As for training."""
+        return modules_of(self.pack)
+
+
+def modules_of(pack: Pack) -> list[str]:
+    """Modules of the user's own that a pack's specification and corpus name."""
+    dotted = (plugin.name.rpartition(".")[0] for plugin in pack.trials[0].spec.plugins)
+    modules = {*filter(None, dotted), type(pack.corpus).__module__}
+    return sorted(name for name in modules if name.split(".")[0] != "sweeper")
+
+
+def describe(corpus: Corpus) -> dict[str, Any]:
+    """A corpus as a config that `plugin.build_plugin` makes it from again."""
+    if not is_dataclass(corpus):
+        raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
+    kind = type(corpus)
+    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **_plain(corpus)}
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass, paths as text."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {
+        name: str(value) if isinstance(value, Path) else encode(value)
+        for name, value in values.items()
+    }
+
+
+# The task of training one step before anything is written, where jobs will train.
+
+
+@dataclass(frozen=True, kw_only=True)
+class TryStep:
+    """A step of `trial` on two examples."""
+
+    trial: Trial
+    corpus: Corpus
+    device: str
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The one."""
+        return (self.trial,)
+
+    def check(self) -> None:
+        """Train it in this process; ConfigError, with the place, where that fails."""
+        try:
+            loss = self._loss()
+        except SweeperError:
+            raise
+        except UNTRAINABLE as error:
+            lines = [f"{type(error).__name__}: {error}", *user_frames(error)]
+            raise self._refused("one step failed", "\n  ".join(lines)) from error
+        if not math.isfinite(loss):
+            allowed = f"a model whose first loss is a number, and on two examples it is {loss}"
+            raise ConfigError("model._target_", self._target, allowed)
+
+    def run_in_worker(self, launcher: Launcher, machine: Machine) -> None:
+        """Train it in a worker process, which has the GPU; ConfigError as in `check`."""
+        with TemporaryDirectory() as folder:
+            executor = launcher.executor(Context(folder=Path(folder), machine=machine))
+            try:
+                [answer] = executor.call([self], executor.layouts[0])
+            except TypeError:  # data that cannot leave this process
+                self.check()
+                return
+            finally:
+                executor.close()
+        if answer is None:
+            raise self._refused("one step ended its process", "run it alone to see why")
+        if answer:
+            raise ConfigError(answer["key"], answer["value"], answer["allowed"])
+
+    def run(self, control: Control) -> dict[str, Any]:
+        """The parts of the ConfigError of `check`; nothing where all is well."""
+        try:
+            self.check()
+        except ConfigError as error:
+            return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
+        return {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; TypeError for a corpus that is no dataclass."""
+        # A worker that is pinned to a GPU sees no other.
+        device = "cuda" if self.device.startswith("cuda") else self.device
+        return {"corpus": describe(self.corpus), "device": device}
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TryStep:
+        """Inverse of `to_json`."""
+        corpus = build_plugin(record["corpus"])
+        return cls(trial=trials[0], corpus=corpus, device=record["device"])
+
+    def modules(self) -> list[str]:
+        """Modules of the user's own that are needed."""
+        return modules_of(self._pack)
+
+    @property
+    def _pack(self) -> Pack:
+        train = self.trial.spec.train
+        small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
+        one = replace(self.trial, spec=replace(self.trial.spec, train=small))
+        return Pack(trials=(one,), corpus=self.corpus)
+
+    @property
+    def _target(self) -> str:
+        return plugin_target("model", self.trial.spec.model.name)
+
+    def _loss(self) -> float:
+        run = PackRun(self._pack, self.device)
+        try:
+            with quiet_attention():
+                return float(run.step()[0])
+        finally:
+            run.program.release()
+
+    def _refused(self, what: str, reason: str) -> ConfigError:
+        allowed = f"a model that trains on these data, and {what}:\n  {reason}"
+        return ConfigError("model._target_", self._target, allowed)
+
+
+# How many trials a pack holds, and how many jobs run at a time: measured where jobs run.
+# A model that brings its process down must not bring down the driver, so that with worker
+# processes the driver never trains.
+
+
+PackSize = int | Literal["auto"]
+
+MEASURING_PAYS = 60.0
+"""Seconds of work in one process above which it is worth measuring whether several are faster."""
+MIN_GAIN = 1.05
+"""Several processes must be so much faster than one."""
+UNMEASURED_SIZE = 16
+"""Trials of a pack where nothing can be measured: a login node cannot tell what fits a GPU."""
+
+_MEASURED: dict[str, MeasuredSize] = {}
+"""Pack sizes by specification, device and layout, found by this process or its workers."""
+
+
+def measure_here(
+    trials: tuple[Trial, ...], corpus: Corpus, device: str, size: PackSize
+) -> tuple[int, float]:
+    """Pack size and seconds of a trial's step, measured in this process; once for a spec."""
+    if size != "auto":
+        part = Pack(trials=trials[:size], corpus=corpus)
+        return size, step_seconds(part, device) / len(part.trials)
+    key = _key(trials[0], device, 1)
+    measured = _MEASURED.get(key)
+    if measured is None or not measured.covers(len(trials)):
+        measured = _MEASURED[key] = measure_pack_size(Pack(trials=trials, corpus=corpus), device)
+    return measured.size, measured.seconds
+
+
+def _key(trial: Trial, device: str, layout: int) -> str:
+    return f"{trial.spec.digest} {device} {layout}"
+
+
+class PackSizes:
+    """Pack sizes for one sweep, and the layout of its executor."""
+
+    def __init__(
+        self, size: PackSize, corpus: Corpus, device: str, notify: Callable[[str], None]
+    ) -> None:
+        """`size` is that of a pack, "auto" to measure it."""
+        self.fixed, self.corpus, self.device, self.notify = size, corpus, device, notify
+        self._layout: int | None = None
+
+    @property
+    def layout(self) -> int | None:
+        """How many jobs run at a time; None where every job is a process of its own."""
+        return self._layout
+
+    @staticmethod
+    def elsewhere(size: PackSize) -> int:
+        """The size where nothing can be measured."""
+        return UNMEASURED_SIZE if size == "auto" else size
+
+    def size(self, trials: Sequence[Trial], executor: Executor) -> int:
+        """Trials to a pack of these, which are of one specification."""
+        if self.fixed != "auto" or self._layout is None:
+            return self.elsewhere(self.fixed)
+        fair = -(-len(trials) // self._layout)  # what each of the jobs at a time would get
+        if fair == 1:
+            return 1
+        measured = self._measured(trials[:fair], executor, self._layout)
+        if measured is None:
+            return 1  # what cannot be trained fails by itself, trial by trial, with its reason
+        rounds = -(-len(trials) // (min(measured.size, fair) * self._layout))
+        return -(-len(trials) // (rounds * self._layout))
+
+    def choose_layout(self, trials: Sequence[Trial], executor: Executor) -> None:
+        """Choose how many jobs run at a time, once: what is faster for the largest of `trials`."""
+        if self._layout is not None or not executor.layouts:
+            return
+        least, most = executor.layouts[0], executor.layouts[-1]
+        largest = _largest(trials)
+        self._layout = least
+        if (count := min(most, len(largest))) > least:
+            self._layout = self._faster(largest, executor, count)
+        executor.use(self._layout)
+
+    def _faster(self, trials: Sequence[Trial], executor: Executor, count: int) -> int:
+        """1, or `count`: the number of workers that does more trial-steps a second."""
+        alone = self._measured(trials, executor, 1)
+        steps = prepare(trials[0].spec).train.steps
+        if alone is None or alone.seconds * steps * len(trials) < MEASURING_PAYS:
+            return 1
+        gain = self._rate(trials, executor, count) * alone.seconds
+        better = count if gain > MIN_GAIN else 1
+        self.notify(
+            f"{count} worker processes do {gain:.2f} times the steps of one, as measured: "
+            f"{better} used"
+        )
+        return better
+
+    def _rate(self, trials: Sequence[Trial], executor: Executor, count: int) -> float:
+        """Trial-steps a second of so many workers at once; 0 when one of them ends."""
+        key = _key(trials[0], self.device, count)
+        if key not in _MEASURED:
+            task = self._task(trials[: -(-len(trials) // count)])
+            answers = [_read(answer) for answer in executor.call([task] * count, count)]
+            measured = [answer for answer in answers if answer is not None]
+            if len(measured) < len(answers):
+                return 0.0
+            _MEASURED[key] = max(measured, key=lambda one: one.seconds)
+        return count / _MEASURED[key].seconds
+
+    def _measured(
+        self, trials: Sequence[Trial], executor: Executor, layout: int
+    ) -> MeasuredSize | None:
+        """The best pack of at most `trials`; None when they cannot be trained.
+
+        Measured once for a specification, and for more trials again.
+        """
+        key = _key(trials[0], self.device, layout)
+        measured = _MEASURED.get(key)
+        if measured is None or not measured.covers(len(trials)):
+            [answer] = executor.call([self._task(trials)], layout)
+            if (measured := _read(answer)) is not None:
+                _MEASURED[key] = measured
+        return measured
+
+    def _task(self, trials: Sequence[Trial]) -> MeasurePack:
+        return MeasurePack(pack=Pack(trials=tuple(trials), corpus=self.corpus), device=self.device)
+
+
+def _read(answer: Mapping[str, Any] | None) -> MeasuredSize | None:
+    return None if answer is None else MeasuredSize(**answer)
+
+
+def _largest(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Those of the specification that has the most to compute."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(trial.spec.digest, []).append(trial)
+
+    def work(group: list[Trial]) -> int:
+        prepared = prepare(group[0].spec)
+        return len(group) * prepared.train.steps * prepared.parameters()
+
+    return max(groups.values(), key=work)

@@ -1,0 +1,267 @@
+"""RMS of what enters a model's matrix products, and how much of it FP8 could not hold.
+
+As Figure 3 of the u-muP paper: input, weight and gradient of the output of every product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sweeper.data.corpus import Corpus
+from sweeper.engine.measure import measure_modules
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.program import quiet_attention, random_seed
+from sweeper.launch.job import UNCONTROLLED, Control
+from sweeper.models.fp8 import DTYPES, Format, rounded
+from sweeper.models.scaled import Attention, Linear
+from sweeper.trial import Trial, encode
+
+FORMATS: tuple[Format, ...] = ("e4m3", "e5m2")
+RANGES: dict[str, tuple[float, float]] = {
+    name: (limits.smallest_normal * limits.eps, limits.max)
+    for name in FORMATS
+    for limits in [torch.finfo(DTYPES[name])]
+}
+"""The smallest (subnormal) and the largest positive number of each format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfRange:
+    """Fractions of all entries that a format would make zero, and that exceed its largest."""
+
+    underflow: float
+    overflow: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperandScale:
+    """One operand of a product: "input", "weight" or "gradient", of a module at a step.
+
+    Of attention's products "logits" is q k^T (input q, weight k) and "values" is that of the
+    softmax (input) and v (weight).
+    """
+
+    product: str
+    operand: str
+    step: int
+    rms: float
+    e4m3: OutOfRange
+    e5m2: OutOfRange
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> OperandScale:
+        """From its fields as JSON; one of `files.RECORD_ERRORS` when they are others."""
+        fractions: dict[str, OutOfRange] = {
+            name: OutOfRange(**{key: float(value) for key, value in record[name].items()})
+            for name in FORMATS
+        }
+        numbers = {"step": int(record["step"]), "rms": float(record["rms"])}
+        return cls(**{**record, **numbers, **fractions})
+
+
+class OperandSums:
+    """Sums over all tensors of one operand: its entries, their squares, those out of range."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.count, self.squares = 0, 0.0
+        self.underflows = dict.fromkeys(FORMATS, 0)
+        self.overflows = dict.fromkeys(FORMATS, 0)
+
+    def add(self, x: Tensor) -> None:
+        """Count the entries of `x`, of any shape."""
+        x = x.detach().float()
+        self.count += x.numel()
+        # In float64: the squares of float32 entries may leave that type's range.
+        self.squares += float(x.double().square().sum())
+        for name in FORMATS:
+            to_zero = (rounded(x, name) == 0) & (x != 0)
+            self.underflows[name] += int(to_zero.sum())
+            self.overflows[name] += int((x.abs() > RANGES[name][1]).sum())
+
+    def out_of_range(self, name: Format) -> OutOfRange:
+        """Fractions of the entries that the format does not hold."""
+        return OutOfRange(
+            underflow=self.underflows[name] / self.count,
+            overflow=self.overflows[name] / self.count,
+        )
+
+
+def operand_scales(
+    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
+) -> list[OperandScale]:
+    """Operands at initialization and at the end of the trial's training, each on its own batch.
+
+    Measured are the products of `Linear`, `nn.Linear` and `Attention`; what a model multiplies
+    elsewhere is not. An operand's entries that are 0 are no underflow.
+    """
+    run = PackRun(Pack(trials=(trial,), corpus=corpus), device)
+    with quiet_attention():
+        try:
+            at_start = _operands(run)
+            while run.step_index < run.prepared.train.steps:
+                control.leave_if_asked()
+                run.step()
+            return at_start + _operands(run)
+        finally:
+            run.program.release()
+
+
+def _operands(run: PackRun) -> list[OperandScale]:
+    """All operands in one forward and backward pass on the batch that comes next."""
+    sums: OperandTable = {}
+    x, y = run.feed.batch(run.step_index)
+    seed = random_seed(run.seeds[0], run.step_index)
+    # Not mapped: a hook within a map would get the map's stand-ins for tensors, without values.
+    with recording(run.program.model, sums), run.precision():
+        run.program.gradients("alone", run.params, run.buffers, x, y, lambda: [seed])
+    return [
+        OperandScale(
+            product=product,
+            operand=operand,
+            step=run.step_index,
+            rms=(entry.squares / entry.count) ** 0.5,
+            e4m3=entry.out_of_range("e4m3"),
+            e5m2=entry.out_of_range("e5m2"),
+        )
+        for (product, operand), entry in sums.items()
+        if entry.count
+    ]
+
+
+OperandTable = dict[tuple[str, str], OperandSums]
+"""Sums by product and operand."""
+
+
+@contextmanager
+def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
+    """Add the operands to `sums` while `model` runs forward and backward."""
+
+    def add(product: str, operand: str, value: Tensor) -> None:
+        sums.setdefault((product, operand), OperandSums()).add(value)
+
+    def linear_hook(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+            add(name, "input", args[0] if args else next(iter(kwargs.values())))
+            add(name, "weight", module.get_parameter("weight"))
+            # Here, so that it comes after its input and weight: backward passes run in reverse.
+            sums.setdefault((name, "gradient"), OperandSums())
+            _on_gradient(output, lambda gradient: add(name, "gradient", gradient))
+
+        return hook
+
+    def attention_hook(name: str) -> Any:
+        # The fused kernel keeps neither its logits nor its weights: they are computed again, and
+        # their gradients from the output's by the derivative of the softmax.
+        def hook(module: Attention, args: Any, kwargs: Any, output: Tensor) -> None:
+            q, k, v = (x.detach() for x in args)
+            weights = _softmax(module, q, k)
+            for product, left, right in (
+                ("logits", q * module.logit, k),
+                ("values", weights, v),
+            ):
+                add(f"{name}.{product}", "input", left)
+                add(f"{name}.{product}", "weight", right)
+
+            def add_gradients(gradient: Tensor) -> None:
+                add(f"{name}.values", "gradient", gradient)
+                to_weights = gradient @ v.mT
+                inner = (to_weights * weights).sum(-1, keepdim=True)
+                add(f"{name}.logits", "gradient", weights * (to_weights - inner))
+
+            _on_gradient(output, add_gradients)
+
+        return hook
+
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, Linear | nn.Linear):
+            handles.append(module.register_forward_hook(linear_hook(name), with_kwargs=True))
+        elif isinstance(module, Attention):
+            handles.append(module.register_forward_hook(attention_hook(name), with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> None:
+    """Have `receive` called with the gradient of `output` when the backward pass computes it."""
+    if output.requires_grad:
+        output.register_hook(receive)  # type: ignore[no-untyped-call]
+
+
+def _softmax(module: Attention, q: Tensor, k: Tensor) -> Tensor:
+    """What attention weighs values with, [batch, heads, seq, seq]."""
+    logits = (q * module.logit) @ k.mT
+    if module.geometry["causal"]:
+        later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        logits = logits.masked_fill(later, -torch.inf)
+    return logits.softmax(-1)
+
+
+# How many entries of the weights an optimizer's eps holds back.
+
+
+def fraction_below_eps(
+    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
+) -> float:
+    """Fraction of the entries whose root of the second moment is below eps at the trial's end.
+
+    Each parameter has the eps that its scheme gives it. Entries that never had a gradient (of
+    tokens that did not occur, say) are left out. NaN where no entry remains, where a moment is
+    not finite, and for optimizers that divide by no such root.
+    """
+    run = PackRun(Pack(trials=(trial,), corpus=corpus), device)
+    second_moment_roots = getattr(run.prepared.optimizer, "second_moment_roots", None)
+    if second_moment_roots is None:
+        run.program.release()
+        return math.nan
+    with quiet_attention():
+        try:
+            while run.step_index < run.prepared.train.steps:
+                control.leave_if_asked()
+                run.step()
+        finally:
+            run.program.release()
+    small = total = 0
+    with torch.no_grad():
+        roots = second_moment_roots(run.state, run.update_hps, run.step_index)
+        for root, eps in zip(roots, run.update_hps.eps, strict=True):
+            if not root.isfinite().all():
+                return math.nan
+            # A root of 0 is that of an entry that never had a gradient.
+            total += int((root > 0).sum())
+            small += int(((root > 0) & (root < eps)).sum())
+    return small / total if total else math.nan
+
+
+# Runs that measure more than their loss: what a trial's `measurement` names, as plain JSON.
+
+
+def _coordinates(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
+    return encode([asdict(module) for module in measure_modules(trial, corpus, device, control)])
+
+
+def _scales(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
+    return encode([asdict(operand) for operand in operand_scales(trial, corpus, device, control)])
+
+
+def _below_eps(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
+    return encode(fraction_below_eps(trial, corpus, device, control))
+
+
+MEASUREMENTS: Mapping[str, Callable[[Trial, Corpus, str, Control], Any]] = {
+    "coordinates": _coordinates,
+    "scales": _scales,
+    "below_eps": _below_eps,
+}
+"""What can be measured: outputs and their changes, operands of products, entries below eps."""

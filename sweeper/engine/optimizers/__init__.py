@@ -1,0 +1,1 @@
+"""Optimizers of the engine, for many trials at once."""

@@ -1,0 +1,282 @@
+"""Optimizers that treat every entry alike: AdamW, Lion, SGD; and Adafactor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sweeper.engine.optimizers.optimizer import (
+    State,
+    StepInfo,
+    UpdateHps,
+    adam,
+    adam_roots,
+    apply_weight_decay,
+    beside,
+    check_ranges,
+    current_lrs,
+    empty_state,
+    searched_settings,
+    unsqueeze_like,
+    update_averages,
+)
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.trial import PlainHps
+
+# AdamW with independent weight decay (Loshchilov and Hutter, arXiv:1711.05101).
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """`p -= schedule * (lr * m / (sqrt(v) + eps) + weight_decay * p)`, moments bias-corrected.
+
+    The decay is independent: it follows the schedule but not the learning rate, so its optimum
+    does not move with eta or with a parameter's learning-rate factor (u-muP paper, Table 6).
+    With `atan2` the step is `lr * 4/pi * atan2(m, sqrt(v))` and eps plays no part: it has no
+    scale that gradients could fall below (Everett et al., section 4.3). The 4/pi
+    makes it 1 at m = sqrt(v), as Adam's is (erratum E3, docs/errata.md).
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 2.0**-13
+    atan2: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_ranges(self, "beta1", "beta2")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """Like a sign, of every parameter."""
+        return Update.SIGN
+
+    def settings(self, hps: PlainHps) -> dict[str, float]:
+        """`beta1` and `beta2`."""
+        return searched_settings(self, hps)
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero moments, `first` and `second`, of the parameters' shapes."""
+        return {name: [torch.zeros_like(p) for p in params] for name in ("first", "second")}
+
+    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
+        """What Adam divides by before eps is added; see `Optimizer`."""
+        return adam_roots(state["second"], hps, step)
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+    ) -> None:
+        """One step in place; each trial has its learning rates, eps, decay and betas."""
+        adam(params, grads, state["first"], state["second"], hps, now, atan2=self.atan2)
+
+
+# Lion: the sign of a momentum (Chen et al., arXiv:2302.06675, Algorithm 2).
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lion:
+    """`p -= schedule * (lr * sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)`.
+
+    Then `m = beta2 * m + (1 - beta2) * g`. The decay is independent of the learning rate, as
+    AdamW's; the paper's is coupled to it. `eps` plays no part.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1.0
+    weight_decay: float = 2.0**-13
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_ranges(self, "beta1", "beta2")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """A sign, of every parameter."""
+        return Update.SIGN
+
+    def settings(self, hps: PlainHps) -> dict[str, float]:
+        """`beta1` and `beta2`."""
+        return searched_settings(self, hps)
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero `momentum` of the parameters' shapes."""
+        return {"momentum": [torch.zeros_like(p) for p in params]}
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+    ) -> None:
+        """One step in place; each trial has its learning rates, decay and betas."""
+        momentum = state["momentum"]
+        lrs, rate = current_lrs(params, hps, now), 1 - hps.settings["beta1"]
+        apply_weight_decay(params, hps, now)
+        for p, m, g, lr in zip(params, momentum, grads, lrs, strict=True):
+            p.sub_(torch.lerp(m, g, beside(rate, m)).sign_().mul_(lr))
+        update_averages(momentum, grads, hps.settings["beta2"])
+
+
+# Stochastic gradient descent with momentum and independent weight decay.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """`b = momentum * b + g; p -= schedule * (lr * b + weight_decay * p)`.
+
+    As torch's without dampening: with a momentum the steps add up to 1 / (1 - momentum) times
+    the gradient. With `nesterov` the step is `g + momentum * b`. The decay is independent of
+    the learning rate, as AdamW's. `eps` plays no part.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_momentum",)
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    eps: float = 1.0
+    weight_decay: float = 2.0**-13
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_ranges(self, "momentum")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """As the gradient, of every parameter."""
+        return Update.GRADIENT
+
+    def settings(self, hps: PlainHps) -> dict[str, float]:
+        """`momentum`."""
+        return searched_settings(self, hps)
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero `momentum` of the parameters' shapes."""
+        return {"momentum": [torch.zeros_like(p) for p in params]}
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+    ) -> None:
+        """One step in place; each trial has its learning rates, decay and momentum."""
+        momentum, lrs = hps.settings["momentum"], current_lrs(params, hps, now)
+        apply_weight_decay(params, hps, now)
+        for p, g, average, lr in zip(params, grads, state["momentum"], lrs, strict=True):
+            step = average.mul_(beside(momentum, p)).add_(g)
+            if self.nesterov:
+                step = step * beside(momentum, p) + g
+            p.sub_(step * lr)
+
+
+# Adafactor: factored second moments, steps relative to the weight (arXiv:1804.04235).
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adafactor:
+    """One step: `p -= schedule * (lr * scale * u / max(1, RMS(u) / clip) + weight_decay * p)`.
+
+    `scale = max(rms_floor, RMS(p))`, `u = g / sqrt(v)`, and v averages g^2, the newest with weight
+    `t^beta2_decay`; of a matrix only the means of v by row and by column are kept (Shazeer and
+    Stern, Algorithms 4 and 5). sqrt(v) and the mean of the row means are at least eps, as in
+    torch's Adafactor. Unlike there, the decay is independent of the learning rate; eps is the
+    paper's, 1e-15, not the type's machine epsilon; and there is no cap on lr of t^-1/2, which
+    would hold back the larger of the learning rates compared.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ()
+
+    beta2_decay: float = -0.8
+    clip: float = 1.0
+    rms_floor: float = 1e-3
+    eps: float = 1e-15
+    weight_decay: float = 2.0**-13
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_ranges(self)
+        if not -1 <= self.beta2_decay <= 0:
+            raise ConfigError("beta2_decay", self.beta2_decay, "from -1 to 0")
+        for key in ("clip", "rms_floor"):
+            if getattr(self, key) <= 0:
+                raise ConfigError(key, getattr(self, key), "a positive number")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """As the parameter's RMS, of every parameter."""
+        return Update.PARAMETER
+
+    def settings(self, hps: PlainHps) -> dict[str, float]:
+        """No setting is searched."""
+        return {}
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero means `row` [K, ..., rows, 1] and `column` [K, ..., 1, columns], or `full`."""
+        return {
+            "row": [
+                torch.zeros_like(p[..., :1]) if _factored(p) else empty_state(p) for p in params
+            ],
+            "column": [
+                torch.zeros_like(p[..., :1, :]) if _factored(p) else empty_state(p) for p in params
+            ],
+            "full": [empty_state(p) if _factored(p) else torch.zeros_like(p) for p in params],
+        }
+
+    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
+        """sqrt(v) before eps bounds it; see `Optimizer`."""
+        means = zip(state["row"], state["column"], state["full"], strict=True)
+        return [_root(*mean, eps) for mean, eps in zip(means, hps.eps, strict=True)]
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+    ) -> None:
+        """One step in place; each trial has its learning rates, eps and decay."""
+        lr = current_lrs(params, hps, now)
+        # The weight before the decay, as in torch.
+        scale = [_rms(p).clamp(min=self.rms_floor) for p in params]
+        apply_weight_decay(params, hps, now)
+        for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+            # At step 1 the weight is 1: v starts as g^2 and needs no bias correction.
+            weight = now.step.to(p.dtype) ** self.beta2_decay
+            row, column, full = (state[name][i] for name in ("row", "column", "full"))
+            _accumulate(row, column, full, g, weight)
+            u = g / torch.maximum(_root(row, column, full, hps.eps[i]), hps.eps[i])
+            p.sub_(u.mul_(lr[i] * scale[i] / (_rms(u) / self.clip).clamp(min=1.0)))
+
+
+def _factored(param: Tensor) -> bool:
+    """Whether a trial's slice is a matrix, or a stack of them."""
+    return param.dim() > 2
+
+
+def _rms(values: Tensor) -> Tensor:
+    """Root mean square of each trial's slice, [K, 1, ..., 1]."""
+    return unsqueeze_like(values.reshape(len(values), -1).square().mean(1).sqrt(), values)
+
+
+def _accumulate(row: Tensor, column: Tensor, full: Tensor, g: Tensor, weight: Tensor) -> None:
+    """Update the averages that this parameter has, g^2 with `weight`."""
+    squares = g.square()
+    if not _factored(g):
+        _move(full, squares, weight)
+        return
+    _move(row, squares.mean(-1, keepdim=True), weight)
+    _move(column, squares.mean(-2, keepdim=True), weight)
+
+
+def _move(average: Tensor, values: Tensor, weight: Tensor) -> None:
+    """Move `average` towards `values` by `weight`.
+
+    Written out: torch 2.11 compiles a `lerp` among others on a CPU to wrong numbers.
+    """
+    average.add_(weight * (values - average))
+
+
+def _root(row: Tensor, column: Tensor, full: Tensor, eps: Tensor) -> Tensor:
+    """sqrt(v) of the parameter's shape."""
+    if full.numel():
+        return full.sqrt()
+    # The outer product of the row and column means, over the mean of all: exact for v of rank 1.
+    norm = torch.maximum(row.mean(-2, keepdim=True), eps)
+    return (row / norm * column).sqrt_()

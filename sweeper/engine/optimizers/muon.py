@@ -1,0 +1,143 @@
+"""Muon: orthogonalised momentum for hidden matrices, AdamW for all else (Jordan et al., 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sweeper.engine.optimizers.optimizer import (
+    State,
+    StepInfo,
+    UpdateHps,
+    adam_for_the_rest,
+    adam_roots,
+    apply_weight_decay,
+    beside,
+    check_ranges,
+    current_lrs,
+    hidden_kind,
+    searched_settings,
+    select,
+    update_averages,
+    zero_moments,
+)
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import ParamSpec, Update
+from sweeper.trial import PlainHps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon:
+    """`p -= schedule * (lr * O(m) + weight_decay * p)`, where O makes all singular values about 1.
+
+    m is the gradient's running average by `momentum` (with `nesterov` looking a step ahead), O
+    is `steps` of Newton-Schulz with the polynomial's `coefficients`, as in torch's Muon. More
+    than two dimensions are one matrix, [first, all others]. `bfloat16` iterates in that type,
+    as torch does; else in the type of the weights. eps bounds the norm that m is divided by, and is
+    AdamW's. The decay is independent of the learning rate. With `split` the matrices that a model
+    fuses in one parameter, as query, key and value, are orthogonalised each on its own.
+
+    Nothing here multiplies O by a function of the shape: the scheme does, as it knows which side
+    is the fan-in. `parameterization=spectral` has every published rule by name
+    (sqrt(d_out/d_in), sqrt(max(1, d_out/d_in)), 0.2 sqrt(max)). In schemes relative to a base
+    model the ratio of a matrix's sides belongs to the base, and how it grows to their exponents.
+    A rule of shapes sees the whole parameter, also where `split` takes it apart: for three square
+    matrices in one, sqrt(d_out/d_in) is sqrt(3) at every width.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = (
+        "one_minus_momentum",
+        "one_minus_beta1",
+        "one_minus_beta2",
+    )
+
+    momentum: float = 0.95
+    nesterov: bool = True
+    steps: int = 5
+    coefficients: tuple[float, ...] = (3.4445, -4.7750, 2.0315)
+    bfloat16: bool = False
+    split: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 2.0**-13
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_ranges(self, "momentum", "beta1", "beta2")
+        if not 1 <= self.steps < 100:
+            raise ConfigError("steps", self.steps, "from 1 to 99")
+        if len(self.coefficients) != 3:
+            raise ConfigError("coefficients", self.coefficients, "three numbers")
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """Orthogonal of hidden matrices, like a sign of all else."""
+        return hidden_kind(spec)
+
+    def settings(self, hps: PlainHps) -> dict[str, float]:
+        """`momentum`, `beta1` and `beta2`."""
+        return searched_settings(self, hps)
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """See `zero_moments`."""
+        return zero_moments(params, kinds)
+
+    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
+        """What Adam divides by before eps is added; see `Optimizer`."""
+        return adam_roots(state["second"], hps, step)
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+    ) -> None:
+        """One step in place; each trial has its learning rates, eps, decay, betas and momentum."""
+        matrices = adam_for_the_rest(params, grads, state, hps, now)
+        if matrices:
+            weights, gradients, first = (
+                [values[i] for i in matrices] for values in (params, grads, state["first"])
+            )
+            self._orthogonal_step(weights, gradients, first, select(hps, matrices), now)
+
+    def _orthogonal_step(
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        first: list[Tensor],
+        hps: UpdateHps,
+        now: StepInfo,
+    ) -> None:
+        """The step of hidden matrices."""
+        momentum, lr = hps.settings["momentum"], current_lrs(params, hps, now)
+        update_averages(first, grads, momentum)
+        apply_weight_decay(params, hps, now)
+        for i, (p, m) in enumerate(zip(params, first, strict=True)):
+            # The average as it would be after the same gradient once more.
+            m = torch.lerp(grads[i], m, beside(momentum, m)) if self.nesterov else m
+            parts = hps.parts[i] if self.split and hps.parts else 1
+            # The parts of a trial's matrix, as if they were further trials' matrices.
+            matrices = m.reshape(m.shape[0] * parts, m.shape[1] // parts, -1)
+            min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(parts, 0)
+            p.sub_(lr[i] * self._newton_schulz(matrices, min_norm).reshape(p.shape))
+
+    def _newton_schulz(self, matrices: Tensor, min_norm: Tensor) -> Tensor:
+        """Matrices [K, rows, columns] with singular values moved to about 1.
+
+        The polynomial a s + b s^3 + c s^5 of a matrix acts on its singular values s alone. Its
+        coefficients make small ones grow fast. They end between about 0.7 and 1.2 rather than
+        converge to 1, which Muon does not need: so five steps are enough.
+        """
+        a, b, c = self.coefficients
+        x = matrices.bfloat16() if self.bfloat16 else matrices
+        # X X^T has the size of the rows: of a tall matrix the transpose costs less.
+        tall = x.shape[1] > x.shape[2]
+        x = x.mT if tall else x
+        # The Frobenius norm bounds the largest singular value: all s must start within [0, 1].
+        x = x / torch.maximum(torch.linalg.matrix_norm(x, keepdim=True), min_norm.to(x.dtype))
+        for _ in range(self.steps):
+            gram = x @ x.mT
+            # a x + (b gram + c gram^2) x
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        return (x.mT if tall else x).to(matrices.dtype)

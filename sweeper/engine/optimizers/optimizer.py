@@ -1,0 +1,252 @@
+"""What the training loop asks of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import pi
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.trial import PlainHps
+
+State = dict[str, list[Tensor]]
+"""By a quantity's name, one tensor [K, ...] a parameter; [K, 0] where a parameter has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateHps:
+    """What each of K trials updates its parameters with; nothing of it changes during a run.
+
+    Lists over parameters: `kinds`, how its updates scale; `lr`, the peak learning rate, `eps`,
+    and `weight_decay`, the fraction of a weight that one step at the schedule's peak removes, all
+    tensors [K, 1, ..., 1] (see `Prescription`). `parts` counts the matrices that are fused in a
+    parameter, blocks of its rows; empty: one in each. `settings` are the optimizer's, such as
+    betas, by name, tensors [K].
+    """
+
+    kinds: Sequence[Update]
+    lr: list[Tensor]
+    eps: list[Tensor]
+    weight_decay: list[Tensor]
+    settings: Mapping[str, Tensor]
+    parts: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInfo:
+    """Where the run stands: `step`, a scalar from 1, and the factors `schedule` [K], 1 at the peak.
+
+    Tensors, so that neither waits for the device nor makes a compiled update compile again.
+    `biases` are `1 - beta^step` [K] of the optimizer's settings, by name, where they are at hand.
+    """
+
+    step: Tensor
+    schedule: Tensor
+    biases: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Optimizer(Protocol):
+    """Init and update over stacked parameters: lists of tensors [K, ...], one slice a trial.
+
+    `eps` and `weight_decay` are those before a scheme's and a trial's factors. `hyperparameters`
+    names settings that a space may hold. One that divides by the root of a second moment may have
+    `second_moment_roots(state, hps, step)`, which gives these roots after `step` steps, as eps
+    meets them: a tensor for each parameter, [K, ...] or [K, 0] where there is none.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]]
+    eps: float
+    weight_decay: float
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """How the entries of this parameter's updates scale."""
+        ...
+
+    def settings(self, values: Mapping[str, float]) -> dict[str, float]:
+        """One trial's `UpdateHps.settings`; hyperparameters that `values` lacks count as 1."""
+        ...
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Fresh state for `params`."""
+        ...
+
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+    ) -> None:
+        """One step in place. A slice must never touch another; no host waits for the device."""
+        ...
+
+
+def unsqueeze_like(values: Tensor, like: Tensor) -> Tensor:
+    """`values` [K] as [K, 1, ..., 1], to act on every entry of a trial's slice of `like`."""
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def scale_distance_from_one(value: float, factor: float) -> float:
+    """`value` with its distance from 1 times `factor`: how a decay rate such as beta is searched.
+
+    An average by beta looks back over about 1 / (1 - beta) steps: a factor on the distance is one
+    on that horizon. Never below 0, where nothing is remembered.
+    """
+    return max(0.0, 1.0 - (1.0 - value) * factor)
+
+
+# What optimizers share: ranges, clipping, the decay, and Adam's step, which Muon takes as well.
+
+
+def check_ranges(optimizer: Any, *rates: str) -> None:
+    """ConfigError unless eps is positive, and the decay and each of `rates` in [0, 1)."""
+    for key in (*rates, "weight_decay"):
+        if not 0 <= getattr(optimizer, key) < 1:
+            raise ConfigError(key, getattr(optimizer, key), "at least 0 and below 1")
+    if optimizer.eps <= 0:
+        raise ConfigError("eps", optimizer.eps, "a positive number")
+
+
+def searched_settings(optimizer: Any, hps: PlainHps) -> dict[str, float]:
+    """Each rate that `optimizer.hyperparameters` names as `one_minus_<rate>`, with its factor."""
+    rates = (name.removeprefix("one_minus_") for name in optimizer.hyperparameters)
+    return {
+        rate: scale_distance_from_one(getattr(optimizer, rate), hps.get(f"one_minus_{rate}", 1.0))
+        for rate in rates
+    }
+
+
+def clip_gradients(grads: list[Tensor], max_norm: float) -> None:
+    """Scale each trial's gradients [K, ...] in place so that their joint norm is at most this.
+
+    As `torch.nn.utils.clip_grad_norm_`, a trial at a time.
+    """
+    squares = [grad.double().flatten(1).square().sum(1) for grad in grads]
+    factor = (max_norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(unsqueeze_like(factor.to(grad.dtype), grad))
+
+
+def beside(values: Tensor, param: Tensor) -> Tensor:
+    """`values` [K] as [K, 1, ..., 1] of a parameter's type."""
+    return unsqueeze_like(values, param).to(param.dtype)
+
+
+def empty_state(param: Tensor) -> Tensor:
+    """A state of nothing, [K, 0]."""
+    return param.new_zeros(len(param), 0)
+
+
+def current_lrs(params: Sequence[Tensor], hps: UpdateHps, now: StepInfo) -> list[Tensor]:
+    """Learning rates of this step, [K, 1, ..., 1]."""
+    return [lr * beside(now.schedule, p) for lr, p in zip(hps.lr, params, strict=True)]
+
+
+def apply_weight_decay(params: list[Tensor], hps: UpdateHps, now: StepInfo) -> None:
+    """`p *= 1 - schedule * weight_decay`, in place, whatever the learning rate."""
+    for p, decay in zip(params, hps.weight_decay, strict=True):
+        p.mul_(decay * beside(-now.schedule, p) + 1.0)
+
+
+def update_averages(averages: list[Tensor], values: list[Tensor], beta: Tensor) -> None:
+    """Running averages in place: `a = beta * a + (1 - beta) * v`, beta [K]."""
+    for average, value in zip(averages, values, strict=True):
+        average.lerp_(value, beside(1 - beta, average))
+
+
+def adam_roots(second: list[Tensor], hps: UpdateHps, step: Tensor | int) -> list[Tensor]:
+    """Roots of the bias-corrected second moments after `step` steps, of their shapes.
+
+    `1 - beta^t` is `-expm1(t log beta)`: a power near 1 would lose its digits in float32.
+    """
+    scale = bias(hps.settings["beta2"], step).rsqrt()
+    return [v.sqrt().mul_(beside(scale, v)) for v in second]
+
+
+def bias(beta: Tensor, step: Tensor | int) -> Tensor:
+    """`1 - beta^step`: what an average that began at 0 is too small by, [K]."""
+    return -torch.expm1(torch.log(beta) * step)
+
+
+def _bias_of(name: str, hps: UpdateHps, now: StepInfo) -> Tensor:
+    given = now.biases.get(name)
+    return bias(hps.settings[name], now.step) if given is None else given
+
+
+def adam(
+    params: list[Tensor],
+    grads: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    hps: UpdateHps,
+    now: StepInfo,
+    *,
+    atan2: bool = False,
+) -> None:
+    """Adam's step with independent decay, in place; see `AdamW` for what it computes.
+
+    `hps.settings` holds beta1 and beta2.
+    """
+    # A plain loop, not torch._foreach: the compiler makes one kernel of all that happens to a
+    # parameter, but knows not all functions of lists. Uncompiled, those would loop as well, because
+    # trials have settings of their own.
+    beta1, beta2 = hps.settings["beta1"], hps.settings["beta2"]
+    bias1, scale = _bias_of("beta1", hps, now), _bias_of("beta2", hps, now).rsqrt()
+    update_averages(first, grads, beta1)
+    apply_weight_decay(params, hps, now)
+    lrs = current_lrs(params, hps, now)
+    for p, g, m, v, lr, eps in zip(params, grads, first, second, lrs, hps.eps, strict=True):
+        v.mul_(beside(beta2, v)).addcmul_(g * beside(1 - beta2, v), g)
+        root = v.sqrt().mul_(beside(scale, v))
+        if atan2:
+            angle = torch.atan2(m / beside(bias1, p), root).mul_(lr)
+            p.add_(angle, alpha=-4 / pi)
+        else:
+            # eps joins the bias-corrected root, as in torch: before, it would weigh more at first.
+            p.addcdiv_(m * (lr / beside(bias1, p)), root.add_(eps), value=-1.0)
+
+
+# What optimizers of hidden matrices share: which those are, and AdamW for all else.
+
+
+def hidden_kind(spec: ParamSpec) -> Update:
+    """Of hidden matrices as an orthogonal matrix, like a sign of all else."""
+    hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
+    return Update.ORTHOGONAL if hidden else Update.SIGN
+
+
+def zero_moments(params: list[Tensor], kinds: Sequence[Update]) -> State:
+    """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""
+    return {
+        "first": [torch.zeros_like(p) for p in params],
+        "second": [
+            empty_state(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
+            for p, kind in zip(params, kinds, strict=True)
+        ],
+    }
+
+
+def adam_for_the_rest(
+    params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
+) -> list[int]:
+    """AdamW's step for all that is no hidden matrix, in place; the indices of those that are."""
+    matrices = [i for i, kind in enumerate(hps.kinds) if kind is Update.ORTHOGONAL]
+    rest = [i for i in range(len(params)) if i not in matrices]
+    tensors = (params, grads, state["first"], state["second"])
+    weights, gradients, first, second = ([values[i] for i in rest] for values in tensors)
+    if rest:
+        adam(weights, gradients, first, second, select(hps, rest), now)
+    return matrices
+
+
+def select(hps: UpdateHps, part: Sequence[int]) -> UpdateHps:
+    """The hyperparameters of some of the parameters."""
+    return replace(
+        hps,
+        kinds=[hps.kinds[i] for i in part],
+        lr=[hps.lr[i] for i in part],
+        eps=[hps.eps[i] for i in part],
+        weight_decay=[hps.weight_decay[i] for i in part],
+        parts=[hps.parts[i] for i in part] if hps.parts else (),
+    )

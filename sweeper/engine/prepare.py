@@ -1,0 +1,274 @@
+"""From a trial's specification to what its training needs: model, scales, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isclose, prod
+
+from torch import nn
+
+from sweeper.classifier.operations import apply_scales
+from sweeper.engine.architecture import Architecture, architecture, build_model, build_named
+from sweeper.engine.optimizers.optimizer import Optimizer
+from sweeper.errors import ConfigError
+from sweeper.models.initial_values import hold_padding
+from sweeper.scaling.prescription import (
+    SETTING_FACTORS,
+    AbsorbedParam,
+    Prescription,
+    absorb_multiplier,
+    prescription_of,
+)
+from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp
+from sweeper.trial import SCHEDULE_HPS, PlainHps, TrainSettings, TrialSpec
+
+PROBES = (
+    ScaledOp(
+        name="",
+        kind="attention",
+        geometry={"head_size": 16, "seq_len": 64, "causal": True},
+    ),
+    ScaledOp(name="", kind="residual", geometry={"branch": 1, "branches": 4, "base_branches": 2}),
+    ScaledOp(name="", kind="gated_silu", geometry={}),
+)
+"""Operations of typical sizes: they show whether a scheme scales their kind at all."""
+USUAL_LOGIT = 16**-0.5
+"""The factor on q k^T of the attention among them, where no scheme changes it."""
+
+
+def optional_hyperparameters(optimizer: Optimizer) -> tuple[str, ...]:
+    """Hyperparameters that a space may hold beside its scheme's own: factors on settings."""
+    return (*SETTING_FACTORS, *SCHEDULE_HPS, *optimizer.hyperparameters)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedSpec:
+    """What all trials of a specification share; one object for each, see `prepare`."""
+
+    spec: TrialSpec
+    scheme: Parameterization
+    optimizer: Optimizer
+    architecture: Architecture
+
+    @property
+    def specs(self) -> tuple[ParamSpec, ...]:
+        """Every parameter."""
+        return self.architecture.specs
+
+    @property
+    def scaled_ops(self) -> tuple[ScaledOp, ...]:
+        """Every operation that can be scaled."""
+        return self.architecture.scaled_ops
+
+    @property
+    def trained_specs(self) -> tuple[ParamSpec, ...]:
+        """The parameters that are not frozen."""
+        return tuple(spec for spec in self.specs if not spec.frozen)
+
+    def model(self) -> nn.Module:
+        """The module at its size, on the default device, its weights not drawn."""
+        spec = self.spec
+        model = build_model(spec, self.scheme.unit_scaled, spec.width, spec.depth)
+        apply_scales(model, self.architecture.sites)
+        hold_padding(model)
+        return model
+
+    @property
+    def train(self) -> TrainSettings:
+        """How its trials are trained."""
+        return self.spec.train
+
+    def complete(self, hps: PlainHps) -> PlainHps:
+        """`hps` with 1 for those of the scheme that they lack: the ones that change nothing."""
+        return PlainHps({**dict.fromkeys(self.scheme.hyperparameters, 1.0), **hps})
+
+    def prescriptions(self, hps: PlainHps) -> dict[str, Prescription]:
+        """What the scheme prescribes for every parameter, by name, given hyperparameters."""
+        return {spec.name: self.prescription(spec, hps) for spec in self.specs}
+
+    def prescription(self, spec: ParamSpec, hps: PlainHps) -> Prescription:
+        """What `spec` is trained with: the scheme's factors times eta and the optimizer's."""
+        return prescription_of(spec, self.scheme, self.optimizer, self.complete(hps))
+
+    def trained_with(self, hps: PlainHps) -> dict[str, AbsorbedParam]:
+        """What the engine trains every parameter with, by name; frozen ones are left out.
+
+        Where the model has a buffer for a multiplier, it is in `buffers`. Elsewhere init, rate and
+        eps absorb it, by the rule that an exported plan uses.
+        """
+        return {spec.name: self._trained_with(spec, hps) for spec in self.trained_specs}
+
+    def _trained_with(self, spec: ParamSpec, hps: PlainHps) -> AbsorbedParam:
+        prescription = self.prescription(spec, hps)
+        if self._has(_multiplier(spec)):
+            prescription = replace(prescription, multiplier=1.0)
+        return absorb_multiplier(
+            prescription,
+            self.optimizer.kind(spec),
+            name=spec.name,
+            shape=spec.shape,
+            init=spec.init,
+        )
+
+    def _has(self, buffer: str) -> bool:
+        return buffer in self.architecture.scale_buffers
+
+    def buffers(self, hps: PlainHps) -> dict[str, float]:
+        """Values of the model's scale buffers, by full name."""
+        values = {**self._parameter_factors(hps), **self._op_factors(hps)}
+        return {name: value for name, value in values.items() if self._has(name)}
+
+    def _parameter_factors(self, hps: PlainHps) -> dict[str, float]:
+        """Multipliers by the names of the buffers that modules with scales have for them."""
+        factors: dict[str, float] = {}
+        complete = self.complete(hps)
+        for spec in self.trained_specs:
+            scale = self.scheme.scale(spec, complete, self.optimizer.kind(spec))
+            name = _multiplier(spec)
+            if scale.multiplier != 1.0:
+                factors[name] = scale.multiplier
+            # Also where it equals the multiplier: the module has another buffer for the backward
+            # pass, which would stay at 1.
+            if scale.backward_multiplier is not None:
+                backward = f"{name.removesuffix('multiplier')}backward_multiplier"
+                factors[backward] = scale.backward_multiplier
+        return factors
+
+    def _op_factors(self, hps: PlainHps) -> dict[str, float]:
+        """Factors of all operations, by the names of buffers."""
+        factors: dict[str, float] = {}
+        skipped, complete = 1.0, self.complete(hps)
+        for op in self.scaled_ops:
+            values = self.scheme.scale_op(op, complete)
+            if op.kind == "residual" and not self._has(f"{op.name}.skip"):
+                # A pre-norm branch does not see the stream's scale: what the stream would be
+                # multiplied by here, and at all branches before, this branch is divided by.
+                skipped *= values.get("skip", 1.0)
+                values = {"branch": values["branch"] / skipped}
+            factors |= {f"{op.name}.{buffer}": value for buffer, value in values.items()}
+        return factors
+
+    def not_applied(self, hps: PlainHps) -> dict[str, float]:
+        """Factors other than 1 that the model has no place for, by the names of buffers.
+
+        Multipliers are not among them: they are absorbed. A `backward_multiplier` is, as what
+        remains to be applied: its ratio to the multiplier.
+        """
+        factors = {k: v for k, v in self._op_factors(hps).items() if not self._has(k)}
+        for spec in self.trained_specs:
+            ours, backward = self.prescription(spec, hps), f"{_owner(spec)}.backward_multiplier"
+            if not self._has(backward):
+                factors[backward] = ours.backward_multiplier / ours.multiplier
+        return {name: value for name, value in factors.items() if not isclose(value, 1.0)}
+
+    def unseen_ops(self) -> list[str]:
+        """Kinds of operations that the scheme scales, and of which a plain model shows none.
+
+        A model that declares operations itself is taken to declare all that it has, unless its
+        `declares_all_operations` is False.
+        """
+        seen = {op.kind for op in self.scaled_ops}
+        if self.architecture.complete:
+            return []
+        hps = self.complete(PlainHps({}))
+
+        unseen = [op for op in PROBES if op.kind not in seen]
+        return [
+            op.kind
+            for op in unseen
+            if any(
+                not isclose(value, USUAL_LOGIT if name == "logit" else 1.0)
+                for name, value in self.scheme.scale_op(op, hps).items()
+                if (op.kind, name) != ("attention", "output")
+            )
+        ]
+
+    def dead_hyperparameters(self) -> list[str]:
+        """Hyperparameters of the scheme that change nothing in this model."""
+
+        def trained(**changed: float) -> object:
+            hps = self.complete(PlainHps(changed))
+            return self.trained_with(hps), self.buffers(hps)
+
+        ones = trained()
+        return [name for name in self.scheme.hyperparameters if trained(**{name: 2.0}) == ones]
+
+    def parameters(self) -> int:
+        """Number of weights of one trial."""
+        return sum(prod(spec.shape) for spec in self.specs)
+
+    def tokens(self) -> int:
+        """Tokens that one trial trains on; an array is as many as its model's attention sees."""
+        return self.train.steps * self.train.batch_size * self._example_length()
+
+    def flops(self) -> float:
+        """Floating-point operations of one trial (Kaplan et al., arXiv:2001.08361).
+
+        Per token 6 for every weight of a matrix product, and 12 x width x sequence for the
+        attention of a layer.
+        """
+        weights = sum(prod(s.shape) for s in self.specs if s.role != "embedding")
+        attention = 0
+        if self._attention_lengths():
+            attention = 12 * self.spec.width * self._example_length() * self.spec.depth
+        return float(self.tokens() * (6 * weights + attention))
+
+    def _attention_lengths(self) -> list[int]:
+        """Tokens in the sequences that the model's attentions work on."""
+        return [s.geometry["seq_len"] for s in self.scaled_ops if s.kind == "attention"]
+
+    def _example_length(self) -> int:
+        """Tokens of an example."""
+        if "input_shape" in self.spec.data:
+            return max(self._attention_lengths(), default=1)
+        return self.train.seq_len
+
+
+def _owner(spec: ParamSpec) -> str:
+    """The name of the module that the parameter belongs to."""
+    return spec.name.rpartition(".")[0]
+
+
+def _multiplier(spec: ParamSpec) -> str:
+    """The name of the buffer that a module with scales has for the parameter's multiplier."""
+    return f"{_owner(spec)}.multiplier"
+
+
+@lru_cache(maxsize=64)
+def prepare(spec: TrialSpec) -> PreparedSpec:
+    """Build and classify what `spec` describes; ConfigError names the key that is refused."""
+    scheme: Parameterization = build_named("parameterization", spec.parameterization)
+    optimizer: Optimizer = build_named("optimizer", spec.optimizer)
+    prepared = PreparedSpec(spec, scheme, optimizer, architecture(spec, scheme.unit_scaled))
+    _check_update(scheme, optimizer, prepared.trained_specs)
+    _check_ties(prepared)
+    return prepared
+
+
+def _check_ties(prepared: PreparedSpec) -> None:
+    """ConfigError for a factor on the logits of a tied head that nothing in the model can take."""
+    ones = prepared.complete(PlainHps({}))
+    for op in prepared.architecture.unseen_ties:
+        factor = prepared.scheme.scale_op(op, ones)["output"]
+        if not isclose(factor, 1.0):
+            name = prepared.spec.model.name
+            product = "head tied to" if op.geometry["lookup"] else "product over the width with"
+            allowed = (
+                f"a model whose logits can be multiplied by {factor:.4g}, as the scheme asks of a "
+                f"{product} {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
+            )
+            raise ConfigError("model._target_", name, allowed)
+
+
+def _check_update(
+    scheme: Parameterization, optimizer: Optimizer, specs: Sequence[ParamSpec]
+) -> None:
+    """ConfigError for an optimizer that the scheme has no rule for: before training, not in it."""
+    ones = PlainHps(dict.fromkeys(scheme.hyperparameters, 1.0))
+    try:
+        for spec in specs:
+            scheme.scale(spec, ones, optimizer.kind(spec))
+    except ConfigError as error:
+        raise error.below("parameterization") from error

@@ -1,0 +1,590 @@
+"""A model's module, and the modes of getting losses and gradients of many trials from it.
+
+A program outlives the packs that use it, so that what was compiled for a pack serves the next.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from hashlib import sha256
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils.checkpoint import checkpoint as activation_checkpoint
+
+from sweeper.engine.prepare import PreparedSpec, prepare
+from sweeper.errors import BrokenDeviceError, first_line
+from sweeper.models.scaled import Embedding
+from sweeper.trial import TrialSpec
+
+if TYPE_CHECKING:
+    from sweeper.engine.pack import PackRun
+
+# What an error of a device means: too little memory, a broken device, or the model's own fault.
+
+
+_OUT_OF_MEMORY = (
+    "out of memory",  # torch, CUDA, Triton
+    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED, and cuDNN's and cuSOLVER's
+    "cublas_status_not_initialized",  # a handle's workspace had no place
+    "can't allocate memory",  # torch on a CPU
+    "not enough memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, by whichever library tried it.
+
+    Libraries have their own words, and compilers wrap errors in their own; causes count.
+    """
+    for one in _causes(error):
+        # CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation: out of memory
+        text = str(one).lower()
+        if isinstance(one, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(one, RuntimeError) and any(
+            words in text or words in text.replace("_", " ") for words in _OUT_OF_MEMORY
+        ):
+            return True
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error`, what it came of, what that came of, ..."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        yield current
+        # torch's compiler keeps what it wraps as `inner_exception`.
+        current = getattr(current, "inner_exception", None) or current.__cause__
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of the tensors that the frames of `error`, and of what it came of, keep alive.
+
+    Of what was being handled when it was raised as well, though it says nothing of the error.
+    """
+    seen: list[BaseException] = []
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        one = ahead.pop()
+        if one is None or any(one is other for other in seen):
+            continue
+        seen.append(one)
+        one.__traceback__ = None
+        ahead += [getattr(one, "inner_exception", None), one.__cause__, one.__context__]
+
+
+def raise_if_out_of_memory(error: BaseException) -> None:
+    """`torch.OutOfMemoryError` from `error` if an allocation failed: callers know one kind."""
+    if isinstance(error, torch.OutOfMemoryError):
+        raise error
+    if is_out_of_memory(error):
+        raise torch.OutOfMemoryError(str(error)) from error
+
+
+def raise_if_broken(device: torch.device, error: BaseException) -> None:
+    """BrokenDeviceError if `device` does nothing more in this process after `error`.
+
+    Asked of the device itself: which errors leave a CUDA context unusable is the driver's affair.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.zeros(1, device=device).add_(1).item()
+    except Exception as still:
+        if not is_out_of_memory(still):
+            reason = f"{device} is unusable after an error: {first_line(error)}"
+            raise BrokenDeviceError(reason) from error
+
+
+def free_unused(device: torch.device) -> None:
+    """Give cached memory back to the device, for other processes on it and for larger blocks."""
+    if device.type == "cuda":
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()
+
+
+# The types that weights are kept and computed in, and what that asks of torch.
+
+
+def weights_dtype(prepared: PreparedSpec) -> torch.dtype:
+    """What weights are kept in: bfloat16 and tf32 are ways of computing with float32 weights."""
+    return torch.float64 if prepared.train.precision == "float64" else torch.float32
+
+
+def begin_stream_in_bfloat16(model: nn.Module) -> None:
+    """Have every lookup table of `model` give bfloat16, and with it the sum of what branches add.
+
+    Under autocast alone tables give float32, and so the residual stream is float32: half of what a
+    step of a small model reads and writes.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | Embedding):
+            module.register_forward_hook(lambda _module, _inputs, out: out.to(torch.bfloat16))
+
+
+@contextmanager
+def computing(prepared: PreparedSpec, device: torch.device) -> Iterator[None]:
+    """What the precision and the device ask of torch while a pack computes."""
+    with ExitStack() as stack:
+        if prepared.train.precision == "tf32":
+            stack.enter_context(_tf32())
+        if device.type == "cuda":
+            from torch.nn.attention import SDPBackend, sdpa_kernel
+
+            # Not cuDNN's attention, which fails under a compiled map.
+            kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+            stack.enter_context(sdpa_kernel(kernels))
+        yield
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    """Matrix products of float32 on a GPU's tensor cores."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def quiet_attention() -> Iterator[None]:
+    """Without torch's warning that on a CPU attention under vmap runs trial by trial.
+
+    At the sizes of proxies that is as fast as a batched product with an explicit softmax.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
+        yield
+
+
+# Whether compiling a pack's step pays: eager steps are timed, and then the compiled ones.
+# A short pack ends sooner than its compilation would. So a pack of a size that is not compiled yet
+# begins eagerly, and is compiled where that should save time over all trials that wait. What it
+# gains is measured: a pack that gains nothing goes back, and those after it know.
+
+
+TIMED_STEPS = (4, 12, 16, 24)
+"""Eager steps are timed from the first to the second of these, compiled ones from the third to the
+fourth; counted from where this attempt at the pack begins. Steps before are slower: they warm up
+caches and allocators, or compile."""
+EXPECTED_SECONDS = 40.0
+"""What compiling a pack is taken to cost until it has been seen."""
+EXPECTED_GAIN = {"cpu": 1.4}
+"""How much faster a step is taken to become by compiling it, until it has been seen."""
+EXPECTED_GAIN_GPU = 2.0
+MIN_GAIN = 1.05
+"""What is not so much faster compiled goes on eagerly."""
+MARGIN_CPU = 4.0
+"""On a CPU compiling must save so many times its cost: it takes the cores that other packs train
+on, and equal runs are equal to the last bit only where none is compiled."""
+
+
+@dataclass
+class CompileRecord:
+    """What compiling a program has been seen to cost, in seconds, and to gain; None if not yet.
+
+    `per_slice` is the seconds of a compiled step, divided by the slices of its pack.
+    """
+
+    seconds: float | None = None
+    gain: float | None = None
+    per_slice: float | None = None
+
+
+class CompileDecision:
+    """For one run of a pack with `compile=auto`."""
+
+    def __init__(self, run: PackRun, steps: int, pending_steps: float) -> None:
+        """`steps` are those of a whole run; `pending_steps`, such packs' steps that wait beside."""
+        self.run, self.steps, self.pending_steps = run, steps, pending_steps
+        self.record = run.program.compile_record
+        first = run.step_index
+        # A pack that begins compiled has nothing to decide.
+        self.points = [] if run.compiled else [first + step for step in TIMED_STEPS]
+        self._began, self._eager, self._decided, self._size = 0.0, 0.0, 0.0, 0
+
+    def look(self, step: int) -> None:
+        """To be called after `step`, which is one of `points`."""
+        if step not in self.points:
+            return
+        self._wait()
+        now = time.perf_counter()
+        match self.points.index(step):
+            case 0:
+                self._began, self._size = now, len(self.run.slots)
+            case 1:
+                self._eager = self._per_step(1, now)
+                self._decide(step)
+                self._decided = time.perf_counter()
+            case 2:
+                self._began = now
+            # Steps of another size say nothing of what compiling gained.
+            case 3 if self.run.compiled and len(self.run.slots) == self._size:
+                self._judge(self._per_step(3, now))
+
+    def shrinks(self, size: int) -> bool:
+        """Whether compiling the pack for `size` slices saves more time than it costs."""
+        left = self.steps - self.run.step_index
+        saved = (self.record.per_slice or 0.0) * (len(self.run.slots) - size) * left
+        return saved > self._cost()
+
+    def _per_step(self, last: int, now: float) -> float:
+        return (now - self._began) / (TIMED_STEPS[last] - TIMED_STEPS[last - 1])
+
+    def _wait(self) -> None:
+        """Until the device is idle, so that the host's clock is the device's."""
+        if self.run.device.type == "cuda":
+            torch.cuda.synchronize(self.run.device)
+
+    def _cost(self) -> float:
+        seconds = EXPECTED_SECONDS if self.record.seconds is None else self.record.seconds
+        return seconds * (MARGIN_CPU if self.run.device.type == "cpu" else 1.0)
+
+    def _decide(self, step: int) -> None:
+        kind = self.run.device.type
+        gain = self.record.gain or EXPECTED_GAIN.get(kind, EXPECTED_GAIN_GPU)
+        left = self.steps - step + self.pending_steps
+        saved = self._eager * left * (1 - 1 / gain)
+        self.run.compile(pays=gain >= MIN_GAIN and saved > self._cost())
+
+    def _judge(self, compiled: float) -> None:
+        """Keep what was measured; go back where nothing is gained."""
+        self.record.gain = self._eager / compiled
+        steps = TIMED_STEPS[2] - TIMED_STEPS[1]
+        self.record.seconds = max(0.0, self._began - self._decided - steps * compiled)
+        self.record.per_slice = compiled / self._size
+        if self.record.gain < MIN_GAIN:
+            self.run.uncompile()
+            self.run.notices.append(
+                f"compiled steps take {1 / self.record.gain:.2f} times as long: "
+                "the model is trained without compiling it"
+            )
+
+
+Stacked = dict[str, Tensor]
+"""Tensors [K, ...] by name: one slice a trial."""
+StackedLoss = Callable[[Stacked, Stacked, Tensor, Tensor], Tensor]
+"""Losses [K] of weights and buffers on inputs and targets [K, batch, ...]."""
+
+GradientMode = Literal["mapped", "alone", "looped", "compiled mapped", "compiled alone"]
+"""How gradients of a pack are computed.
+
+"mapped": vmap over all trials; "alone": the module itself, of one trial; "looped": one trial after
+the other, for modules that cannot be mapped.
+"""
+COMPILED_UPDATE = "compiled update"
+"""The name of the optimizer's compiled update, beside the modes."""
+
+MAX_COMPILATIONS = 256
+"""Shapes that may be compiled before torch gives up on compiling: far more than a study has."""
+# The compiler's own random numbers differ from those of eager torch. They are part of a trial's
+# result, which must not depend on whether its pack was compiled. Inductor stores what reads more
+# than four tensors; a factor of every trial counts as one, so that the gradient of a gated
+# activation or of a scaled norm would be written and read once more (8 % of a step's traffic).
+COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True, "realize_reads_threshold": 8}
+
+
+class Program:
+    """The module of a specification on a device, and its mapped and compiled forms.
+
+    `compiled_sizes` are sizes of packs that have been compiled. `unsupported` holds the modes
+    that failed for this module, and COMPILED_UPDATE if it did, each with the reason.
+    `compile_record` says what compiling it cost and gained.
+    """
+
+    def __init__(self, prepared: PreparedSpec, device: torch.device) -> None:
+        """The module's own weights take no memory: they are replaced at every use."""
+        with device:
+            self.model: nn.Module = prepared.model().to(device, weights_dtype(prepared))
+        self.optimizer = prepared.optimizer
+        self.compiled_sizes: set[int] = set()
+        self.compile_record = CompileRecord()
+        self.unsupported: dict[str, str] = {}
+        self._device = device
+        self._autocast = prepared.train.precision.startswith("bfloat16")
+        if prepared.train.precision == "bfloat16_stream":
+            begin_stream_in_bfloat16(self.model)
+        self._parameters = dict(self.model.named_parameters())
+        self._initial_buffers = {name: value.data for name, value in self.model.named_buffers()}
+        self._state_names, self._aliases = tuple(self.module_state()), _aliases(self.model)
+        self._mapped: StackedLoss = vmap(self._loss)
+        self._compiled: dict[str, Any] = {}
+        self._recomputing = False
+        # The parameters of the pack whose only slice the module is bound to. At first the module
+        # counts as bound to itself, so that `release` frees the weights it was built with.
+        self._bound: object = self.model
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the weights that the module was last used with; its buffers are as new.
+
+        The module of a program outlives packs. Bound to the weights of one, it would keep their
+        memory from the next, and would hand on buffers that training has changed.
+        """
+        if self._bound is None:
+            return
+        self._bound = None
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.new_empty(0)
+        for name, value in self.model.named_buffers():
+            value.data = self._initial_buffers[name]
+
+    def recompute(self) -> bool:
+        """Recompute the activations of blocks (the members of any ModuleList) in backward passes.
+
+        For trials trained alone. False when that is done already, or there are no blocks.
+        """
+        if self._recomputing:
+            return False
+        for blocks in self.model.modules():
+            for block in blocks if isinstance(blocks, nn.ModuleList) else ():
+                block.forward = partial(activation_checkpoint, block.forward, use_reentrant=False)
+                self._recomputing = True
+        self._compiled.clear()  # it is of the blocks without recomputation
+        return self._recomputing
+
+    def forget_sizes(self, least: int) -> None:
+        """Let no pack be filled up to `least` slices or more: so many do not fit the device."""
+        self.compiled_sizes -= {size for size in self.compiled_sizes if size >= least}
+
+    def module_state(self) -> dict[str, Tensor]:
+        """Buffers that a checkpoint of the module would keep, such as running statistics.
+
+        One that a module has under several names counts once.
+        """
+        saved = self.model.state_dict()
+        return {name: value for name, value in self.model.named_buffers() if name in saved}
+
+    def gradients(
+        self,
+        mode: GradientMode,
+        params: Stacked,
+        buffers: Stacked,
+        x: Tensor,
+        y: Tensor,
+        seeds: Callable[[], list[int]],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Losses [K], and gradients [K, ...] of `params` in their order.
+
+        `seeds` gives those of what is random in the module. Mapped modes have no use for them:
+        vmap refuses random numbers.
+        """
+        if mode in ("alone", "compiled alone"):
+            return self._alone(mode, params, buffers, x, y, seeds()[0])
+        if self._recomputing:
+            # A block that recomputes calls itself in the backward pass, when the weights that
+            # were put in its place for the forward pass are gone.
+            raise torch.OutOfMemoryError("trials that do not fit alone do not fit together")
+        self.release()
+        if mode == "looped":
+            return self._looped(params, buffers, x, y, seeds())
+        # The map holds the forward pass alone, and autograd differentiates the sum of its losses.
+        # The loss of a trial depends on its slice only, so the gradient of the sum holds every
+        # trial's. `vmap(grad(...))` would map the backward pass too, for which fused attention
+        # has no batching rule: it would fall back to a loop over trials.
+        mapped = self._mapped if mode == "mapped" else self._compile(mode, self._mapped)
+        with self._forward():
+            losses = mapped(params, buffers, x, y)
+        grads = _grads(losses.sum(), list(params.values()))
+        return losses.detach(), grads
+
+    @torch.no_grad()
+    def evaluate(self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor) -> Tensor:
+        """Losses [K] of the module in evaluation mode, nothing compiled."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            if len(x) > 1 and "mapped" not in self.unsupported:
+                try:
+                    with self._forward():
+                        return self._mapped(params, buffers, x, y)
+                except Exception as error:
+                    raise_if_out_of_memory(error)
+                    # In evaluation a module may do what it does not do in training: this says
+                    # nothing of the mode, and the trials are evaluated one by one.
+                    del error
+            with self._forward():
+                slices = [
+                    (_slice_of(params, i), _slice_of(buffers, i), x[i], y[i]) for i in range(len(x))
+                ]
+                return torch.stack([self._loss(*one) for one in slices])
+        finally:
+            self.model.train(training)
+
+    def update(self, *, compiled: bool) -> Callable[..., None]:
+        """The optimizer's update; compiled whole, so that where it fails it has done nothing."""
+        if not compiled:
+            return self.optimizer.update
+        return self._compile(COMPILED_UPDATE, self.optimizer.update, whole=True)
+
+    def _forward(self) -> torch.autocast:
+        """Autocast, for forward passes alone: a backward pass follows what they did."""
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._autocast)
+
+    def _loss(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one slice: the module with these tensors in the place of its own."""
+        tensors = {
+            alias: value
+            for name, value in chain(params.items(), buffers.items())
+            for alias in self._aliases[name]
+        }
+        # Every name of a tied tensor is given here. With `tie_weights`, torch itself would do
+        # so, but would leave its tensors in a module that has several names.
+        loss = functional_call(self.model, tensors, (x, y), tie_weights=False)
+        # A module may put a new tensor in the place of a buffer rather than write into it. torch
+        # leaves that tensor in `tensors`; its values go to the pack's.
+        for name in self._state_names:
+            if tensors[name] is not buffers[name]:
+                buffers[name].copy_(tensors[name])
+        return loss_of(loss)
+
+    def _compile(
+        self, name: str, function: Callable[..., Any], *, whole: bool = False
+    ) -> Callable[..., Any]:
+        """`function` compiled, once for each name."""
+        if name not in self._compiled:
+            config: Any = torch._dynamo.config
+            # Every size of a pack is another shape; torch's limit on them has had two names.
+            key = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+            setattr(config, key, max(getattr(config, key), MAX_COMPILATIONS))
+            self._compiled[name] = torch.compile(
+                function, dynamic=False, fullgraph=whole, options=COMPILE_OPTIONS
+            )
+        return cast(Callable[..., Any], self._compiled[name])
+
+    def _alone(
+        self, mode: GradientMode, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The module itself, its weights the only trial's: nothing is mapped, nothing replaced.
+
+        A backward pass that calls the module again (activation checkpointing) then finds them.
+        """
+        self._bind(params, buffers)
+        self._seed(seed)
+        module = self.model if mode == "alone" else self._compile(mode, self.model)
+        with self._forward():
+            loss = loss_of(module(x[0], y[0]))
+        self._copy_replaced_buffers(buffers)
+        grads = _grads(loss, [self._parameters[name] for name in params])
+        return loss.detach()[None], [grad[None] for grad in grads]
+
+    def _bind(self, params: Stacked, buffers: Stacked) -> None:
+        """Let the module's tensors be views of the only slice; once for a pack."""
+        if self._bound is params:
+            return
+        self.release()
+        for name, value in params.items():
+            self._parameters[name].data = value.detach()[0]
+        others = {**self._parameters, **dict(self.model.named_buffers())}
+        for name, value in buffers.items():  # frozen parameters are among them
+            others[name].data = value.detach()[0]
+        self._bound = params
+
+    def _seed(self, seed: int) -> None:
+        """Seed the device's generator; `torch.manual_seed` is slow where CUDA was never used."""
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):
+                torch.cuda.manual_seed(seed)
+
+    @torch.no_grad()
+    def _copy_replaced_buffers(self, buffers: Stacked) -> None:
+        """Write into `buffers` what the bound module has put in their place, and bind it again."""
+        for name in self._state_names:
+            value = self.model.get_buffer(name)
+            if value.data_ptr() != buffers[name].data_ptr():
+                buffers[name][0].copy_(value)
+                value.data = buffers[name][0]
+
+    def _looped(
+        self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """One trial after the other."""
+        losses, grads = [], []
+        for i, seed in enumerate(seeds):
+            leaves = {k: v.requires_grad_() for k, v in _slice_of(params, i).items()}
+            self._seed(seed)
+            with self._forward():
+                loss = self._loss(leaves, _slice_of(buffers, i), x[i], y[i])
+            losses.append(loss.detach())
+            grads.append(_grads(loss, list(leaves.values())))
+        return torch.stack(losses), [torch.stack(each) for each in zip(*grads, strict=True)]
+
+
+def _aliases(model: nn.Module) -> dict[str, list[str]]:
+    """All names of each parameter and buffer, by its first; a shared module has only one."""
+    names: dict[int, list[str]] = {}
+    for prefix, module in model.named_modules():
+        parameters = module.named_parameters(recurse=False)
+        for name, value in chain(parameters, module.named_buffers(recurse=False)):
+            names.setdefault(id(value), []).append(f"{prefix}.{name}" if prefix else name)
+    return {aliases[0]: aliases for aliases in names.values()}
+
+
+def loss_of(output: object) -> Tensor:
+    """The loss in what a forward pass returns: TypeError where there is none, or several might be.
+
+    It is the output itself, the one scalar of a tuple such as `(logits, loss)`, or what is called
+    `loss` in a mapping or an object, as transformers' models have it.
+    """
+    candidates: Sequence[object]
+    if isinstance(output, Mapping):
+        candidates = [output.get("loss")]
+    elif isinstance(output, tuple | list) and not hasattr(output, "loss"):
+        candidates = [part for part in output if isinstance(part, Tensor) and part.dim() == 0]
+    else:
+        candidates = [getattr(output, "loss", output)]
+    match candidates:
+        case [Tensor() as loss] if loss.dim() == 0:
+            return loss
+    raise TypeError(
+        "forward(inputs, targets) must return the loss: a scalar tensor, a tuple with one scalar "
+        f"tensor such as (logits, loss), or an object with .loss; not {_described(output)}"
+    )
+
+
+def _described(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {list(output.shape)}"
+    if isinstance(output, tuple | list):
+        return f"a {type(output).__name__} of {', '.join(map(_described, output)) or 'nothing'}"
+    return type(output).__name__
+
+
+def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
+    """Gradients; zero for a parameter that took no part."""
+    return list(torch.autograd.grad(loss, params, materialize_grads=True, allow_unused=True))
+
+
+def _slice_of(stacked: Stacked, index: int) -> Stacked:
+    return {name: value.detach()[index] for name, value in stacked.items()}
+
+
+@lru_cache(maxsize=16)
+def program(prepared: PreparedSpec, device: torch.device) -> Program:
+    """The program of a specification: the same object for every pack of it in this process."""
+    return Program(prepared, device)
+
+
+def program_for(spec: TrialSpec, device: str) -> Program:
+    """The program of a trial's specification."""
+    return program(prepare(spec), torch.device(device))
+
+
+def random_seed(seed: int, step: int, part: int = 0) -> int:
+    """Seed of what is random in a part of a trial's step, by its seed, the step and the part."""
+    word = f"{seed}/step/{step}" + f"/{part}" * (part > 0)
+    return int.from_bytes(sha256(word.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,219 @@
+"""The runner that trains in sweeper's own engine: many trials as one model, a pack a job."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from sweeper.data.corpus import Corpus
+from sweeper.engine import checkpoint
+from sweeper.engine.jobs import PackSize, PackSizes, TrainPack, TryStep, measure_here, split
+from sweeper.engine.pack import Compile, Pack
+from sweeper.engine.prepare import prepare
+from sweeper.engine.train import Execution
+from sweeper.errors import ConfigError
+from sweeper.launch.executor import Executor, Launcher, Machine
+from sweeper.launch.job import Job
+from sweeper.launch.machine import visible_gpus
+from sweeper.launch.runner import Batch
+from sweeper.search.prune import Pruner
+from sweeper.trial import Trial, TrialSpec
+
+NUMERICS = 2
+"""Part of every trial's key: raised when a change makes trials train differently."""
+
+
+def resolve_device(name: str) -> str:
+    """`name`, or for "auto" the GPU when there is one; ConfigError when it cannot be had.
+
+    Nothing is put on a GPU: it would take memory there for a process that may only submit.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type == "cuda":
+            if (device.index or 0) < torch.cuda.device_count():
+                return name
+            raise RuntimeError(f"there are {torch.cuda.device_count()}")
+        torch.zeros(1, device=device).item()  # "meta" has no values
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError("device", name, "auto, cpu, or a device that torch can use") from error
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Trains packs: trials of one specification, stacked and trained as one model.
+
+    `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells. `pack` is
+    the number of trials of a pack, "auto" to measure it. `compile` is "auto" (where there is enough
+    to train to earn the compile time back), "on" or "off". With `cuda_graph` a step on a GPU is
+    captured once and replayed. A pack saves itself every `save_every` seconds.
+    """
+
+    device: str = "auto"
+    pack: PackSize = "auto"
+    compile: Compile = "auto"
+    cuda_graph: bool = False
+    save_every: float = 300.0
+
+    failures: ClassVar[int] = 10
+
+    def __post_init__(self) -> None:
+        """Refuse an impossible pack size or time."""
+        if self.pack != "auto" and self.pack < 1:
+            raise ConfigError("pack", self.pack, "auto, or at least 1")
+        if not self.save_every > 0:
+            raise ConfigError("save_every", self.save_every, "a positive number of seconds")
+
+    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+        """ConfigError without a scheme: the engine has to know what to do with each of them."""
+        if own:
+            raise ConfigError("parameterization", "own", "a scheme: own is for runner=command")
+
+    def takes(self, name: str) -> bool:
+        """All of them."""
+        return True
+
+    def measures(self, kind: str) -> bool:
+        """Likewise."""
+        return True
+
+    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> None:
+        """It runs no command."""
+        return
+
+    def identity(self) -> dict[str, Any]:
+        """The engine, and how it computes."""
+        return {"name": "engine", "numerics": NUMERICS}
+
+    def device_of(self, launcher: Launcher) -> str:
+        """The device that jobs of this launcher train on; ConfigError when it cannot be had."""
+        return launcher.device or resolve_device(self.device)
+
+    def precision(self, launcher: Launcher) -> str:
+        """What `train.precision=auto` stands for: bfloat16 on a GPU, float32 elsewhere."""
+        return "bfloat16" if self.device_of(launcher).startswith("cuda") else "float32"
+
+    def estimate(
+        self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
+    ) -> tuple[int, float]:
+        """Trials to a pack and seconds of one trial's step, measured with `trials` of one spec.
+
+        NaN seconds for jobs that run elsewhere: how long a node takes cannot be measured here.
+        """
+        device = self.device_of(launcher)
+        if launcher.device is not None:
+            return PackSizes.elsewhere(self.pack), math.nan
+        size, seconds = measure_here(tuple(trials), corpus, device, self.pack)
+        return size, seconds / launcher.gpus_at_once(visible_gpus(device))
+
+    def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
+        """ConfigError for what cannot be built, classified, scaled, or trained for a step.
+
+        The step is a real one, of two examples. For jobs that run elsewhere it runs on the CPU,
+        and where worker processes have the GPUs, in one of them.
+        """
+        prepare(trial.spec)
+        device = "cpu" if launcher.device is not None else self.device_of(launcher)
+        step = TryStep(trial=trial, corpus=corpus, device=device)
+        if launcher.pins_gpus and device.startswith("cuda"):
+            step.run_in_worker(launcher, Machine(gpus=visible_gpus(device)))
+        else:
+            step.check()
+
+    def parameters(self, spec: TrialSpec) -> int:
+        """Number of weights of the model."""
+        return prepare(spec).parameters()
+
+    def flops(self, spec: TrialSpec) -> float:
+        """Floating-point operations of a trial."""
+        return prepare(spec).flops()
+
+    def open(
+        self,
+        corpus: Corpus,
+        launcher: Launcher,
+        folder: Path,
+        notify: Callable[[str], None] = lambda sentence: None,
+    ) -> EngineRunner:
+        """The runner of one sweep, whose checkpoints go below `folder`."""
+        return EngineRunner(self, corpus, launcher, folder, notify)
+
+
+class EngineRunner:
+    """Packs as jobs; see `Runner`."""
+
+    def __init__(
+        self,
+        settings: Engine,
+        corpus: Corpus,
+        launcher: Launcher,
+        folder: Path,
+        notify: Callable[[str], None],
+    ) -> None:
+        """Nothing is measured yet."""
+        device = settings.device_of(launcher)
+        self.settings, self.corpus, self.device = settings, corpus, device
+        self.checkpoints = folder.absolute() / "checkpoints"
+        self.execution = Execution(
+            # A worker that is pinned to a GPU sees no other.
+            device="cuda" if launcher.pins_gpus and device.startswith("cuda") else device,
+            compile=settings.compile,
+            cuda_graph=settings.cuda_graph,
+            checkpoints=self.checkpoints,
+            save_every=settings.save_every,
+        )
+        self.sizes = PackSizes(settings.pack, corpus, self.execution.device, notify)
+        self._pending = Counter[str]()
+
+    def machine(self) -> Machine:
+        """GPUs, and torch's threads."""
+        return Machine(gpus=visible_gpus(self.device), threads=torch.get_num_threads())
+
+    def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
+        """Packs that were begun before, as they were, so that they go on from their checkpoints.
+
+        The others hold trials of one specification, as equal in size as they can be. A trial that
+        measures more than its loss is a batch by itself.
+        """
+        batches = checkpoint.saved_packs(self.checkpoints, trials)
+        begun = {trial.key for batch in batches for trial in batch}
+        fresh = [trial for trial in trials if trial.key not in begun]
+        packed = [trial for trial in fresh if not trial.measurement]
+        if packed:
+            self.sizes.choose_layout(packed, executor)
+        for _, group in groupby(packed, key=lambda trial: trial.spec.digest):
+            same = tuple(group)
+            batches += [same[part] for part in split(same, self.sizes.size(same, executor))]
+        for batch in batches:
+            self._pending[batch[0].spec.digest] += len(batch)
+        return batches + [(trial,) for trial in fresh if trial.measurement]
+
+    def job(self, batch: Batch, pruner: Pruner | None) -> Job:
+        """The job that trains a pack."""
+        pack = Pack(trials=batch, corpus=self.corpus)
+        return Job(task=TrainPack(pack=pack, execution=self._execution(batch), pruner=pruner))
+
+    def _execution(self, batch: Batch) -> Execution:
+        """With this process's share of the trials that wait: compiling serves them as well."""
+        digest = batch[0].spec.digest
+        self._pending[digest] = max(0, self._pending[digest] - len(batch))
+        layout = self.sizes.layout
+        return replace(self.execution, pending=self._pending[digest] / layout if layout else 0.0)
+
+    def forget(self, batch: Batch) -> None:
+        """Remove the pack's checkpoint."""
+        checkpoint.forget(self.checkpoints, batch)
+
+    def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
+        """Remove checkpoints of trials that are all finished, or that none can read."""
+        checkpoint.tidy(self.checkpoints, is_finished, idle=idle)

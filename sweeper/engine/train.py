@@ -1,0 +1,329 @@
+"""Train a pack to its end and say what came of every trial."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sweeper.engine import checkpoint
+from sweeper.engine.checkpoint import PackProgress
+from sweeper.engine.graph import StepGraph
+from sweeper.engine.pack import PADDING, Compile, Pack, PackRun
+from sweeper.engine.prepare import prepare
+from sweeper.engine.program import CompileDecision, quiet_attention
+from sweeper.launch.job import UNCONTROLLED, Control, Leave
+from sweeper.search.prune import Pruner
+from sweeper.trial import Result, curve, judged
+
+SYNC_POINTS = 50
+"""The host reads the losses so often in a run; between sync points no step waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a pack is run: nothing here changes what comes of its trials beyond rounding.
+
+    `compile` is "auto" to compile where it earns its time back: `pending` are trials of the same
+    specification that are to be trained in this process later. With `cuda_graph` steps on a GPU are
+    replayed. Checkpoints go to the folder `checkpoints` (None: nowhere), every `save_every`
+    seconds.
+    """
+
+    device: str = "cpu"
+    compile: Compile = "off"
+    pending: float = 0.0
+    cuda_graph: bool = False
+    checkpoints: Path | None = None
+    save_every: float = 300.0
+
+
+def train(
+    pack: Pack,
+    execution: Execution = Execution(),
+    control: Control = UNCONTROLLED,
+    pruner: Pruner | None = None,
+) -> list[Result]:
+    """Train all trials of `pack` together; one result each, in their order.
+
+    A trial has diverged, and its objective is +inf, when its loss was ever not finite or ends at
+    more than twice what it was before the first step. A trial that diverges or
+    is pruned leaves the pack at the next sync point. A pack that has a checkpoint goes on from
+    there. `Leave` is raised when the control says so.
+    """
+    with quiet_attention():
+        return Training(pack, execution, control, pruner).run()
+
+
+class Training:
+    """One call of `train`.
+
+    A resumed pack ends as an undisturbed one, to the last bit on a CPU. Dropping slices changes
+    the shapes of kernels, and thereby how they round. So it happens at sync points, which the
+    step fixes, and never because a checkpoint was written.
+    """
+
+    def __init__(
+        self, pack: Pack, execution: Execution, control: Control, pruner: Pruner | None
+    ) -> None:
+        """Draw the pack's weights, or take them from its checkpoint."""
+        self.execution, self.control, self.pruner = execution, control, pruner
+        self.start = time.perf_counter()
+        self.trials = pack.trials
+        self.pack_run = PackRun(pack, execution.device, compile=execution.compile)
+        if execution.cuda_graph and self.pack_run.device.type == "cuda":
+            self.pack_run.graph = StepGraph()
+        self.train = self.pack_run.prepared.train
+        count = len(pack.trials)
+        losses = np.full((self.train.steps, count), np.nan, np.float64)
+        self.progress = PackProgress(losses=losses, stopped={}, steps=[0] * count)
+        self.path = None
+        if execution.checkpoints is not None:
+            self.path = checkpoint.path_of(execution.checkpoints, pack.trials)
+            self._resume(self.path)
+        self.saved_at = time.perf_counter()
+        self.unread_losses: list[torch.Tensor] = []
+        self.compiling = None
+        if execution.compile == "auto":
+            pending_steps = execution.pending / count * self.train.steps
+            self.compiling = CompileDecision(self.pack_run, self.train.steps, pending_steps)
+
+    def _resume(self, path: Path) -> None:
+        try:
+            checkpoint.load(self.pack_run, self.progress, path)
+        except ValueError as error:
+            self.control.notify(f"{error}; its trials begin anew")
+        # The time of earlier attempts counts, the time of what they lost does not.
+        self.start = time.perf_counter() - self.progress.seconds
+
+    def run(self) -> list[Result]:
+        """To the end, from sync point to sync point."""
+        try:
+            sync_points = self._sync_points()
+            timed = self.compiling.points if self.compiling else []
+            for stop in sorted({*sync_points, *(t for t in timed if t < self.train.steps)}):
+                while self.pack_run.step_index < stop:
+                    self.unread_losses.append(self.pack_run.step())
+                    self._save_if_due()
+                if stop in sync_points and not self._settle(stop):
+                    break
+                # A pack is compiled for the size that it goes on with.
+                if self.compiling:
+                    self.compiling.look(stop)
+            return self._results()
+        finally:
+            self.pack_run.program.release()
+
+    def _settle(self, stop: int) -> bool:
+        """Drop what has stopped at this sync point; whether any trial is left to train."""
+        if self.unread_losses:
+            self._sync()
+        if self._active() and stop < self.train.steps:
+            self._compact()
+        return bool(self._active())
+
+    def _sync_points(self) -> set[int]:
+        """Steps after which the host reads the losses, from where the pack stands."""
+        stretch = max(1, self.train.steps // SYNC_POINTS)
+        rungs = self.pruner.rungs if self.pruner else ()
+        stops = {*range(stretch, self.train.steps, stretch), *rungs, self.train.steps}
+        # The step of a checkpoint is among them: its pack may not have been made smaller yet.
+        here = self.pack_run.step_index
+        return {stop for stop in stops if here <= stop <= self.train.steps}
+
+    def _active(self) -> list[int]:
+        """Indices of the trials that still train, in the order of their slices."""
+        stopped = self.progress.stopped
+        return [slot for slot in self.pack_run.slots if slot != PADDING and slot not in stopped]
+
+    def _sync(self) -> None:
+        """Take the losses to the host; stop trials; report."""
+        first = self._read_losses()
+        step, progress = self.pack_run.step_index, self.progress
+        for slot in self._active():
+            broken = np.flatnonzero(~np.isfinite(progress.losses[first:step, slot]))
+            if len(broken):
+                # A result ends where its loss did, whenever that was noticed. What the trial
+                # trained on until this sync point is left out.
+                progress.stopped[slot] = "diverged"
+                progress.steps[slot] = first + int(broken[0]) + 1
+        if step < self.train.steps:
+            self._prune(step)
+        slots = self.pack_run.slots
+        self.pack_run.slots = [PADDING if slot in progress.stopped else slot for slot in slots]
+        for notice in self.pack_run.take_notices():
+            self.control.notify(notice)
+        # What a stopped trial is spared counts as done.
+        remaining = (self.train.steps - step) * len(self._active())
+        self.control.progress(1.0 - remaining / (self.train.steps * len(self.trials)))
+
+    def _read_losses(self) -> int:
+        """Take the losses since the last sync point, in one copy; the first of these steps."""
+        losses = torch.stack(self.unread_losses).double().cpu().numpy()
+        self.unread_losses.clear()
+        first = self.pack_run.step_index - len(losses)
+        for column, slot in enumerate(self.pack_run.slots):
+            if slot != PADDING:
+                self.progress.losses[first : first + len(losses), slot] = losses[:, column]
+                self.progress.steps[slot] = self.pack_run.step_index
+        return first
+
+    def _prune(self, step: int) -> None:
+        if self.pruner is None or step not in self.pruner.rungs:
+            return
+        slots = {self.trials[slot].key: slot for slot in self._active()}
+        recent = self.progress.losses[max(0, step - self.train.window()) : step]
+        losses = {key: float(recent[:, slot].mean()) for key, slot in slots.items()}
+        for key in self.pruner.trials_to_stop(step, losses, self.trials):
+            self.progress.stopped[slots[key]] = "pruned"
+
+    def _compact(self) -> None:
+        """Drop the slices of trials that have stopped; what is compiled, down to a compiled size.
+
+        Another size would be compiled anew: only where that saves more time than it takes.
+        """
+        run, size = self.pack_run, len(self._active())
+        if run.compiled and not (self.compiling and self.compiling.shrinks(size)):
+            sizes = run.program.compiled_sizes
+            size = min((compiled for compiled in sizes if compiled >= size), default=size)
+        if size < len(run.slots):
+            order = sorted(range(len(run.slots)), key=lambda i: run.slots[i] == PADDING)
+            run.select(sorted(order[:size]))
+            if run.compiled:
+                run.program.compiled_sizes.add(size)
+
+    def _save_if_due(self) -> None:
+        """Save when it is time to, or when told to leave; then `Leave` is raised."""
+        leave = self.control.should_leave()
+        due = time.perf_counter() - self.saved_at > self.execution.save_every
+        if not leave and not (due and self.path):
+            return
+        self._sync()
+        if self.path and self._active():
+            self._save(self.path)
+        if leave and self._active():
+            raise Leave
+
+    def _save(self, path: Path) -> None:
+        self.progress.seconds = time.perf_counter() - self.start
+        self.saved_at = time.perf_counter()
+        try:
+            checkpoint.save(self.pack_run, self.progress, path)
+        except OSError as error:
+            self.control.notify(f"no checkpoint could be written ({error}); training goes on")
+
+    def _results(self) -> list[Result]:
+        heldout = dict.fromkeys(range(len(self.trials)), math.nan)
+        if self._active():
+            values = self.pack_run.heldout().double().cpu().numpy()
+            heldout |= {s: float(v) for s, v in zip(self.pack_run.slots, values, strict=True)}
+        # Trials of a pack divide its time among them by their steps.
+        seconds = time.perf_counter() - self.start
+        per_step = seconds / max(1, sum(self.progress.steps))
+        return [
+            self._result(index, heldout[index], per_step * steps)
+            for index, steps in enumerate(self.progress.steps)
+        ]
+
+    def _result(self, index: int, heldout: float, seconds: float) -> Result:
+        losses = self.progress.losses[: self.progress.steps[index], index]
+        stopped = self.progress.stopped.get(index, "complete")
+        status, objective, heldout = judged(losses, heldout, stopped, self.train)
+        return Result(
+            trial=self.trials[index],
+            status=status,
+            objective=objective,
+            heldout=heldout,
+            curve=tuple(curve(losses)),
+            seconds=seconds,
+            steps=len(losses),
+            finished_at=time.time(),
+            device=device_name(self.pack_run.device),
+        )
+
+
+def device_name(device: torch.device) -> str:
+    """A GPU's product name, or the device's kind."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+# How fast trials trained: tokens a second, and the fraction of the device's peak.
+
+
+PEAK_FLOPS = {
+    "B200": 2250e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "GH200": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "A10": 125e12,
+    "V100": 125e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+}
+"""Dense bfloat16 (V100: float16) products, in FLOPs a second, by words in the device's name; the
+vendors' data sheets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Throughput at one size on one device; `utilisation` is None where no peak is known."""
+
+    width: int
+    depth: int
+    device: str
+    trials: int
+    tokens_per_second: float
+    utilisation: float | None
+
+    def __str__(self) -> str:
+        size = f"width {self.width}, depth {self.depth}"
+        text = f"{size}: {self.tokens_per_second:,.0f} tokens/s on {self.device or 'cpu'}"
+        if self.utilisation is None:
+            return text
+        return f"{text}, {self.utilisation:.1%} of its peak (model FLOPs utilisation)"
+
+
+def speeds(results: Iterable[Result]) -> list[Speed]:
+    """Throughput by size and device, smallest first; trials that failed or kept no time are out.
+
+    Trials of a pack share its time, so that theirs is the pack's throughput. FLOPs are the
+    model's own (`PreparedSpec.flops`): recomputed activations do not count.
+    """
+    groups: dict[tuple[int, int, str], list[Result]] = {}
+    for result in results:
+        if result.status != "failed" and result.seconds > 0:
+            key = (result.trial.width, result.trial.depth, result.device)
+            groups.setdefault(key, []).append(result)
+    return [_speed(key, members) for key, members in sorted(groups.items())]
+
+
+def _speed(key: tuple[int, int, str], results: list[Result]) -> Speed:
+    width, depth, device = key
+    tokens = flops = 0.0
+    for result in results:
+        prepared = prepare(result.trial.spec)
+        trained_fraction = result.steps / prepared.train.steps
+        tokens += trained_fraction * prepared.tokens()
+        flops += trained_fraction * prepared.flops()
+    seconds = sum(result.seconds for result in results)
+    # Whole words: an A10G is no A10.
+    peak = next((p for name, p in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", device)), None)
+    return Speed(
+        width=width,
+        depth=depth,
+        device=device,
+        trials=len(results),
+        tokens_per_second=tokens / seconds,
+        utilisation=None if peak is None else flops / seconds / peak,
+    )

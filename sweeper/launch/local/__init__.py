@@ -1,1 +1,0 @@
-"""Worker processes on this machine."""

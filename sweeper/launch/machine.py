@@ -1,0 +1,133 @@
+"""This machine and how it is shared: GPUs, cores, and torch's threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweeper.launch.executor import Machine
+
+# This machine's GPUs, by the names that processes know them by.
+
+
+def visible_gpus(device: str) -> tuple[str, ...]:
+    """What CUDA_VISIBLE_DEVICES should be for each GPU that `device` ("cuda" or "cuda:i") names."""
+    if not device.startswith("cuda"):
+        return ()
+    import torch  # seconds, which a machine without GPUs need not wait
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    names = visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+    _, _, index = device.partition(":")
+    return tuple(name.strip() for name in ([names[int(index)]] if index else names))
+
+
+# How a machine is shared out among workers: its GPUs, its cores, its threads.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WorkerSlot:
+    """What one worker has of the machine: threads, and the environment that pins its device."""
+
+    threads: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, and its control group's share of time."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        count = os.cpu_count() or 1
+    return max(1, min([count, *map(round, _cpu_quotas())]))
+
+
+def _cpu_quotas(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> list[float]:
+    """Limits in cores that the control group, or one above it, sets (cgroup v2 and v1)."""
+    folders = {root, root / "cpu"}
+    with suppress(OSError, ValueError):
+        for line in membership.read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            top = root / "cpu" if controllers else root
+            if not controllers or "cpu" in controllers.split(","):
+                path = top / name.lstrip("/")
+                folders |= {path, *(p for p in path.parents if p.is_relative_to(top))}
+    quotas = []
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            limit, period = (folder / "cpu.max").read_text().split()
+            quotas.append(int(limit) / int(period))
+        with suppress(OSError, ValueError):
+            limit, period = ((folder / f"cpu.cfs_{n}_us").read_text() for n in ("quota", "period"))
+            quotas.append(int(limit) / int(period))
+    return [quota for quota in quotas if quota > 0]
+
+
+def worker_slots(machine: Machine, workers: int) -> list[WorkerSlot]:
+    """Slots of so many workers: each pinned to a GPU where there are any, threads shared out."""
+    threads = max(1, min(machine.threads, cores() // workers))
+    if not machine.gpus:
+        return [WorkerSlot(threads=threads) for _ in range(workers)]
+    names = [machine.gpus[index % len(machine.gpus)] for index in range(workers)]
+    return [WorkerSlot(threads=threads, env={"CUDA_VISIBLE_DEVICES": name}) for name in names]
+
+
+# How long torch's threads spin, waiting for their next work, before they sleep.
+
+
+SPIN = "GOMP_SPINCOUNT"
+IDLE, BUSY = "20001", "1001"
+"""Odd values, by which ours are told from the user's."""
+LOOKS = 3
+
+
+def set_spin() -> None:
+    """Before torch is loaded: spin briefly where others want the cores; the user's word counts.
+
+    Threads that spin against others are the slower the longer they do (six times, with libgomp's
+    own 300,000 beside one busy core of two); those that sleep between the operations of a small
+    model are, too (half the speed with 1,000 on two idle cores).
+    """
+    if not {SPIN, "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ[SPIN] = BUSY if _wanted() > _cores() else IDLE
+
+
+def without_ours(environment: dict[str, str]) -> dict[str, str]:
+    """An environment for a user's command: how its threads wait is its own affair."""
+    return {k: v for k, v in environment.items() if k != SPIN or v not in (IDLE, BUSY)}
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _wanted() -> int:
+    """Cores that torch's threads and whatever runs beside this process would take."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores()
+    return own + _beside()
+
+
+def _beside() -> int:
+    """Threads beside this one that run or want to, at the quietest of some looks."""
+    least = _look()
+    for _ in range(LOOKS - 1):
+        if not least:
+            break
+        time.sleep(0.001)
+        least = min(least, _look())
+    return least
+
+
+def _look() -> int:
+    """Threads of the machine that run or want to, but for this one; 0 where it is not told."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,588 @@
+"""Jobs in Slurm's queue: sent in arrays, watched, collected, and found again by the next driver."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import submitit
+from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
+
+from sweeper.errors import ConfigError, SweeperError, suggest
+from sweeper.files import try_json
+from sweeper.launch import slurm_node, slurm_queue
+from sweeper.launch.code import changed, code_digests
+from sweeper.launch.executor import Context, Event, Executor, Finished, Lost
+from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
+from sweeper.launch.slurm_arrays import (
+    Array,
+    Submission,
+    arrays,
+    attempts,
+    failure_of,
+    plan,
+    queued,
+    submissions,
+)
+from sweeper.launch.slurm_queue import (
+    Entry,
+    SchedulerError,
+    ask,
+    first_lines,
+    largest_array,
+    outside_a_job,
+    partitions,
+)
+from sweeper.trial import Trial
+
+AWAY = re.compile("nable to contact|timed? ?out|no answer|onnect|temporarily|communication|ero B")
+"""What Slurm says when it may well take the same thing later."""
+LIMIT = re.compile("imit|policy|QOS|too many", re.I)
+"""What it says when it would take fewer."""
+SETTLING = 15.0
+"""Seconds after which a submission cut short by its driver's death can no longer arrive."""
+MAX_PAUSE = 300.0
+"""Seconds that Slurm is left alone at most."""
+
+Queue = dict[tuple[str, int], Entry]
+"""The study's jobs in Slurm's queue, by array's name and index."""
+
+
+class Submitter(Protocol):
+    """Sends an array to Slurm."""
+
+    def submit(self, array: Array) -> str:
+        """Slurm's number of the array; SchedulerError with Slurm's words."""
+        ...
+
+    def repair(self, array: Array, number: str) -> None:
+        """Finish what a submission leaves undone when the driver dies right after it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How the driver goes about it; times in seconds. See `launcher.Slurm`."""
+
+    jobs: int
+    poll: float
+    grace: float
+
+
+@dataclass(kw_only=True)
+class SubmittedJob:
+    """A job that is in Slurm's hands.
+
+    `seen` tells that it was once in the queue, `missing` since when it is not.
+    """
+
+    array: Array
+    index: int
+    seen: bool = False
+    missing: float | None = None
+
+    @property
+    def member(self) -> Submission:
+        """The submission."""
+        return self.array.members[self.index]
+
+    @property
+    def job_dir(self) -> Path:
+        """The job's folder."""
+        return self.member.job_dir
+
+    @property
+    def id(self) -> str:
+        """The job's."""
+        return self.job_dir.name
+
+
+class SlurmExecutor:
+    """All jobs of one study, for one run of its driver.
+
+    A job passes through `to_submit` into an array. While it is not known whether Slurm took an
+    array, the array is `unconfirmed`, and nothing else is sent: a job must never run twice.
+    """
+
+    layouts = range(0)
+
+    def __init__(self, context: Context, pace: Pace, submitter: Submitter) -> None:
+        """Read what earlier drivers submitted; Slurm is not asked yet."""
+        self.context, self.pace, self.submitter = context, pace, submitter
+        self.study = context.folder
+        self.recovered: dict[str, tuple[Trial, ...]] = {}
+        self._found: dict[str, SubmittedJob] = {}
+        self.submitted: list[SubmittedJob] = []
+        self.to_submit: dict[Path, Resources] = {}
+        self.unconfirmed: list[Array] = []
+        self._chunk, self._pause, self._not_before = math.inf, 0.0, 0.0
+        self._largest_array = 0
+        for array in arrays(self.study):
+            self._adopt(array)
+
+    def room(self, *, ahead: bool = False) -> bool:
+        """Whether fewer jobs are submitted than may be."""
+        taken = len(self.submitted) + len(self.to_submit)
+        return not self.unconfirmed and taken < self.pace.jobs
+
+    def submit(self, job: Job) -> None:
+        """Write the job; the next `poll` sends it."""
+        try:
+            self.to_submit[write_job(self.study / "jobs", job)] = job.resources
+        except TypeError as error:
+            raise SweeperError(f"{error}; use launcher=inline") from error
+
+    def claim(self, job: str) -> None:
+        """Watch it like one of this driver's."""
+        del self.recovered[job]
+        self.submitted.append(self._found.pop(job))
+
+    def poll(self, *, wait: bool = True) -> list[Event]:
+        """Send what is to be sent, and look at the queue; then wait a while if nothing happened."""
+        if any(
+            array.cancelled for array in {s.array.name: s.array for s in self.submitted}.values()
+        ):
+            raise SweeperError("its jobs were cancelled; run the same command again to go on")
+        self._send()
+        events = self._look()
+        if not events and (wait or not self.settled()):
+            time.sleep(self.pace.poll)
+        return events
+
+    def settled(self) -> bool:
+        """Whether all is submitted, and known to be."""
+        return not (self.to_submit or self.unconfirmed)
+
+    def forget(self, job: str, *, keep_log: bool = False) -> None:
+        """Remove the job's folder, and its array's once that has no other job."""
+        for submitted in [one for one in self.submitted if one.id == job]:
+            self.submitted.remove(submitted)
+            others = [*self.submitted, *self._found.values()]
+            if not keep_log and all(one.array is not submitted.array for one in others):
+                shutil.rmtree(submitted.array.folder, ignore_errors=True)
+        shutil.rmtree(self.study / "jobs" / job, ignore_errors=True)
+
+    def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
+        """Nothing is measured on a cluster."""
+        return [None] * len(tasks)
+
+    def use(self, layout: int) -> None:
+        """There is none."""
+
+    def close(self) -> None:
+        """Jobs go on; what was never sent is removed."""
+        for job_dir in self.to_submit:
+            if not submissions(job_dir):
+                shutil.rmtree(job_dir, ignore_errors=True)
+
+    # What earlier drivers left
+
+    def _adopt(self, array: Array) -> None:
+        """Find the jobs of an array that is on record, as far as they can still be used."""
+        if array.cancelled:
+            self._clear(array)
+        if array.id is None:
+            self.unconfirmed.append(array)
+            return
+        jobs = [SubmittedJob(array=array, index=index) for index in range(len(array.members))]
+        usable = {
+            job.id: trials
+            for job in jobs
+            if job.member.newest()
+            and (trials := trials_of(job.job_dir))
+            and not self._is_outdated(job)
+        }
+        if not usable:
+            shutil.rmtree(array.folder, ignore_errors=True)
+        self._found |= {job.id: job for job in jobs if job.id in usable}
+        self.recovered |= usable
+
+    def _is_outdated(self, job: SubmittedJob) -> bool:
+        """Take a job that has not begun out of the queue, when the code is no more the same."""
+        submitted = try_json(job.member.folder / "submission.json").get("code", {})
+        now = code_digests(submitted.keys() - {"sweeper"})
+        if job.member.runs() or outcome_of(job.job_dir) or not changed(submitted, now):
+            return False
+        try:
+            slurm_queue.cancel([job.array.task_id(job.index)])
+        except SchedulerError:
+            return False  # it will find out by itself, and fail
+        shutil.rmtree(job.job_dir, ignore_errors=True)
+        return True
+
+    def _clear(self, array: Array) -> None:
+        """Forget the cancelled jobs of an array; what had finished is still collected."""
+        for member in array.members:
+            if member.newest() and outcome_of(member.job_dir) is None:
+                shutil.rmtree(member.job_dir, ignore_errors=True)
+        (array.folder / "cancelled").unlink(missing_ok=True)
+
+    def _confirm(self, entries: Queue) -> None:
+        """See whether arrays arrived of which it is not known; forget those that did not."""
+        arrived = {name: entry.array for (name, _), entry in entries.items()}
+        for array in list(self.unconfirmed):
+            if (number := arrived.get(array.name)) is not None:
+                self.submitter.repair(array, number)
+                array.accept(number)
+                self._adopt(array)
+                for job_dir in [member.job_dir for member in array.members]:
+                    if job_dir in self.to_submit and job_dir.name in self.recovered:
+                        del self.to_submit[job_dir]  # it is this driver's
+                        self.claim(job_dir.name)
+            elif 0 <= time.time() - array.at < SETTLING:
+                continue
+            else:
+                array.discard()
+            self.unconfirmed.remove(array)
+
+    # Sending
+
+    def _send(self) -> None:
+        """Submit what is to be submitted in as few arrays as may be."""
+        while self.to_submit and not self.unconfirmed and time.monotonic() >= self._not_before:
+            try:
+                self._largest_array = self._largest_array or largest_array()
+            except SchedulerError as error:
+                self._leave_alone(error)
+                return
+            array = self._next_array()
+            try:
+                array.accept(self.submitter.submit(array))
+            except SchedulerError as error:
+                self._refused(array, error)
+                return
+            self._pause, self._chunk = 0.0, 2 * self._chunk
+            for index, member in enumerate(array.members):
+                del self.to_submit[member.job_dir]
+                self.submitted.append(SubmittedJob(array=array, index=index, seen=True))
+
+    def _next_array(self) -> Array:
+        """As many jobs as may go together: one batch script asks for the same resources for all."""
+        resources = next(iter(self.to_submit.values()))
+        alike = [job_dir for job_dir, other in self.to_submit.items() if other == resources]
+        job_dirs = alike[: int(min(self._largest_array, self._chunk))]
+        modules = [try_json(job_dir / "job.json").get("modules", ()) for job_dir in job_dirs]
+        return plan(self.study, job_dirs, [code_digests(names) for names in modules], resources)
+
+    def _refused(self, array: Array, error: SchedulerError) -> None:
+        """Try again later, and fewer, where that can help; else the error goes on."""
+        words = str(error)
+        if AWAY.search(words):
+            self.unconfirmed.append(array)  # it may have arrived all the same
+        elif LIMIT.search(words) and (self.submitted or len(array.members) > 1):
+            array.discard()
+        else:
+            array.discard()
+            raise error
+        self._chunk = max(1, len(array.members) // 2)
+        self._leave_alone(error)
+
+    def _leave_alone(self, error: SchedulerError) -> None:
+        """Do not send for a while, longer each time."""
+        self._pause = min(MAX_PAUSE, max(self.pace.poll, 2 * self._pause))
+        self._not_before = time.monotonic() + self._pause
+        self.context.notify(f"nothing could be submitted for a while, it was tried again: {error}")
+
+    # Watching
+
+    def _look(self) -> list[Event]:
+        """What became of jobs that have left the queue."""
+        if not (self.submitted or self._found or self.unconfirmed):
+            return []
+        entries: Queue | None = None
+        try:
+            entries = queued(self.study)
+        except SchedulerError as error:
+            self.context.notify(f"the scheduler did not answer for a while, jobs went on: {error}")
+        if entries is not None:
+            self._confirm(entries)
+            self._end_strays(entries)
+        events = [self._event(job, entries) for job in list(self.submitted)]
+        return [event for event in events if event is not None]
+
+    def _event(self, job: SubmittedJob, entries: Queue | None) -> Event | None:
+        entry = entries.get((job.array.name, job.index)) if entries is not None else None
+        if entry is not None and entry.active and entry.state != "COMPLETING":
+            self._runs(job, entry)
+        elif (outcome := outcome_of(job.job_dir)) is not None:
+            return Finished(job=job.id, outcome=outcome)
+        elif entries is not None and not (entry and entry.active):
+            return self._missing(job, entry)
+        return None
+
+    def _end_strays(self, entries: Queue) -> None:
+        """End jobs of this study that nobody waits for: their array was given up."""
+        names = {job.array.name for job in (*self.submitted, *self._found.values())}
+        names |= {array.name for array in self.unconfirmed}
+        strays = [e.id for (name, _), e in entries.items() if e.active and name not in names]
+        with suppress(SchedulerError):
+            slurm_queue.cancel(strays)
+
+    def _runs(self, job: SubmittedJob, entry: Entry) -> None:
+        job.seen, job.missing = True, None
+        if entry.state == "RUNNING":
+            self.context.progress(job.id, job.member.fraction)
+        elif "held" in entry.reason.lower():
+            self.context.notify(
+                f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
+            )
+
+    def _missing(self, job: SubmittedJob, entry: Entry | None) -> Event | None:
+        """A job that is gone without a result: it is lost when it does not come back in a while."""
+        failure = failure_of(job.array, job.index, entry)
+        job.missing = time.monotonic() if job.missing is None else job.missing
+        if not failure.certain and time.monotonic() - job.missing < self.pace.grace:
+            return None  # a lost node's job may be put back, a file may be slow to appear
+        if job.array.cancelled:
+            return None
+        with suppress(SchedulerError):  # or a late requeue makes two of it
+            slurm_queue.cancel([job.array.task_id(job.index)])
+        by_hand = failure.cancelled and job.seen
+        self.submitted.remove(job)
+        return Lost(
+            job=job.id,
+            failure=JobFailure(
+                reason=str(failure),
+                attempts=attempts(job.job_dir),
+                retry=failure.retry and not by_hand,
+                blames_trials=failure.blames_trials and not by_hand,
+            ),
+        )
+
+
+# Run jobs on a cluster with Slurm: in arrays, sent through submitit.
+
+
+DRIVER_OPTIONS = {"array", "chdir", "error", "job-name", "open-mode", "output", "requeue", "signal"}
+"""What a batch script says already, in the way that the driver relies on."""
+KEY_OF_COMPLAINT = {
+    "account": "account",
+    "partition": "partition",
+    "qos": "qos",
+    "feature|constraint": "constraint",
+    "time limit": "time",
+    "memory": "memory",
+    "cpu count|processors": "cpus",
+    "gres|gpu": "gpus",
+}
+"""What Slurm complains of, and the key that it is about."""
+DEFAULT = Resources()
+"""Those of the launcher's own settings."""
+UNCOUNTED = 10**6
+"""submitit counts how often a job was told to leave; the driver does so itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """Jobs in arrays, one GPU or some cores each unless a job asks for other resources.
+
+    What a cluster must be told: `partition`, `account`, `qos`, `constraint`, `gpus` to a job
+    (0: it trains on `cpus` cores; `gres` says it in another way), `memory` such as 16G, `time`
+    in minutes. `setup` are lines of shell before the job, `sbatch` further options of sbatch's,
+    `python` the words that start Python.
+
+    `jobs` at most are submitted at a time, `array_parallelism` at most of an array run at a time. A
+    job saves itself `warn` seconds before its time is up, when it goes back into the queue. One
+    that dies is sent again, at most `retries` times running without coming further. The queue is
+    looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again.
+    """
+
+    pins_gpus: ClassVar[bool] = True
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpus: int = 1
+    gres: str | None = None
+    cpus: int = 4
+    memory: str | None = None
+    time: int = 240
+    warn: int = 120
+    array_parallelism: int = 64
+    jobs: int = 512
+    retries: int = 2
+    poll: float = 10.0
+    grace: float = 60.0
+    setup: tuple[str, ...] = ()
+    sbatch: Mapping[str, Any] = field(default_factory=dict)
+    python: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no cluster could mean."""
+        for key in ("cpus", "time", "array_parallelism", "jobs"):
+            if getattr(self, key) < 1:
+                raise ConfigError(key, getattr(self, key), "a whole number, at least 1")
+        if not self.poll > 0:
+            raise ConfigError("poll", self.poll, "a positive number of seconds")
+        for key in ("retries", "grace", "warn"):
+            if not getattr(self, key) >= 0:
+                raise ConfigError(key, getattr(self, key), "at least 0")
+        if self.warn >= 60 * self.time:
+            raise ConfigError("warn", self.warn, f"less than time, {60 * self.time} seconds")
+        if self.gpus not in (0, 1):
+            raise ConfigError("gpus", self.gpus, "0 or 1: a job trains one pack on one device")
+        if self.memory is not None and not re.fullmatch(r"\d+[KMGT]?", self.memory):
+            raise ConfigError("memory", self.memory, "a size such as 16G, or null")
+        if self.python is not None and not self.python:
+            raise ConfigError("python", [], "null, or the words that start Python")
+        for key in ("partition", "account", "qos", "constraint", "gres"):
+            _check_word(key, getattr(self, key))
+        for line in self.setup:
+            if "\n" in line:
+                raise ConfigError("setup", line, "one line of shell each")
+        for name, value in self.sbatch.items():
+            _check_option(name, value)
+
+    @property
+    def device(self) -> str:
+        """A GPU where jobs ask for one."""
+        return "cuda" if self.gpus else "cpu"
+
+    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+        """None of this machine's."""
+        return 1
+
+    def executor(self, context: Context) -> Executor:
+        """One that takes over the jobs of earlier drivers; ConfigError as `check`."""
+        self.check(context.folder)
+        pace = Pace(jobs=self.jobs, poll=self.poll, grace=self.grace)
+        return SlurmExecutor(context, pace, self)
+
+    def submit(self, array: Array) -> str:
+        """Send an array; see `executor.Submitter`."""
+        executor = self._executor(array.folder, array.name, array.resources)
+        folders = [str(member.folder) for member in array.members]
+        try:
+            with outside_a_job(), redirect_stderr(StringIO()):
+                jobs = executor.map_array(slurm_node.run, folders)
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise SchedulerError(f"sbatch: {first_lines(str(error))}") from error
+        return str(jobs[0].job_id).partition("_")[0]
+
+    def repair(self, array: Array, number: str) -> None:
+        """Write what submitit writes after sbatch has answered: what the tasks wait for."""
+        for index, member in enumerate(array.members):
+            name = f"{number}_{index}" if len(array.members) > 1 else number
+            path = JobPaths(array.folder, job_id=name).submitted_pickle
+            if not path.exists():
+                delayed = DelayedSubmission(slurm_node.run, str(member.folder))
+                delayed.set_timeout(self.time, UNCOUNTED)
+                aside = path.with_suffix(".repair")
+                delayed.dump(aside)
+                os.replace(aside, path)
+
+    def script(self, folder: Path, jobs: int = 1) -> str:
+        """The batch script of an array of so many jobs; nothing is written or sent."""
+        executor = self._executor(folder / "slurm" / "TOKEN", f"sweeper-{folder.name}-TOKEN")
+        if jobs > 1:
+            executor.parameters["map_count"] = jobs
+        return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
+
+    def check(self, folder: Path) -> None:
+        """ConfigError for what the cluster would refuse or never run; SchedulerError without one.
+
+        Slurm itself is asked, with the very script of a job.
+        """
+        if re.search(r"[%\n]", str(folder)):
+            raise ConfigError("root", str(folder), "a path without % and line ends, for Slurm")
+        by_name = partitions()
+        if self.partition is not None:
+            for name in self.partition.split(","):
+                if name not in by_name:
+                    allowed = f"no such partition; {suggest(name, by_name)}"
+                    raise ConfigError("launcher.partition", name, allowed)
+        mine = (self.partition or "").split(",")
+        limits = [
+            p.minutes for p in by_name.values() if p.name in mine or (p.default and not mine[0])
+        ]
+        if limits and all(limit is not None and self.time > limit for limit in limits):
+            longest = max(limit for limit in limits if limit is not None)
+            raise ConfigError("launcher.time", self.time, f"at most {longest:g} minutes there")
+        try:
+            with outside_a_job():
+                ask("sbatch", "--test-only", given=self.script(folder))
+        except SchedulerError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: SchedulerError) -> Exception:
+        """Slurm's refusal by the key that it is about, where that can be told."""
+        said = str(error)
+        for pattern, key in KEY_OF_COMPLAINT.items():
+            if re.search(pattern, said, re.I):
+                return ConfigError(f"launcher.{key}", getattr(self, key), f"Slurm says: {said}")
+        if AWAY.search(said):
+            return error
+        sizes = {
+            key: getattr(self, key) for key in ("cpus", "memory", "gpus", "gres", "constraint")
+        }
+        return ConfigError("launcher", sizes, f"what some node has; Slurm says: {said}")
+
+    def _executor(
+        self, folder: Path, name: str, resources: Resources = DEFAULT
+    ) -> submitit.SlurmExecutor:
+        """The executor of submitit with all of this in its parameters; it writes below `folder`."""
+        ask("sbatch", "--version")
+        words = self.python or (sys.executable,)
+        executor = submitit.SlurmExecutor(
+            folder, max_num_timeout=UNCOUNTED, python=shlex.join(words)
+        )
+        gpus = self.gpus if resources.gpus is None else resources.gpus
+        cpus = resources.cpus or self.cpus
+        given = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "gres": self.gres,
+            "mem": resources.memory or self.memory,
+            "gpus_per_node": gpus if gpus and self.gres is None else None,
+        }
+        executor.update_parameters(
+            job_name=name,
+            time=resources.time or self.time,
+            nodes=resources.nodes,
+            ntasks_per_node=resources.tasks,
+            cpus_per_task=cpus,
+            array_parallelism=self.array_parallelism,
+            setup=list(self.setup),
+            wckey=None,
+            # Since 22.05 srun does not take this from sbatch.
+            srun_args=[f"--cpus-per-task={cpus}"],
+            additional_parameters={
+                **self.sbatch,
+                "requeue": True,
+                "signal": f"USR2@{self.warn}",
+            },
+            **{key: value for key, value in given.items() if value is not None},
+        )
+        return executor
+
+
+def _check_word(key: str, value: str | None) -> None:
+    """ConfigError for what cannot stand in one line of a batch script."""
+    if value is not None and not re.fullmatch(r"[\w.,:;&|()\[\]*@=+/!-]+", value):
+        raise ConfigError(key, value, "null, or one word as sbatch takes it")
+
+
+def _check_option(name: str, value: Any) -> None:
+    key = f"sbatch.{name}"
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]+", name):
+        raise ConfigError(
+            key, value, "a long option of sbatch's without its dashes, such as licenses"
+        )
+    if name in DRIVER_OPTIONS:
+        raise ConfigError(key, value, "the driver sets it itself")
+    if not isinstance(value, str | int) or value is False or "\n" in str(value):
+        raise ConfigError(key, value, "a text of one line, a number, or true for an option alone")

@@ -1,1 +1,0 @@
-"""Jobs on a cluster with Slurm."""

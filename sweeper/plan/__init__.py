@@ -1,0 +1,1 @@
+"""What every parameter gets at the target."""

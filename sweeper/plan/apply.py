@@ -1,0 +1,420 @@
+"""A plan's settings on a module of anyone's: initial weights, and groups for a torch optimizer.
+
+Everything goes by parameter name, so that copies, compiled, wrapped and sharded modules are all
+served; nothing is ever kept on a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose, isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sweeper.errors import BadInput
+from sweeper.models.initial_values import normal, padding_rows
+from sweeper.scaling.prescription import AbsorbedParam
+from sweeper.scaling.spec import Update, matching, with_layer
+
+WRAPPER_NAMES = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+"""Parts of a name that DDP, torch.compile, activation checkpointing and FSDP1 put into it."""
+MAX_NAMES = 20
+"""An error lists this many names of a kind at most."""
+
+Matched = list[tuple[AbsorbedParam, nn.Parameter]]
+
+
+def unwrapped(name: str) -> str:
+    """`name` without the parts that wrappers put into it."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
+
+
+def match_parameters(
+    settings: Sequence[AbsorbedParam], model: nn.Module, differs: Sequence[str] = ()
+) -> Matched:
+    """Every parameter of `model`, in its order, beside its settings.
+
+    A name that the plan has as it stands wins; otherwise wrappers are taken off on both sides.
+    BadInput lists parameters that only the model or only the plan has, and other shapes where
+    the plan's name matches none of the patterns `differs`.
+    """
+    if not settings:
+        raise BadInput(
+            "the plan is of a command that scales by itself: it holds hyperparameters and no "
+            "parameter. For one that init_ and param_groups take, search with a scheme, as in "
+            "parameterization=mup, and give the command {plan}"
+        )
+    free = matching("differs", differs, [setting.name for setting in settings])
+    exact = {setting.name: setting for setting in settings}
+    cores: dict[str, list[AbsorbedParam]] = {}
+    for setting in settings:
+        cores.setdefault(unwrapped(setting.name), []).append(setting)
+    matched: Matched = []
+    unknown, reshaped, unmatched = [], [], set(exact)
+    for name, parameter in model.named_parameters():
+        options = [exact[name]] if name in exact else cores.get(unwrapped(name), [])
+        if len(options) != 1 or options[0].name not in unmatched:
+            unknown.append(f"{name} {list(parameter.shape)}")
+            continue
+        unmatched.discard(options[0].name)
+        if tuple(parameter.shape) != options[0].shape and options[0].name not in free:
+            reshaped.append(f"{name} {list(parameter.shape)}, planned {list(options[0].shape)}")
+        matched.append((options[0], parameter))
+    _refuse(unknown, [name for name in exact if name in unmatched], reshaped)
+    return matched
+
+
+def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None:
+    """BadInput that lists what does not fit, if anything."""
+    kinds = (
+        ("the plan does not know these parameters of the model", unknown),
+        ("the model does not have these parameters of the plan", missing),
+        ("these parameters have another shape", reshaped),
+    )
+    parts = []
+    for words, names in kinds:
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        if names:
+            parts.append(f"{words}: {'; '.join(names[:MAX_NAMES])}{more}")
+    if parts:
+        hint = "Is it the model, width and depth that the plan was made for?"
+        if reshaped:
+            name = reshaped[0].partition(" ")[0]
+            hint += f' What may differ, such as positions, is named: differs=["{name}"]'
+        raise BadInput(". ".join([*parts, hint]))
+
+
+@torch.no_grad()
+def init_(
+    settings: Sequence[AbsorbedParam], model: nn.Module, seed: int, differs: Sequence[str] = ()
+) -> None:
+    """Draw the parameters of `model` in place, by (seed, the plan's name) alone.
+
+    Neither the order of modules nor sharding changes a value: each process draws the whole
+    parameter (8 bytes an entry, one parameter at a time) and keeps its part of it, without any
+    communication. What is kept or frozen stays as it is, and the row of a padding is 0. BadInput
+    as `match_parameters`, and for parameters without memory.
+    """
+    matched = match_parameters(settings, model, differs)
+    if empty := [setting.name for setting, parameter in matched if parameter.is_meta]:
+        raise BadInput(
+            f"{len(empty)} parameters are on the meta device, {empty[0]} first: "
+            "call model.to_empty(device=...) before plan.init_(model)"
+        )
+    padding = {id(model.get_parameter(name)): row for name, row in padding_rows(model).items()}
+    for setting, parameter in matched:
+        if setting.frozen or setting.init == "kept":
+            continue
+        values = normal(setting.name, parameter.shape, seed) * setting.init_std + setting.init_mean
+        if (row := padding.get(id(parameter))) is not None:
+            values[row] = 0
+        parameter.copy_(_as_stored(values, parameter))
+
+
+def _as_stored(values: Tensor, parameter: nn.Parameter) -> Tensor:
+    """`values` as `parameter` is kept: its type, device and, for a DTensor, its shards."""
+    values = values.to(parameter.dtype).to(parameter.device)
+    data: Any = parameter
+    if not hasattr(data, "device_mesh"):
+        return values
+    # Not at the top: slow to import, and not part of every build of torch.
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = data.device_mesh
+    # All ranks drew the same, so a replica becomes shards by slicing alone.
+    whole = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole.redistribute(placements=data.placements)
+
+
+def param_groups(
+    settings: Sequence[AbsorbedParam],
+    model: nn.Module,
+    lr_scale: float,
+    differs: Sequence[str] = (),
+    betas: tuple[float, float] | None = None,
+) -> list[dict[str, Any]]:
+    """Parameters of equal settings as one group; see `TransferPlan.param_groups`."""
+    if not lr_scale > 0:
+        raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
+    matched = match_parameters(settings, model, differs)
+    parameters = {setting.name: parameter for setting, parameter in matched}
+    groups = []
+    for name, members in grouped_settings([setting for setting, _ in matched]):
+        lr = members[0].lr * lr_scale
+        groups.append(
+            {
+                "params": [parameters[setting.name] for setting in members],
+                "name": name,
+                "lr": lr,
+                "initial_lr": lr,
+                "eps": members[0].eps,
+                "weight_decay": members[0].weight_decay / lr,
+                **({} if betas is None else {"betas": betas}),
+            }
+        )
+    return groups
+
+
+def grouped_settings(
+    settings: Iterable[AbsorbedParam],
+) -> list[tuple[str, list[AbsorbedParam]]]:
+    """What is trained, by equal settings; a group's name is for people: `*` for layers' numbers."""
+    groups: dict[tuple[float, float, float], list[AbsorbedParam]] = {}
+    for setting in settings:
+        if not setting.frozen:
+            key = (setting.lr, setting.eps, setting.weight_decay)
+            groups.setdefault(key, []).append(setting)
+    named = []
+    for members in groups.values():
+        patterns = dict.fromkeys(with_layer(setting.name, "*") for setting in members)
+        named.append((", ".join(patterns), members))
+    return named
+
+
+# Does a torch optimizer train by a plan? Its groups as they are now, beside the plan's numbers.
+
+
+RATE_TOLERANCE = 1e-3
+"""Relative: schedules that multiply at every step lose some digits."""
+EXACT_TOLERANCE = 1e-5
+"""Relative: what nobody changes was stored as a float32 at worst."""
+MAX_GROUPS = 4
+"""Groups that a message shows."""
+COUPLED = (
+    torch.optim.Adam,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.ASGD,
+)
+"""Optimizers that add their decay to the gradient, unless their group says otherwise."""
+SIGN_LIKE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
+RATE_ADVICE = (
+    "Write the schedule as a factor that all groups share: "
+    '`for group in optimizer.param_groups: group["lr"] = lr_factor * group["initial_lr"]`, '
+    "lr_factor being 1 at the peak, or take torch's LambdaLR with that factor"
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Settings that one of the optimizer's groups should have; `label` names them for people."""
+
+    label: str
+    planned: AbsorbedParam
+    group: Mapping[str, Any]
+
+
+def check(
+    settings: Sequence[AbsorbedParam],
+    updates: Collection[Update],
+    optimizer: Optimizer,
+    model: nn.Module | None,
+    betas: tuple[float, float] | None = None,
+) -> None:
+    """BadInput with all that does not agree; see `TransferPlan.check`.
+
+    `betas` are those that a law planned, if one changed them.
+    """
+    problems: list[str] = []
+    groups = optimizer.param_groups
+    if model is None:
+        pairs = _pairs_by_name(settings, groups, problems)
+    else:
+        pairs = _pairs_by_parameter(settings, groups, model, problems)
+    problems += _kind_problems(updates, optimizer)
+    problems += _rate_problems(pairs)
+    problems += _eps_problems(pairs)
+    problems += _betas_problems(pairs, betas)
+    problems += _decay_problems(pairs, optimizer)
+    if problems:
+        raise BadInput(". ".join(["the optimizer does not train by the plan", *problems]))
+
+
+def _pairs_by_name(
+    settings: Sequence[AbsorbedParam], groups: Sequence[Mapping[str, Any]], problems: list[str]
+) -> list[Pair]:
+    """Groups beside the settings whose names they have."""
+    waiting: dict[frozenset[str], list[list[AbsorbedParam]]] = {}
+    for name, members in grouped_settings(settings):
+        waiting.setdefault(frozenset(name.split(", ")), []).append(members)
+    pairs, strange = [], []
+    for index, group in enumerate(groups):
+        name = str(group.get("name", ""))
+        found = waiting.get(frozenset(name.split(", ")), [])
+        if not found:
+            strange.append(name or f"number {index}, without a name")
+            continue
+        members = found.pop(0)
+        pairs.append(Pair(name, members[0], group))
+        if len(group["params"]) != len(members):
+            problems.append(
+                f"group {_short(name)} has {len(group['params'])} parameters, the plan "
+                f"{len(members)}"
+            )
+    if strange:
+        problems.append(
+            f"these groups are not those of plan.param_groups: {_listed(strange)}; call "
+            "plan.check(optimizer, model) to go by the parameters"
+        )
+    if lost := [one.name for rest in waiting.values() for members in rest for one in members]:
+        problems.append(f"these parameters are in no group of the plan's: {_listed(lost)}")
+    return pairs
+
+
+def _pairs_by_parameter(
+    settings: Sequence[AbsorbedParam],
+    groups: Sequence[Mapping[str, Any]],
+    model: nn.Module,
+    problems: list[str],
+) -> list[Pair]:
+    """Every parameter's settings beside the group that it is in."""
+    holders: dict[int, list[Mapping[str, Any]]] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            holders.setdefault(id(parameter), []).append(group)
+    pairs, lost, twice, frozen = [], [], [], []
+    for setting, parameter in match_parameters(settings, model, differs=("*",)):
+        found = holders.pop(id(parameter), [])
+        if setting.frozen:
+            frozen += [setting.name] * bool(found)
+            continue
+        lost += [setting.name] * (not found)
+        twice += [setting.name] * (len(found) > 1)
+        pairs += [Pair(setting.name, setting, group) for group in found]
+    kinds = {
+        "these parameters of the model are in no group": lost,
+        "these parameters are in groups more than once": twice,
+        "these parameters are frozen in the plan, and in a group": frozen,
+    }
+    problems += [f"{words}: {_listed(names)}" for words, names in kinds.items() if names]
+    if holders:
+        problems.append(
+            f"{len(holders)} parameters of its groups are not the model's: make the groups after "
+            "the model is moved, wrapped or sharded"
+        )
+    return pairs
+
+
+def _kind_problems(updates: Collection[Update], optimizer: Optimizer) -> list[str]:
+    """Rates for updates like a sign are not for raw gradients, nor the other way round."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SGD) and set(updates) - {Update.GRADIENT}:
+        return [
+            f"its rates are for updates of another kind than {name}'s, which go as the gradient: "
+            "make the plan with optimizer=sgd"
+        ]
+    if isinstance(optimizer, SIGN_LIKE) and Update.GRADIENT in updates:
+        return [
+            f"its rates are for SGD, and {name}'s updates do not follow the gradient's size: make "
+            "the plan with optimizer=adamw"
+        ]
+    return []
+
+
+def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
+    """Rates must be the plan's, times one factor."""
+    if not pairs:
+        return []
+    rates = [float(pair.group["lr"]) for pair in pairs]
+    factors = [rate / pair.planned.lr for rate, pair in zip(rates, pairs, strict=True)]
+    spread = max(factors) - min(factors)
+    if all(map(isfinite, factors)) and spread <= RATE_TOLERANCE * max(map(abs, factors)):
+        return []
+    shown: dict[float, str] = {}
+    for rate, pair in zip(rates, pairs, strict=True):
+        words = f"{_short(pair.label)} has {rate:.3g}, planned {pair.planned.lr:.3g}"
+        shown.setdefault(pair.planned.lr, words)
+    same = "one rate stands in all groups" if len(set(rates)) == 1 else "they differ"
+    what = "the groups' learning rates are not the plan's times one factor"
+    return [f"{what}; {same}: {_listed([*shown.values()])}. {RATE_ADVICE}"]
+
+
+def _eps_problems(pairs: Sequence[Pair]) -> list[str]:
+    """An optimizer that has eps must take the plan's from its groups."""
+    wrong: dict[float, str] = {}
+    for pair in pairs:
+        eps, planned = pair.group.get("eps"), pair.planned.eps
+        # That of some optimizers is a pair, or something else.
+        if isinstance(eps, float) and not isclose(eps, planned, rel_tol=EXACT_TOLERANCE):
+            words = f"{_short(pair.label)} has {eps:.3g}, planned {planned:.3g}"
+            wrong.setdefault(planned, words)
+    if not wrong:
+        return []
+    advice = "keep each group's own eps, as param_groups gives it, and set none on all"
+    return [f"eps is not the plan's: {_listed([*wrong.values()])}; {advice}"]
+
+
+def _betas_problems(pairs: Sequence[Pair], betas: tuple[float, float] | None) -> list[str]:
+    """An optimizer that averages must take the betas that a law planned from its groups."""
+    if betas is None:
+        return []
+    for pair in pairs:
+        found = pair.group.get("betas")
+        same = found is not None and all(
+            isclose(one, planned, rel_tol=EXACT_TOLERANCE)
+            for one, planned in zip(found, betas, strict=True)
+        )
+        if not same:
+            told = f"{_short(pair.label)} has {found}, planned {betas}"
+            return [f"betas are not those of the plan's law: {told}; param_groups gives them"]
+    return []
+
+
+def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
+    """The share of a weight that a step at the peak removes must be the plan's."""
+    if sent := next((pair for pair in pairs if _is_coupled(optimizer, pair.group)), None):
+        return [
+            f"{type(optimizer).__name__} adds the weight decay of {_short(sent.label)} to the "
+            "gradient (L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without "
+            "momentum, or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
+        ]
+    wrong: dict[float, str] = {}
+    common = _common_decay_factor(pairs)
+    for pair in pairs:
+        peak = float(pair.group.get("initial_lr", pair.planned.lr * common))
+        wanted = pair.planned.weight_decay / peak if peak else 0.0
+        found = float(pair.group.get("weight_decay", 0.0))
+        if not isclose(found, wanted, rel_tol=RATE_TOLERANCE):
+            words = f"{_short(pair.label)} has {found:.3g}, planned {wanted:.3g}"
+            wrong.setdefault(pair.planned.lr, words)
+    if not wrong:
+        return []
+    advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
+    return [f"weight_decay is not the plan's: {_listed([*wrong.values()])}; {advice}"]
+
+
+def _common_decay_factor(pairs: Sequence[Pair]) -> float:
+    """What the rates of groups without `initial_lr` were multiplied by, read off their decay."""
+    for pair in pairs:
+        decay = float(pair.group.get("weight_decay", 0.0))
+        if decay and pair.planned.weight_decay:
+            return pair.planned.weight_decay / (decay * pair.planned.lr)
+    return 1.0
+
+
+def _is_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether the group's decay goes through the optimizer's moments."""
+    if not group.get("weight_decay"):
+        return False
+    if "decoupled_weight_decay" in group:
+        return not group["decoupled_weight_decay"]
+    if isinstance(optimizer, torch.optim.SGD):
+        return bool(group.get("momentum"))
+    return isinstance(optimizer, COUPLED) and not isinstance(optimizer, torch.optim.AdamW)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 40 else f"{label[:37]}..."
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = f" and {len(items) - MAX_GROUPS} more" if len(items) > MAX_GROUPS else ""
+    return f"{'; '.join(items[:MAX_GROUPS])}{more}"

@@ -1,0 +1,101 @@
+"""What a scheme does to every parameter of a model: exponents, numbers at both sizes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from sweeper.plan.factors import tied_weight
+from sweeper.plan.plan import PlannedParameter, TransferPlan
+from sweeper.scaling.prescription import Prescription
+from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.trial import PlainHps
+
+if TYPE_CHECKING:
+    from sweeper.engine.prepare import PreparedSpec
+
+ROLE_REASONS = {
+    Role.EMBEDDING: "only its output grows with the width",
+    Role.HIDDEN: "sums over an input that grows, into an output that grows",
+    Role.READOUT: "sums over an input that grows, into an output that does not",
+    Role.VECTOR: "acts entry by entry and sums over nothing",
+    Role.FIXED: "none of its dimensions grows with the width: its rate stays",
+}
+"""A role in words (Everett et al., section 2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """A planned parameter with its exponents of width, as the scheme applies them.
+
+    With m the ratio of the widths: multiplier m^-a, init std m^-b, learning rate m^-c. They are
+    read off the prescriptions at two widths, the depth held at the target's.
+    """
+
+    parameter: PlannedParameter
+    a: float
+    b: float
+    c: float
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat record: the target's numbers, and the base's under "base"."""
+        parameter = asdict(self.parameter)
+        target = parameter.pop("target")
+        target.pop("backward_multiplier")
+        base = parameter.pop("base")
+        base.pop("backward_multiplier")
+        exponents = {"a": self.a, "b": self.b, "c": self.c}
+        return {**parameter, **exponents, **target, "base": base, "why": self.why}
+
+
+def explain(
+    plan: TransferPlan, narrow: PreparedSpec, wide: PreparedSpec, hps: PlainHps
+) -> list[Explained]:
+    """Every parameter of `plan`, its exponents between `narrow` and `wide`, equal but in width.
+
+    Both must have the plan's depth, so that their parameters have the plan's names.
+    """
+    width_ratio = wide.spec.width / narrow.spec.width
+    before, after = narrow.prescriptions(hps), wide.prescriptions(hps)
+    notes = {spec.name: spec.note for spec in narrow.specs}
+    rows = []
+    for parameter in plan.parameters:
+        a, b, c = _exponents(before[parameter.name], after[parameter.name], width_ratio)
+        reasons = [ROLE_REASONS[Role(parameter.role)], notes[parameter.name]]
+        why = "; ".join(reason for reason in reasons if reason)
+        rows.append(Explained(parameter=parameter, a=a, b=b, c=c, why=why))
+    return rows
+
+
+def tied_readouts(
+    specs: Sequence[ParamSpec],
+    scaled_ops: Iterable[ScaledOp],
+    operations: Mapping[str, Mapping[str, float]],
+) -> list[str]:
+    """A sentence for every readout that is an embedding's matrix, with the scheme's factor."""
+    lines = []
+    for op in scaled_ops:
+        if op.kind != "tied_readout":
+            continue
+        spec, fans = tied_weight(specs, op), (op.geometry["fan_in"], op.geometry["base_fan_in"])
+        line = f"tied readout {op.name}: its weight is {spec.name if spec else 'an embedding'}"
+        line += f"; it sums over {fans[0]} entries, {fans[1]} at the base"
+        for value in operations.get(op.name, {}).values():
+            line += f"; its logits are multiplied by {value:.6g}"
+        if (own := op.geometry["own"]) != 1:
+            line += f", beside the model's own factor, {own:.6g} of the base's"
+        lines.append(line)
+    return lines
+
+
+def _exponents(before: Prescription, after: Prescription, width_ratio: float) -> tuple[float, ...]:
+    """(a, b, c): how multiplier, init std and learning rate shrink as the width grows."""
+    pairs = (
+        (before.multiplier, after.multiplier),
+        (before.init_std, after.init_std),
+        (before.lr, after.lr),
+    )
+    return tuple(round(-log(new / old) / log(width_ratio), 6) + 0.0 for old, new in pairs)

@@ -1,0 +1,536 @@
+"""The plan: what every parameter of the target model is given, beside the base model.
+
+Reading a plan needs no torch; the two methods that act on a module import it when called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import write_json
+from sweeper.laws.law import AppliedLaw
+from sweeper.plan.factors import DEPTH_NEED, PlannedFactor, needs, planned_factors, unseen_needs
+from sweeper.registry import call_checked
+from sweeper.scaling.prescription import (
+    SETTING_FACTORS,
+    AbsorbedParam,
+    Prescription,
+    absorb_multiplier,
+    prescription_of,
+)
+from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, ScaledOp, Update
+from sweeper.trial import Choice, PlainHps, PluginSpec, encode, log2
+from sweeper.trial import plain as as_used
+from sweeper.verdict.ladder import Size
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer as TorchOptimizer
+
+    from sweeper.classifier.attention import SeenAttention
+    from sweeper.engine.optimizers.optimizer import Optimizer
+    from sweeper.engine.prepare import PreparedSpec
+
+# A plan as a table of plain text: what is trained alike in a row, then what the model must do.
+
+
+COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
+NAMES_WIDTH, NAMES_LINES = 48, 2
+"""Of the column of names: characters of a line, and lines of a row."""
+MAX_LINES = 38
+"""Lines of all rows together."""
+MAX_NEEDS = 12
+LAW_WIDTH = 96
+ONE_MINUS = "one_minus_"
+"""Hyperparameters of these names are factors on the distance of an optimizer's setting from 1."""
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def plan_table(plan: TransferPlan) -> str:
+    """Sizes, scheme, rows of parameters with the numbers that they absorbed, needs."""
+    lines = [
+        f"Plan for {named_sizes(plan, 'target')}, tuned at {named_sizes(plan, 'base')}",
+        _rules(plan),
+    ]
+    if plan.law is not None:
+        lines += [part for line in plan.law.lines() for part in _folded(line)]
+    rows = [line for members in _alike(plan.parameters) for line in _row(*members)]
+    hidden = len(rows) - MAX_LINES
+    table = _aligned([COLUMNS, *rows[:MAX_LINES]])
+    lines += ["", *table]
+    if hidden > 0:
+        lines.append(f"... and {hidden} lines more: plan.absorbed() has every parameter")
+    if plan.needs:
+        lines += ["", "The model itself must do what no group can:"]
+        lines += [f"- {need}" for need in plan.needs[:MAX_NEEDS]]
+    if len(plan.needs) > MAX_NEEDS:
+        lines.append(f"... and {len(plan.needs) - MAX_NEEDS} more: plan.needs has them all")
+    return "\n".join(lines)
+
+
+def _folded(line: str) -> list[str]:
+    """A line of a list for people, on as many as it needs."""
+    indent = "  " if line.startswith("- ") else ""
+    return wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def named_sizes(plan: TransferPlan, which: str) -> str:
+    """The sizes as the user names them, if the plan knows, else width and depth."""
+    named: Any = plan.source.get("sizes")
+    if isinstance(named, Mapping) and isinstance(named.get(which), Mapping):
+        return ", ".join(f"{name} {value}" for name, value in named[which].items())
+    return str(getattr(plan, which))
+
+
+def _rules(plan: TransferPlan) -> str:
+    """Scheme, optimizer and hyperparameters."""
+    optimizer = f" with {plan.optimizer.name}" if plan.optimizer else ""
+    return f"{plan.parameterization}{optimizer}: {hps_text(plan)}"
+
+
+def hps_text(plan: TransferPlan) -> str:
+    """The hyperparameters, those that are factors on the optimizer's settings as factors.
+
+    A command that scales by itself takes what has their names as it is.
+    """
+    scaled = bool(plan.parameters)
+    return ", ".join(_hp(name, value, scaled=scaled) for name, value in plan.hps.items())
+
+
+def _hp(name: str, value: object, *, scaled: bool) -> str:
+    of = f"(1 - {name.removeprefix(ONE_MINUS)})" if name.startswith(ONE_MINUS) else name
+    factor = scaled and (of != name or name in SETTING_FACTORS)
+    return f"{of} x {value_text(value)}" if factor else f"{name} {value_text(value)}"
+
+
+def value_text(value: object) -> str:
+    """A hyperparameter as it is used: a float in four digits, anything else as it is."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _alike(
+    parameters: Sequence[PlannedParameter],
+) -> list[tuple[PlannedParameter, list[str], int]]:
+    """Of parameters of one role and equal settings: the first, names with *, how many."""
+    rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
+    for parameter in parameters:
+        settings = parameter.absorbed()
+        numbers = (settings.init_mean, settings.init_std, settings.lr, settings.eps)
+        key = (parameter.role, parameter.init, parameter.frozen, *numbers, settings.weight_decay)
+        rows.setdefault(key, []).append(parameter)
+    return [
+        (
+            members[0],
+            list(dict.fromkeys(NUMBER.sub("*", one.name) for one in members)),
+            len(members),
+        )
+        for members in rows.values()
+    ]
+
+
+def _row(first: PlannedParameter, names: Sequence[str], count: int) -> list[tuple[str, ...]]:
+    """The cells of a row; its names take more than one line where they must."""
+    settings = first.absorbed()
+    init = first.init if first.init != "normal" else f"{settings.init_std:.4g}"
+    numbers = (settings.lr, settings.eps, settings.weight_decay)
+    cells = [init, *(f"{value:.4g}" for value in numbers)]
+    if first.frozen:
+        cells = ["frozen", "-", "-", "-"]
+    lines = _name_lines(names, count)
+    blank = [""] * (len(COLUMNS) - 1)
+    return [
+        (line, *([first.role, *cells] if index == 0 else blank)) for index, line in enumerate(lines)
+    ]
+
+
+def _name_lines(names: Sequence[str], count: int) -> list[str]:
+    """Names on at most `NAMES_LINES` lines; what has no room is counted."""
+    shown, tail = [*names], ""
+    while len(lines := _wrapped(shown, tail)) > NAMES_LINES and len(shown) > 1:
+        shown.pop()
+        tail = f", ...{NO_BREAK}{count}{NO_BREAK}in{NO_BREAK}all"
+    return lines
+
+
+def _wrapped(names: Sequence[str], tail: str) -> list[str]:
+    lines = wrap(", ".join(names) + tail, NAMES_WIDTH, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width: the first two to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+PLAN_VERSION = 2
+"""Raised when `plan.json` changes in a way that old readers would misread."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedParameter:
+    """A parameter of the target model: what it is, and its numbers at base and at target.
+
+    `init` is a `ParamSpec`'s, and `update` is how the optimizer's updates of it scale; see
+    `scaling.spec.Update`. What is `frozen` is neither drawn nor trained.
+    """
+
+    name: str
+    role: str
+    init: str
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...]
+    fan_in: int
+    fan_out: int
+    target: Prescription
+    base: Prescription
+    update: str = Update.SIGN
+    frozen: bool = False
+
+    def absorbed(self) -> AbsorbedParam:
+        """The target's settings with the multiplier absorbed by init, learning rate and eps."""
+        settings = absorb_multiplier(
+            self.target, Update(self.update), name=self.name, shape=self.shape, init=self.init
+        )
+        return replace(settings, frozen=self.frozen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferPlan:
+    """Everything that training the target needs, keyed by parameter name.
+
+    `operations` are the factors of attention, activation, residual and loss at the target.
+    `source` says which study, configuration and runs the hyperparameters (`hps`, not
+    logarithms) came from. `parameterization` and `optimizer` are named as by `catalog.plugins`.
+    Only where a command scales by itself may `hps` hold more than numbers.
+    `needs` says in words what a plain model that uses the plan must do beyond `init_` and
+    `param_groups`; `factors` are all factors of its operations, one by one (None: not recorded).
+    `law` is what changed `hps` beyond those that were tuned, for another batch or horizon.
+    """
+
+    base: Size
+    target: Size
+    parameterization: str
+    hps: Mapping[str, Any]
+    parameters: tuple[PlannedParameter, ...]
+    operations: Mapping[str, Mapping[str, float]]
+    source: Mapping[str, Any]
+    optimizer: PluginSpec | None = None
+    needs: tuple[str, ...] = ()
+    factors: tuple[PlannedFactor, ...] | None = None
+    law: AppliedLaw | None = None
+    version: int = PLAN_VERSION
+
+    @classmethod
+    def load(cls, path: str | Path) -> TransferPlan:
+        """The plan in the file `path`, or in `plan.json` of the folder `path`.
+
+        BadInput for a file that cannot be read, or is no plan of this version of sweeper.
+        """
+        file = _file(path)
+        try:
+            record = json.loads(file.read_text())
+        except OSError as error:
+            raise BadInput(f"{file} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise BadInput(f"{file} is no JSON: {error}") from error
+        try:
+            return cls.from_json(record)
+        except BadInput as error:
+            raise BadInput(f"{file} is no plan: {error}") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Write what `load` reads to the file `path`, or to `plan.json` in the folder `path`.
+
+        Returns the file. BadInput where it cannot be written; what lay there is then untouched.
+        """
+        file = _file(path)
+        try:
+            write_json(file, self.to_json())
+        except OSError as error:
+            reason = f"{error.strerror or error}; give a folder that exists"
+            raise BadInput(f"{file} cannot be written: {reason}") from None
+        return file
+
+    @classmethod
+    def from_json(cls, record: Any) -> TransferPlan:
+        """Inverse of `to_json`; BadInput says what does not belong."""
+        version = record.get("version") if isinstance(record, dict) else None
+        if version != PLAN_VERSION:
+            raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
+        plan: TransferPlan = call_checked(cls, record, {})
+        for parameter in plan.parameters:
+            if parameter.update not in list(Update):
+                raise ConfigError("update", parameter.update, ", ".join(Update))
+            _check_numbers(parameter)
+        seed = plan.source.get("seed", 0)
+        if not isinstance(seed, int):
+            raise ConfigError("source.seed", seed, "a whole number")
+        names = [parameter.name for parameter in plan.parameters]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadInput(f"{twice} is there twice")
+        for key, size in (("base", plan.base), ("target", plan.target)):
+            if size.width < 1 or size.depth < 1:
+                raise ConfigError(key, str(size), "width and depth of at least 1")
+        for factor in plan.factors or ():
+            seen = factor.head_size > 0 or (factor.kind, factor.factor) != ("attention", "logit")
+            if not (factor.value > 0 and factor.usual > 0 and seen):
+                raise BadInput(f"{factor.where}: factors and head sizes must be positive")
+        return plan
+
+    def absorbed(self) -> list[AbsorbedParam]:
+        """Every parameter's settings for a plain forward pass."""
+        return [parameter.absorbed() for parameter in self.parameters]
+
+    def init_(
+        self, model: nn.Module, seed: int | None = None, *, differs: Sequence[str] = ()
+    ) -> nn.Module:
+        """Draw the weights of `model` in place, multipliers absorbed, and return it.
+
+        `seed` is by default that of the trial that the plan was made for, else 0. A value depends
+        on it and on the parameter's name alone: not on the order of modules, on sharding (DTensors
+        get their own part) or on what was drawn before. Parameters that are frozen, or whose init
+        is "kept", stay as the model has them. Those that match one of the patterns `differs` may
+        have another shape than planned, such as positions for another length of context; they are
+        drawn at their own. After the meta device, call `model.to_empty` first, and mend what the
+        plan leaves alone: buffers of the model's own, frozen and kept parameters. Names may have
+        the prefixes of torch.compile, DDP and FSDP. BadInput lists parameters that do not match.
+        """
+        from sweeper.plan import apply
+
+        drawn = int(self.source.get("seed", 0)) if seed is None else seed
+        apply.init_(self.absorbed(), model, drawn, differs)
+        return model
+
+    def param_groups(
+        self, model: nn.Module, *, lr_scale: float = 1.0, differs: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
+
+        A group has `params`, a `name` for people, and `lr` (times `lr_scale`), `eps` and
+        `weight_decay`, and `betas` where a law changed them; parameters of equal settings share
+        one, and frozen ones are in none. `initial_lr` repeats `lr` for schedules: torch's multiply
+        it, and so can a loop of one's own. The plan's decay is independent of the learning rate:
+        the share of a weight that a step removes. torch's decoupled decay removes lr x
+        weight_decay, so the group's `weight_decay` is decay / lr, and `lr_scale` leaves the decay
+        alone. A scheduler scales both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or
+        SGD with momentum) is something else; see `needs`. After `fully_shard`, call this anew: it
+        replaces parameters.
+        BadInput and `differs` as in `init_`.
+        """
+        from sweeper.plan import apply
+
+        return apply.param_groups(self.absorbed(), model, lr_scale, differs, self.betas)
+
+    @property
+    def betas(self) -> tuple[float, float] | None:
+        """Both betas of the optimizer where the law changed one; else they are the optimizer's."""
+        if self.law is None or not self.law.factors.betas:
+            return None
+        beta1, beta2 = (self.law.betas[name] for name in ("beta1", "beta2"))
+        return beta1, beta2
+
+    def check(self, optimizer: TorchOptimizer, model: nn.Module | None = None) -> None:
+        """Make sure that `optimizer` trains by the plan, now: before training or at any step.
+
+        BadInput says what does not agree and what to write instead: learning rates that are not
+        the plan's times one common factor (a schedule's, or `lr_scale`), another eps, another
+        weight decay or one that goes through the moments, updates of another kind. Groups are
+        known by the names that `param_groups` gave them. With the `model` they are known by
+        their parameters, whoever made them, and parameters that are missing, there twice, or
+        not the plan's are found too.
+        """
+        from sweeper.plan import apply
+
+        updates = {Update(one.update) for one in self.parameters if not one.frozen}
+        apply.check(self.absorbed(), updates, optimizer, model, self.betas)
+
+    def __str__(self) -> str:
+        """A table of what is trained alike, and the `needs`, in less than 60 lines."""
+        return plan_table(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as in `plan.json`; without a law it names none."""
+        record: dict[str, Any] = encode(asdict(self))
+        if self.law is None:
+            del record["law"]
+        return record
+
+
+def _file(path: str | Path) -> Path:
+    """The file of a plan, itself or in its folder."""
+    file = Path(path).expanduser()
+    return file / "plan.json" if file.is_dir() else file
+
+
+def _check_numbers(parameter: PlannedParameter) -> None:
+    """BadInput for numbers that nothing can be trained with."""
+    target = parameter.target
+    if not (target.multiplier > 0 and target.lr > 0):
+        raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
+    if min(target.init_std, target.eps, target.weight_decay) < 0:
+        raise BadInput(f"{parameter.name}: init_std, eps and weight_decay must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """A scheme and an optimizer, and the plugins that plans name for them."""
+
+    parameterization: PluginSpec
+    scheme: Parameterization
+    optimizer: PluginSpec
+    updates: Optimizer
+
+
+def make_plan(
+    prepared: PreparedSpec,
+    base: Size,
+    target: Size,
+    hps: PlainHps,
+    source: Mapping[str, Any],
+    law: AppliedLaw | None = None,
+) -> TransferPlan:
+    """The plan of what was prepared at `target`, for hyperparameters `hps`, tuned at the base."""
+    rules = Rules(
+        parameterization=prepared.spec.parameterization,
+        scheme=prepared.scheme,
+        optimizer=prepared.spec.optimizer,
+        updates=prepared.optimizer,
+    )
+    shape = prepared.architecture
+    plan = plan_of(
+        shape.specs,
+        shape.scaled_ops,
+        rules,
+        base,
+        target,
+        prepared.complete(hps),
+        source,
+        plain=not shape.complete,
+        cautions=shape.cautions,
+        law=law,
+    )
+    return replace(plan, hps=_lawful(hps, law))
+
+
+def _lawful(hps: PlainHps, law: AppliedLaw | None) -> PlainHps:
+    """The hyperparameters at the target."""
+    return hps if law is None else as_used(law.apply(log2(hps)))
+
+
+OWN_NEED = "everything: the command scales by itself, and is given the hyperparameters as they are"
+
+
+def own_plan(
+    base: Size,
+    target: Size,
+    hps: Mapping[str, Choice],
+    source: Mapping[str, Any],
+    law: AppliedLaw | None = None,
+) -> TransferPlan:
+    """The plan of a model that only its own command knows: hyperparameters, and no parameter.
+
+    `hps` are the target's, with what the law changed.
+    """
+    return TransferPlan(
+        base=base,
+        target=target,
+        parameterization="own",
+        hps=hps,
+        parameters=(),
+        operations={},
+        source=dict(source),
+        needs=(OWN_NEED,),
+        law=law,
+    )
+
+
+def plan_of(
+    specs: Sequence[ParamSpec],
+    scaled_ops: Sequence[ScaledOp],
+    rules: Rules,
+    base: Size,
+    target: Size,
+    hps: PlainHps,
+    source: Mapping[str, Any],
+    *,
+    plain: bool = False,
+    attentions: Collection[SeenAttention] = (),
+    depth_known: bool = True,
+    cautions: Sequence[str] = (),
+    law: AppliedLaw | None = None,
+) -> TransferPlan:
+    """The plan of classified parameters and operations, for hyperparameters `hps` at the base.
+
+    At the target they are those that the `law` makes of them.
+    A `plain` model may have operations that are not among `scaled_ops`; `attentions` are those
+    that were seen. Not `depth_known`: no size of the model is its depth. `cautions` are sentences
+    on the model as a whole, which end the `needs`.
+    """
+    tuned, hps = hps, _lawful(hps, law)
+    parameters = tuple(_planned(spec, rules, hps, tuned) for spec in specs)
+    operations = {op.name: rules.scheme.scale_op(op, hps) for op in scaled_ops}
+    multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
+    unseen, depths = [], (target.depth, base.depth)
+    if plain:
+        seen = {op.kind for op in scaled_ops}
+        unseen = unseen_needs(rules.scheme, hps, specs, depths, attentions, seen)
+    if rules.scheme.unit_scaled and not depth_known:
+        unseen.append(DEPTH_NEED)
+    return TransferPlan(
+        base=base,
+        target=target,
+        parameterization=rules.parameterization.name,
+        hps=hps,
+        parameters=parameters,
+        operations=operations,
+        source=dict(source),
+        optimizer=rules.optimizer,
+        needs=(
+            *needs(
+                scaled_ops,
+                operations,
+                multipliers,
+                unseen=unseen,
+                unit_scaled=rules.scheme.unit_scaled,
+                decay=any(p.target.weight_decay for p in parameters if not p.frozen),
+            ),
+            *(f"mind: {caution}" for caution in cautions),
+        ),
+        factors=planned_factors(
+            rules.scheme, hps, specs, scaled_ops, depths, plain=plain, attentions=attentions
+        ),
+        law=law,
+    )
+
+
+def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps) -> PlannedParameter:
+    def prescribed(spec: ParamSpec, hps: PlainHps) -> Prescription:
+        return prescription_of(spec, rules.scheme, rules.updates, hps)
+
+    return PlannedParameter(
+        name=spec.name,
+        role=str(spec.role),
+        init=spec.init,
+        shape=spec.shape,
+        base_shape=spec.base_shape,
+        fan_in=spec.fan_in,
+        fan_out=spec.fan_out,
+        target=prescribed(spec, hps),
+        base=prescribed(spec.at_base(), tuned),
+        update=rules.updates.kind(spec),
+        frozen=spec.frozen,
+    )

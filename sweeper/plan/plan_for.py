@@ -1,0 +1,347 @@
+"""A model's sizes under the names that its author gave them, as widths and depths."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from math import prod
+from numbers import Integral, Real
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from sweeper.engine.architecture import read_model
+from sweeper.engine.optimizers.optimizer import Optimizer
+from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.laws.law import AppliedLaw, Law, NoLaw, Scale, ask, decay_notes
+from sweeper.plan.plan import Rules, TransferPlan, plan_of
+from sweeper.registry import (
+    TARGET,
+    build_plugin,
+    conf_folder,
+    plugin_name,
+    plugins,
+    with_names,
+    with_targets,
+)
+from sweeper.scaling.prescription import SETTING_FACTORS
+from sweeper.scaling.spec import DEPTH_NAME, Parameterization, ParamSpec, Role
+from sweeper.trial import SCHEDULE_HPS, PlainHps, PluginSpec
+from sweeper.verdict.ladder import Size
+
+Sizes = Mapping[str, Any]
+"""Keyword arguments of a function that builds a model, such as {"n_embd": 64, "n_layer": 4}."""
+
+_USUAL_WIDTH = re.compile(r"width|emb|hidden|model|dim|channels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizePair:
+    """A model's sizes at base and target; `width` and `depth` name the one that stands for each.
+
+    `depth` is None where no size is a depth.
+    """
+
+    base: Sizes
+    target: Sizes
+    width: str
+    depth: str | None
+
+    @classmethod
+    def of(cls, base: Sizes, target: Sizes) -> SizePair:
+        """Choose the sizes that stand for all; ConfigError or BadInput for what cannot be one."""
+        if base.keys() != target.keys():
+            raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
+        for which, sizes in (("base", base), ("target", target)):
+            for name, value in sizes.items():
+                if _is_whole(value) and value < 1:
+                    raise ConfigError(f"{which}[{name!r}]", value, "a size of at least 1")
+        width = _chosen(base, target, "width", deep=False)
+        if width is None:
+            allowed = "sizes with a width that is a whole number, such as {'width': 64}"
+            raise ConfigError("base", dict(base), allowed)
+        pair = cls(
+            base=base, target=target, width=width, depth=_chosen(base, target, "depth", deep=True)
+        )
+        others = [name for name in pair._changed() if name != width]
+        if base[width] == target[width] and others:
+            raise BadInput(
+                f"base and target are equally wide ({width}={base[width]}), yet differ in "
+                f"{', '.join(others)}: give another name to what is not the width"
+            )
+        return pair
+
+    def size(self, sizes: Sizes) -> Size:
+        """Width and depth of `sizes`; a depth that nobody names counts as 1."""
+        return Size(width=sizes[self.width], depth=sizes[self.depth] if self.depth else 1)
+
+    def at(self, width: int, depth: int) -> dict[str, Any]:
+        """All sizes of a model of the given width and depth.
+
+        Other sizes than the base's and the target's are wider or deeper ones, to compare with:
+        what grows towards the target is doubled, and depths are one more.
+        """
+        made = dict(self.base)
+        for name, value in self.base.items():
+            asked, main = (depth, self.depth) if DEPTH_NAME.search(name) else (width, self.width)
+            if main is None or asked == self.base[main]:
+                continue
+            if asked == self.target[main]:
+                made[name] = self.target[name]
+            elif DEPTH_NAME.search(name):
+                made[name] = _each(name, value, lambda size: size + 1)
+            elif name in (self._changed() or (self.width,)):
+                made[name] = _each(name, value, lambda size: 2 * size)
+        return made
+
+    def _changed(self) -> list[str]:
+        """The widths that differ."""
+        names = (name for name in self.base if not DEPTH_NAME.search(name))
+        return [name for name in names if self.base[name] != self.target[name]]
+
+
+def _chosen(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> str | None:
+    """The size that is called `plain`, else the first whole number of its kind.
+
+    Those that differ come first, and of widths those with a usual name (not the heads' number).
+    """
+    kind = [n for n, v in base.items() if bool(DEPTH_NAME.search(n)) == deep and _is_whole(v)]
+
+    def rank(name: str) -> tuple[bool, ...]:
+        return name != plain, base[name] == target[name], not _USUAL_WIDTH.search(name)
+
+    return min(kind, key=rank, default=None)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _each(name: str, value: Any, grow: Callable[[int], int]) -> Any:
+    """A whole number or a list of them, grown."""
+    if isinstance(value, list | tuple):
+        return type(value)(_each(name, one, grow) for one in value)
+    if not _is_whole(value):
+        raise ConfigError(f"base[{name!r}]", value, "a size that is a whole number, or a list")
+    return grow(value)
+
+
+# The plan of anybody's model, from the function that builds it: no data, no study, no folder.
+
+
+RUNS = ("base_run", "target_run")
+Named = str | Mapping[str, Any] | PluginSpec
+"""A plugin by its name, or with options: {"name": "mup", "depth": "completep"}."""
+
+
+def plan_for(
+    build: Callable[..., Any],
+    base: Sizes,
+    target: Sizes,
+    scheme: Named | Parameterization,
+    hps: Mapping[str, float],
+    *,
+    optimizer: Named | Optimizer = "adamw",
+    inputs: Any = None,
+    roles: Mapping[str, Role | str] | None = None,
+    keep_init: Iterable[str] = (),
+    frozen: Iterable[str] = (),
+    law: Named | Law = "none",
+    base_run: Mapping[str, int] | None = None,
+    target_run: Mapping[str, int] | None = None,
+) -> TransferPlan:
+    """What `build(**target)` is trained with, given hyperparameters tuned at `build(**base)`.
+
+    `base`, `target`, `inputs` and `roles` are those of `classify`; base and target may be equally
+    wide. `scheme` is a parameterization's name, such as "mup", a mapping with options, such as
+    {"name": "mup", "depth": "completep"}, or an object; `optimizer` likewise. `hps` are plain
+    values, not logarithms: those that are left out take the default of the scheme's space.
+    Parameters that match a pattern of `keep_init` keep the values that the model's own code gives
+    them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and those
+    that do not require a gradient, are left alone. A `law`, such as "joint", carries the
+    hyperparameters on from `base_run`, {"steps": 2000, "batch_size": 32, "seq_len": 512}, to
+    `target_run`; without "seq_len" an example counts as one.
+
+    Nothing is trained or written, and nothing wider than the base is allocated. ConfigError and
+    BadInput name what is refused, and every parameter whose role cannot be read.
+    """
+    sizes = SizePair.of(base, target)
+    rules = _rules(scheme, optimizer)
+    plain = _hyperparameters(rules, hps)
+    small, large = sizes.size(base), sizes.size(target)
+    reading = read_model(
+        lambda width, depth: build(**sizes.at(width, depth)),
+        (small.width, small.depth),
+        (large.width, large.depth),
+        inputs=_inputs_at(sizes, inputs) if callable(inputs) else inputs,
+        roles=roles,
+        keep_init=keep_init,
+        frozen=frozen,
+    )
+    _check_rules(rules, reading.specs)
+    applied = _law(law, (small, large), (base_run, target_run), reading.specs, rules, plain)
+    return plan_of(
+        reading.specs,
+        reading.scaled_ops,
+        rules,
+        small,
+        large,
+        plain,
+        _source(sizes, rules),
+        plain=all(op.kind == "tied_readout" for op in reading.scaled_ops),
+        attentions=reading.attentions,
+        depth_known=sizes.depth is not None,
+        cautions=reading.cautions,
+        law=applied,
+    )
+
+
+def _inputs_at(sizes: SizePair, inputs: Callable[[Sizes], Any]) -> Callable[[Sizes], Any]:
+    """`inputs` of a width and a depth, where the user's own takes the sizes by their names."""
+    return lambda asked: inputs(sizes.at(asked["width"], asked["depth"]))
+
+
+def _law(
+    given: Named | Law,
+    sizes: tuple[Size, Size],
+    runs: tuple[Mapping[str, int] | None, Mapping[str, int] | None],
+    specs: Sequence[ParamSpec],
+    rules: Rules,
+    hps: PlainHps,
+) -> AppliedLaw | None:
+    """What the law says of the way from the base's run to the target's; None without a law."""
+    law, spec = _plugin("law", "law", given, Law)
+    if isinstance(law, NoLaw):
+        for name, run in zip(RUNS, runs, strict=True):
+            if run is not None:
+                raise ConfigError(name, dict(run), "given where a law is, such as law='joint'")
+        return None
+    betas = {n: v for n, v in rules.updates.settings(hps).items() if n.startswith("beta")}
+    counts = [sum(prod(getattr(one, of)) for one in specs) for of in ("base_shape", "shape")]
+    base, target = (
+        replace(_scale(name, size, run), parameters=count, betas=betas)
+        for name, size, run, count in zip(RUNS, sizes, runs, counts, strict=True)
+    )
+    with_length = ["seq_len" in run for run in runs if run is not None]
+    if len(set(with_length)) > 1:
+        lacking = with_length.index(False)
+        raise ConfigError(RUNS[lacking], runs[lacking], "with seq_len, as the other run has it")
+    counted = "tokens" if all(with_length) else "examples"
+    applied = ask(law, spec, base, target, counted=counted)
+    rule = str(rules.parameterization.arguments.get("decay", "independent"))
+    return replace(applied, notes=(*applied.notes, *decay_notes(rule, applied.factors)))
+
+
+def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
+    """What a law looks at; ConfigError for a run that does not say how it is trained."""
+    example = '{"steps": 2000, "batch_size": 32, "seq_len": 512}, in whole numbers'
+    given = {"seq_len": 1, **run} if isinstance(run, Mapping) else {}
+    whole = all(isinstance(n, Integral) and not isinstance(n, bool) for n in given.values())
+    good = whole and given.keys() == {"steps", "batch_size", "seq_len"}
+    if not (good and min(given.values()) > 0):
+        raise ConfigError(key, run, f"how it is trained, such as {example}")
+    given = {name: int(n) for name, n in given.items()}
+    steps, batch = given["steps"], given["batch_size"]
+    tokens = steps * batch * given["seq_len"]
+    return Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
+
+
+def _source(sizes: SizePair, rules: Rules) -> dict[str, Any]:
+    """Where the plan comes from; the sizes under the user's names."""
+    return {
+        "made_by": "sweeper.plan_for",
+        "sizes": {"base": dict(sizes.base), "target": dict(sizes.target)},
+        "parameterization": asdict(rules.parameterization),
+    }
+
+
+def _rules(scheme: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:
+    """The scheme and the optimizer, built."""
+    scheme_object, scheme_spec = _plugin("scheme", "parameterization", scheme, Parameterization)
+    updates, optimizer_spec = _plugin("optimizer", "optimizer", optimizer, Optimizer)
+    return Rules(
+        parameterization=scheme_spec,
+        scheme=scheme_object,
+        optimizer=optimizer_spec,
+        updates=updates,
+    )
+
+
+def _plugin(key: str, group: str, given: Any, protocol: type) -> tuple[Any, PluginSpec]:
+    """The plugin itself, and as plans name it; ConfigError for what is none."""
+    if not isinstance(given, str | Mapping | PluginSpec):
+        return given, _described(key, group, given, protocol)
+    if isinstance(given, PluginSpec):
+        given = {"name": given.name, **given.arguments}
+    options = {"name": given} if isinstance(given, str) else dict(given)
+    name = options.pop("name", options.pop(TARGET, None))
+    if not isinstance(name, str):
+        names = ", ".join(plugins()[group])
+        raise ConfigError(key, given, f"a name ({names}), or a mapping with a name and options")
+    try:
+        config = with_targets(group, {TARGET: name, **options})
+        plugin = build_plugin(config)
+    except ConfigError as error:
+        if error.key == TARGET:
+            raise ConfigError(key, error.value, error.allowed) from error
+        raise error.below(key) from error
+    named = with_names(group, config)
+    return plugin, PluginSpec(name=named.pop(TARGET), arguments=named)
+
+
+def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSpec:
+    """An object by the name of its class; ConfigError for one that lacks what is asked of it."""
+    if isinstance(plugin, type):
+        raise ConfigError(key, plugin.__name__, f"an object: {plugin.__name__}(...)")
+    members = {*vars(protocol), *protocol.__annotations__}
+    lacking = sorted(m for m in members if not m.startswith("_") and not hasattr(plugin, m))
+    if lacking:
+        allowed = f"a name, a mapping with options, or an object; this has no {', '.join(lacking)}"
+        raise ConfigError(key, plugin, allowed)
+    kind = type(plugin)
+    arguments = asdict(plugin) if is_dataclass(plugin) else {}  # type: ignore[arg-type]
+    name = plugin_name(group, f"{kind.__module__}.{kind.__qualname__}")
+    return PluginSpec(name=name, arguments=arguments)
+
+
+def _hyperparameters(rules: Rules, given: Mapping[str, float]) -> PlainHps:
+    """All of the scheme's, in its order; ConfigError for unknown, missing and impossible ones."""
+    required = rules.scheme.hyperparameters
+    optional = (*SETTING_FACTORS, *SCHEDULE_HPS, *rules.updates.hyperparameters)
+    for name, value in given.items():
+        key = f"hps[{name!r}]"
+        if name not in (*required, *optional):
+            known = suggest(name, {*required, *optional})
+            raise ConfigError(key, value, f"no hyperparameter of the scheme; {known}")
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ConfigError(key, value, "a number")
+        if not 0 < value < math.inf:
+            raise ConfigError(key, value, "a positive number; plain values, not logarithms")
+    known_defaults = _defaults(rules.parameterization.name)
+    for name in required:
+        if name not in given and name not in known_defaults:
+            raise ConfigError(f"hps[{name!r}]", None, "it needs a value: the scheme has no default")
+    extra = [name for name in given if name not in required]
+    values = {**known_defaults, **given}
+    return PlainHps({name: float(values[name]) for name in (*required, *extra)})
+
+
+def _defaults(scheme: str) -> dict[str, float]:
+    """The defaults of the space of a scheme's config, as plain values; none without a config."""
+    path = conf_folder() / "parameterization" / f"{scheme}.yaml"
+    if not path.is_file():
+        return {}
+    space = yaml.safe_load(path.read_text(encoding="utf-8"))["space"]
+    return {name: 2.0 ** axis["default"] for name, axis in space.items()}
+
+
+def _check_rules(rules: Rules, specs: Iterable[ParamSpec]) -> None:
+    """ConfigError for an optimizer that the scheme has no rule for."""
+    ones = PlainHps(dict.fromkeys(rules.scheme.hyperparameters, 1.0))
+    try:
+        for spec in specs:
+            rules.scheme.scale(spec, ones, rules.updates.kind(spec))
+    except ConfigError as error:
+        raise ConfigError("scheme", rules.parameterization.name, error.allowed) from error

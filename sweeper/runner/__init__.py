@@ -1,1 +1,0 @@
-"""Runners: what a trial is, and how it is turned into jobs."""

@@ -1,0 +1,467 @@
+"""Grids over two hyperparameters: pairs with their coupling, and eta beside weight decay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from typing import Literal
+
+from sweeper.errors import ConfigError
+from sweeper.search.line import (
+    LineRule,
+    LineState,
+    line_notes,
+    line_objective,
+    line_optimum,
+    line_result,
+    replay_line,
+)
+from sweeper.search.prune import PrunerKind
+from sweeper.search.strategy import (
+    Conclusion,
+    History,
+    LineResult,
+    PairGrid,
+    Phase,
+    Point,
+    best_mean_curve,
+    best_result,
+    chosen_axes,
+    hps_key,
+    missing_points,
+    phase_ends,
+    pruned_notes,
+)
+from sweeper.trial import Axis, Log2Hps, Space, defaults
+
+# How strongly two hyperparameters are coupled: the u-muP paper's transfer error of their grid.
+
+
+Rows = Sequence[Sequence[float]]
+"""Losses in nats: one row for each value of the first hyperparameter, +inf where it diverged."""
+
+
+def row_optima(values: Sequence[float], rows: Rows) -> list[float | None]:
+    """The value (one of `values`, the columns') of every row's least loss; of equals the middle.
+
+    None for a row without a finite loss.
+    """
+    lines = [dict(zip(values, row, strict=True)) for row in rows]
+    return [line_optimum(line) if math.isfinite(min(line.values())) else None for line in lines]
+
+
+def transfer_error(rows: Rows) -> float:
+    """Mean loss by taking a row's, or column's, optimum from another one (nats, at least 0).
+
+    u-muP paper, F.1 and the captions of Figures 10 and 11: the loss of row r at the argmin of
+    row q, above the least loss of row r, averaged over all r and q that differ; likewise with
+    rows and columns exchanged, and the mean of the two. 0 when no optimum depends on the other
+    hyperparameter. It measures the flatness of the optimum too (the paper's own remark).
+
+    The paper does not say what a diverged trial counts: here, the largest finite loss of the
+    grid. A row without a finite loss has no optimum and is left out. NaN when fewer than two
+    rows, or than two columns, have one.
+    """
+    finite = [loss for row in rows for loss in row if math.isfinite(loss)]
+    if not finite:
+        return math.nan
+    columns = list(zip(*rows, strict=True))
+    return (_row_transfer_error(rows, max(finite)) + _row_transfer_error(columns, max(finite))) / 2
+
+
+def _row_transfer_error(rows: Rows, max_loss: float) -> float:
+    """The transfer error from row to row, a larger loss taken for `max_loss`."""
+    usable = [row for row in rows if math.isfinite(min(row))]
+    columns = [column for column in row_optima(range(len(rows[0])), usable) if column is not None]
+    errors = [
+        min(row[int(column)], max_loss) - min(row)
+        for i, row in enumerate(usable)
+        for j, column in enumerate(columns)
+        if i != j
+    ]
+    return sum(errors) / len(errors) if errors else math.nan
+
+
+# `search=pairs`: 2D sweeps of hyperparameter pairs, and how strongly they are coupled.
+
+
+Pair = tuple[str, str]
+"""The names of two hyperparameters."""
+LONGER = {"eta": "search.eta.points or search.eta.extend"}
+"""What lets the line over eta go on within its range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """A log2 grid over every pair of hyperparameters, the others held (u-muP paper, F.1).
+
+    First a line over eta, all else at its default; without it (`eta` None) eta stays at its
+    default too. Then the grids around that point: on either axis `points` values, `step` apart
+    in log2, within the range; without a `step` (None) evenly over all of it. `pairs` are all
+    those of `axes` (None: of every hyperparameter with a range), those with eta alone, or the
+    pairs listed. Every point has `seeds` trials. One that was stopped early counts as diverged,
+    which makes the transfer errors coarser.
+    """
+
+    pairs: Literal["all", "eta"] | tuple[tuple[str, ...], ...] = "all"
+    axes: tuple[str, ...] | None = None
+    points: int = 5
+    step: float | None = 1.0
+    seeds: int = 1
+    eta: LineRule | None = field(default_factory=LineRule)
+    prune: PrunerKind = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse what gives no grid."""
+        if self.points < 2:
+            raise ConfigError("points", self.points, "at least 2")
+        if self.seeds < 1:
+            raise ConfigError("seeds", self.seeds, "at least 1")
+        if self.step is not None:
+            LineRule(step=self.step)
+        if isinstance(self.pairs, str):
+            return
+        if not self.pairs or any(len(set(p)) != 2 or len(p) != 2 for p in self.pairs):
+            allowed = "all, eta, or pairs of hyperparameters, as in [[eta,alpha_attn]]"
+            raise ConfigError("pairs", [list(pair) for pair in self.pairs], allowed)
+
+    def plan(self, space: Space) -> list[Phase]:
+        """The line, and the grids; points that grids share are trained once."""
+        grids = {
+            hps_key(hps) for pair in self._checked_pairs(space) for hps in self._cells(space, pair)
+        }
+        phases = [Phase(name="grids", trials=len(grids) * self.seeds)]
+        if self.eta is not None:
+            phases.insert(0, Phase(name="eta", trials=self.eta.points * self.seeds))
+        return phases
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """The line's missing points, then those of all grids at once."""
+        line = self._line(space, history)
+        if line is not None and line.missing:
+            missing = [Log2Hps({**defaults(space), "eta": value}) for value in line.missing]
+            return missing_points(missing, range(self.seeds), "eta", history)
+        if line is not None and line.losses and not any(map(math.isfinite, line.losses.values())):
+            return []
+        centre = self._centre(space, line)
+        cells = [
+            hps for pair in self._pairs(space) for hps in self._cells(space, pair, centre["eta"])
+        ]
+        return missing_points(cells, range(self.seeds), "grids", history)
+
+    def _line(self, space: Space, history: History) -> LineState | None:
+        """The line over eta as far as it has results."""
+        if self.eta is None:
+            return None
+        objective = line_objective(history, defaults(space), "eta", range(self.seeds))
+        return replay_line(self.eta, space["eta"], objective)
+
+    def _centre(self, space: Space, line: LineState | None) -> Log2Hps:
+        """The defaults, with the optimum of the line over eta."""
+        losses = line.losses if line is not None else {}
+        return Log2Hps({**defaults(space), **({"eta": line_optimum(losses)} if losses else {})})
+
+    def _pairs(self, space: Space) -> list[Pair]:
+        """The pairs to sweep; ConfigError for a name that the space lacks."""
+        if not isinstance(self.pairs, str):
+            for pair in self.pairs:
+                chosen_axes(space, pair, key="pairs")
+                _check_ranges(space, pair, "pairs")
+            return [(pair[0], pair[1]) for pair in self.pairs]
+        names = chosen_axes(space, self.axes)
+        _check_ranges(space, self.axes or (), "axes")
+        ranged = [n for n in names if space[n].low < space[n].high and not space[n].choices]
+        every = list(combinations(ranged, 2))
+        return every if self.pairs == "all" else [pair for pair in every if "eta" in pair]
+
+    def _checked_pairs(self, space: Space) -> list[Pair]:
+        """The pairs to sweep; ConfigError when there is none."""
+        pairs = self._pairs(space)
+        if not pairs:
+            allowed = "names of two hyperparameters or more that have a range"
+            if self.pairs == "eta":
+                allowed += ", eta among them"
+            axes = None if self.axes is None else list(self.axes)
+            raise ConfigError("axes", axes, allowed)
+        return pairs
+
+    def _values(self, space: Space, name: str, eta: float) -> list[float]:
+        """One axis of a grid, ascending.
+
+        The line's optimum may lie past eta's range: the grid is laid around it all the same.
+        """
+        axis = space[name]
+        if name == "eta" and self.eta is not None:
+            half = (axis.high - axis.low) / 2
+            radius = half if self.step is None else self.points // 2 * self.step
+            axis = Axis(low=max(-60.0, eta - radius), high=min(60.0, eta + radius), default=eta)
+        if self.step is None:
+            spacing = (axis.high - axis.low) / (self.points - 1)
+            return sorted({axis.low + i * spacing for i in range(self.points)})
+        return _nearest_values(axis, self.step, self.points)
+
+    def _cells(self, space: Space, pair: Pair, eta: float | None = None) -> list[Log2Hps]:
+        """Every configuration of one grid, row by row; `eta` is the centre's."""
+        eta = space["eta"].default if eta is None else eta
+        values = [self._values(space, name, eta) for name in pair]
+        centre = {**defaults(space), "eta": eta}
+        return [Log2Hps(centre | dict(zip(pair, cell, strict=True))) for cell in product(*values)]
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """The best point of all, the grids that are whole, and their transfer errors."""
+        state = self._line(space, history)
+        base = defaults(space)
+        eta = space["eta"]
+        line = line_result("eta", state, history, base, eta) if state is not None else None
+        centre = self._centre(space, state)
+        grids = [self._grid(space, history, pair, centre) for pair in self._pairs(space)]
+        whole = tuple(grid for grid in grids if grid is not None)
+        best, objective = self._best(history)
+        return Conclusion(
+            best_log2=Log2Hps({**defaults(space), **best}),
+            objective=objective,
+            seeds=self.seeds,
+            runs=len(history.results),
+            lines=() if line is None else (line,),
+            pairs=whole,
+            notes=(*self._notes(line, space, whole, objective), *pruned_notes(history)),
+            best_loss_curve=best_mean_curve(history.results, self.seeds),
+            phase_ends=phase_ends(history),
+        )
+
+    def _grid(self, space: Space, history: History, pair: Pair, centre: Log2Hps) -> PairGrid | None:
+        """One grid, or None while it is not whole."""
+        cells = self._cells(space, pair, centre["eta"])
+        means = [history.mean(hps, range(self.seeds)) for hps in cells]
+        losses = [mean for mean in means if mean is not None]
+        if len(losses) < len(means):
+            return None
+        first, second = (tuple(self._values(space, name, centre["eta"])) for name in pair)
+        size = len(second)
+        rows = tuple(tuple(losses[i * size : (i + 1) * size]) for i in range(len(first)))
+        error = transfer_error(rows)
+        return PairGrid(names=pair, values_log2=(first, second), losses=rows, transfer_error=error)
+
+    def _best(self, history: History) -> tuple[Log2Hps, float]:
+        """The point of least mean over its seeds; while none has all of them, the best trial."""
+        means = []
+        for result in history.results:
+            mean = history.mean(result.trial.log2_hps, range(self.seeds))
+            if mean is not None and math.isfinite(mean):
+                means.append((mean, result.trial.log2_hps))
+        if means:
+            mean, hps = min(means, key=lambda pair: pair[0])
+            return hps, mean
+        best = best_result(history)
+        return best.trial.log2_hps, best.objective
+
+    def _notes(
+        self,
+        line: LineResult | None,
+        space: Space,
+        grids: Sequence[PairGrid],
+        objective: float,
+    ) -> Iterator[str]:
+        """The mean over the pairs, what it rests on, and optima at the ends of grids."""
+        yield from line_notes([] if line is None else [line], space, LONGER)
+        if math.isinf(objective):
+            yield "every point diverged or failed: lower parameterization.space.eta"
+        measured = [grid for grid in grids if not math.isnan(grid.transfer_error)]
+        if measured:
+            worst = max(measured, key=lambda grid: grid.transfer_error)
+            mean = sum(grid.transfer_error for grid in measured) / len(measured)
+            yield (
+                f"transfer error {mean:.4f} nats, the mean over {len(measured)} pairs; "
+                f"the largest is {worst.transfer_error:.4f} of {' and '.join(worst.names)}. "
+                "A flat optimum makes it small too"
+            )
+        yield from _caveats(grids)
+
+
+def _check_ranges(space: Space, names: Sequence[str], key: str) -> None:
+    """ConfigError for a list of choices: a coupling of optima is one of numbers."""
+    for name in names:
+        if space[name].choices:
+            raise ConfigError(key, name, "hyperparameters with a range, not choices")
+
+
+def _nearest_values(axis: Axis, step: float, points: int) -> list[float]:
+    """The `points` values nearest to the default among those `step` apart from it in the range.
+
+    Of a range that holds none of them, its own grid's.
+    """
+    low, high = axis.low - axis.default, axis.high - axis.default
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    nearest = min(max(0, first), last)
+    steps = range(max(first, nearest - points), min(last, nearest + points) + 1)
+    values = [axis.default + k * step for k in steps] or axis.grid(step)
+    return sorted(sorted(values, key=lambda value: abs(value - axis.default))[:points])
+
+
+def _caveats(grids: Sequence[PairGrid]) -> Iterator[str]:
+    """What makes transfer errors doubtful: points that diverged, and optima at ends of grids."""
+    losses = [loss for grid in grids for row in grid.losses for loss in row]
+    diverged = sum(not math.isfinite(loss) for loss in losses)
+    if diverged:
+        yield (
+            f"{diverged} of {len(losses)} points of the grids diverged; in a transfer error they "
+            "count as their grid's largest finite loss"
+        )
+    for name in dict.fromkeys(name for grid in grids for name in grid.names):
+        with_name = [grid for grid in grids if name in grid.names]
+        at_ends = [grid for grid in with_name if _at_ends(grid, name)]
+        if at_ends:
+            yield (
+                f"{name}: in {len(at_ends)} of its {len(with_name)} grids most optima lie at an "
+                "end, which may hide coupling: raise search.points, or move its default or range"
+            )
+
+
+def _at_ends(grid: PairGrid, name: str) -> bool:
+    """Whether more than half of the optima of `name` in `grid` lie at an end."""
+    first = name == grid.names[0]
+    rows = list(zip(*grid.losses, strict=True)) if first else grid.losses
+    values = grid.values_log2[0 if first else 1]
+    optima = [optimum for optimum in row_optima(values, rows) if optimum is not None]
+    return 2 * sum(optimum in (values[0], values[-1]) for optimum in optima) > len(optima)
+
+
+# `search=grid2d`: learning rate and weight decay together, until every neighbour is worse.
+
+
+Cell = tuple[float, float]
+"""(log2 of the first axis, log2 of the second)."""
+
+NEIGHBOURS: tuple[Cell, ...] = ((1, 0), (0, 1), (-1, 0), (0, -1), (1, -1), (-1, 1))
+"""lr 2, wd 2, lr/2, wd/2, lr 2 with wd/2, lr/2 with wd 2: where lr wd alone changes, and not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid2D:
+    """A log2 grid over two hyperparameters (arXiv:2304.02034, section II 1 E).
+
+    A grid of spacing `step` over both ranges, then the six neighbours at a factor of 2 of the
+    best point so far, which moves to a better neighbour until none is: that point is accepted.
+    It may leave the ranges by `extend` in log2. Every point has `seeds` trials. A neighbour that
+    was stopped early may not be worse: a best point with one is not accepted.
+    """
+
+    axes: tuple[str, ...] = ("eta", "weight_decay")
+    step: float = 2.0
+    extend: int = 4
+    seeds: int = 1
+    prune: PrunerKind = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no grid over two hyperparameters."""
+        if len(set(self.axes)) != 2 or len(self.axes) != 2:
+            raise ConfigError("axes", list(self.axes), "two hyperparameters")
+        if self.step < 1 or not float(self.step).is_integer():
+            raise ConfigError("step", self.step, "a whole number of factors of 2")
+        for key, least in (("extend", 0), ("seeds", 1)):
+            if getattr(self, key) < least:
+                raise ConfigError(key, getattr(self, key), f"at least {least}")
+
+    def plan(self, space: Space) -> list[Phase]:
+        """The grid, and the neighbours of one point; walking to another one costs more."""
+        return [
+            Phase(name="grid", trials=len(self._grid(space)) * self.seeds),
+            Phase(name="neighbours", trials=len(NEIGHBOURS) * self.seeds),
+        ]
+
+    def _pair(self, space: Space) -> tuple[Axis, Axis]:
+        """The two axes; ConfigError says how to give a space one that it lacks."""
+        for name in self.axes:
+            if name not in space:
+                allowed = (
+                    f"hyperparameters of the space; "
+                    f"'+parameterization.space.{name}={{low: -4, high: 4, default: 0}}' adds it"
+                )
+                raise ConfigError("axes", list(self.axes), allowed)
+            if space[name].choices:
+                raise ConfigError("axes", name, "hyperparameters with a range, not choices")
+        return space[self.axes[0]], space[self.axes[1]]
+
+    def _grid(self, space: Space) -> list[Cell]:
+        first, second = self._pair(space)
+        return list(product(first.grid(self.step), second.grid(self.step)))
+
+    def _log2_hps(self, space: Space, cell: Cell) -> Log2Hps:
+        return Log2Hps({**defaults(space), **dict(zip(self.axes, cell, strict=True))})
+
+    def _objectives(self, space: Space, history: History) -> dict[Cell, float]:
+        """The mean objective of every cell that has all of its seeds."""
+        cells = {tuple(r.trial.log2_hps[name] for name in self.axes) for r in history.results}
+        means = {
+            (a, b): history.mean(self._log2_hps(space, (a, b)), range(self.seeds))
+            for a, b in sorted(cells)
+        }
+        return {cell: mean for cell, mean in means.items() if mean is not None}
+
+    def _neighbours(self, space: Space, cell: Cell) -> Iterator[Cell]:
+        """The neighbours that lie within the ranges and their extension."""
+        pair = self._pair(space)
+        for step in NEIGHBOURS:
+            moved = (cell[0] + step[0], cell[1] + step[1])
+            inside = zip(moved, pair, strict=True)
+            if all(a.low - self.extend <= v <= a.high + self.extend for v, a in inside):
+                yield moved
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """The grid's missing points, then those of the best point's neighbours."""
+        points = self._points(space, history, self._grid(space), "grid")
+        if points:
+            return points
+        best = _best_cell(self._objectives(space, history))
+        if best is None:
+            return []
+        return self._points(space, history, list(self._neighbours(space, best)), "neighbours")
+
+    def _points(
+        self, space: Space, history: History, cells: Sequence[Cell], phase: str
+    ) -> list[Point]:
+        configurations = [self._log2_hps(space, cell) for cell in cells]
+        return missing_points(configurations, range(self.seeds), phase, history)
+
+    def accepted(self, space: Space, history: History, cell: Cell) -> bool:
+        """Whether all six neighbours of `cell` are trained to their end and worse."""
+        objectives, neighbours = self._objectives(space, history), self._neighbours(space, cell)
+        worse = [
+            neighbour in objectives
+            and objectives[neighbour] > objectives[cell]
+            and not history.stopped(self._log2_hps(space, neighbour))
+            for neighbour in neighbours
+        ]
+        return len(worse) == len(NEIGHBOURS) and all(worse)
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """The best point, and whether its neighbours accept it."""
+        objectives = self._objectives(space, history)
+        best = _best_cell(objectives)
+        return Conclusion(
+            best_log2=defaults(space) if best is None else self._log2_hps(space, best),
+            objective=math.inf if best is None else objectives[best],
+            seeds=self.seeds,
+            runs=len(history.results),
+            notes=(self._note(space, history, best), *pruned_notes(history)),
+            best_loss_curve=best_mean_curve(history.results, self.seeds),
+            phase_ends=phase_ends(history),
+        )
+
+    def _note(self, space: Space, history: History, best: Cell | None) -> str:
+        if best is None:
+            return "every point diverged or failed: lower parameterization.space.eta"
+        point = " and ".join(
+            f"{name} 2^{value:g}" for name, value in zip(self.axes, best, strict=True)
+        )
+        if self.accepted(space, history, best):
+            return f"accepted: all six neighbours of {point} are worse"
+        return f"not accepted: not all six neighbours of {point} are known to be worse"
+
+
+def _best_cell(objectives: dict[Cell, float]) -> Cell | None:
+    """The cell with the least finite loss, the first of equals; None when there is none."""
+    finite = {cell: value for cell, value in objectives.items() if math.isfinite(value)}
+    return min(finite, key=lambda cell: (finite[cell], cell)) if finite else None

@@ -1,0 +1,309 @@
+"""One driver a study: a lock that any death of its holder releases, on any filesystem.
+
+The kernel's lock (flock) ends with its process, but filesystems differ in who sees it:
+
+- Where all hosts see it, it decides alone.
+- On some network filesystems only the processes of one host see it. Against a driver on another
+  host, the lock file's content says who holds it and its mtime that the holder lives.
+- Some refuse locks. The content and mtime then decide on the same host too, with the process id.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+
+from sweeper.errors import BadInput, SweeperError
+from sweeper.files import private_folder, remove_leftovers, write_json
+from sweeper.launch.job import trials_of
+from sweeper.launch.slurm_arrays import arrays
+
+HEARTBEAT_SECONDS = 10.0
+"""Seconds between two heartbeats of a driver: each sets the lock file's mtime."""
+STALE_SECONDS = 60.0
+"""Seconds without a heartbeat after which a driver on another host may be dead, and is watched."""
+WATCHED_HEARTBEATS = 2.5
+"""Heartbeats for which it is watched: a clock that jumped ages a living driver's file too."""
+LOCK_TIMEOUT_SECONDS = 0.5
+"""Seconds for which a lock is tried: `live_holder` may be holding it for a moment."""
+
+CANCEL_FILE = "cancel.json"
+"""A request to the driver that holds the lock: to end."""
+
+_UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_RECORD_BYTES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The driver that a lock names; `started` is in seconds since the epoch."""
+
+    host: str
+    pid: int
+    started: float
+
+    def __str__(self) -> str:
+        """As a message shows it."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.started))
+        return f"process {self.pid} on {self.host}, since {since}"
+
+
+class StudyLock:
+    """Context manager that makes this process the only driver of the study in `folder`.
+
+    The file `<folder>/lock` is never deleted: a process that had it open would then lock a file
+    without a name, and another one the new file. A forked child does not keep the lock.
+
+    `previous` is the driver that died holding the lock, if one did. Entering raises BadInput
+    that names the living driver, and SweeperError when the file cannot be used at all.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare the lock of the study in `folder`, which entering creates if need be."""
+        self.folder = folder.absolute()
+        self.path = self.folder / "lock"
+        self.previous: Holder | None = None
+        self._holder: Holder | None = None
+        self._fd: int | None = None
+        self._stop = Event()
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> StudyLock:
+        """Take the lock, or raise BadInput that names the driver that has it."""
+        try:
+            private_folder(self.folder)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                self._claim(fd)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise SweeperError(f"cannot lock the study: {error}") from error
+        self._fd = fd
+        _HELD_LOCKS.append(self)
+        self._stop.clear()
+        self._thread = Thread(target=self._heartbeat, args=(fd,), name="study-lock", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the lock; in a forked child, where it is not held, do nothing."""
+        if self._fd is None or self._thread is None:
+            return
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+        _HELD_LOCKS.remove(self)
+        with suppress(OSError):
+            if _read(self._fd) == self._holder:
+                os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+        self._fd = None
+
+    def _claim(self, fd: int) -> None:
+        """Lock and sign the open file; BadInput when another driver lives."""
+        blocked = _try_lock(fd)
+        rival = _read(fd)
+        remote = rival is not None and rival.host != socket.gethostname()
+        # A clock that went back makes the age negative: that is no sign of life either.
+        age = abs(_age_seconds(fd, self.folder)) if remote and not blocked else 0.0
+        if blocked or (rival and _is_alive(rival, self.path, blocked, age)):
+            hint = f"; if it is dead, try again in {STALE_SECONDS - age:.0f} s" if remote else ""
+            raise self._refusal(rival, hint)
+        if remote and _has_heartbeat(fd, self.path):
+            raise self._refusal(rival)
+        # Before the file names this driver: who asks it to end reads the name first.
+        (self.folder / CANCEL_FILE).unlink(missing_ok=True)
+        holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=time.time())
+        _write(fd, holder)
+        if blocked is None:
+            # Without locks two that start together both write: the last to write stays.
+            time.sleep(LOCK_TIMEOUT_SECONDS)
+            if (winner := _read(fd)) != holder:
+                raise self._refusal(winner)
+        self.previous, self._holder = rival, holder
+
+    def _refusal(self, rival: Holder | None, hint: str = "") -> BadInput:
+        """The error for a study that `rival` drives."""
+        who = rival or "one that is just starting"
+        return BadInput(
+            f"study {self.folder.name} already has a driver: {who} ({self.path}): "
+            f"wait for its end or stop it first{hint}"
+        )
+
+    def _heartbeat(self, fd: int) -> None:
+        """Set the file's mtime now and then, for hosts that do not see the kernel's lock."""
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            with suppress(OSError):
+                os.utime(fd)
+
+
+def live_holder(folder: Path) -> Holder | None:
+    """The live driver of the study in `folder`, or None; writes nothing and locks nobody out."""
+    path = folder.absolute() / "lock"
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if (holder := _read(fd)) is None:
+            return None
+        # Shared, so that observers do not block each other, and gone before a driver gives up.
+        blocked, age = _blocked(fd, fcntl.LOCK_SH), time.time() - os.fstat(fd).st_mtime
+        return holder if _is_alive(holder, path, blocked, age) else None
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool | None:
+    """Lock `fd`: False once it is locked, True when another holds it, None when unsupported."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    while (blocked := _blocked(fd, fcntl.LOCK_EX)) and time.monotonic() < deadline:
+        time.sleep(0.03)
+    return blocked
+
+
+def _blocked(fd: int, operation: int) -> bool | None:
+    """Whether another process's lock prevents `operation`; None when locks are unsupported."""
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno in _UNSUPPORTED_ERRNOS:
+            return None
+        raise
+    return False
+
+
+def _is_alive(holder: Holder, path: Path, blocked: bool | None, age: float) -> bool:
+    """Whether the driver named in the lock lives, by `_blocked` and the `age` of its heartbeat."""
+    if blocked:
+        return True
+    if holder.host != socket.gethostname():
+        return age < STALE_SECONDS
+    return blocked is None and _is_running(holder.pid, path)
+
+
+def _is_running(pid: int, path: Path) -> bool:
+    """Whether process `pid` of this host runs (as a driver, if it is this one)."""
+    if pid == os.getpid():
+        # In containers every driver may have this id: without a lock here it is a dead one's.
+        return any(lock.path == path for lock in _HELD_LOCKS)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _age_seconds(fd: int, folder: Path) -> float:
+    """Seconds since the file's mtime by the filesystem's own clock, which all hosts share."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        return os.fstat(probe.fileno()).st_mtime - os.fstat(fd).st_mtime
+
+
+def _has_heartbeat(fd: int, path: Path) -> bool:
+    """Whether the file's mtime changes while it is watched, whatever it is."""
+    before = os.fstat(fd).st_mtime_ns
+    deadline = time.monotonic() + WATCHED_HEARTBEATS * HEARTBEAT_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(HEARTBEAT_SECONDS / 20)
+        with suppress(OSError):
+            os.close(os.open(path, os.O_RDONLY))  # makes NFS ask its server again
+        if os.fstat(fd).st_mtime_ns != before:
+            return True
+    return False
+
+
+def _read(fd: int) -> Holder | None:
+    """The driver that the lock file names; None when empty or unreadable."""
+    try:
+        record = json.loads(os.pread(fd, _RECORD_BYTES, 0))
+        holder = Holder(
+            host=str(record["host"]), pid=int(record["pid"]), started=float(record["started"])
+        )
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+    return holder if 0 < holder.pid < 2**31 else None
+
+
+def _write(fd: int, holder: Holder) -> None:
+    """Name `holder` in the lock file, in place: a new file would not be the one that is locked."""
+    # All of one length, or two that write together could leave a mixture of both.
+    os.pwrite(fd, json.dumps(asdict(holder)).ljust(_RECORD_BYTES).encode(), 0)
+    os.ftruncate(fd, _RECORD_BYTES)
+
+
+_HELD_LOCKS: list[StudyLock] = []
+
+
+def _close_inherited_locks() -> None:
+    """In a forked child: close the parent's locks, or they would outlive the parent."""
+    for lock in _HELD_LOCKS:
+        if lock._fd is not None:
+            os.close(lock._fd)
+            lock._fd = None
+    _HELD_LOCKS.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited_locks)
+
+
+# A study's folder between processes: what killed ones left in it, and a request to end.
+
+
+def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
+    """Remove jobs whose trials are all finished, by key, or that nobody can read.
+
+    Jobs for trials without a result stay. Half-written files go once no job is left that might be
+    writing them; whether that is so is returned.
+    """
+    for job_dir in list((folder / "jobs").glob("*/")):
+        if all(is_finished(trial.key) for trial in trials_of(job_dir)):
+            shutil.rmtree(job_dir, ignore_errors=True)
+            _forget_arrays(folder, job_dir)
+    idle = not list((folder / "jobs").glob("*/"))
+    if idle:
+        remove_leftovers(folder)
+    return idle
+
+
+def _forget_arrays(folder: Path, job_dir: Path) -> None:
+    """Remove arrays of which the job that was in `job_dir` was the last."""
+    for array in arrays(folder):
+        job_dirs = {member.job_dir for member in array.members}
+        if job_dir in job_dirs and not any(other.exists() for other in job_dirs):
+            shutil.rmtree(array.folder, ignore_errors=True)
+
+
+def request_cancel(folder: Path) -> None:
+    """Ask the driver of the sweep in `folder` to end."""
+    write_json(folder / CANCEL_FILE, {"at": time.time()})
+
+
+def cancel_requested(folder: Path) -> bool:
+    """Whether the driver of the sweep in `folder` should end.
+
+    A driver that takes the study's lock removes what was asked of an earlier one (lock.py).
+    """
+    return (folder / CANCEL_FILE).exists()

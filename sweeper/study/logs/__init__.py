@@ -1,0 +1,1 @@
+"""Logs of finished trials beside the study's own record."""

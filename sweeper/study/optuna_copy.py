@@ -1,0 +1,300 @@
+"""Optuna's copy of a study's results, and how its URL is shown without its password."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, unquote_plus
+
+from sweeper.errors import BadInput
+from sweeper.files import RECORD_ERRORS
+from sweeper.trial import Result, encode
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+    from sweeper.search.optuna import OptunaStudy
+
+Bounds = Mapping[str, tuple[float, float]]
+"""The searched range of each hyperparameter, as base-2 logarithms."""
+
+RETRY_SECONDS = 60.0
+"""Seconds before an Optuna storage that failed is tried again."""
+
+TRIALS_PER_WRITE = 1000
+"""Trials that one write adds where many are missing."""
+
+_QUERY_RE = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
+_SECRET_RE = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
+_ACCOUNT_RE = re.compile(r"([^:]*:)(.*)@", re.DOTALL)
+_DRIVER_PACKAGES = {
+    "psycopg": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "pymysql": "pymysql",
+}
+
+
+def redact(url: str) -> str:
+    """`url` with its passwords replaced by `***`; where they cannot be told apart, with more."""
+    head, mark, body = url.partition("://") if "://" in url else ("", "", url)
+    clean = _QUERY_RE.sub(
+        lambda m: f"{m[1]}=***" if _SECRET_RE.search(unquote(m[1])) else m[0], body
+    )
+    if head.startswith("sqlite"):
+        return head + mark + clean
+    # The query's pattern took a part of the account: which part is the password is in doubt.
+    if _ACCOUNT_RE.match(body) and not _ACCOUNT_RE.match(clean):
+        return f"{head}{mark}***"
+    return head + mark + _ACCOUNT_RE.sub(r"\1***@", clean)
+
+
+def scrub(text: str, url: str) -> str:
+    """`text` without the passwords of `url`, in whatever spelling."""
+    secrets = [value for name, value in _QUERY_RE.findall(url) if _SECRET_RE.search(unquote(name))]
+    account = _ACCOUNT_RE.match(url.partition("://")[2] or url)
+    if account and not url.startswith("sqlite"):
+        secrets += [account[2], *account[2].split("@")]
+    spellings = {form for each in secrets for form in (each, unquote(each), unquote_plus(each))}
+    for secret in sorted(spellings - {""}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def check_storage(url: str) -> None:
+    """BadInput, without the password, unless the storage at `url` can be used now."""
+    from sweeper.search.optuna import connect, disconnect
+
+    why = ""
+    try:
+        with _quiet():
+            disconnect(connect(url))
+    except Exception as error:
+        why = scrub(_reason(error), url)
+    # No exception is being handled here: its text could bring the password into the chain.
+    if why:
+        raise BadInput(_unusable_storage(url, why))
+
+
+def _unusable_storage(url: str, why: str) -> str:
+    return f"the storage {redact(url)} cannot be used: {why}"
+
+
+class Mirror:
+    """Optuna's copy of the results, which may lag behind them.
+
+    The files are the record. A server that is down or a disk that is full must not stop a search
+    for the sake of its dashboard: an error closes the mirror and is told once. Some time later,
+    or when the study is opened next, all results that the copy lacks are added.
+
+    The copy is the journal file `study.journal` in the study's folder, or the database at
+    `storage`. A damaged journal is set aside and made again. A database is never repaired.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        storage: str | None,
+        results: Mapping[str, Result],
+        notices: list[str],
+    ) -> None:
+        self._folder, self._url = folder, storage
+        self._journal = folder / "study.journal"
+        self._bounds: dict[str, tuple[float, float]] = {}
+        self._results, self._notices = results, notices
+        self._study: OptunaStudy | None = None  # None: closed, and possibly behind
+        self._failure_reported = False
+        self._retry_at = 0.0
+
+    def start(self) -> None:
+        """Bring the mirror up to date; BadInput when an external storage cannot be used."""
+        why = self._report_failure(self._catch_up())
+        # No exception is being handled here: its text could bring the password into the chain.
+        if why and self._url is not None:
+            raise BadInput(_unusable_storage(self._url, why))
+
+    def add(self, results: Sequence[Result], bounds: Bounds) -> None:
+        """Mirror `results`, or after a failure, some time later, all that are missing."""
+        self._bounds |= bounds
+        study = self._study
+        if study is not None:
+            self._report_failure(self._try(lambda: self._append(study, results)))
+        elif time.monotonic() >= self._retry_at:
+            self._report_failure(self._catch_up())
+
+    def close(self) -> None:
+        """Close the connection; the next use opens it again."""
+        study, self._study = self._study, None
+        if study is not None:
+            study.close()
+
+    def _try(self, work: Callable[[], None]) -> Exception | None:
+        """Do `work` with Optuna kept quiet; the error if it fails."""
+        try:
+            with _quiet():
+                work()
+        except Exception as error:
+            return error
+        return None
+
+    def _report_failure(self, error: Exception | None) -> str:
+        """After an error: close the mirror, tell the user once, and return the reason."""
+        if error is None:
+            return ""
+        why = scrub(_reason(error), self._url or "")
+        with suppress(Exception):
+            self.close()
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        if not self._failure_reported:
+            self._failure_reported = True
+            where = redact(self._url) if self._url else self._journal
+            self._notices.append(
+                f"Optuna's copy of the results, {where}, is behind ({why}). No result is lost: "
+                f"they are in {self._folder / 'results'}, and the copy catches up later"
+            )
+        return why
+
+    def _catch_up(self) -> Exception | None:
+        """Add all that is missing, to a new journal where the old one is damaged."""
+        error = self._try(self._sync)
+        if error and self._url is None and not isinstance(_cause(error), _TRANSIENT_ERRORS):
+            damage = _reason(error)
+            error = self._try(lambda: self._rebuild(damage))
+        return error
+
+    def _sync(self) -> None:
+        """Add all results that the Optuna study does not have yet."""
+        from sweeper.search.optuna import DatabaseStudy, JournalStudy
+
+        name, url = self._folder.name, self._url
+        study = DatabaseStudy(url, name) if url else JournalStudy(self._journal, name)
+        self._study = study
+        present = {_trial_id(trial.user_attrs) for trial in study.trials()}
+        missing = [
+            r for r in by_finish_time(self._results) if _trial_id(_attributes(r)) not in present
+        ]
+        for start in range(0, len(missing), TRIALS_PER_WRITE):
+            self._append(study, missing[start : start + TRIALS_PER_WRITE])
+
+    def _rebuild(self, damage: str) -> None:
+        """Start over with a new journal; the damaged one stays beside it under another name."""
+        self.close()
+        names = (self._journal.with_name(f"{self._journal.name}.damaged-{n}") for n in count(1))
+        aside = next(name for name in names if not name.exists())
+        os.replace(self._journal, aside)
+        self._notices.append(
+            f"Optuna's copy of the results, {self._journal}, was damaged ({damage}): it was moved "
+            f"to {aside.name} and made again from the results; none is lost"
+        )
+        self._sync()
+
+    def _append(self, study: OptunaStudy, results: Sequence[Result]) -> None:
+        """Add `results` to the Optuna study."""
+        study.add([trial for r in results if (trial := self._to_optuna(r))])
+
+    def _to_optuna(self, result: Result) -> FrozenTrial | None:
+        """`result` as Optuna's trial, or None (and a notice) where it cannot be one."""
+        import optuna
+
+        failed = result.status == "failed" or math.isnan(result.objective)
+        states = optuna.trial.TrialState
+        ended = states.PRUNED if result.status == "pruned" else states.COMPLETE
+        try:
+            params = dict(result.trial.hps)
+            trial = optuna.trial.create_trial(
+                state=states.FAIL if failed else ended,
+                value=None if failed else result.objective,
+                params=params,
+                distributions={name: self._range(name, value) for name, value in params.items()},
+                user_attrs=_attributes(result),
+            )
+            trial.datetime_complete = datetime.fromtimestamp(result.finished_at)
+            trial.datetime_start = trial.datetime_complete - timedelta(seconds=result.seconds)
+        except (*RECORD_ERRORS, OSError) as error:
+            self._notices.append(f"Optuna cannot show the trial {result.key}: {error}")
+            return None
+        return trial
+
+    def _range(self, name: str, value: float) -> BaseDistribution:
+        """The range that Optuna shows for a hyperparameter, wide enough for `value`."""
+        import optuna
+
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is not finite")
+        if name not in self._bounds:
+            values = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
+            finite = [value for value in values if abs(value) < 1000] or [math.log2(value)]
+            self._bounds[name] = min(finite), max(finite)
+        low, high = self._bounds[name]
+        return optuna.distributions.FloatDistribution(
+            min(2.0**low, value), max(2.0**high, value), log=True
+        )
+
+
+def _attributes(result: Result) -> dict[str, Any]:
+    """What Optuna keeps about a trial beside its hyperparameters and its value."""
+    trial = result.trial
+    names = ("key", "status", "heldout", "seconds", "finished_at")
+    attributes = {name: encode(getattr(result, name)) for name in names}
+    attributes |= {"phase": trial.phase, "seed": trial.seed}
+    attributes |= {"width": trial.width, "depth": trial.depth}
+    # No parameters: Optuna refuses a list that was made longer.
+    attributes |= {"choices": dict(trial.choices)} if trial.choices else {}
+    # MySQL refuses attributes much longer than this.
+    return attributes | ({"error": result.error[:2000]} if result.error else {})
+
+
+def _trial_id(attributes: Mapping[str, Any]) -> str:
+    """Identifies a result in Optuna: one key may first fail and then succeed."""
+    return json.dumps([attributes.get(name) for name in ("key", "status", "finished_at")])
+
+
+_TRANSIENT_ERRORS = (OSError, ImportError, MemoryError)
+"""Causes that a new journal does not help against: a full disk, no access, no memory."""
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first cause of an error: SQLAlchemy and Optuna wrap the database's message."""
+    while error.__cause__:
+        error = error.__cause__
+    return error
+
+
+def _reason(error: Exception) -> str:
+    """One line that says what went wrong."""
+    cause = _cause(error)
+    if isinstance(cause, ModuleNotFoundError) and cause.name:
+        package = _DRIVER_PACKAGES.get(cause.name, cause.name)
+        return f"the driver of its database is not installed; run: pip install {package!r}"
+    return next(iter(str(cause).splitlines()), "") or type(cause).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Optuna's log and its warnings of experimental features from the terminal."""
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            yield
+        finally:
+            optuna.logging.set_verbosity(level)
+
+
+def by_finish_time(results: Mapping[str, Result]) -> list[Result]:
+    """Results by the time they were finished, then by key."""
+    return sorted(results.values(), key=lambda result: (result.finished_at, result.key))

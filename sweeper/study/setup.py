@@ -1,0 +1,248 @@
+"""Which trials of a study belong together: those trained alike, at any size of a ladder."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sweeper import __version__
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
+from sweeper.study.optuna_copy import redact
+from sweeper.study.study import Study
+from sweeper.trial import Result, TrialSpec
+
+FILE = "setup.json"
+"""In the study's folder: the specification of its current search's trials."""
+FINDINGS = ("transfer", "check")
+"""Folders of what was found out of one setup: plans, verdicts, diagnoses, coordinate checks."""
+ASIDE = "setups"
+"""In the study's folder: the findings of other setups, in a folder each."""
+LADDER_PHASE = "validate"
+"""The phase of trials that judge a transfer; some of them differ from the study on purpose."""
+_LONGEST = 40
+"""Longer values are cut in a message."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A study's results: those of the current setup, and how many there are of others."""
+
+    current: list[Result]
+    others: int
+
+    @property
+    def searched(self) -> list[Result]:
+        """Those of the search: a ladder's are of other sizes, which says nothing of it."""
+        return [result for result in self.current if result.trial.phase != LADDER_PHASE]
+
+
+def read_setup(folder: Path) -> TrialSpec | None:
+    """What the study in `folder` was last told to train; None where nothing legible says it."""
+    try:
+        return TrialSpec.from_json(try_json(folder / FILE))
+    except RECORD_ERRORS:
+        return None
+
+
+def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
+    """Keep what the study in `folder` trains from here on; a sentence for what was moved.
+
+    What was found out of another setup is set aside, so that nothing that reads the study takes it
+    for what holds of this one. What was found out of this one earlier comes back. The setup is
+    written in between: a driver that is killed goes on from there.
+    """
+    aside, notes = folder / ASIDE, []
+    old = read_setup(folder) or _last_searched(Study.read(folder).results())
+    changed = changes(old, spec) if old is not None else {}
+    if changed:  # its conclusion is drawn anew from its trials, should it come back
+        (folder / "search.json").unlink(missing_ok=True)
+    if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
+        what = "; ".join(_sentence(key, *values) for key, values in [*changed.items()][:3])
+        notes.append(f"plans and verdicts of the setup before ({what}) are now in {place}")
+    write_json(folder / FILE, spec.to_json())
+    if (place := aside / _name(spec)).is_dir() and _move(place, folder, over=False):
+        notes.append("plans and verdicts that this setup had before are back in place")
+    return notes
+
+
+def _name(setup: TrialSpec) -> str:
+    """The folder of findings that are set aside."""
+    return setup.digest[:12]
+
+
+def _move(source: Path, target: Path, *, over: bool) -> bool:
+    """Move the findings from one folder to another, `over` what is there; whether there were any.
+
+    Both have some only after a driver was killed: those in the study's folder are the newer ones.
+    """
+    taken = [name for name in FINDINGS if (target / name).is_dir()]
+    found = [name for name in FINDINGS if (source / name).is_dir() and (over or name not in taken)]
+    for name in found:
+        private_folder(target)
+        if name in taken:
+            shutil.rmtree(target / name)
+        (source / name).rename(target / name)
+        sync_folder(target)
+    return bool(found)
+
+
+def trials_of(study: Study) -> Trials:
+    """The study's results of its current setup, in the order in which they were finished."""
+    results = study.results()
+    setup = read_setup(study.folder) or _last_searched(results)
+    if setup is None:
+        return Trials(results, 0)
+    alike = {spec: _alike(spec, setup) for spec in {result.trial.spec for result in results}}
+    # At the length and the batch of an earlier search, a ladder is that one's.
+    earlier = {spec.train for spec in _searched(results) if alike[spec]} - {setup.train}
+    current = [
+        result
+        for result in results
+        if result.trial.spec == setup
+        or (
+            result.trial.phase == LADDER_PHASE
+            and alike[result.trial.spec]
+            and result.trial.spec.train not in earlier
+        )
+    ]
+    return Trials(current, len(results) - len(current))
+
+
+def check_setup(folder: Path, spec: TrialSpec) -> None:
+    """BadInput where the study in `folder` has trials, and others than a search of `spec` makes."""
+    kept = read_setup(folder)
+    if kept == spec or not (folder / "results").is_dir():
+        return
+    # What failed is tried again anyhow: to mend a command is no other study.
+    results = [result for result in Study.read(folder).results() if result.status != "failed"]
+    kept = kept or _last_searched(results)
+    if not results or kept is None or not (changed := changes(kept, spec)):
+        return
+    shown = [_sentence(key, old, new) for key, (old, new) in changed.items()]
+    more = f"; and {len(shown) - 6} more" if len(shown) > 6 else ""
+    raise BadInput(
+        f"the study {folder.name!r} has {len(results)} trials of another setup: "
+        f"{'; '.join(shown[:6])}{more}. Choose another study with --study, or add --new-setup to "
+        "go on in this one: its trials so far are kept, and count no more"
+    )
+
+
+def changes(old: TrialSpec, new: TrialSpec) -> dict[str, tuple[Any, Any]]:
+    """What differs between two setups, by the key that sets it: the old value and the new."""
+    before, after = (dict(_settings(spec.to_json())) for spec in (old, new))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return {key: (before.get(key), after.get(key)) for key in keys}
+
+
+def _settings(record: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Every value of a specification, under the name that it has in the configuration."""
+    for key, value in record.items():
+        if key in ("width", "depth"):
+            yield f"model.{key}", value
+        elif key in ("base_width", "base_depth"):
+            continue  # of a search they are the width and the depth
+        elif key in ("parameterization", "model", "optimizer", "fp8"):
+            yield key, value["name"]
+            yield from _leaves(value["arguments"], key)
+        else:
+            yield from _leaves(value, key)
+
+
+def _leaves(values: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}.{name}")
+        else:
+            yield f"{prefix}.{name}", value
+
+
+def _sentence(key: str, old: object, new: object) -> str:
+    """What became of one key; a digest tells nothing by itself."""
+    content = key.removeprefix("runner.code.").removeprefix("runner.modules.")
+    if content != key or key == "data.digest":
+        return f"the content of {'data' if content == key else content} changed"
+    return f"{key} was {_short(old)}, is {_short(new)}"
+
+
+def _short(value: object) -> str:
+    text = "not set" if value is None else str(value)
+    if isinstance(value, list | tuple):
+        text = " ".join(map(str, value))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _last_searched(results: Iterable[Result]) -> TrialSpec | None:
+    """The specification of the last trial that is no ladder's: what tells the setup elsewhere."""
+    searched = _searched(results)
+    return searched[-1] if searched else None
+
+
+def _searched(results: Iterable[Result]) -> list[TrialSpec]:
+    return [result.trial.spec for result in results if result.trial.phase != LADDER_PHASE]
+
+
+def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:
+    """Whether trials are trained alike but for their size, their batch and their steps."""
+    try:
+        train = replace(spec.train, batch_size=setup.train.batch_size, steps=setup.train.steps)
+    except ConfigError:  # other settings of the training do not go with these
+        return False
+    return replace(spec, width=setup.width, depth=setup.depth, train=train) == setup
+
+
+# Where a study's numbers come from: versions, machine, code.
+
+
+PACKAGES = ("torch", "numpy", "optuna", "hydra-core")
+
+
+def provenance() -> dict[str, Any]:
+    """Versions of what computes, the machine, the git commit worked in, the command."""
+    return {
+        "sweeper": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
+        "git": _commit_at_first(Path.cwd()),
+        "command": shlex.join(["sweeper", *map(redact, sys.argv[1:])]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@cache
+def _commit_at_first(folder: Path) -> str | None:
+    """`git_commit`, asked once: what runs was read then, and a search says it after every batch."""
+    return git_commit()
+
+
+def git_commit() -> str | None:
+    """The commit of the repository that the command is run in, "+changes" if it has any."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,300 @@
+"""The durable history of one study: a line a result, mirrored into Optuna's storage.
+
+The record is a set of files of JSON lines that only ever grow at their ends. An append is the one
+write that a kill cannot make worse than a torn last line, and needs no lock against readers. Each
+run of the driver starts a new file, so that nothing is ever written behind a torn line. A line
+that cannot be read costs its trial alone: it is set aside, never deleted, and the trial runs again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import KeysView, Mapping, Sequence
+from contextlib import suppress
+from os.path import expanduser
+from pathlib import Path
+from types import TracebackType
+
+from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.files import (
+    RECORD_ERRORS,
+    append,
+    parse_json,
+    private_folder,
+    remove_leftovers,
+    replacing,
+)
+from sweeper.registry import studies
+from sweeper.study.optuna_copy import Bounds, Mirror, by_finish_time
+from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
+
+_NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
+_SETTINGS_RE = re.compile(r"^parameterization:", re.MULTILINE)
+
+
+class Study:
+    """The results of one study; one driver writes it, which holds the study's `StudyLock`.
+
+    The record is `<folder>/results/*.jsonl`: a line for each result. The Optuna study of the
+    folder's name merely mirrors it, for dashboards: losing it loses nothing. `notices` collects
+    what the user should be told; it never holds a password.
+    """
+
+    def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
+        """Use `open` or `read`."""
+        self.folder = folder
+        self.name = folder.name
+        self.notices: list[str] = []
+        self._results: dict[str, Result] = {}
+        self._file: Path | None = None
+        self._mirror = mirror
+
+    @classmethod
+    def open(cls, folder: Path, storage: str | None = None) -> Study:
+        """Open the study in `folder` for its driver: create, clean up and mirror what is missing.
+
+        `storage` is any Optuna RDB URL, by default the journal file `study.journal` in the folder.
+        BadInput when the folder or an external storage cannot be used, or another version of
+        sweeper wrote the study; a damaged `study.journal` is set aside and rebuilt.
+        """
+        folder = folder.absolute()
+        check_study_name(folder.name)
+        check_config_format(folder)
+        study = cls(folder)
+        try:
+            private_folder(folder)
+            private_folder(folder / "results")
+            remove_leftovers(folder / "results")
+            study._load(repair=True)
+        except OSError as error:
+            raise BadInput(f"no study can be kept in {folder}: {error}") from error
+        study._mirror = Mirror(folder, storage, study._results, study.notices)
+        study._mirror.start()
+        return study
+
+    @classmethod
+    def read(cls, folder: Path) -> Study:
+        """The study in `folder` as it is now, without writing anything or touching Optuna.
+
+        BadInput when there is no such folder, or another version of sweeper wrote it.
+        """
+        folder = folder.absolute()
+        if not folder.is_dir():
+            raise BadInput(f"there is no study in {folder}")
+        check_config_format(folder)
+        study = cls(folder)
+        study._load(repair=False)
+        return study
+
+    def __enter__(self) -> Study:
+        """The study itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the mirror's connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the mirror's connection; a later `record` opens it again."""
+        if self._mirror:
+            self._mirror.close()
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the trial of this key has a result, a failure included."""
+        return key in self._results
+
+    def __len__(self) -> int:
+        """How many results there are."""
+        return len(self._results)
+
+    def keys(self) -> KeysView[str]:
+        """Keys of all trials that have a result."""
+        return self._results.keys()
+
+    def get(self, key: str) -> Result | None:
+        """The result of the trial of this key, or None."""
+        return self._results.get(key)
+
+    def results(self) -> list[Result]:
+        """All results, in the order in which they were finished (then by key)."""
+        return by_finish_time(self._results)
+
+    def record(self, results: Sequence[Result], space_bounds: Bounds | None = None) -> None:
+        """Keep `results`: when this returns, they are on the disk and no crash can lose them.
+
+        One result is kept for each trial: a failure gives way to any newer result, and a pruned
+        trial to one that was trained to its end. Trouble with the mirror, which shows
+        `space_bounds` from here on, becomes a notice.
+        SweeperError when they cannot be written and ValueError for a result that could not be
+        read back; then nothing was recorded.
+        """
+        if self._mirror is None:
+            raise RuntimeError("this study was opened for reading only")
+        new: dict[str, Result] = {}
+        for result in results:
+            if _replaces(result, new.get(result.key) or self._results.get(result.key)):
+                new[result.key] = result
+        if not new:
+            return
+        data = b"".join(map(_to_line, new.values()))
+        path = self._file or _next_file(self.folder / "results")
+        self._file = None  # a failed write may leave a part of a line: the next one starts a file
+        try:
+            append(path, data)
+        except OSError as error:
+            raise SweeperError(
+                f"cannot record a result in {path}: {error.strerror or error}. What was recorded "
+                "before is safe: make room or give access, then run the same command again"
+            ) from error
+        self._file = path
+        self._results |= new
+        self._mirror.add(list(new.values()), space_bounds or {})
+
+    def _load(self, repair: bool) -> None:
+        """Read all result files, oldest first; what is damaged is set aside if `repair`."""
+        parse = _Parser()
+        for path in sorted((self.folder / "results").glob("[!.]*.jsonl")):
+            try:
+                damage = self._load_file(path, parse, repair)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise SweeperError(f"cannot read the results {path}: {error.strerror}") from error
+            if damage:
+                self._set_aside(path, damage, repair)
+
+    def _load_file(self, path: Path, parse: _Parser, repair: bool) -> dict[int, Exception]:
+        """Take in the results in one file; the errors, by the number of the line (from 0).
+
+        BadInput when another version of sweeper wrote the file: its lines are not damaged.
+        """
+        damage: dict[int, Exception] = {}
+        with path.open("rb") as file:
+            for number, line in enumerate(file):
+                try:
+                    result = parse(line)
+                except OtherFormat as error:
+                    raise _other_version(self.folder, error.format) from error
+                except RECORD_ERRORS as error:
+                    if repair or line.endswith(b"\n"):  # else the driver may still be writing it
+                        damage[number] = error
+                else:
+                    if _replaces(result, self._results.get(result.key)):
+                        self._results[result.key] = result
+        return damage
+
+    def _set_aside(self, path: Path, damage: Mapping[int, Exception], repair: bool) -> None:
+        """Leave the damaged lines of a file out, moved to another one if `repair`; say so."""
+        aside = path.with_name(f"{path.name}.damaged")
+        if repair:
+            with path.open("rb") as file:
+                lines = list(file)
+            append(aside, b"".join(lines[number] for number in damage))
+            with replacing(path) as whole:
+                whole.writelines(line for n, line in enumerate(lines) if n not in damage)
+        number, error = next(iter(damage.items()))
+        more = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
+        fate = f"was moved to {aside.name}" if repair else "is ignored"
+        self.notices.append(
+            f"the result file {path} is damaged (line {number + 1}{more}: {error}): what cannot "
+            f"be read {fate}, and its trials will run again"
+        )
+
+
+def check_config_format(folder: Path) -> None:
+    """BadInput when another version of sweeper kept the configuration of the study in `folder`."""
+    try:
+        text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    folder, line = folder.absolute(), _FORMAT_RE.search(text)
+    if line and int(line[1]) != FORMAT:
+        raise _other_version(folder, int(line[1]))
+    # Any other text is no configuration: the code that reads it says so with more detail.
+    if not line and _SETTINGS_RE.search(text):
+        raise _other_version(folder, OLDEST_FORMAT)
+
+
+def _other_version(folder: Path, version: int) -> BadInput:
+    """The error for a study that another version of sweeper wrote."""
+    age = "an older" if version < FORMAT else "a newer"
+    return BadInput(
+        f"the study in {folder} was written by {age} version of sweeper (its format is {version}, "
+        f"this version reads {FORMAT}): search anew under another study.name, or use that version"
+    )
+
+
+def read_root(value: object) -> Path:
+    """The folder of all studies; ConfigError when `value` is no path."""
+    if not isinstance(value, str) or not value:
+        raise ConfigError("root", value, "the path of a folder")
+    path = Path(expanduser(value))  # a user that there is not keeps his "~"
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise ConfigError("root", value, f"the path of a folder, and {existing} is none")
+    return path
+
+
+def check_study_name(name: str) -> str:
+    """`name` if a study may be called so; ConfigError when not, or it could leave its folder."""
+    if not isinstance(name, str) or not _NAME_RE.fullmatch(name):
+        allowed = "at most 100 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"
+        raise ConfigError("study.name", name, allowed)
+    return name
+
+
+def latest_study(root: Path) -> str | None:
+    """Name of the study in `root` last worked on, or None."""
+    changes = []
+    for name in studies(root):
+        with suppress(FileNotFoundError):
+            times = [(root / name / "config.yaml").stat().st_mtime_ns]
+            for path in (root / name).glob("results/*.jsonl"):
+                with suppress(FileNotFoundError):
+                    times.append(path.stat().st_mtime_ns)
+            changes.append((max(times), name))
+    return max(changes)[1] if changes else None
+
+
+def _replaces(new: Result, old: Result | None) -> bool:
+    """Whether `new` is kept in place of `old`, the result of the same trial so far."""
+    if old is None:
+        return True
+    if old.status == "failed":
+        return new.to_json() != old.to_json()  # the same failure again is no news
+    return old.status == "pruned" and new.status in ("complete", "diverged")
+
+
+def _to_line(result: Result) -> bytes:
+    """`result` as a line of a file; ValueError when it could not be read back."""
+    record = result.to_json()
+    Result.from_json(record)
+    return json.dumps(record, allow_nan=False).encode() + b"\n"
+
+
+class _Parser:
+    """Reads lines; equal losses of all curves share one object, which saves memory."""
+
+    def __init__(self) -> None:
+        self._losses: dict[float, float] = {}
+
+    def __call__(self, line: bytes) -> Result:
+        """The result in a line; one of `RECORD_ERRORS` when it is not to be trusted."""
+        record = parse_json(line)
+        curve = record["curve"]
+        record["curve"] = map(self._losses.setdefault, curve, curve)
+        return Result.from_json(record)
+
+
+def _next_file(folder: Path) -> Path:
+    """A new file, its name after all that exist, damaged ones included."""
+    names = [path.name.partition(".")[0] for path in folder.glob("*.jsonl*")]
+    last = max((int(name) for name in names if name.isdecimal()), default=0)
+    return folder / f"{last + 1:06d}.jsonl"

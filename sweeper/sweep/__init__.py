@@ -1,0 +1,1 @@
+"""What a search, a ladder or a measurement lacks, trained and recorded."""

@@ -1,0 +1,191 @@
+"""The loop: ask for trials, submit jobs, poll for what became of them, record.
+
+There is one for all runners and launchers. What is done about a job that fails is decided here
+alone: it runs again, or is halved, until a trial fails by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sweeper.errors import SweeperError
+from sweeper.launch.executor import Event, Executor, Finished, JobState, Left, Lost
+from sweeper.launch.job import JobFailure, Outcome, failed
+from sweeper.launch.runner import Batch, PrunerOf, Runner, no_pruner
+from sweeper.trial import Result, Trial
+
+Ask = Callable[[], Sequence[Trial]]
+"""All trials that are wanted now and have no result, those that are being trained included."""
+
+
+@dataclass
+class LiveJob:
+    """A job in the executor's hands; `recovered` from an earlier driver."""
+
+    batch: Batch
+    recovered: bool = False
+    fraction: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """One sweep's jobs, from what is wanted to what is recorded.
+
+    `record` keeps results for good before it returns. `advanced` takes the trials' worth of work
+    that was just done on jobs not finished (it may be negative). Without `wait` the loop ends as
+    soon as all that can be named is submitted to a scheduler.
+    """
+
+    runner: Runner
+    executor: Executor
+    retries: int
+    record: Callable[[Sequence[Result]], None]
+    notify: Callable[[str], None] = lambda sentence: None
+    advanced: Callable[[float], None] = lambda trials: None
+    pruner: PrunerOf = no_pruner
+    wait: bool = True
+    cancelled: Callable[[], bool] = lambda: False
+    live: dict[str, LiveJob] = field(default_factory=dict)
+    _ready: deque[Batch] = field(default_factory=deque)
+    _given: set[str] = field(default_factory=set)
+    _needs_trials: bool = True
+
+    def run(self, ask: Ask) -> None:
+        """Until nothing more is wanted. SweeperError when the sweep cannot go on."""
+        try:
+            while True:
+                if self.cancelled():
+                    raise SweeperError("the study was cancelled; run the same command to go on")
+                self._fill(ask)
+                if not (self.live or self._ready or self._needs_trials):
+                    return
+                events = self.executor.poll(wait=self.wait)
+                for event in events:
+                    self._handle(event)
+                if not (events or self.wait) and self.executor.settled():
+                    return
+        finally:
+            self.executor.close()
+
+    def progress(self, job: str, fraction: float) -> None:
+        """Take the fraction of a job that is done."""
+        if live := self.live.get(job):
+            self.advanced((fraction - live.fraction) * len(live.batch))
+            live.fraction = fraction
+
+    def states(self) -> list[JobState]:
+        """Jobs as `sweeper status` tells them where no scheduler can be asked."""
+        return [
+            JobState(
+                id=job[:8],
+                state="running" if live.fraction else "submitted",
+                node="",
+                since="",
+                trials=len(live.batch),
+                fraction=live.fraction,
+            )
+            for job, live in self.live.items()
+        ]
+
+    def _fill(self, ask: Ask) -> None:
+        """Submit jobs while there is room for them.
+
+        The strategy is asked only when a job could run at once and there are new results: what it
+        names later may fill larger batches.
+        """
+        while self.executor.room():
+            if not self._ready and self._needs_trials:
+                self._needs_trials = False
+                self._ready.extend(self._batches(ask()))
+            if not self._ready:
+                break
+            self._submit(self._ready.popleft())
+        while self._ready and self.executor.room(ahead=True):
+            self._submit(self._ready.popleft())
+
+    def _batches(self, wanted: Sequence[Trial]) -> list[Batch]:
+        """Batches of what is wanted and in no job; what earlier drivers left is claimed first."""
+        keys = {trial.key for trial in wanted}
+        for job, batch in list(self.executor.recovered.items()):
+            if keys & {trial.key for trial in batch}:
+                self.executor.claim(job)
+                self.live[job] = LiveJob(batch, recovered=True)
+                self._given |= {trial.key for trial in batch}
+        fresh = [trial for trial in wanted if trial.key not in self._given]
+        self._given |= {trial.key for trial in fresh}
+        return self.runner.batches(fresh, self.executor) if fresh else []
+
+    def _submit(self, batch: Batch) -> None:
+        job = self.runner.job(batch, self.pruner(batch[0]))
+        self.live[job.id] = LiveJob(batch)
+        self.executor.submit(job)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Finished():
+                for notice in event.outcome.notices:
+                    self.notify(notice)
+                self._finished(event.job, event.outcome)
+            case Left():
+                self._again(event.job)
+            case Lost():
+                self._failed(event.job, event.failure, self.live[event.job].batch)
+
+    def _finished(self, job: str, outcome: Outcome) -> None:
+        live = self.live[job]
+        # What an earlier driver's job failed at is tried again.
+        results = [r for r in outcome.results if not (live.recovered and r.status == "failed")]
+        done = {result.key for result in results}
+        rest = tuple(trial for trial in live.batch if trial.key not in done)
+        if not rest:
+            self.progress(job, 1.0)  # before the results count as done themselves
+        self._record(results)
+        if live.recovered:
+            # What its results do not settle is wanted again, and is asked for as any other trial.
+            if rest:
+                self.progress(job, 0.0)
+            self._end(job)
+            self._given -= {trial.key for trial in live.batch}
+            self._needs_trials = True
+        elif not rest:
+            self._end(job)
+        elif outcome.failure is not None:
+            self._failed(job, outcome.failure, rest)
+        else:
+            self._failed(job, JobFailure(reason="its job left no result", retry=False), rest)
+
+    def _failed(self, job: str, failure: JobFailure, rest: Batch) -> None:
+        """Run the job again, or its halves, or have its trials fail: the one policy for all."""
+        if failure.retry and failure.attempts <= self.retries:
+            self.notify(f"a job is run again: {failure.reason}")
+            self._again(job)
+        elif failure.blames_trials and len(rest) > 1:
+            if failure.retry:
+                self.notify(f"a job of {len(rest)} trials is halved: {failure.reason}")
+            middle = -(-len(rest) // 2)
+            self._end(job, again=[rest[:middle], rest[middle:]], keep_log=failure.retry)
+        else:
+            self.progress(job, 1.0)
+            self._record(failed(rest, str(failure)))
+            self._end(job, keep_log=True)
+
+    def _record(self, results: Sequence[Result]) -> None:
+        if results:
+            self.record(results)
+            self._needs_trials = True
+
+    def _again(self, job: str) -> None:
+        """The whole job, from where it was saved."""
+        self.progress(job, 0.0)
+        self._ready.appendleft(self.live.pop(job).batch)
+
+    def _end(self, job: str, again: Sequence[Batch] = (), *, keep_log: bool = False) -> None:
+        """Forget a job; its trials are recorded, or go on as `again`."""
+        if again:
+            self.progress(job, 0.0)
+        live = self.live.pop(job)
+        self.executor.forget(job, keep_log=keep_log)
+        self.runner.forget(live.batch)
+        self._ready.extendleft(reversed(again))

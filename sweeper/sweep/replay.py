@@ -1,0 +1,257 @@
+"""Searches and ladders replayed against the results so far: what they have, and what they lack.
+
+No file holds a search's state. A strategy is a pure function of its history, so the state follows
+from the results, which are recorded anyway: after a kill at any moment, a restart replays the
+search to where it was, and no second record could contradict the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from sweeper.config.settings import Experiment
+from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
+from sweeper.search.strategy import History, Point
+from sweeper.trial import Log2Hps, Result, Space, Trial, plain
+from sweeper.verdict.ladder import Size, SizeCurve
+
+# What the study's law makes of its hyperparameters at a size: the one place where it is asked.
+
+
+def example_length(experiment: Experiment) -> int | None:
+    """Tokens of an example; None where an example is no sequence, or nobody knows its length."""
+    settings = experiment.settings
+    sequences = "input_shape" not in experiment.corpus.identity()
+    if not sequences or not (settings.runner.takes("data") or settings.runner.takes("seq_len")):
+        return None
+    return int(settings.raw["train"]["seq_len"])
+
+
+def counted(experiment: Experiment) -> str:
+    """What the tokens of a scale are."""
+    return "examples" if example_length(experiment) is None else "tokens"
+
+
+def scale_of(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Scale:
+    """What a law looks at, of a run of `size` with hyperparameters tuned at the base."""
+    settings = experiment.settings
+    base = settings.ladder_base
+    batch, steps = (int(getattr(size, k, getattr(base, k))) for k in ("batch_size", "steps"))
+    tokens = batch * steps * (example_length(experiment) or 1)
+    scale = Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
+    if settings.own:
+        return replace(scale, betas=None)
+    prepared = experiment.prepared(size)
+    known = prepared.optimizer.settings(plain(log2_hps))
+    betas = {name: value for name, value in known.items() if name.startswith("beta")}
+    return replace(scale, parameters=prepared.parameters(), betas=betas)
+
+
+def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedLaw | None:
+    """The law from the base to `size`; None without a law.
+
+    `OutsideLaw` where the law says nothing of such a size.
+    """
+    settings = experiment.settings
+    base = scale_of(experiment, settings.base, log2_hps)
+    target = scale_of(experiment, size, log2_hps)
+    spec = settings.plugin_spec("law")
+    applied = ask(settings.law, spec, base, target, counted=counted(experiment))
+    if isinstance(settings.law, NoLaw):
+        return None
+    cautions = _cautions(experiment, applied.factors, base, target)
+    return replace(applied, notes=(*applied.notes, *cautions))
+
+
+USUAL_BETAS = {"beta1": 0.9, "beta2": 0.999}
+"""What a law's change of betas is told on where a command keeps its own to itself."""
+
+
+def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Scale) -> list[str]:
+    """What multiplies a law's factor on decay; what a command of its own is not given."""
+    settings = experiment.settings
+    if settings.own:
+        changed = [key for key in ("eps", "weight_decay") if getattr(factors, key) != 1]
+        lost = [key for key in changed if not _takes(experiment, key)]
+        usual = replace(base, betas=USUAL_BETAS)
+        betas = settings.law.factors(usual, replace(target, betas=USUAL_BETAS)).betas
+        return [
+            *(
+                f"the command is not given {k}: multiply it by {getattr(factors, k):.4g}"
+                for k in lost
+            ),
+            *(
+                f"the command is not given {k}: {USUAL_BETAS[k]} becomes {v:.6g}"
+                for k, v in betas.items()
+            ),
+        ]
+    rule = settings.raw["parameterization"].get("decay", "independent")
+    return decay_notes(rule, factors)
+
+
+def _takes(experiment: Experiment, name: str) -> bool:
+    axis = experiment.settings.space.get(name)
+    return axis is not None and not axis.choices
+
+
+def planned_log2(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Log2Hps:
+    """The hyperparameters at `size`: as they are where the law says nothing of it."""
+    if isinstance(experiment.settings.law, NoLaw):
+        return log2_hps
+    try:
+        applied = apply_law(experiment, size, log2_hps)
+    except OutsideLaw:
+        return log2_hps
+    return log2_hps if applied is None else given(experiment, applied, log2_hps)
+
+
+def given(experiment: Experiment, applied: AppliedLaw, log2_hps: Log2Hps) -> Log2Hps:
+    """What a run is given by a law; a command that scales by itself takes its own names alone."""
+    moved = applied.apply(log2_hps)
+    if not experiment.settings.own:
+        return moved
+    return Log2Hps({n: moved[n] if _takes(experiment, n) else v for n, v in log2_hps.items()})
+
+
+def described(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hps) -> str:
+    """What the law says of a ladder, for its verdict; empty without a law."""
+    if isinstance(experiment.settings.law, NoLaw):
+        return ""
+    name, outside = experiment.settings.plugin_spec("law").name, []
+    for size in sizes:
+        try:
+            apply_law(experiment, size, log2_hps)
+        except OutsideLaw as error:
+            outside.append(str(error))
+    if not outside:
+        own = callable(getattr(experiment.settings.law, "fitted_to", None))
+        return f"law={name}" + ", fitted to these very curves: no independent test" * own
+    return f"law={name}, but as at the base at {len(outside)} of {len(sizes)} sizes: {outside[0]}"
+
+
+Lookup = Callable[[str], Result | None]
+"""A finished result by its trial's key."""
+Missing = list[Trial]
+
+
+class Replay:
+    """A search replayed against the results so far, which goes on from where it stopped.
+
+    Only results that the strategy asked for enter its history, in the order in which it asked. A
+    study also holds trials of earlier settings and of ladders, and packs finish in any order: with
+    these a resumed or repeated search would see another history and take another way.
+
+    A result must not disappear between two calls: the strategy is not asked again about it.
+    """
+
+    def __init__(self, experiment: Experiment, lookup: Lookup) -> None:
+        """Start with an empty history; `lookup` finds results by key."""
+        self._experiment, self._lookup = experiment, lookup
+        self._complete = History()
+        self._batch: list[Trial] = []
+
+    def missing(self) -> Missing:
+        """What the strategy lacks to go on; empty when it has nothing more to propose."""
+        while not (missing := [trial for trial in self._batch if self._lookup(trial.key) is None]):
+            for result in self._results_of(self._batch):
+                self._complete.add(result)
+            self._batch = self._proposed(self._complete)
+            if not self._batch:
+                return []
+        # Lines that are ahead of others need not wait for them.
+        if getattr(self._experiment.settings.search, "separable", False):
+            missing += self._ahead()
+        return list({trial.key: trial for trial in missing}.values())
+
+    def _ahead(self) -> Missing:
+        """What a separable strategy lacks beyond its last batch, which is not complete yet."""
+        history = self.history()
+        while True:
+            trials = self._proposed(history)
+            results = self._results_of(trials)
+            if not results:
+                return trials
+            for result in results:
+                history.add(result)
+
+    def _proposed(self, history: History) -> list[Trial]:
+        settings = self._experiment.settings
+        return [
+            self._experiment.trial(settings.base, point.log2_hps, point.seed, point.phase)
+            for point in settings.search.propose(settings.space, history)
+        ]
+
+    def history(self) -> History:
+        """All results that the strategy asked for, in the order in which it asked."""
+        return History([*self._complete.results, *self._results_of(self._batch)])
+
+    def _results_of(self, trials: Iterable[Trial]) -> list[Result]:
+        """The results of those of `trials` that have one, with the phase that asks for it now."""
+        pairs = ((trial, self._lookup(trial.key)) for trial in trials)
+        space = self._experiment.settings.space
+        return [
+            replace(result, trial=_as_point(trial, space))
+            for trial, result in pairs
+            if result is not None
+        ]
+
+    def result_counts(self) -> tuple[int, int]:
+        """How many results there are: of complete batches, and in all."""
+        complete = len(self._complete.results)
+        return complete, complete + len(self._results_of(self._batch))
+
+
+def _as_point(trial: Trial, space: Space) -> Trial:
+    """The trial as strategies see it: choices by their places."""
+    if not trial.choices:
+        return trial
+    places = {name: space[name].place(value) for name, value in trial.choices.items()}
+    return replace(trial, log2_hps=Log2Hps({**trial.log2_hps, **places}))
+
+
+def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Missing]:
+    """The strategy's history so far, and the trials that it lacks; see `Replay`."""
+    replay = Replay(experiment, lookup)
+    missing = replay.missing()
+    return replay.history(), missing
+
+
+def replay_ladder(
+    experiment: Experiment, best_log2: Log2Hps, sizes: Iterable[Size], lookup: Lookup
+) -> tuple[list[SizeCurve], int, Missing]:
+    """Curves measured so far at every size, how many trials they hold, and those they lack.
+
+    A size's runs are what its plan would be: the study's law changes their hyperparameters.
+    """
+    rule, curves, missing, count = experiment.settings.transfer, [], [], 0
+    for size in sizes:
+        planned = planned_log2(experiment, size, best_log2)
+        middle = rule.around(best_log2, planned) if planned is not best_log2 else best_log2
+
+        def trial(point: Point, size: Size = size) -> Trial:
+            return experiment.trial(size, point.log2_hps, point.seed, point.phase)
+
+        def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
+            result = lookup(trial(point).key)
+            return None if result is None else result.objective
+
+        def laid(point: Point, value: Callable[[Point], float | None] = value) -> float | None:
+            """Past a failed run the line goes on as past one that diverged."""
+            loss = value(point)
+            return math.inf if loss is not None and math.isnan(loss) else loss
+
+        state = rule.line(middle, laid)
+        losses, failed = {}, 0
+        for eta in (*state.losses, *state.missing):
+            values = [value(point) for point in rule.runs_at(middle, eta)]
+            known = tuple(loss for loss in values if loss is not None)
+            count += len(known)
+            failed += sum(map(math.isnan, known))
+            if eta in state.losses and not any(map(math.isnan, known)):
+                losses[eta] = known
+        moved = planned[rule.along] - best_log2[rule.along]
+        curves.append(SizeCurve(size=size, losses=losses, failed=failed, planned_log2=moved))
+        missing += [trial(point) for point in rule.missing(middle, laid)]
+    return curves, count, missing

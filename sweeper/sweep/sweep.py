@@ -1,0 +1,282 @@
+"""What a command trains: the trials that a search or a ladder lacks, recorded in a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from sweeper.config.settings import Experiment
+from sweeper.errors import SweeperError
+from sweeper.launch.executor import Context, JobState
+from sweeper.search.prune import Pruner, PrunerKind
+from sweeper.search.strategy import Conclusion, History
+from sweeper.study.lock import cancel_requested, tidy
+from sweeper.study.logs.log import notice_of
+from sweeper.study.study import Study
+from sweeper.sweep.loop import Loop
+from sweeper.sweep.replay import Missing, Replay, replay_ladder
+from sweeper.trial import Log2Hps, PlainHps, Result, TrainSettings, Trial
+from sweeper.verdict.ladder import Size, SizeCurve
+
+
+class Submitted(Exception):
+    """All that can be named is submitted and nobody waits; `trials` have no result yet."""
+
+    def __init__(self, trials: int) -> None:
+        self.trials = trials
+        super().__init__(f"{trials} trials are submitted")
+
+
+class ProgressListener(Protocol):
+    """Is told of a sweep's work in the order in which it happens."""
+
+    def watch(self, states: Callable[[], list[JobState]]) -> None:
+        """Jobs can be asked for from here on."""
+        ...
+
+    def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
+        """The loop is about to train `missing`; `finished` trials of this job are done already."""
+        ...
+
+    def advanced(self, trials: float) -> None:
+        """So many trials' worth of work was done on the missing ones."""
+        ...
+
+    def finished(self, result: Result) -> None:
+        """A trial was trained and recorded."""
+        ...
+
+
+def make_loop(
+    experiment: Experiment,
+    folder: Path,
+    listener: ProgressListener,
+    notify: Callable[[str], None],
+    record: Callable[[Sequence[Result]], None],
+    cancelled: Callable[[], bool],
+) -> Loop:
+    """The loop of an experiment's runner and launcher, with its files below `folder`."""
+    settings = experiment.settings
+    runner = settings.runner.open(experiment.corpus, settings.launcher, folder, notify)
+    context = Context(
+        folder=folder,
+        machine=runner.machine(),
+        progress=lambda job, fraction: loop.progress(job, fraction),
+        notify=notify,
+        cancelled=cancelled,
+    )
+    loop = Loop(
+        runner=runner,
+        executor=settings.launcher.executor(context),
+        retries=settings.launcher.retries,
+        record=record,
+        notify=notify,
+        advanced=listener.advanced,
+        cancelled=cancelled,
+    )
+    listener.watch(loop.states)
+    return loop
+
+
+def measure_trials(
+    experiment: Experiment,
+    folder: Path,
+    trials: Iterable[Trial],
+    listener: ProgressListener,
+    notify: Callable[[str], None],
+    cancelled: Callable[[], bool] = lambda: False,
+) -> dict[str, Result]:
+    """Results, by key, of trials that are no part of a study: they are kept in memory alone.
+
+    SweeperError for one that fails.
+    """
+    results: dict[str, Result] = {}
+    wanted = {trial.key: trial for trial in trials}
+
+    def record(new: Sequence[Result]) -> None:
+        for result in new:
+            if result.status == "failed":
+                raise SweeperError(
+                    f"the model cannot be trained at width {result.trial.width}, "
+                    f"depth {result.trial.depth}: {result.error}"
+                )
+            results[result.key] = result
+            listener.finished(result)
+
+    def missing() -> list[Trial]:
+        return [trial for key, trial in wanted.items() if key not in results]
+
+    listener.proposed(0, list(wanted.values()))
+    loop = make_loop(experiment, folder, listener, notify, record, cancelled)
+    try:
+        loop.run(missing)
+    finally:  # nothing is resumed: these trials' jobs are of no use to anyone later
+        loop.runner.tidy(wanted.__contains__, idle=tidy(folder, wanted.__contains__))
+    return results
+
+
+class Sweep:
+    """Trains and records whatever a replay finds missing.
+
+    A trial that failed before this sweep began is tried again; one that fails during it is
+    taken as it is, so that a sweep ends. A pruned trial counts for a search that prunes alone.
+    Without `wait`, `Submitted` is raised as soon as results of jobs are all that is missing.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        study: Study,
+        listener: ProgressListener,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """`study` must be open for writing, its lock held by the caller."""
+        self.wait = wait
+        self.experiment, self.study, self.listener = experiment, study, listener
+        self.logger = experiment.settings.logger
+        self._retry = {r.key for r in study.results() if r.status == "failed"}
+        self._prune: PrunerKind = "none"
+        self._pending: Missing = []
+        self._failing: list[str] = []
+
+    def lookup(self, key: str) -> Result | None:
+        """A result of the study, unless it is a failure from an earlier sweep."""
+        result = None if key in self._retry else self.study.get(key)
+        pruned = result is not None and result.status == "pruned"
+        return None if pruned and self._prune == "none" else result
+
+    def search(self, after_batch: Callable[[Conclusion, bool], None]) -> Conclusion:
+        """Run the search to its end; `after_batch` gets each conclusion, and if it is final."""
+        settings = self.experiment.settings
+        self._prune = getattr(settings.search, "prune", "none")
+        replay, concluded = Replay(self.experiment, self.lookup), -1
+
+        def ask() -> tuple[int, Missing]:
+            nonlocal concluded
+            missing = replay.missing()
+            whole, finished = replay.result_counts()
+            # The loop may ask after every trial; what can be concluded is told once a batch.
+            if missing and finished and whole != concluded:
+                after_batch(self._conclusion(replay.history()), False)
+            concluded = whole
+            return finished, missing
+
+        self._train(ask)
+        conclusion = self._conclusion(replay.history())
+        after_batch(conclusion, True)
+        return conclusion
+
+    def _conclusion(self, history: History) -> Conclusion:
+        settings = self.experiment.settings
+        conclusion = settings.search.conclude(settings.space, history)
+        return replace(conclusion, not_searched=history.unmoved())
+
+    def ladder(self, best_log2: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
+        """Train the curves of all `sizes` to their end; nothing is pruned."""
+        self._prune, curves = "none", list[SizeCurve]()
+
+        def ask() -> tuple[int, Missing]:
+            nonlocal curves
+            curves, finished, missing = replay_ladder(
+                self.experiment, best_log2, sizes, self.lookup
+            )
+            return finished, missing
+
+        self._train(ask)
+        return curves
+
+    def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
+        """Train until `ask` finds nothing missing; it is asked whenever there is room."""
+        asked: set[str] = set()
+
+        def pending() -> Missing:
+            finished, missing = ask()
+            unique = {trial.key: trial for trial in missing}
+            if unique.keys() - asked:
+                self.listener.proposed(finished, list(unique.values()))
+            asked.update(unique)
+            self._pending = list(unique.values())
+            return self._pending
+
+        for result in self.study.results():  # a kill may have come between record and log
+            self._log(result)
+        folder = self.study.folder
+        cancelled = partial(cancel_requested, folder)
+        loop = make_loop(
+            self.experiment, folder, self.listener, self._note, self._record, cancelled
+        )
+        loop.pruner, loop.wait = self._pruner, self.wait
+        loop.run(pending)
+        loop.runner.tidy(self._is_finished, idle=tidy(folder, self._is_finished))
+        lost = ask()[1]
+        if lost and not self.wait:
+            raise Submitted(len(lost))
+        if lost:  # proposing them again might never end
+            raise SweeperError(
+                f"the launcher gave no result for {len(lost)} of {len(asked)} trials"
+            )
+
+    def _is_finished(self, key: str) -> bool:
+        return self.lookup(key) is not None
+
+    def _stop_at_equal_failures(self, results: Sequence[Result]) -> None:
+        """SweeperError when trial after trial fails of the same: more of them would too."""
+        for result in results:
+            reason = result.error.partition(":\n")[0] if result.status == "failed" else ""
+            same = bool(reason) and self._failing[:1] == [reason]
+            self._failing = [*self._failing, reason] if same else [reason]
+            most = self.experiment.settings.runner.failures
+            if reason and len(self._failing) >= most:
+                raise SweeperError(
+                    f"{most} trials in a row failed of the same, and the rest is not tried: "
+                    f"{result.error}"
+                )
+
+    def _record(self, results: Sequence[Result]) -> None:
+        bounds: Mapping[str, tuple[float, float]] = {
+            name: (axis.low, axis.high) for name, axis in self.experiment.settings.space.items()
+        }
+        self._retry -= {result.key for result in results}
+        self.study.record(results, bounds)
+        for result in results:
+            self._log(result)
+            self.listener.finished(result)
+        self._stop_at_equal_failures(results)
+
+    def _pruner(self, trial: Trial) -> Pruner | None:
+        """What decides which trials of a job like this are stopped early."""
+        if self._prune == "none":
+            return None
+        train = trial.spec.train
+        return Pruner.from_trials(
+            [result for result in self.study.results() if result.trial.spec == trial.spec],
+            [one for one in self._pending if one.spec == trial.spec],
+            kind=self._prune,
+            steps=train.steps,
+            warmup=round(self._longest_warmup(train) * train.steps),
+            window=train.window(),
+        )
+
+    def _longest_warmup(self, train: TrainSettings) -> float:
+        """The share of the steps after which no trial of the space is in its warm-up."""
+        settings = self.experiment.settings
+        axis = settings.space.get("warmup")
+        return (
+            train.warmup
+            if axis is None or settings.own  # a command's own may have any name
+            else train.with_hps(PlainHps({"warmup": 2.0**axis.high})).warmup
+        )
+
+    def _log(self, result: Result) -> None:
+        """Log a result that is recorded already; what is to be said of it is noted once."""
+        if sentence := notice_of(lambda: self.logger.log(self.study.folder, result)):
+            self._note(sentence)
+
+    def _note(self, sentence: str) -> None:
+        """Keep a sentence for the user, once."""
+        if sentence not in self.study.notices:
+            self.study.notices.append(sentence)

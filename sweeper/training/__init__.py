@@ -1,1 +1,0 @@
-"""Training: a pack of trials in, their results out."""

@@ -1,0 +1,1 @@
+"""Does a transfer hold? Statistics of learning-rate curves; nothing here trains."""

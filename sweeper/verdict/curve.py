@@ -1,0 +1,356 @@
+"""The optimum and the basin of a measured learning-rate curve, with intervals from its noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from sweeper.verdict.ladder import Size, SizeCurve
+from sweeper.verdict.noise import Array, Noise, model_weights
+from sweeper.verdict.shapes import SAME_ETA, Kinks, Mask, Parabolas, Points, Shape, Smoother, radius
+
+DRAWS = 2000
+"""Bootstrap draws behind every interval."""
+
+BIAS = 0.02
+"""Standard error, in log2, by which a parabola and a cubic misplace the optimum of a real curve.
+
+No noise shows it, so the intervals of optimum and basin add it. A shift between two sizes does not:
+their curves have nearly the same shape, and the bias cancels."""
+
+NOISE_RADIUS = 2.0
+"""The noise is measured at the points within this distance, in log2, of the lowest one."""
+
+MIN_CUBIC = 6
+"""Points near the lowest one that a curve's cubic part takes."""
+
+BASIN_TOLERANCE = 0.01
+"""A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A value with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def from_draws(cls, value: float, draws: Array) -> Estimate:
+        """`value` with the 2.5 and 97.5 percentiles of its bootstrap draws."""
+        # "nearest" takes a draw itself: interpolating would mix in draws that are infinite.
+        low, high = np.percentile(draws, [2.5, 97.5], method="nearest")
+        return cls(value=value, low=min(float(low), value), high=max(float(high), value))
+
+    def without_interval(self, low: float = -math.inf) -> Estimate:
+        """The value with an interval from `low` to +inf, for a noise that is unknown."""
+        return Estimate(value=self.value, low=low, high=math.inf)
+
+
+UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basin:
+    """The ends of the basin as far as it was measured, and its width, all in log2 eta.
+
+    Where the curve ends within the basin, the width is a lower bound and its interval reaches
+    +inf. Beside a point that diverged, the interval reaches that point.
+    """
+
+    low_log2: float
+    high_log2: float
+    width_log2: Estimate
+
+
+UNKNOWN_BASIN = Basin(low_log2=math.nan, high_log2=math.nan, width_log2=UNKNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveFit:
+    """What one curve says: its optimum (log2 eta), least loss and basin, and bootstrap draws.
+
+    `loss` is that of the mean over the seeds; its interval is for the mean over all possible
+    seeds. `regret` is the loss in nats from training at the transferred eta instead of the
+    optimum. `at_end` tells that the lowest point is the first or last of the curve, so that the
+    optimum is only a bound. `noise` is the standard deviation of a run in nats; it is NaN where
+    too few seeds or finite points show it, and all intervals but the basin's are then infinite.
+    `safe_optimum_draws` keep off a point that diverged, as a plan must; `free_optimum_draws` may
+    reach that point, as the true optimum may. Neither has the `BIAS`.
+    """
+
+    curve: SizeCurve
+    optimum: Estimate
+    loss: Estimate
+    regret: Estimate
+    basin: Basin
+    at_end: bool
+    noise: float
+    safe_optimum_draws: Array
+    free_optimum_draws: Array
+    parabolas: Parabolas
+
+    def loss_gap(self, eta: float, draws: Array | None = None) -> Estimate:
+        """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
+
+        `draws` [DRAWS] of eta carry the uncertainty of eta into the interval. Where the curve was
+        not measured, the value is a lower bound and the interval reaches +inf.
+        """
+        drawn_etas = np.full(len(self.safe_optimum_draws), eta) if draws is None else draws
+        bounds = self.parabolas.loss_gaps(np.append(eta, drawn_etas))
+        low, high = (Estimate.from_draws(float(bound[0]), bound[1:]) for bound in bounds)
+        gap = Estimate(value=low.value, low=low.low, high=high.high)
+        return gap.without_interval(0.0) if self.noise_unknown and math.isfinite(gap.value) else gap
+
+    @property
+    def same_seeds(self) -> bool:
+        """Whether the seed changes nothing in any run, so that no noise was measured."""
+        return same_seeds(np.array(list(self.curve.losses.values())))
+
+    @property
+    def noise_unknown(self) -> bool:
+        """Whether there are no intervals, for want of seeds or finite points."""
+        return math.isnan(self.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The runs [eta, seed] of a curve at ascending `etas`, and what they tell of their noise.
+
+    `near` are the points within `NOISE_RADIUS` of the lowest one. `noise` is None where too few
+    runs show any.
+    """
+
+    curve: SizeCurve
+    etas: Array
+    runs: Array
+    lowest: int
+    near: Mask
+    noise: Noise | None
+
+    @classmethod
+    def of(cls, curve: SizeCurve) -> Measured | None:
+        """None where no point of the curve is finite."""
+        etas = np.array(sorted(curve.losses))
+        runs = np.array([curve.losses[float(eta)] for eta in etas])
+        finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
+        if not finite.any():
+            return None
+        lowest = int(np.argmin(runs.mean(axis=1)))
+        near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
+        noise = None
+        if near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
+            noise = Noise.measure(etas[near] - etas[lowest], runs[near])
+        return cls(curve, etas, runs, lowest, near, noise)
+
+    def pooled(self, noises: Sequence[Noise]) -> Measured:
+        """With the level of the noise as all curves of a ladder tell it."""
+        return self if self.noise is None else replace(self, noise=self.noise.pooled(noises))
+
+    def points(self, weights: Array) -> Points:
+        """The means near the lowest point; `weights` are the probabilities of noise's `MODELS`."""
+        assert self.noise is not None
+        x, means = (self.etas - self.etas[self.lowest])[self.near], self.runs.mean(axis=1)
+        spread = self.noise.covariance(x, weights) / self.runs.shape[1]
+        return Points(x, means[self.near], spread)
+
+
+def fit_curves(curves: Sequence[SizeCurve], transferred: float) -> dict[Size, CurveFit | None]:
+    """Fit the curves of a ladder, which share the noise's rise and correlation, and their shape.
+
+    `transferred` is the log2 eta of the base; a law's factor is added at every other size.
+    """
+    measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
+    noises = [one.noise for one in measured if one.noise is not None]
+    weights = model_weights(noises) if noises else np.zeros(0)
+    measured = [one.pooled(noises) for one in measured]
+    points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
+    shape = Shape.of(list(points.values()))
+    kinks = Kinks.of(points, shape)
+    fits: dict[Size, CurveFit | None] = {curve.size: None for curve in curves}
+    for one in measured:
+        size, eta = one.curve.size, transferred + one.curve.planned_log2
+        fits[size] = _fit(one, eta, points.get(size), weights, shape, kinks)
+    return fits
+
+
+def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
+    """Fit one curve by itself; None when no point of it is finite. See `fit_curves`."""
+    return fit_curves([curve], transferred - curve.planned_log2)[curve.size]
+
+
+def _fit(
+    measured: Measured,
+    transferred: float,
+    points: Points | None,
+    weights: Array,
+    shape: Shape,
+    kinks: Kinks,
+) -> CurveFit:
+    """Fit a parabola around the lowest point of the smoothed curve, beside its cubic part.
+
+    The cubic is that of all points near the lowest one: few would tell it badly, and left out it
+    would move the vertex to the flatter side.
+
+    The intervals are a parametric bootstrap: the fit is repeated on curves that differ from the
+    smoothed one by what noise, drawn afresh, makes of it. The seeds themselves are not resampled,
+    since two of them have but three outcomes. As many of the curves have a kink as is likely.
+    """
+    curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
+    noise = math.nan if measured.noise is None else measured.noise.deviation
+    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
+    # draws would cancel in the shift between them.
+    generator = np.random.default_rng(list(astuple(curve.size)))
+    rows = np.tile(runs.mean(axis=1), (DRAWS + 1, 1))
+    cubic = np.zeros(len(rows))
+    if points is not None and measured.noise is not None:
+        x = etas - etas[lowest]
+        noises = measured.noise.draws(generator, x, weights, DRAWS) / math.sqrt(runs.shape[1])
+        rows[1:] += noises
+        rows[:, measured.near] = Smoother(points, shape).rows(generator, noises[:, measured.near])
+        if len(points.x) >= MIN_CUBIC:
+            cubic = np.polyfit(points.x, rows[:, measured.near].T, 3)[0]
+    # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
+    kinked = kinks.rows(curve.size, generator, DRAWS)
+    if points is not None and kinked is not None:
+        rows[np.ix_(kinked[0], measured.near)] = kinked[1].losses(points.x)
+    parabolas = Parabolas.through(etas, rows, cubic)
+    if kinked is not None:
+        parabolas = parabolas.with_valleys(*kinked, etas[lowest])
+    safe, losses, free = parabolas.minima
+    free = _shuffled(generator, free, parabolas.vertices)
+    loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
+    optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
+    fit = CurveFit(
+        curve=curve,
+        optimum=Estimate.from_draws(float(safe[0]), optimum_draws),
+        loss=Estimate.from_draws(float(losses[0]), loss_draws),
+        regret=Estimate(value=0.0, low=0.0, high=0.0),
+        basin=_basin(parabolas, generator.normal(0.0, 0.0 if math.isnan(noise) else BIAS, DRAWS)),
+        at_end=lowest in (0, len(etas) - 1),
+        noise=noise,
+        safe_optimum_draws=safe[1:],
+        free_optimum_draws=free[1:],
+        parabolas=parabolas,
+    )
+    if fit.noise_unknown:
+        optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()
+        fit = replace(fit, optimum=optimum, loss=loss)
+    return replace(fit, regret=fit.loss_gap(transferred))
+
+
+def same_seeds(runs: Array) -> bool:
+    """Whether all seeds of the runs [eta, seed] lost the same to the last digit, where finite."""
+    finite = runs[np.isfinite(runs).all(axis=1)]
+    return bool(min(finite.shape) > 1 and (finite == finite[:, :1]).all())
+
+
+def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) -> Array:
+    """The draws of rows that have no parabola, in a curve's own order.
+
+    They spread alike in every curve, and in one order they would cancel in a shift.
+    """
+    rows, shuffled = np.flatnonzero(np.logical_not(np.isfinite(vertices[1:]))) + 1, optima.copy()
+    shuffled[rows] = optima[generator.permutation(rows)]
+    return shuffled
+
+
+def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
+    """What other seeds would add to the loss [DRAWS]: the error of the mean of their offsets.
+
+    `Noise` takes the seeds' common offsets out, since they move no optimum. They do move the
+    loss.
+    """
+    seeds = runs.shape[1]
+    if math.isnan(noise):
+        return np.zeros(DRAWS)
+    error = float(runs.mean(0).std(ddof=1)) / math.sqrt(seeds)
+    return error * generator.standard_t(seeds - 1, DRAWS)
+
+
+def _basin(parabolas: Parabolas, bias: Array) -> Basin:
+    """The basin of the first row, and its interval from the others, the bootstrap draws."""
+    etas, losses, (optima, least, _) = parabolas.etas, parabolas.losses, parabolas.minima
+    limits = BASIN_TOLERANCE * np.abs(least)
+    right, far_right = _basin_end(etas, losses, optima, least, limits)
+    # The left end is the right end of the mirrored curve.
+    left, far_left = _basin_end(-etas[::-1], losses[:, ::-1], -optima, least, limits)
+    narrow, wide = right + left, far_right + far_left
+    narrow, wide = (np.maximum(0.0, ends + np.append(0.0, bias)) for ends in (narrow, wide))
+    width = Estimate(
+        value=float(narrow[0]),
+        low=Estimate.from_draws(float(narrow[0]), narrow[1:]).low,
+        high=Estimate.from_draws(float(wide[0]), wide[1:]).high,
+    )
+    return Basin(low_log2=-float(left[0]), high_log2=float(right[0]), width_log2=width)
+
+
+def _basin_end(
+    etas: Array, losses: Array, optima: Array, least: Array, limits: Array
+) -> tuple[Array, Array]:
+    """Where each row rises by its limit to the right of its optimum: at least, and at most.
+
+    Walks from point to point. Between two of them the square root of the rise is interpolated
+    linearly, which is exact for a parabola with its minimum at the optimum.
+    """
+    last_eta, last_root = optima.copy(), np.zeros_like(optima)
+    nearest, farthest = optima.copy(), np.full_like(optima, math.inf)
+    inside, target = np.ones(len(losses), dtype=bool), np.sqrt(limits)
+    for eta, column in zip(etas, losses.T, strict=True):
+        root = np.sqrt(np.maximum(column - least, 0.0))
+        reached = inside & (eta > optima + SAME_ETA)
+        leaves = reached & (root > target)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            progress = np.where(np.isfinite(root), (target - last_root) / (root - last_root), 0.0)
+            crossing = last_eta + progress * (eta - last_eta)
+        nearest[leaves] = crossing[leaves]
+        farthest[leaves] = np.where(np.isfinite(root), nearest, eta)[leaves]
+        inside &= ~leaves
+        stays = reached & ~leaves
+        last_eta[stays], last_root[stays] = eta, root[stays]
+    nearest[inside] = last_eta[inside]
+    return nearest, farthest
+
+
+# The mean of a few seeds with Student's interval, at any level of confidence.
+
+
+@cache
+def quantile(freedom: int, probability: float) -> float:
+    """Student's quantile at a `probability` above 1/2, by bisection of the exact distribution."""
+    low, high = 0.0, 1.0
+    while _cumulative(high, freedom) < probability:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _cumulative(middle, freedom) > probability else (middle, high)
+    return high
+
+
+def _cumulative(t: float, freedom: int) -> float:
+    """Student's distribution function at `t` >= 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    odd = freedom % 2
+    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
+    for k in range(1 + odd, freedom, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * k / (k + 1)
+    inside = math.sin(angle) * total
+    return 0.5 + ((angle + inside) / math.pi if odd else inside / 2)
+
+
+def mean_estimate(values: Array, alpha: float = 0.05) -> Estimate:
+    """The mean of `values` [seeds] with Student's interval of level 1 - `alpha`.
+
+    Unbounded for one seed, and where a value is not finite: +inf is a run that diverged.
+    """
+    count, mean = len(values), float(values.mean())
+    if count < 2 or not math.isfinite(mean):
+        return Estimate(value=mean, low=-math.inf, high=math.inf)
+    half = quantile(count - 1, 1 - alpha / 2) * float(values.std(ddof=1)) / math.sqrt(count)
+    return Estimate(value=mean, low=mean - half, high=mean + half)

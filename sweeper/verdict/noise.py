@@ -1,0 +1,199 @@
+"""The noise of a curve's runs: how it rises with eta, and how far along eta a seed's is alike.
+
+The loss of seed s at log2 eta x_i is the curve's value there, an offset of the seed, and noise of
+covariance sigma^2 r_i r_j k(x_i, x_j): r = 2^(rise * distance to the right of the lowest point), k
+one of the `KERNELS`. Rise and kernel are those that the losses make likely: differences between
+seeds have neither curve nor offset in a known way, so their likelihood is a normal one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Kernel = Callable[[Array], Array]
+
+MAX_RISE = 4.0
+"""In log2, over how many doublings of eta noise is taken to rise at most."""
+RISES = (0.0, 0.5, 1.0, 1.5)
+"""Doublings of the noise a doubling of eta."""
+
+
+def _smooth(length: float, rest: float) -> Kernel:
+    """A smooth function of log2 eta, but for `rest` of the variance, which is independent."""
+    return lambda x: (
+        (1 - rest) * np.exp(-((_distances(x) / length) ** 2) / 2) + rest * np.eye(len(x))
+    )
+
+
+def _rough(length: float) -> Kernel:
+    return lambda x: np.exp(-_distances(x) / length)
+
+
+def _tilted(variance: float) -> Kernel:
+    """Independent, and a slope of each seed's own: its optimum is another."""
+    return lambda x: np.eye(len(x)) + variance * np.outer(x, x)
+
+
+def _distances(x: Array) -> Array:
+    distances: Array = np.abs(x[:, None] - x)
+    return distances
+
+
+KINDS: tuple[tuple[Kernel, ...], ...] = (
+    (lambda x: np.eye(len(x)),),
+    (_rough(0.4), _rough(1.0)),
+    (_smooth(0.7, 0.05), _smooth(1.0, 1e-4), _smooth(1.4, 0.05), _smooth(1.4, 1e-4)),
+    (_tilted(0.5), _tilted(2.0), _tilted(8.0), _tilted(32.0), _tilted(128.0)),
+)
+"""Correlations along x, the distance from the lowest point in log2; sigma is a run's there."""
+KERNELS = tuple(kernel for kind in KINDS for kernel in kind)
+PRIOR = np.tile([1 / len(kind) for kind in KINDS for _ in kind], len(RISES))
+"""Each kind is as likely as another, before the losses are known."""
+POOLED_FREEDOM = 12
+"""Degrees of freedom for which a ladder's other curves count in the level of one curve's noise.
+
+As many measure a level as well as the others tell it where levels differ by a fifth, a standard
+deviation of 0.4 in the logarithm of sigma^2: 2 / 0.4^2."""
+MODELS = tuple((rise, kernel) for rise in RISES for kernel in KERNELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """What one curve's losses say of every model in `MODELS`, at its points `x`.
+
+    `log_likelihood` [model] has offsets and sigma integrated out. `variance` [model] estimates
+    sigma^2 with `freedom` degrees of freedom. `deviation` is a run's standard deviation in nats,
+    the offsets left out, were it the same at all points.
+    """
+
+    log_likelihood: Array
+    variance: Array
+    freedom: int
+    deviation: float
+
+    @classmethod
+    def measure(cls, x: Array, runs: Array) -> Noise:
+        """Of the runs [eta, seed] at `x`, their distance from the lowest point in log2.
+
+        Restricted maximum likelihood of the contrasts between seeds, each with a mean of its own.
+        """
+        points, seeds = runs.shape
+        contrasts = runs @ _contrasts(seeds)
+        freedom, (_, roots) = (points - 1) * (seeds - 1), _models(tuple(x.round(9)))
+        white = np.linalg.solve(roots, np.column_stack([np.ones(points), contrasts]))
+        one, rest = white[:, :, :1], white[:, :, 1:]
+        weight = (one**2).sum(axis=(1, 2))
+        squares = (rest**2).sum(axis=(1, 2)) - ((one * rest).sum(axis=1) ** 2).sum(axis=1) / weight
+        squares = np.maximum(squares, np.finfo(float).tiny)
+        diagonals = np.diagonal(roots, axis1=1, axis2=2)
+        determinant = 2 * np.log(diagonals).sum(axis=1) + np.log(weight)
+        plain = float(((contrasts - contrasts.mean(axis=0)) ** 2).sum())
+        return cls(
+            log_likelihood=-((seeds - 1) * determinant + freedom * np.log(squares)) / 2,
+            variance=squares / freedom,
+            freedom=freedom,
+            deviation=math.sqrt(plain / freedom),
+        )
+
+    def pooled(self, ladder: Sequence[Noise]) -> Noise:
+        """With sigma^2 as all curves of a ladder tell it (Smyth's moderated variance, 2004).
+
+        The other curves count as `POOLED_FREEDOM` degrees of freedom at most.
+        """
+        others = [noise for noise in ladder if noise is not self]
+        total = sum(noise.freedom for noise in others)
+        if not total:
+            return self
+        counted = min(POOLED_FREEDOM, total)
+        level = np.sum([noise.freedom * noise.variance for noise in others], axis=0) / total
+        freedom = self.freedom + counted
+        variance = (self.freedom * self.variance + counted * level) / freedom
+        return replace(self, variance=variance, freedom=freedom)
+
+    def covariance(self, x: Array, weights: Array) -> Array:
+        """That of a run's noise at the points `x` [point, point], the mean over the models."""
+        covariances, _ = _models(tuple(x.round(9)))
+        total: Array = np.tensordot(weights * self.variance, covariances, axes=1)
+        return total
+
+    def draws(self, generator: np.random.Generator, x: Array, weights: Array, count: int) -> Array:
+        """Noise of a run at every point `x` [count, point].
+
+        Each row first draws its model, then sigma^2 from the scaled inverse chi-squared
+        distribution that its estimate leaves open, then the noise.
+        """
+        chosen = generator.choice(len(MODELS), size=count, p=weights)
+        spread = np.sqrt(
+            self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
+        )
+        noise = generator.normal(size=(count, len(x))) * spread[:, None]
+        _, roots = _models(tuple(x.round(9)))
+        for model in np.unique(chosen):
+            rows = chosen == model
+            noise[rows] = noise[rows] @ roots[model].T
+        return noise
+
+
+def covariance(x: Array, rise: float, kernel: Kernel) -> Array:
+    """The covariance [point, point] of a model, of variance 1 at the lowest point."""
+    spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
+    return np.outer(spread, spread) * kernel(x)
+
+
+@lru_cache(maxsize=256)
+def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
+    """The covariances of all `MODELS` at `x`, and their roots [model, point, point].
+
+    Curves of a ladder have few grids between them.
+    """
+    points = np.array(x)
+    covariances = np.array([covariance(points, *model) for model in MODELS])
+    return covariances, np.linalg.cholesky(covariances)
+
+
+def model_weights(noises: Sequence[Noise]) -> Array:
+    """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
+    total = np.sum([noise.log_likelihood for noise in noises], axis=0)
+    weights = PRIOR * np.exp(total - total.max())
+    shares: Array = weights / weights.sum()
+    return shares
+
+
+def _contrasts(seeds: int) -> Array:
+    """An orthonormal basis [seed, contrast] of the differences between seeds (Helmert's)."""
+    basis = np.zeros((seeds, seeds - 1))
+    for i in range(1, seeds):
+        basis[:i, i - 1], basis[i, i - 1] = 1.0, -float(i)
+        basis[:, i - 1] /= math.sqrt(i * (i + 1))
+    return basis
+
+
+# A weighted fit of a plane through the optima of curves, with draws that carry their intervals.
+
+
+def fit_plane(x: Array, optima: Array, draws: Array) -> Array:
+    """Coefficients [rows, 1 + draws] of `optima` [curves] over the rows of `x` [rows, curves].
+
+    The first column is the fit, the others are its draws, from `draws` [curves, draws] of the
+    optima. The weights are the inverse variances of the optima. The rows must be independent.
+    """
+    # From percentiles, not from the standard deviation: a few draws far off would dominate it.
+    low, high = np.percentile(draws, [2.5, 97.5], axis=1)
+    weights = ((high - low) / (2 * 1.96)) ** -2.0
+    solve = np.linalg.solve((x * weights) @ x.T, x * weights)
+    fitted = solve @ optima
+    residuals = optima - fitted @ x
+    # The Birge ratio, the root of chi^2 per degree of freedom: above 1 the optima scatter about
+    # the plane more than their own intervals say, and the draws widen by it. Below 1 it is left
+    # out, since few curves may lie on a plane by chance.
+    freedom = max(1, len(optima) - len(x))
+    scale = max(1.0, math.sqrt((weights * residuals**2).sum() / freedom))
+    deviations = scale * (solve @ (draws - optima[:, None]))
+    return np.hstack([fitted[:, None], fitted[:, None] + deviations])

@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.check.judge import CheckRule, CoordinateCheck, Runs, check_coordinates, judge_slope
+from sweeper.data.corpus import TokenCorpus
+from sweeper.engine.measure import ModuleMeasurement, measure_modules
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import LOGITS, Role
+from sweeper.trial import Trial
+from sweeper.verdict.curve import Estimate
+from sweeper.verdict.ladder import Size
+from tests.engine.tiny_trials import ETA, SCHEMES, check_tree, corpus
+from tests.specs import spec_of
+
+RULE = CheckRule(steps=3, seeds=6, share=0.25)
+WIDTHS = (32, 64, 128, 256)
+HIDDEN = ("attention.qkv", "attention.out", "ffn.up_gate", "ffn.down")
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
+    return corpus(tmp_path_factory.mktemp("tokens"))
+
+
+def measured(
+    tokens: TokenCorpus,
+    scheme: str,
+    sizes: list[Size],
+    planted: str | None = None,
+    model: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> Runs:
+    """Runs of a decoder under `scheme`, or under the class `planted` in its place."""
+    runs = {}
+    for size in sizes:
+        made = check_tree(scheme, RULE.steps)
+        made["model"] |= {"width": size.width, "depth": size.depth, **(model or {})}
+        made["base"] = {"width": 32, "depth": sizes[0].depth}
+        if planted:
+            made["parameterization"]["_target_"] = f"tests.check.wrong_schemes.{planted}"
+        made["parameterization"] |= keys
+        hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme] - 1}
+        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(RULE.seeds)]
+        runs[size] = [measure_modules(trial, tokens) for trial in trials]
+    return runs
+
+
+def over_width(
+    tokens: TokenCorpus,
+    scheme: str,
+    planted: str | None = None,
+    widths: tuple[int, ...] = (32, 64, 128),
+    **model: Any,
+) -> CoordinateCheck:
+    sizes = [Size(width=width, depth=2) for width in widths]
+    intended = {Role.EMBEDDING: -0.5} if scheme == "umup" else {}
+    runs = measured(tokens, scheme, sizes, planted, model=model)
+    return check_coordinates("width", runs, RULE, intended)
+
+
+def reasons(found: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
+    """What is said of the slopes of a kind that fail, by module."""
+    return {
+        module.name: {
+            s.reason for s in module.slopes if s.quantity == quantity and s.answer == "fail"
+        }
+        for module in found.modules
+        if any(s.quantity == quantity and s.answer == "fail" for s in module.slopes)
+    }
+
+
+@pytest.mark.parametrize("scheme", ["umup", "mup"])
+def test_the_right_rules_pass(tokens: TokenCorpus, scheme: str) -> None:
+    found = over_width(tokens, scheme, widths=WIDTHS)
+    assert found.answer == "pass" and found.origins == ()
+    head = next(module for module in found.modules if module.name == "head")
+    assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)
+    assert {slope.quantity for slope in head.slopes if slope.one_sided} == {"output", "change"}
+
+
+def test_a_gain_does_not_shrink_with_the_embedding_before_it(tokens: TokenCorpus) -> None:
+    """u-muP's embedding moves less the wider it is, its norms' gains as much at any width."""
+    found = over_width(tokens, "umup", norm_gain=True)
+    assert found.answer != "fail", reasons(found, "direct")
+    expected = {module.name: module.slopes[-1].expected for module in found.modules}
+    assert expected["embedding"] == -0.5 and expected["layers.0.attention_norm"] == 0.0
+
+
+def test_umup_s_embedding_would_fail_if_it_were_not_known_to_shrink(tokens: TokenCorpus) -> None:
+    runs = measured(tokens, "umup", [Size(width=width, depth=1) for width in WIDTHS[:3]])
+    assert check_coordinates("width", runs, RULE, {Role.EMBEDDING: -0.5}).answer != "fail"
+    found = check_coordinates("width", runs, RULE)
+    assert reasons(found, "direct") == {"embedding": {"vanishes"}}
+    assert reasons(found, "change") == {"layers.0.attention_norm": {"vanishes"}}
+
+
+def test_standard_with_one_learning_rate_fails(tokens: TokenCorpus) -> None:
+    found = over_width(tokens, "standard")
+    assert found.answer == "fail"
+    grown = reasons(found, "direct")
+    assert set(grown) == set(found.origins)
+    assert "embedding" not in grown and grown["head"] == {"grows"}
+    assert set(map(frozenset, grown.values())) == {frozenset({"grows"})}
+    assert (
+        {"layers.0.attention.qkv", "layers.0.ffn.down"}
+        <= set(grown)
+        <= {
+            "head",
+            *(f"layers.{layer}.{name}" for layer in (0, 1) for name in HIDDEN),
+        }
+    )
+
+
+def test_a_readout_that_is_too_large_grows_and_one_too_small_vanishes(tokens: TokenCorpus) -> None:
+    large = over_width(tokens, "mup", "LargeReadout")
+    assert large.origins == ("head",) and reasons(large, "direct")["head"] == {"grows"}
+    small = over_width(tokens, "mup", "SmallReadout")
+    assert small.origins == ("head",) and reasons(small, "direct")["head"] == {"vanishes"}
+
+
+def test_hidden_rates_without_the_rule_of_width_are_found(tokens: TokenCorpus) -> None:
+    found = over_width(tokens, "mup", "FastHidden")
+    assert found.answer == "fail"
+    assert "layers.0.attention.qkv" in found.origins and "embedding" not in found.origins
+
+
+def test_one_wrong_matrix_is_found_where_it_is(tokens: TokenCorpus) -> None:
+    found = over_width(tokens, "mup", "FastDown")
+    assert found.origins == ("layers.1.ffn.down",)
+    changed = reasons(found, "change")
+    assert not any(name.startswith("layers.0") for name in changed)
+
+
+def test_initial_weights_that_do_not_shrink_fail_before_any_step(tokens: TokenCorpus) -> None:
+    found = over_width(tokens, "mup", "LargeHidden")
+    assert reasons(found, "output")["layers.0.attention.qkv"] == {"grows"}
+
+
+def test_over_the_depth_the_sum_of_the_layers_is_judged(tokens: TokenCorpus) -> None:
+    sizes = [Size(width=32, depth=depth) for depth in (1, 2, 4, 8)]
+    right = check_coordinates("depth", measured(tokens, "mup", sizes), RULE)
+    assert [module.name for module in right.modules] == ["embedding", "norm", "head", LOGITS]
+    assert right.answer == "pass" and right.sizes == (1, 2, 4, 8)
+    wrong = check_coordinates("depth", measured(tokens, "mup", sizes, depth="none"), RULE)
+    assert "grows" in reasons(wrong, "change")["norm"]
+
+
+# What is judged, on made-up measurements.
+
+
+def runs_of(*modules: tuple[str, Role | None, int, float, float], seeds: int = 4) -> Runs:
+    """Modules as (name, role, growth of entries, slope of the output, of the changes)."""
+    runs = {}
+    for width in (16, 32, 64):
+        size = Size(width=width, depth=1)
+        runs[size] = [
+            [
+                ModuleMeasurement(
+                    name=name,
+                    role=role,
+                    entries=8 * width**grows,
+                    rms=width**at,
+                    changes=(width**by * (1 + 0.01 * seed),) * RULE.steps,
+                    direct_changes=(width**by,) * RULE.steps if role else (),
+                )
+                for name, role, grows, at, by in modules
+            ]
+            for seed in range(seeds)
+        ]
+    return runs
+
+
+def answers(found: CoordinateCheck) -> dict[str, str]:
+    return {module.name: module.answer for module in found.modules}
+
+
+@given(slope=st.floats(-1.5, 1.5), expected=st.sampled_from([0.0, -0.5]))
+def test_a_power_of_the_width_is_read_off_and_judged(slope: float, expected: float) -> None:
+    runs = runs_of(("e", Role.EMBEDDING, 1, 0.0, slope), ("h", Role.HIDDEN, 1, 0.0, 0.0))
+    found = check_coordinates("width", runs, RULE, {Role.EMBEDDING: expected})
+    module = found.modules[0]
+    assert all(s.slope.value == pytest.approx(slope, abs=1e-9) for s in module.slopes[1:])
+    off = slope - expected
+    if abs(abs(off) - RULE.threshold) > 1e-6:
+        assert module.answer == ("pass" if abs(off) < RULE.threshold else "fail")
+        reason = "" if module.answer == "pass" else "grows" if off > 0 else "vanishes"
+        assert module.worst.reason == reason
+    assert found.origins == (("e",) if module.answer == "fail" else ())
+
+
+def test_what_runs_before_a_hidden_weight_shrinks_with_the_embedding() -> None:
+    modules = [
+        ("e", Role.EMBEDDING, 1, 0.0, -0.5),
+        ("norm", None, 1, 0.0, -0.5),
+        ("h", Role.HIDDEN, 1, 0.0, 0.0),
+        ("act", None, 1, 0.0, -0.1),
+        ("wild", None, 1, 0.0, 0.4),
+    ]
+    found = answers(check_coordinates("width", runs_of(*modules), RULE, {Role.EMBEDDING: -0.5}))
+    assert found == dict.fromkeys(("e", "norm", "h", "act"), "pass") | {"wild": "fail"}
+    found = answers(check_coordinates("width", runs_of(*modules), RULE))
+    assert found == dict.fromkeys(("e", "norm", "wild"), "fail") | {"h": "pass", "act": "pass"}
+
+
+def test_what_is_as_large_at_any_width_may_begin_small_but_not_grow() -> None:
+    for role, output, change, answer in (
+        (None, -0.5, -0.5, "pass"),
+        (None, 0.5, 0.0, "fail"),
+        (None, 0.0, 0.5, "fail"),
+        (Role.READOUT, -0.5, 0.0, "pass"),
+        (Role.READOUT, -0.5, -0.5, "fail"),
+    ):
+        found = check_coordinates("width", runs_of(("head", role, 0, output, change)), RULE)
+        assert found.answer == answer, (role, output, change)
+
+
+def test_a_few_weights_that_shrink_as_without_alignment_do_not_fail() -> None:
+    others = [(f"h{i}", Role.HIDDEN, 1, 0.0, 0.0) for i in range(2)]
+    for slope, more, answer in (
+        (-0.4, others, "cannot say"),
+        (-0.6, others, "fail"),  # more than alignment explains
+        (-0.4, others[:1], "fail"),  # half of the weights: a rule
+    ):
+        modules = [("k", Role.HIDDEN, 1, 0.0, slope), *more]
+        found = check_coordinates("width", runs_of(*modules), RULE)
+        assert found.answer == answer, (slope, answer)
+        assert found.settled_by(RULE) == (
+            "check.batch=1" if answer == "cannot say" else "check.seeds=12"
+        )
+
+
+def growing_late(first: float, direct: float) -> CoordinateCheck:
+    """A weight, and what comes after it: its change grows with the width by the last step."""
+    runs = runs_of(("h", Role.HIDDEN, 1, 0.0, direct), ("act", None, 1, 0.0, 0.4))
+    late = {
+        size: [
+            [run[0], replace(run[1], changes=(size.width**first, *run[1].changes[1:]))]
+            for run in seeds
+        ]
+        for size, seeds in runs.items()
+    }
+    return check_coordinates("width", late, RULE)
+
+
+def test_what_grows_after_large_steps_alone_cannot_be_judged() -> None:
+    found = growing_late(first=0.0, direct=0.0)
+    assert found.answer == "cannot say" and found.settled_by(RULE) == "check.share=0.0625"
+    assert growing_late(first=0.4, direct=0.0).answer == "fail"
+    assert growing_late(first=0.0, direct=0.4).modules[1].answer == "fail"
+
+
+def test_one_seed_has_no_interval() -> None:
+    found = check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0), seeds=1), RULE)
+    assert found.answer == "cannot say" and found.modules[0].worst.reason == "interval too wide"
+
+
+def test_noise_that_hides_the_slope_cannot_be_judged() -> None:
+    assert judge_slope(Estimate(value=0.1, low=-0.3, high=0.5), 0.0, 0.25, one_sided=False) == (
+        "cannot say",
+        "interval too wide",
+    )
+    assert (
+        judge_slope(Estimate(value=0.1, low=-9, high=0.2), 0.0, 0.25, one_sided=True)[0] == "pass"
+    )
+
+
+def replaced(runs: Runs, value: float, where: int | None) -> Runs:
+    """Changes of `value` at the width `where`, or everywhere."""
+    return {
+        size: [
+            [
+                ModuleMeasurement(
+                    name=m.name,
+                    role=m.role,
+                    entries=m.entries,
+                    rms=m.rms,
+                    changes=(value,) * RULE.steps if where in (None, size.width) else m.changes,
+                    direct_changes=(),
+                )
+                for m in run
+            ]
+            for run in seeds
+        ]
+        for size, seeds in runs.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "answer", "reason"),
+    [
+        (math.nan, 64, "fail", "not finite"),
+        (math.inf, 64, "fail", "not finite"),
+        (0.0, 16, "cannot say", "zero at some sizes"),
+        (0.0, None, "pass", ""),
+    ],
+)
+def test_numbers_without_a_logarithm(
+    value: float, where: int | None, answer: str, reason: str
+) -> None:
+    runs = replaced(runs_of(("h", Role.HIDDEN, 1, 0.0, 0.0)), value, where)
+    module = check_coordinates("width", runs, RULE).modules[0]
+    assert module.answer == answer and (module.worst.reason == reason or answer == "pass")
+
+
+def test_json_is_plain() -> None:
+    found = check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 1.0)), RULE).to_json()
+    assert found["modules"][0]["role"] == "hidden" and found["answer"] == "fail"
+    assert found["modules"][0]["slopes"][1]["slope"]["value"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("steps", 0),
+        ("seeds", 0),
+        ("batch", -1),
+        ("scale_steps", 0),
+        ("seed", -1),
+        ("share", 0.0),
+        ("share", 1.5),
+        ("threshold", 0.0),
+        ("threshold", math.nan),
+        ("eta", math.nan),
+        ("eta", 61.0),
+    ],
+)
+def test_what_cannot_be_run_is_refused(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}="):
+        CheckRule(**{key: value})

@@ -1,0 +1,121 @@
+"""The coordinate check where hidden weights stop learning, and no module's call shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import sweeper
+from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
+from sweeper.cli.coordinates import sentence
+from sweeper.command.in_script import FILE, STEPS
+from sweeper.data.corpus import TokenCorpus
+from sweeper.engine.measure import ModuleMeasurement, measure_modules
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.report.checks import legend, rows
+from sweeper.scaling.spec import LOGITS
+from sweeper.trial import Trial
+from sweeper.verdict.ladder import Size
+from tests.check.odd_nets import Biased, Listed, Merged, Unseen
+from tests.engine.tiny_trials import SCHEMES, check_tree, corpus
+from tests.specs import spec_of
+
+RULE = CheckRule(steps=2, seeds=5)
+WEIGHTS = {"Biased": "ls.{}", "Functional": "ls.{}.weight", "Listed": "ls.{}"}
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
+    return corpus(tmp_path_factory.mktemp("tokens"), classes=64)
+
+
+def trial(net: str, width: int, seed: int, planted: str | None = None) -> Trial:
+    made = check_tree("mup", RULE.steps, "float32")
+    made["model"] = {"_target_": f"tests.check.odd_nets.{net}", "width": width, "depth": 2}
+    made["base"] = {"width": 16, "depth": 2}
+    made["data"]["classes"] = 64
+    made["optimizer"] |= {"weight_decay": 0.0, "eps": 1e-15}
+    if planted:
+        made["parameterization"]["_target_"] = f"tests.check.wrong_schemes.{planted}"
+    hps = dict.fromkeys(SCHEMES["mup"][1], 0.0) | {"eta": -10.0}
+    return Trial(spec=spec_of(made), log2_hps=hps, seed=seed)
+
+
+def checked(tokens: TokenCorpus, net: str, planted: str | None = None) -> CoordinateCheck:
+    runs: dict[Size, list[list[ModuleMeasurement]]] = {
+        Size(width=width, depth=2): [
+            measure_modules(trial(net, width, seed, planted), tokens) for seed in range(RULE.seeds)
+        ]
+        for width in (16, 32, 64)
+    }
+    return check_coordinates("width", runs, RULE)
+
+
+@pytest.mark.parametrize("net", WEIGHTS)
+def test_hidden_weights_that_stop_learning_fail(tokens: TokenCorpus, net: str) -> None:
+    wrong = checked(tokens, net, "SlowHidden")
+    assert wrong.origins == tuple(WEIGHTS[net].format(layer) for layer in (0, 1))
+    assert {one.worst.reason for one in wrong.modules if one.name in wrong.origins} == {"vanishes"}
+    assert checked(tokens, net).answer != "fail"
+    assert checked(tokens, net, "FastHidden").answer == "fail"
+
+
+def test_weights_that_no_row_shows_cannot_pass(tokens: TokenCorpus) -> None:
+    for planted in (None, "SlowHidden"):
+        found = checked(tokens, "Unseen", planted)
+        assert found.answer == "cannot say" and found.unseen == ("ls.*.weight",)
+        assert found.settled_by(RULE) is None
+        assert CoordinateCheck.from_json(found.to_json()).unseen == found.unseen
+    said = sentence(found, RULE)
+    assert "cannot say: no output shows what ls.*.weight change: use each by calling" in said
+    assert any("Not seen" in line and "ls.*.weight" in line for line in legend(found, 0.25))
+    row = next(row for row in rows(found) if row.name == "ls.0-1.weight")
+    assert row.reason == "not seen" and row.cells[:3] == ["", "", ""]
+
+
+def test_a_product_s_direct_change_is_that_of_its_parameter(tokens: TokenCorpus) -> None:
+    one = trial("Listed", 16, 0)
+    measured = {row.name: row for row in measure_modules(one, tokens)}
+    run = PackRun(Pack(trials=(one,), corpus=tokens))
+    start = {name: value.detach()[0].clone() for name, value in run.params.items()}
+    run.step()
+    x = run.feed.batch(0)[0][0]
+    moved = run.params["ls.0"].detach()[0] - start["ls.0"]
+    expected = float((start["e.weight"][x] @ moved.T).square().mean().sqrt())
+    assert measured["ls.0"].direct_changes[0] == pytest.approx(expected, rel=1e-3)
+    assert list(measured) == ["e", "ls.0", "ls.1", "out", LOGITS]
+    assert measured["ls.0"].role == "hidden" and measured["out"].role == "readout"
+    # log_softmax's input is what the loss is computed from.
+    assert measured[LOGITS].rms == measured["out"].rms
+
+
+def test_the_last_matrix_of_torch_s_attention_is_seen(tokens: TokenCorpus) -> None:
+    measured = {row.name: row for row in measure_modules(trial("Attending", 16, 0), tokens)}
+    last = measured["ls.0.out_proj.weight"]
+    assert last.role == "hidden" and all(last.direct_changes)
+    assert last.direct_changes != measured["ls.0"].direct_changes
+    assert all(row.entries for row in measured.values())
+
+
+@pytest.mark.parametrize("net", [Listed, Unseen, Merged])
+def test_in_a_loop_of_one_s_own_it_is_as_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: type[Biased]
+) -> None:
+    path = tmp_path / "watched.json"
+    monkeypatch.setenv(FILE, str(path))
+    monkeypatch.setenv(STEPS, "1")
+    torch.manual_seed(0)
+    model = sweeper.watch(net(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randint(64, (2, 5))
+    for _ in range(2):
+        model(x, x).backward()
+        optimizer.step()
+    measured = [ModuleMeasurement.from_json(row) for row in json.loads(path.read_text())]
+    unseen = [one.name for one in measured if not one.entries]
+    assert unseen == ([] if net is Listed else ["ls.0.weight", "ls.1.weight"])
+    moved = {one.name for one in measured if one.direct_changes and all(one.direct_changes)}
+    assert net is not Listed or moved == {"e", "ls.0", "ls.1", "out"}

@@ -1,0 +1,113 @@
+"""The coordinate check on plain nets, which tell its own faults from those of a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mup import MuReadout, set_base_shapes
+from mup.optim import MuAdam
+from torch import Tensor
+
+from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
+from sweeper.data.corpus import TokenCorpus
+from sweeper.engine.measure import measure_modules
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.trial import Trial
+from sweeper.verdict.ladder import Size
+from tests.check.plain_nets import PlainNet
+from tests.engine.tiny_trials import SCHEMES, check_tree, corpus
+from tests.specs import spec_of
+
+RULE = CheckRule(steps=4, seeds=6)
+WIDTHS = (16, 32, 64)
+LARGE = -6.0
+"""log2 of a large rate: that the first logits shrink with the width tells then."""
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
+    return corpus(tmp_path_factory.mktemp("tokens"), classes=64)
+
+
+def trial(scheme: str, width: int, seed: int, precision: str = "float32", **net: Any) -> Trial:
+    made = check_tree(scheme, RULE.steps, precision)
+    made["model"] = {"_target_": "tests.check.plain_nets.PlainNet", "width": width, "depth": 3}
+    made["model"] |= net
+    made["base"] = {"width": 16, "depth": 3}
+    made["data"]["classes"] = 64
+    made["optimizer"] |= {"weight_decay": 0.0, "eps": 1e-15}
+    hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": LARGE}
+    return Trial(spec=spec_of(made), log2_hps=hps, seed=seed)
+
+
+def checked(tokens: TokenCorpus, scheme: str, **net: Any) -> CoordinateCheck:
+    runs = {
+        Size(width=width, depth=3): [
+            measure_modules(trial(scheme, width, seed, **net), tokens) for seed in range(RULE.seeds)
+        ]
+        for width in WIDTHS
+    }
+    return check_coordinates("width", runs, RULE)
+
+
+def head_moves(run: PackRun, width: int) -> tuple[list[float], list[float]]:
+    """By step, what the new matrix of mup's readout under mup's Adam make of the head's input.
+
+    Of its first input, and of the one at that step.
+    """
+
+    def mup_net(size: int) -> PlainNet:
+        net = PlainNet(size, 3).double()
+        net.head = MuReadout(size, 64).double()
+        return net
+
+    model, ratio = mup_net(width), width / 16
+    set_base_shapes(model, mup_net(16), delta=mup_net(32))
+    start = {name: value.detach()[0].clone() for name, value in run.params.items()}
+    start["head.weight"] *= ratio  # mup divides the readout's input
+    model.load_state_dict(start)
+    inputs: list[Tensor] = []
+    model.head.register_forward_pre_hook(lambda _m, args: inputs.append(args[0].detach()))
+    adam = MuAdam(model.parameters(), lr=2.0**LARGE, eps=1e-15)
+    x, y = (part[0] for part in run.feed.batch(0))
+    first, at_the_time = [], []
+    for _ in range(RULE.steps):
+        adam.zero_grad()
+        model(x, y).backward()
+        adam.step()
+        model(x, y)
+        moved = (model.head.weight.detach() - start["head.weight"]) / ratio
+        for moves, z in ((first, inputs[0]), (at_the_time, inputs[-1])):
+            moves.append(float((z @ moved.T).square().mean().sqrt()))
+    return first, at_the_time
+
+
+def test_the_direct_change_is_that_of_mup_s_own_adam(tokens: TokenCorpus) -> None:
+    for width in (16, 64):
+        one = trial("mup", width, 1, precision="float64")
+        run = PackRun(Pack(trials=(one,), corpus=tokens))
+        first, at_the_time = head_moves(run, width)
+        measured = {m.name: m for m in measure_modules(one, tokens)}
+        assert measured["head"].direct_changes == pytest.approx(first, rel=1e-3)
+        assert first[-1] != pytest.approx(at_the_time[-1], rel=0.1)
+
+
+IN_EVERY_RUN: list[dict[str, Any]] = [{"kind": "conv"}, {"kind": "linear", "norm": True}]
+LONG: list[dict[str, Any]] = [
+    {"kind": "linear", "residual": False},
+    {"kind": "conv", "norm": True},
+    {"kind": "attention"},
+    {"kind": "rnn", "residual": False},
+]
+NETS = [*IN_EVERY_RUN, *(pytest.param(net, marks=pytest.mark.long) for net in LONG)]
+
+
+@pytest.mark.parametrize("net", NETS, ids=lambda net: " ".join(map(str, net.values())))
+def test_plain_nets_fail_under_one_rate_alone(tokens: TokenCorpus, net: dict[str, Any]) -> None:
+    right = checked(tokens, "mup", **net)
+    assert right.answer != "fail", right.origins
+    head = next(module for module in right.modules if module.name == "head").slopes[-1]
+    assert head.quantity == "direct" and abs(head.slope.value) < RULE.threshold
+    wrong = checked(tokens, "standard", **net)
+    assert wrong.answer == "fail"

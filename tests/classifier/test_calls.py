@@ -1,0 +1,216 @@
+"""transformers' models in their usual calls: each gives what the plainest one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+import torch
+
+from sweeper.classifier.classify import Comparison, compare
+from sweeper.errors import BadInput
+
+transformers = pytest.importorskip("transformers")
+
+TOKENS = torch.arange(12).reshape(2, 6) + 3
+MASK = torch.ones(2, 6, dtype=torch.long)
+CALLS: dict[str, dict[str, Any]] = {
+    "mask": {"attention_mask": MASK},
+    "no cache": {"use_cache": False},
+    "cache": {"use_cache": True},
+    "mask and labels": {"attention_mask": MASK, "labels": TOKENS},
+}
+IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+HEAD_SIZE = 16
+
+
+def model(name: str, **fields: Any) -> Callable[..., Any]:
+    """Builds a model of two layers from its class; fields may be functions of the width."""
+
+    def build(width: int) -> Any:
+        stem, _, kind = name.partition("For")
+        sizes = {
+            "hidden_size": width,
+            "intermediate_size": 3 * width,
+            "num_attention_heads": width // HEAD_SIZE,
+            "num_hidden_layers": 2,
+            "vocab_size": 50,
+        }
+        own = {key: value(width) if callable(value) else value for key, value in fields.items()}
+        config = getattr(transformers, f"{stem}Config")(**{**sizes, **IDS, **own})
+        return getattr(transformers, f"{stem}For{kind}")(config)
+
+    return build
+
+
+def heads(width: int) -> int:
+    return width // HEAD_SIZE
+
+
+def width_(width: int) -> int:
+    return width
+
+
+def same_sides(**more: Any) -> dict[str, Any]:
+    """Fields of an encoder and a decoder, a layer each, as BART and Whisper call them."""
+    sides = ("encoder", "decoder")
+    return {
+        "d_model": width_,
+        "decoder_start_token_id": 2,
+        **{f"{side}_layers": 1 for side in sides},
+        **{f"{side}_attention_heads": heads for side in sides},
+        **{f"{side}_ffn_dim": lambda width: 2 * width for side in sides},
+        **more,
+    }
+
+
+T5 = {
+    "d_model": width_,
+    "d_kv": HEAD_SIZE,
+    "d_ff": lambda width: 4 * width,
+    "num_heads": heads,
+    "num_layers": 2,
+    "decoder_start_token_id": 0,
+}
+DISENTANGLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+DETR = same_sides(
+    use_timm_backbone=False,
+    use_pretrained_backbone=False,
+    backbone=None,
+    backbone_config=lambda width: transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1] * 4, out_features=["stage4"]
+    ),
+    num_queries=5,
+)
+TEXT: dict[str, Callable[..., Any]] = {
+    "llama": model("LlamaForCausalLM", num_key_value_heads=heads),
+    "gpt-neox": model("GPTNeoXForCausalLM"),
+    "gemma": model("GemmaForCausalLM", num_key_value_heads=heads, head_dim=HEAD_SIZE),
+    "mixtral": model("MixtralForCausalLM", num_key_value_heads=heads, num_local_experts=4),
+    "bert": model("BertForMaskedLM"),
+    "deberta": model("DebertaV2ForMaskedLM", **DISENTANGLED),
+    "bart": model("BartForConditionalGeneration", **same_sides()),
+    "t5": model("T5ForConditionalGeneration", **T5),
+}
+OTHERS: dict[str, Callable[..., Any]] = {
+    "wav2vec2": model(
+        "Wav2Vec2ForCTC",
+        conv_dim=(32,) * 7,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=4,
+    ),
+    "whisper": model("WhisperForConditionalGeneration", **same_sides(max_source_positions=32)),
+    "perceiver": model(
+        "PerceiverForMaskedLM",
+        d_latents=width_,
+        d_model=width_,
+        num_latents=8,
+        num_blocks=1,
+        num_self_attends_per_block=2,
+        num_self_attention_heads=heads,
+        num_cross_attention_heads=heads,
+        qk_channels=width_,
+        v_channels=width_,
+        max_position_embeddings=16,
+    ),
+    "detr": model("DetrForObjectDetection", **DETR),
+    "resnet": model(
+        "ResNetForImageClassification",
+        embedding_size=width_,
+        hidden_sizes=lambda width: [width, 2 * width],
+        depths=[2, 2],
+    ),
+    "switch": model("SwitchTransformersForConditionalGeneration", **T5, num_experts=4),
+}
+EXPECTED = {
+    "*layernorm*.weight": "vector",
+    "*layer_norm*.weight": "vector",
+    "*LayerNorm.weight": "vector",
+    "*norm.weight": "vector",
+    "*.bias": "vector",
+    "*embed_tokens.weight": "embedding",
+    "*_embeddings.weight": "embedding",
+    "*.shared.weight": "embedding",
+    "*.router.classifier.weight": "readout",
+    "lm_head.weight": "readout",
+    "*[qkvo]_proj.weight": "hidden",
+    "*.[qkvo].weight": "hidden",
+    "*_key_proj.weight": "hidden",
+    "*.dense*.weight": "hidden",
+    "*.experts.*": "hidden",
+    "*.fc[12].weight": "hidden",
+    "*.w[io].weight": "hidden",
+}
+"""Roles by module type; the first pattern that matches counts, others are not looked at."""
+
+
+def classified(build: Callable[..., Any], inputs: Any = None) -> Comparison:
+    return compare(build, base={"width": 32}, target={"width": 64}, inputs=inputs)
+
+
+def roles(comparison: Comparison) -> dict[str, tuple[str, int, int]]:
+    return {s.name: (str(s.role), s.fan_in, s.fan_out) for s in comparison.specs}
+
+
+def check_by_type(comparison: Comparison) -> None:
+    found = 0
+    for spec in comparison.specs:
+        expected = next((r for p, r in EXPECTED.items() if fnmatchcase(spec.name, p)), None)
+        assert expected in (None, spec.role), spec.name
+        found += expected is not None
+    assert found > len(comparison.specs) // 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if i % 2 == 0 else pytest.mark.long) for i, n in enumerate(TEXT)],
+)
+def test_every_call_gives_the_same(name: str) -> None:
+    plain = classified(TEXT[name])
+    check_by_type(plain)
+    for call, more in CALLS.items():
+        if "cache" in call and name in ("bert", "deberta"):
+            continue
+        given = {"input_ids": TOKENS, **more}
+        if name == "t5" and "labels" not in given:
+            given["decoder_input_ids"] = TOKENS
+        assert roles(classified(TEXT[name], given)) == roles(plain), call
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_that_say_what_they_take(name: str) -> None:
+    comparison = classified(OTHERS[name])
+    if name not in ("resnet", "detr"):
+        check_by_type(comparison)
+    unused = [spec.name for spec in comparison.specs if "never used" in spec.note]
+    assert unused == (["wav2vec2.masked_spec_embed"] if name == "wav2vec2" else [])
+
+
+def test_how_it_was_traced_is_told() -> None:
+    assert not classified(TEXT["llama"]).cautions
+    (caution,) = classified(OTHERS["detr"]).cautions
+    assert "with fake tensors" in caution and "in evaluation mode" in caution
+
+
+def test_a_call_that_the_model_refuses_is_told_with_its_line() -> None:
+    inputs = {"input_ids": TOKENS, "token_type_ids": torch.zeros(2, 7, dtype=torch.long)}
+    with pytest.raises(BadInput) as error:
+        classified(TEXT["bert"], inputs)
+    message = str(error.value)
+    assert "token_type_ids: int64 [2, 7]" in message and "Give another call by inputs=" in message
+    assert ".py:" in message and "roles={" not in message
+
+
+def test_factors_that_depend_on_the_width_are_told() -> None:
+    (gemma,) = classified(TEXT["gemma"]).cautions
+    # With fake tensors the scale is written into its buffer when the weights are drawn.
+    call = {"input_ids": TOKENS, "use_cache": False}
+    assert classified(TEXT["gemma"], call).cautions == [gemma]
+    assert "model.embed_tokens multiplies by 5.657 at width=32 and 8 at width=64" in gemma
+    assert "(width^0.5)" in gemma and "modeling_gemma.py:" in gemma
+    t5 = classified(TEXT["t5"])
+    (head,) = t5.tied
+    assert head.name == "lm_head" and head.geometry["own"] == pytest.approx(2**-0.5)
+    assert len(t5.cautions) == 1 and "(width^-0.5)" in t5.cautions[0]

@@ -1,0 +1,243 @@
+"""Layers of unlike kinds over depth: matched by kind and place, or refused with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sweeper.classifier.classify import compare
+from sweeper.classifier.roles import LayerMatching, lies_in, repeated_containers
+from sweeper.errors import BadInput
+from sweeper.scaling.spec import ParamSpec, Role
+
+transformers = pytest.importorskip("transformers")
+
+IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "vocab_size": 50}
+
+
+def specs(
+    build: Callable[..., Any],
+    base: tuple[int, int],
+    target: tuple[int, int],
+    inputs: Any = None,
+) -> dict[str, ParamSpec]:
+    found = compare(
+        build,
+        base={"width": base[0], "depth": base[1]},
+        target={"width": target[0], "depth": target[1]},
+        inputs=inputs,
+    )
+    return {spec.name: spec for spec in found.specs}
+
+
+@pytest.mark.parametrize(
+    ("name", "counterpart"),
+    [
+        # A layer that the base lacks stands for the nearest one of its kind.
+        ("layers.5.attn.q", "layers.2.attn.q"),
+        ("layers.4.ssm.a", "layers.1.ssm.a"),
+        # The number that is not in the base is replaced, not the first one.
+        ("stages.1.blocks.3.w", "stages.1.blocks.1.w"),
+        ("stages.1.blocks.0.w", "stages.1.blocks.0.w"),
+        # What the base's first layer has for its input is no recurrent layer's.
+        ("rnn.weight_ih_l3", "rnn.weight_ih_l1"),
+        ("rnn.weight_ih_l2_reverse", None),
+        # Digits that are no layer's number are part of the name.
+        ("fc3.w", None),
+    ],
+)
+def test_counterparts(name: str, counterpart: str | None) -> None:
+    base = {
+        **{f"layers.{i}.attn.q": (8, 8) for i in (0, 2)},
+        **{f"layers.{i}.ssm.a": (8,) for i in (1,)},
+        **{f"stages.{s}.blocks.{i}.w": (8 << s, 8) for s in (0, 1) for i in range(2 if s else 6)},
+        "rnn.weight_ih_l0": (32, 5),
+        "rnn.weight_ih_l1": (32, 8),
+        "fc1.w": (8, 8),
+    }
+    target = {
+        **{f"layers.{i}.attn.q": (16, 16) for i in (0, 2, 3, 5)},
+        **{f"layers.{i}.ssm.a": (16,) for i in (1, 4)},
+        **{f"stages.{s}.blocks.{i}.w": (16 << s, 16) for s in (0, 1) for i in range(6)},
+        "rnn.weight_ih_l0": (64, 5),
+        **{f"rnn.weight_ih_l{i}": (64, 16) for i in (1, 2, 3)},
+        "rnn.weight_ih_l2_reverse": (64, 32),
+        "fc1.w": (16, 16),
+        "fc3.w": (16, 16),
+    }
+    assert LayerMatching(base, target).counterpart(name) == counterpart
+
+
+def test_items_of_a_container_that_deepens_are_repeated() -> None:
+    base = ["layers.0.mlp.w", "layers.1.experts.0.w", "head.0.w", "stages.0.blocks.0.w"]
+    deeper = [*base, "layers.2.experts.0.w", "stages.0.blocks.1.w"]
+    containers = repeated_containers(base, deeper)
+    inside = {name: lies_in(name, containers) for name in [*base, "stages.1.blocks.0.w"]}
+    assert inside == {
+        "layers.0.mlp.w": True,
+        "layers.1.experts.0.w": True,
+        "head.0.w": False,
+        "stages.0.blocks.0.w": True,
+        "stages.1.blocks.0.w": True,
+    }
+
+
+def deepseek(width: int, depth: int) -> Any:
+    config = transformers.DeepseekV3Config(
+        **IDS,
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 16,
+        intermediate_size=3 * width,
+        moe_intermediate_size=width,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        q_lora_rank=None,
+        kv_lora_rank=16,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=8,
+        v_head_dim=16,
+    )
+    return transformers.DeepseekV3ForCausalLM(config)
+
+
+def test_dense_layers_first_and_experts_later() -> None:
+    found = specs(deepseek, (32, 2), (64, 6))
+    branches = [s for name, s in found.items() if ".mlp." in name or ".self_attn." in name]
+    assert branches and all(spec.residual for spec in branches)
+    assert not found["model.embed_tokens.weight"].residual and not found["lm_head.weight"].residual
+    dense, expert = "model.layers.0.mlp.gate_proj.weight", "model.layers.5.mlp.experts.down_proj"
+    assert (found[dense].role, found[dense].base_fan_in) == (Role.HIDDEN, 32)
+    assert (found[expert].role, found[expert].base_shape) == (Role.HIDDEN, (4, 32, 32))
+    assert found["model.layers.5.mlp.gate.weight"].role is Role.READOUT
+
+
+def test_a_base_without_a_kind_of_layer_is_told_which_depth_has_it() -> None:
+    with pytest.raises(BadInput) as error:
+        specs(deepseek, (32, 1), (64, 6))
+    message = str(error.value)
+    assert "model.layers.1.mlp." in message and "take a base of depth=2" in message
+
+
+def jamba(width: int, depth: int) -> Any:
+    config = transformers.JambaConfig(
+        **IDS,
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 16,
+        intermediate_size=3 * width,
+        attn_layer_period=4,
+        attn_layer_offset=2,
+        expert_layer_period=2,
+        expert_layer_offset=1,
+        num_experts=4,
+        mamba_dt_rank=width // 16,
+        use_mamba_kernels=False,
+    )
+    return transformers.JambaForCausalLM(config)
+
+
+def test_attention_now_and_then() -> None:
+    found = specs(jamba, (32, 4), (64, 8))
+    q = found["model.layers.6.self_attn.q_proj.weight"]
+    assert (q.role, q.base_shape, q.residual) == (Role.HIDDEN, (32, 32), True)
+    assert found["model.layers.4.mamba.in_proj.weight"].base_fan_in == 32
+    with pytest.raises(BadInput, match=r"self_attn.*take a base of depth=3"):
+        specs(jamba, (32, 2), (64, 8))
+
+
+class Alternating(nn.Module):
+    """Tables at every other layer, counted from the last one (nanochat's value embeddings)."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+        at = [i for i in range(depth) if i % 2 == (depth - 1) % 2]
+        self.values = nn.ModuleDict({str(i): nn.Embedding(50, width) for i in at})
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        for i, layer in enumerate(self.layers):
+            more = self.values[str(i)](tokens) if str(i) in self.values else 0
+            x = x + layer(F.rms_norm(x, x.shape[-1:])) + more
+        return x
+
+
+@pytest.mark.parametrize("depth", [5, 6])
+def test_layers_that_are_counted_from_the_end(depth: int) -> None:
+    found = specs(Alternating, (16, 2), (32, depth), torch.zeros(2, 3, dtype=torch.long))
+    values = [spec for name, spec in found.items() if name.startswith("values.")]
+    assert len(values) == 3 and {spec.role for spec in values} == {Role.EMBEDDING}
+    assert {spec.base_shape for spec in values} == {(50, 16)}
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(5, width, depth, batch_first=True)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.rnn(x)[0])
+
+
+def test_recurrent_layers() -> None:
+    found = specs(Recurrent, (16, 2), (32, 4), torch.zeros(2, 3, 5))
+    roles = {name: (str(s.role), s.base_fan_in) for name, s in found.items() if "weight" in name}
+    assert roles == {
+        "rnn.weight_ih_l0": ("embedding", 5),
+        **{f"rnn.weight_ih_l{i}": ("hidden", 16) for i in (1, 2, 3)},
+        **{f"rnn.weight_hh_l{i}": ("hidden", 16) for i in (0, 1, 2, 3)},
+        "head.weight": ("readout", 16),
+    }
+    with pytest.raises(BadInput, match=r"weight_ih_l1.*take a base of depth=2"):
+        specs(Recurrent, (16, 1), (32, 4), torch.zeros(2, 3, 5))
+
+
+def swin(width: int, depth: int) -> Any:
+    config = transformers.SwinConfig(
+        embed_dim=width,
+        depths=[2, depth],
+        num_heads=[width // 16, width // 8],
+        image_size=32,
+        patch_size=4,
+        window_size=4,
+        num_labels=7,
+    )
+    return transformers.SwinForImageClassification(config)
+
+
+def test_stages_of_unlike_width() -> None:
+    found = specs(swin, (32, 2), (64, 5))
+    for name, spec in found.items():
+        assert spec.residual == (".blocks." in name), name
+        stage = 1 if "layers.1." in name else 0
+        if name.endswith("query.weight"):
+            assert (spec.role, spec.base_fan_in) == (Role.HIDDEN, 32 << stage), name
+
+
+def convnext(width: int, depth: int) -> Any:
+    config = transformers.ConvNextConfig(
+        hidden_sizes=[width, 2 * width, 4 * width, 8 * width],
+        depths=[3, 1, depth, 1],
+        image_size=64,
+        num_labels=7,
+    )
+    return transformers.ConvNextForImageClassification(config)
+
+
+def test_stages_where_another_has_more_layers() -> None:
+    found = specs(convnext, (16, 1), (32, 3))
+    last = next(s for n, s in found.items() if "stages.2.layers.2.pwconv1.weight" in n)
+    assert (last.role, last.base_fan_in, last.residual) == (Role.HIDDEN, 64, True)

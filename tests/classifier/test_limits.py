@@ -1,0 +1,294 @@
+"""What cannot be decided is named, what the user gives counts, sizes and inputs are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sweeper
+from sweeper.classifier.classify import compare
+from sweeper.classifier.numbers import NumberMode, Numbers
+from sweeper.errors import BadInput, ConfigError
+from tests.classifier.test_uses import BASE, WIDE, Expected, Model, classify, facts
+
+UNDECIDED = {
+    "an operation without a rule": (
+        lambda m, x: x @ torch.linalg.inv(m.w),
+        "w [32, 32]: it goes through aten.linalg_inv_ex, for which there is no rule",
+    ),
+    "weights multiplied with each other": (
+        lambda m, x: x @ (m.w @ m.w.T),
+        "w [32, 32]: it goes through a product with another parameter",
+    ),
+    "two uses that differ": (
+        lambda m, x: x @ m.w + m.w[0],
+        "w [32, 32]: it has several uses that differ: hidden in mm; vector in add",
+    ),
+    "only a statistic": (
+        lambda m, x: x * m.w.norm(),
+        "w [32, 32]: only a statistic of it is used",
+    ),
+    "a product summed and kept": (
+        lambda m, x: (lambda y: y.sum(-1, keepdim=True) * y)(x * m.w[0]),
+        "w [32, 32]: its element-wise product is both summed and used as it is",
+    ),
+    "rows picked by the model itself": (
+        lambda m, x: x + m.w[(x @ m.w).argmax(-1)],
+        "a bias of one expert of several (vector), or a row of a codebook (embedding)?",
+    ),
+    "mixed dimensions": (
+        lambda m, x: x[..., :8] @ m.w[:, 1:].reshape(-1, 8).T,
+        "w [32, 32]: it goes through a reshape that mixes its dimensions",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNDECIDED)
+def test_what_cannot_be_decided_is_named(case: str) -> None:
+    forward, why = UNDECIDED[case]
+    with pytest.raises(BadInput) as error:
+        classify(forward, lambda w: {"w": (w, w)})
+    assert why in str(error.value) and 'roles={"w": "hidden"}' in str(error.value)
+    spec = classify(forward, lambda w: {"w": (w, w)}, roles={"w": "readout"})["w"]
+    assert (spec.role, spec.fan_in, spec.fan_out) == ("readout", 32, 32)
+    assert "role given" in spec.note
+
+
+def test_roles_are_overridden_by_pattern() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {"router": nn.Linear(width, 4), "up": nn.Linear(width, width)}
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.up(x) + m.router(x).sum(-1, keepdim=True)
+
+    specs = classify(forward, parts, roles={"router.weight": "hidden", "up.*": "fixed"})
+    assert [str(spec.role) for spec in specs.values()] == ["hidden", "vector", "fixed", "fixed"]
+    assert specs["router.weight"].note.startswith("role given, traced as readout")
+    assert specs["router.weight"].fan_in == 32
+    with pytest.raises(ConfigError, match=r"no parameter matches; did you mean router\.weight"):
+        classify(forward, parts, roles={"route.weight": "hidden"})
+    with pytest.raises(ConfigError, match=r"did you mean hidden\?"):
+        classify(forward, parts, roles={"up.*": "hiden"})
+
+
+def choosing(m: Any, x: Tensor) -> Tensor:
+    return m.w(x) if x.sum().item() > 0 else m.w(x) + 1
+
+
+def test_a_forward_pass_that_looks_at_values_is_run_with_values() -> None:
+    specs = classify(choosing, lambda w: {"w": nn.Linear(w, w)})
+    assert facts(specs)["w.weight"] == ("hidden", 32, 32, (0, 1))
+
+
+def broken(m: Any, x: Tensor) -> Tensor:
+    raise RuntimeError("an image is wanted here")
+
+
+def test_a_forward_pass_that_cannot_be_traced_says_where_and_what_to_change() -> None:
+    with pytest.raises(BadInput) as error:
+        classify(broken, lambda w: {"w": nn.Linear(w, w)})
+    message = str(error.value)
+    assert f"{__file__}:" in message and "RuntimeError: an image is wanted here" in message
+    assert "called with 0: float32 [2, 3, 16]" in message and "by inputs=" in message
+    assert "w.weight" not in message
+    given = classify(
+        broken, lambda w: {"w": nn.Linear(w, w)}, roles={"*.weight": "hidden", "*": "vector"}
+    )
+    assert given["w.weight"].fan_in == 32
+
+
+class StochasticDepth(nn.Module):
+    """Its constructor looks at values, as most code of stochastic depth does."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        rates = torch.linspace(0, 0.1, 3)
+        self.rates = [rate.item() for rate in rates] + rates.tolist()[1:]
+        assert self.rates == pytest.approx([0, 0.05, 0.1, 0.05, 0.1])
+        self.up = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(x) * (1 - self.rates[1])
+
+
+def test_values_that_follow_from_numbers_are_known_without_memory() -> None:
+    specs = sweeper.classify(
+        StochasticDepth,
+        {"width": 10**5},
+        {"width": 2 * 10**5},
+        inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
+    )
+    assert facts(specs) == {"up.weight": ("hidden", 2 * 10**5, 2 * 10**5, (0, 1))}
+
+
+def test_values_that_were_written_into_are_not_known() -> None:
+    numbers = Numbers()
+    with torch.device("meta"), NumberMode(numbers):
+        kept, changed = torch.arange(3), torch.arange(3)
+        changed[0] = 7
+        assert kept[2].item() == 2 and bool(kept[1]) and kept[1:].tolist() == [1, 2]
+        drawn = torch.ones(2)
+        drawn.data.normal_()
+        for unknown in (changed, drawn):
+            with pytest.raises(RuntimeError, match="meta"):
+                unknown[0].item()
+
+
+def test_a_model_too_large_for_values_says_so() -> None:
+    def build(width: int) -> nn.Module:
+        return Model(choosing, w=nn.Linear(width, width))
+
+    with pytest.raises(BadInput, match="more than 50 million parameters is not built with values"):
+        sweeper.classify(
+            build,
+            {"width": 10**4},
+            {"width": 2 * 10**4},
+            inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
+        )
+
+
+def chosen_by_hand(m: Any, x: Tensor) -> Tensor:
+    """Experts in a loop over those that were chosen, as people write it."""
+    x = x.flatten(0, 1)
+    shares, numbers = m.router(x).softmax(-1).topk(2, -1)
+    y = torch.zeros_like(x)
+    for i, expert in enumerate(m.experts):
+        rows, slot = (numbers == i).nonzero(as_tuple=True)
+        if len(rows):
+            y[rows] += shares[rows, slot][:, None] * expert(x[rows])
+    return m.head(y)
+
+
+def chosen_parts(width: int) -> dict[str, Any]:
+    experts = nn.ModuleList(nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU()) for _ in range(4))
+    for expert in experts:
+        expert.append(nn.Linear(2 * width, width))
+    return {"router": nn.Linear(width, 4), "experts": experts, "head": nn.Linear(width, 5)}
+
+
+@pytest.mark.parametrize("width", [32, 4096])
+def test_experts_chosen_by_value_are_classified_at_any_width(width: int) -> None:
+    # At width 4096 the experts hold 268 million weights, which are never made.
+    comparison = compare(
+        lambda width: Model(chosen_by_hand, **chosen_parts(width)),
+        base={"width": 16},
+        target={"width": width},
+        inputs=lambda s: torch.zeros(2, 3, s["width"]),
+    )
+    for spec in comparison.specs:
+        expected: Expected
+        if ".0.weight" in spec.name:
+            expected = ("hidden", width, 2 * width, (0, 1))
+        elif ".2.weight" in spec.name:
+            expected = ("hidden", 2 * width, width, (0, 1))
+        elif spec.name in ("router.weight", "head.weight"):
+            expected = ("readout", width, 4 if "router" in spec.name else 5, (1,))
+        else:
+            assert spec.name.endswith("bias")
+            fixed = spec.name in ("router.bias", "head.bias")
+            expected = ("vector", 1, spec.shape[0], () if fixed else (0,))
+        assert facts({spec.name: spec})[spec.name] == expected
+    assert "with values on the CPU" in comparison.cautions[0]
+
+
+def test_how_it_is_called_is_asked_for() -> None:
+    with pytest.raises(BadInput, match="what a Linear takes: give inputs="):
+        sweeper.classify(lambda width: nn.Linear(width, width), BASE, WIDE)
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "why"),
+    [
+        ({"width": 16}, {"size": 32}, "same sizes"),
+        ({"width": 16}, {"width": 16}, "must differ in a width"),
+        ({"width": 16, "depth": 1}, {"width": 16, "depth": 2}, "must differ in a width"),
+    ],
+)
+def test_sizes_are_checked(base: dict[str, int], other: dict[str, int], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        sweeper.classify(lambda **sizes: nn.Linear(1, 1), base, other)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_modules_are_seen_through(whole: bool) -> None:
+    def parts(width: int) -> dict[str, Any]:
+        up = nn.Linear(width, 2 * width)
+        return {"up": up if whole else torch.compile(up)}
+
+    def build(width: int) -> Any:
+        model = Model(lambda m, x: m.up(x), **parts(width))
+        return torch.compile(model) if whole else model
+
+    specs = sweeper.classify(build, BASE, WIDE, inputs=lambda s: torch.zeros(2, s["width"]))
+    assert facts(specs) == {
+        "up.weight": ("hidden", 32, 64, (0, 1)),
+        "up.bias": ("vector", 1, 64, (0,)),
+    }
+
+
+def test_depth_is_told_from_width() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for i in range(len(m.stack)):
+            x = x + m.blocks[i](x @ m.stack[i])
+        return x
+
+    def build(width: int, n_layers: int) -> nn.Module:
+        blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(n_layers))
+        return Model(forward, blocks=blocks, stack=(n_layers, width, width))
+
+    specs = sweeper.classify(
+        build,
+        {"width": 16, "n_layers": 2},
+        {"width": 32, "n_layers": 5},
+        inputs=lambda s: torch.zeros(2, s["width"]),
+    )
+    stack, block = specs["stack"], specs["blocks.4.weight"]
+    assert (stack.role, stack.fan_in, stack.fan_out) == ("hidden", 32, 32)
+    assert (stack.width_dims, stack.depth_dims, stack.shape) == ((1, 2), (0,), (5, 32, 32))
+    assert block.residual and not stack.residual
+    assert (block.depth, block.base_depth, block.base_fan_in) == (5, 2, 16)
+
+
+def test_nothing_is_allocated() -> None:
+    def build(width: int) -> nn.Module:
+        model = nn.Sequential(nn.Linear(width, width), nn.Linear(width, 5))
+        assert all(parameter.is_meta for parameter in model.parameters())
+        return model
+
+    specs = sweeper.classify(
+        build,
+        {"width": 10**6},
+        {"width": 2 * 10**6},
+        inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
+    )
+    assert specs["0.weight"].fan_in == 2 * 10**6
+
+
+def test_parameters_made_elsewhere_are_moved() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {"w": nn.Linear(width, width, device="cpu"), "v": nn.Linear(width, 5)}
+
+    specs = classify(lambda m, x: m.v(m.w(x)), parts)
+    assert [str(specs[n].role) for n in ("w.weight", "v.weight")] == ["hidden", "readout"]
+
+
+def test_a_parameter_that_changes_its_rank_is_named() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {"w": (width, width) if width > 16 else (width,)}
+
+    with pytest.raises(
+        BadInput, match=r"parameter w has shape \[16\] .* and \[32, 32\] in a larger"
+    ):
+        classify(lambda m, x: x * m.w.sum(), parts)
+
+
+def test_a_parameter_that_changes_its_name_is_named() -> None:
+    def parts(width: int) -> dict[str, Any]:
+        return {f"w{width}": (width,)}
+
+    with pytest.raises(BadInput, match=r"parameter w32 has no counterpart"):
+        classify(lambda m, x: x * getattr(m, f"w{x.size(-1)}"), parts)

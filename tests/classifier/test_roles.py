@@ -1,0 +1,492 @@
+"""Roles that ask for more than one use at two widths: shared heads, ties, rounding, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mup import set_base_shapes
+from mup.optim import MuAdam, MuSGD
+from torch import Tensor, nn
+
+from sweeper.classifier.classify import Comparison, compare, specs_between
+from sweeper.errors import BadInput
+from sweeper.scaling.relative import MuP
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from tests.classifier.test_transformers import llama
+from tests.classifier.test_uses import Model
+
+DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
+
+
+def compared(
+    forward: Callable[..., Any],
+    parts: Callable[[int], dict[str, Any]],
+    inputs: Callable[[int], Any] = lambda w: torch.zeros(2, 3, w),
+    base: int = 16,
+    target: int = 64,
+    **more: Any,
+) -> Comparison:
+    return compare(
+        lambda width: Model(forward, **parts(width)),
+        base={"width": base},
+        target={"width": target},
+        inputs=lambda s: inputs(s["width"]),
+        **more,
+    )
+
+
+def by_name(comparison: Comparison) -> dict[str, ParamSpec]:
+    return {spec.name: spec for spec in comparison.specs}
+
+
+# -- keys and values of a fixed number of heads
+
+
+def attend(m: Any, x: Tensor, *, heads: Callable[[Tensor], Tensor], fused: bool) -> Tensor:
+    q = m.q(x).unflatten(-1, (-1, 8)).transpose(1, 2)
+    k, v = (heads(p(x).unflatten(-1, (-1, 8)).transpose(1, 2)) for p in (m.k, m.v))
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    if fused:
+        mixed = F.scaled_dot_product_attention(q, k, v)
+    else:
+        mixed = (q @ k.transpose(-1, -2) / sqrt(8)).softmax(-1) @ v
+    return m.o(mixed.transpose(1, 2).flatten(2))
+
+
+def projections(kv: Callable[[int], int], q: Callable[[int], int]) -> Any:
+    linear = partial(nn.Linear, bias=False)
+    return lambda w: {
+        "q": linear(w, q(w)),
+        "k": linear(w, kv(w)),
+        "v": linear(w, kv(w)),
+        "o": linear(q(w), w),
+    }
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("turned", [True, False])
+def test_keys_and_values_of_fixed_heads_are_hidden(fused: bool, turned: bool) -> None:
+    def rotary(t: Tensor) -> Tensor:
+        return t * 0.5 + torch.cat([-t[..., 4:], t[..., :4]], -1) * 0.5 if turned else t
+
+    specs = by_name(
+        compared(partial(attend, heads=rotary, fused=fused), projections(lambda w: 16, lambda w: w))
+    )
+    assert {name: str(spec.role) for name, spec in specs.items()} == dict.fromkeys(
+        ("q.weight", "k.weight", "v.weight", "o.weight"), "hidden"
+    )
+    assert (specs["k.weight"].fan_in, specs["k.weight"].fan_out) == (64, 16)
+    assert "heads" in specs["v.weight"].note
+
+
+def test_attention_of_a_fixed_size_stays_a_bottleneck() -> None:
+    forward = partial(attend, heads=lambda t: t, fused=True)
+    specs = by_name(compared(forward, projections(lambda w: 16, lambda w: 16)))
+    assert [str(s.role) for s in specs.values()] == ["readout", "readout", "readout", "embedding"]
+
+
+def routed(m: Any, x: Tensor) -> Tensor:
+    shares = m.router(x).softmax(-1)
+    outputs = torch.stack([expert(x) for expert in m.experts], -2)
+    return torch.einsum("bse,beh->bsh", shares, outputs[:, 0])
+
+
+def adapted(m: Any, x: Tensor) -> Tensor:
+    return m.w(x) + m.b(m.a(x))
+
+
+NARROW: dict[str, tuple[Any, Any, str]] = {
+    "router": (
+        routed,
+        lambda w: {
+            "router": nn.Linear(w, 4, bias=False),
+            "experts": nn.ModuleList(nn.Linear(w, w, bias=False) for _ in range(4)),
+        },
+        "router.weight",
+    ),
+    "LoRA": (
+        adapted,
+        lambda w: {
+            "w": nn.Linear(w, w),
+            "a": nn.Linear(w, 4, bias=False),
+            "b": nn.Linear(4, w, bias=False),
+        },
+        "a.weight",
+    ),
+    "bottleneck": (
+        lambda m, x: m.b(F.relu(m.a(x))),
+        lambda w: {"a": nn.Linear(w, 4), "b": nn.Linear(4, w)},
+        "a.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_what_no_product_of_growing_number_reads_stays_a_readout(case: str) -> None:
+    forward, parts, name = NARROW[case]
+    spec = by_name(compared(forward, parts))[name]
+    assert (spec.role, spec.fan_in) == (Role.READOUT, 64)
+
+
+def hf_llama(width: int, depth: int) -> Any:
+    return llama(width, width, num_key_value_heads=2, num_hidden_layers=depth)
+
+
+def size_of_values(width: int) -> float:
+    """The RMS of v, measured with weights that muP draws for a Llama of two KV heads."""
+    specs = {s.name: s for s in specs_between(hf_llama, base=(64, 1), target=(width, 1))}
+    assert [n for n, spec in specs.items() if spec.role is Role.READOUT] == ["lm_head.weight"]
+    model = hf_llama(width, 1)
+    measured: list[float] = []
+    for name, parameter in model.named_parameters():
+        if specs[name].init == "normal":
+            scale = MuP().scale(specs[name], DEFAULTS)
+            generator = torch.Generator().manual_seed(len(name))
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.data = drawn * scale.init_std * scale.multiplier
+    v = model.model.layers[0].self_attn.v_proj
+    v.register_forward_hook(lambda m, i, out: measured.append(float(out.square().mean()) ** 0.5))
+    with torch.no_grad():
+        model(torch.arange(400).reshape(50, 8) % 50)
+    return measured[0]
+
+
+def test_values_of_fixed_heads_keep_their_size_at_every_width() -> None:
+    pytest.importorskip("transformers")
+    measured = [size_of_values(width) for width in (64, 256, 1024)]
+    assert measured == pytest.approx([1.0] * 3, rel=0.1)
+
+
+# -- tied embeddings
+
+
+class Tied(nn.Module):
+    """A table that is also the head, by a module of its own or by a function."""
+
+    def __init__(self, width: int, way: str) -> None:
+        super().__init__()
+        self.way, self.width = way, width
+        self.table, self.norm = nn.Embedding(50, width), nn.LayerNorm(width)
+        self.gain = nn.Parameter(torch.tensor(1 / width)) if way == "gain" else None
+        if way != "function":
+            self.head = nn.Linear(width, 50, bias=False)
+            self.head.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Any:
+        x = self.norm(self.table(tokens))
+        if self.way == "function":
+            return F.linear(x, self.table.weight)
+        if self.way == "before":
+            return self.head(x * self.width**-0.5)
+        if self.way == "after":
+            return self.head(x) / (self.width / 16)
+        if self.way == "tensor":
+            return self.head(x) / torch.sqrt(torch.tensor(float(self.width)))
+        if self.way == "moved":
+            return self.head(x) / torch.FloatTensor([self.width]).to(x.device).sqrt()
+        if self.way == "gain":
+            return self.gain * self.head(x)
+        if self.way == "alpha":
+            return torch.add(torch.zeros(50), self.head(x), alpha=1 / self.width)
+        if self.way == "value":
+            return torch.addcmul(torch.zeros(50), self.head(x), torch.ones(50), value=0.5)
+        if self.way == "normed":
+            return self.head(self.norm(x * self.width**-0.5))
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "own"),
+    [
+        ("module", "head", 1.0),
+        ("function", "table.weight", 1.0),
+        ("before", "head", 0.5),
+        ("after", "head", 0.25),
+        ("normed", "head", 1.0),
+        ("tensor", "head", 0.5),
+        ("moved", "head", 0.5),
+        ("gain", "head", 0.25),
+        ("alpha", "head", 0.25),
+        ("value", "head", 1.0),
+    ],
+)
+def test_a_tied_head_is_an_operation(way: str, name: str, own: float) -> None:
+    comparison = compare(
+        lambda width: Tied(width, way),
+        base={"width": 16},
+        target={"width": 64},
+        inputs=torch.zeros(2, 3, dtype=torch.long),
+    )
+    (op,) = comparison.tied
+    assert (op.name, op.kind) == (name, "tied_readout")
+    expected = {"fan_in": 64, "base_fan_in": 16, "own": own}
+    assert op.geometry == pytest.approx({**expected, "parameter": "table.weight", "lookup": True})
+    spec = by_name(comparison)["table.weight"]
+    assert (spec.role, spec.lookup, spec.fan_in) == (Role.EMBEDDING, True, 50)
+    assert (spec.readout_fan_in, spec.base_readout_fan_in) == (64, 16)
+    assert spec.at_base().readout_fan_in == 16 and "tied" in spec.note
+
+
+def test_a_matrix_that_is_used_both_ways_is_no_tied_table() -> None:
+    comparison = compared(
+        lambda m, x: F.linear(x, m.slots).softmax(-1) @ m.slots,
+        lambda w: {"slots": nn.Parameter(torch.randn(5, w))},
+    )
+    (op,), (spec,) = comparison.tied, comparison.specs
+    assert op.geometry["parameter"] == "slots" and not op.geometry["lookup"]
+    assert spec.role is Role.EMBEDDING and not spec.lookup and "used both ways" in spec.note
+
+
+def test_tied_tables_of_one_module_go_by_their_names() -> None:
+    class Two(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.randn(50, width)) for _ in range(2))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = F.embedding(tokens, self.a) + F.embedding(tokens, self.b)
+            return F.linear(x, self.a) + F.linear(x, self.b)
+
+    comparison = compare(
+        lambda width: nn.Sequential(Two(width)),
+        base={"width": 16},
+        target={"width": 64},
+        inputs=torch.zeros(2, 3, dtype=torch.long),
+    )
+    assert [op.name for op in comparison.tied] == ["0.a", "0.b"]
+
+
+def test_what_is_not_tied_has_no_readout() -> None:
+    comparison = compared(lambda m, x: m.head(x), lambda w: {"head": nn.Linear(w, 5)})
+    assert not comparison.tied and {s.readout_fan_in for s in comparison.specs} == {0}
+
+
+# -- sizes are checked at the target
+
+
+def rounded(multiple: int) -> Any:
+    def inner(w: int) -> int:
+        return -(-3 * w // multiple) * multiple
+
+    return lambda w: {"up": nn.Linear(w, inner(w)), "down": nn.Linear(inner(w), w, bias=False)}
+
+
+def test_growth_that_rounding_hides_is_seen_at_the_target() -> None:
+    comparison = compared(lambda m, x: m.down(m.up(x)), rounded(256), base=16, target=512)
+    specs = by_name(comparison)
+    up, down = specs["up.weight"], specs["down.weight"]
+    assert (up.role, up.fan_in, up.base_fan_in, up.width_dims) == (Role.HIDDEN, 512, 16, (0, 1))
+    assert (down.role, down.fan_in, down.base_fan_in) == (Role.HIDDEN, 1536, 256)
+    assert down.width_dims == (0, 1)
+    (caution,) = comparison.cautions
+    assert "up.weight" in caution and "rounded" in caution and "width=512" in caution
+
+
+def test_growth_that_the_target_hides_is_seen_at_twice_the_base() -> None:
+    comparison = compared(lambda m, x: m.down(m.up(x)), rounded(32), base=16, target=20)
+    assert by_name(comparison)["up.weight"].shape == (64, 20)
+    assert by_name(comparison)["up.weight"].base_shape == (64, 16)
+    assert by_name(comparison)["up.weight"].role is Role.HIDDEN
+
+
+def test_a_size_that_grows_and_shrinks_is_refused() -> None:
+    def parts(w: int) -> dict[str, Any]:
+        return {"up": nn.Linear(w, {16: 8, 32: 12, 64: 4}[w], bias=False)}
+
+    with pytest.raises(BadInput, match=r"up\.weight is \[8, 16\] at width=16.* but \[4, 64\]"):
+        compared(lambda m, x: m.up(x), parts)
+
+
+def test_a_model_that_ignores_its_width_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"at width=32 or width=64 is larger than at width=16"):
+        compared(lambda m, x: m.up(x), lambda w: {"up": nn.Linear(8, 8)}, lambda w: torch.zeros(8))
+
+    def deep(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(*(nn.Linear(8, 8) for _ in range(depth)))
+
+    with pytest.raises(BadInput, match=r"at width=32, depth=1 or width=64, depth=3 is larger than"):
+        specs_between(deep, base=(16, 1), target=(64, 3), inputs=torch.zeros(2, 8))
+
+
+# -- groups, against microsoft/mup
+
+
+class Grouped(nn.Module):
+    """Weights of several groups, as many as channels or as blocks."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)
+        self.few = nn.Conv2d(width, width, 3, padding=1, groups=4, bias=False)
+        self.blocks = nn.Parameter(torch.randn(width // 4, 4, 4))
+        self.pointwise = nn.Conv2d(width, width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pointwise(self.few(self.depthwise(x)))
+        mixed = x.mean((2, 3)).unflatten(1, (-1, 4)).transpose(0, 1)
+        return torch.bmm(mixed, self.blocks)
+
+
+@pytest.mark.parametrize(("update", "optimizer"), [(Update.SIGN, MuAdam), (Update.GRADIENT, MuSGD)])
+@pytest.mark.parametrize("m", [2, 8])
+def test_rates_of_grouped_weights_are_mup_s(update: Update, optimizer: Any, m: int) -> None:
+    model = Grouped(16 * m)
+    set_base_shapes(model, Grouped(16), delta=Grouped(32))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = optimizer(model.parameters(), lr=1.0).param_groups
+    theirs = {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
+    specs = compare(
+        Grouped,
+        base={"width": 16},
+        target={"width": 16 * m},
+        inputs=lambda s: torch.zeros(2, s["width"], 8, 8),
+    ).specs
+    ours = {spec.name: MuP().scale(spec, DEFAULTS, update).lr for spec in specs}
+    assert ours == pytest.approx(theirs)
+
+
+def test_groups_are_counted_where_they_grow() -> None:
+    specs = compare(
+        Grouped,
+        base={"width": 16},
+        target={"width": 64},
+        inputs=lambda s: torch.zeros(2, s["width"], 8, 8),
+    ).specs
+    assert {s.name: (s.fan_in, s.fan_out, s.groups, s.base_groups) for s in specs} == {
+        "depthwise.weight": (9, 9, 64, 16),
+        "few.weight": (144, 144, 1, 1),
+        "blocks": (4, 4, 16, 4),
+        "pointwise.weight": (64, 64, 1, 1),
+    }
+    # The gradient to an entry falls as 1/width (Adam's eps must too), as a bias's does.
+    depthwise = specs[[s.name for s in specs].index("depthwise.weight")]
+    assert MuP().scale(depthwise, DEFAULTS).eps == pytest.approx(1 / 4)
+    assert depthwise.at_base().groups == 16
+
+
+def test_embeddings_that_sum_are_told_from_lookups() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.depthwise(m.patches(x)).flatten(2).transpose(1, 2)
+        return y + m.positions + m.table(torch.arange(4))
+
+    specs = by_name(
+        compared(
+            forward,
+            lambda w: {
+                "patches": nn.Conv2d(3, w, 4, 4),
+                "depthwise": nn.Conv2d(w, w, 3, padding=1, groups=w),
+                "positions": (1, 4, w),
+                "table": nn.Embedding(4, w),
+            },
+            lambda w: torch.zeros(2, 3, 8, 8),
+        )
+    )
+    sums = {name: spec.projection for name, spec in specs.items() if not name.endswith("bias")}
+    assert sums == {
+        "patches.weight": True,
+        "depthwise.weight": True,
+        "positions": False,
+        "table.weight": False,
+    }
+    assert {spec.role for name, spec in specs.items() if name in sums} == {Role.EMBEDDING}
+
+
+# -- roles given by hand
+
+
+def biased_experts(m: Any, x: Tensor) -> Tensor:
+    chosen = m.router(x[:, 0]).argmax(-1)
+    return torch.bmm(x, m.w[chosen]) + m.b[chosen][:, None]
+
+
+def test_a_vector_given_by_hand_has_no_fan_in_and_starts_at_zero() -> None:
+    def parts(w: int) -> dict[str, Any]:
+        return {"router": nn.Linear(w, 4), "w": (4, w, w), "b": (4, 2 * w // 2)}
+
+    with pytest.raises(BadInput, match=r"b \[4, 64\].*\(vector\)"):
+        compared(biased_experts, parts)
+    spec = by_name(compared(biased_experts, parts, roles={"b": "vector"}))["b"]
+    assert (spec.role, spec.fan_in, spec.fan_out, spec.base_fan_out) == (Role.VECTOR, 1, 64, 16)
+    assert (spec.init, spec.width_ratio, spec.lookup) == ("zeros", 4.0, False)
+
+
+def test_a_query_from_a_learned_latent_has_a_vector_bias() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(m.q(m.ask.expand(2, -1, -1)), x, x)
+
+    specs = by_name(compared(forward, lambda w: {"ask": (1, 1, w), "q": nn.Linear(w, w)}))
+    assert {name: (str(s.role), s.fan_in, s.fan_out) for name, s in specs.items()} == {
+        "ask": ("embedding", 1, 64),
+        "q.weight": ("hidden", 64, 64),
+        "q.bias": ("vector", 1, 64),
+    }
+
+
+def test_frozen_parameters_are_told_and_need_no_role() -> None:
+    def parts(w: int) -> dict[str, Any]:
+        table = nn.Parameter(torch.zeros(w, w), requires_grad=False)
+        return {"w": nn.Linear(w, w, bias=False), "held": table}
+
+    specs = by_name(compared(lambda m, x: m.w(x) @ torch.linalg.inv(m.held), parts))
+    assert specs["held"].frozen and specs["held"].role is Role.FIXED
+    assert not specs["w.weight"].frozen and specs["w.weight"].role is Role.HIDDEN
+
+
+# -- numbers that depend on the width
+
+
+class Scaled(nn.Module):
+    """Factors as models in use write them: a number, a buffer, a division, a tensor made late."""
+
+    def __init__(self, width: int, way: str) -> None:
+        super().__init__()
+        self.way, self.width = way, width
+        self.up = nn.Linear(width, width, bias=False)
+        self.register_buffer("root", torch.tensor(sqrt(width)), persistent=False)
+        self.gain = nn.Parameter(torch.tensor(float(width)).sqrt()) if way == "trained" else None
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.up(x)
+        if self.way == "number":
+            return y * sqrt(self.width)
+        if self.way == "buffer":
+            return y * self.root.to(y.dtype)
+        if self.way == "made late":
+            return y * torch.tensor(self.width**0.5)
+        if self.way == "trained":
+            return y * self.gain
+        if self.way == "division":
+            return y / self.width
+        if self.way == "attention":
+            return F.scaled_dot_product_attention(y, y, y)
+        return F.rms_norm(y, (self.width,)) * 0.5 + 1 / self.width
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("number", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
+        ("buffer", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
+        ("trained", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
+        ("made late", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
+        ("division", "divides by 64 at width=64 and 128 at width=128 (width^1)"),
+        ("attention", "scales attention by 0.125 at width=64 and 0.08839 at width=128"),
+        ("constant", ""),
+    ],
+)
+def test_factors_that_depend_on_the_width_are_told_with_their_line(way: str, said: str) -> None:
+    found = compare(
+        lambda width: Scaled(width, way),
+        base={"width": 64},
+        target={"width": 64},
+        inputs=lambda s: torch.zeros(2, 3, s["width"]),
+    ).cautions
+    assert bool(found) == bool(said) and len(found) <= 1
+    for caution in found:
+        assert said in caution and "test_roles.py:" in caution

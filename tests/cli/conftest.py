@@ -1,0 +1,61 @@
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from tests.cli.driver import TINY, Run, call, make_workplace, run_in
+from tests.layout import DRAW, without_drawing
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Train on one thread: several would spend their time waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_drawing() -> Iterator[None]:
+    """Tests of `tests/report/` draw the figures; here it would take half of a command's time."""
+    with without_drawing():
+        yield
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the commands of this test find out is drawn, though not laid out."""
+    monkeypatch.setattr(Figure, "draw", DRAW)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, the current one."""
+    monkeypatch.chdir(make_workplace(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+    return tmp_path
+
+
+@pytest.fixture
+def sweeper(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in `workplace`, in this process."""
+    return partial(call, capsys)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study, made but once; not to be changed."""
+    folder = make_workplace(tmp_path_factory.mktemp("finished"))
+    run_in(folder, "search", *TINY, "study=a")
+    return folder / "runs/a"
+
+
+@pytest.fixture
+def study(finished: Path, workplace: Path) -> Path:
+    """A copy of the finished study `a` in `workplace`."""
+    return Path(shutil.copytree(finished, workplace / "runs/a"))

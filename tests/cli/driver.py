@@ -1,0 +1,127 @@
+"""Runs the command line: in this process where that is enough, else in one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.cli.app import app
+from sweeper.study.study import Study
+
+SIZES = [
+    "train.steps=4",
+    "train.batch_size=2",
+    "train.seq_len=16",
+    "train.heldout_batches=1",
+    "model.width=16",
+    "model.head_size=8",
+    "model.depth=1",
+    "runner.pack=1",
+    "runner.device=cpu",
+]
+SEARCH = ["search=lr", "search.line={points: 3, extend: 0}", "transfer.widths=[16,32]"]
+SEARCH += ["transfer.check=false"]  # a second for every plan; its own tests ask for it
+TINY = ["data=text", "data.path=text.txt", *SIZES, *SEARCH]
+"""A search of three trials that each take some milliseconds, on the text of `workplace`."""
+
+
+LONG = [*TINY, "search.line.points=7", "train.steps=20"]
+"""A search of seven trials, each about a tenth of a second."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left: its exit code, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document that stdout must be."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Answer]
+
+
+def make_workplace(folder: Path) -> Path:
+    """A folder with a small text, to run commands in."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
+    return folder
+
+
+def run_in(folder: Path, *words: str) -> None:
+    """Run a command in this process with `folder` as the current one; what it prints is lost."""
+    with (
+        chdir(folder),
+        redirect_stdout(StringIO()),
+        redirect_stderr(StringIO()),
+        pytest.raises(SystemExit) as ended,
+    ):
+        app(list(words), prog_name="sweeper")
+    assert not ended.value.code
+
+
+def call(capture: pytest.CaptureFixture[str], *words: str) -> Answer:
+    """Run a command in this process."""
+    capture.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        app(list(words), prog_name="sweeper")
+    out, err = capture.readouterr()
+    return Answer(int(ended.value.code or 0), out, err)
+
+
+def spawn(*words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a command in a process of its own, in the current folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "sweeper", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+    )
+
+
+def results(study: Path) -> dict[str, float]:
+    """When each trial of a study was finished, by its key."""
+    if not study.is_dir():
+        return {}
+    return {result.key: result.finished_at for result in Study.read(study).results()}
+
+
+def rewrite_results(study: Path, change: Callable[[list[str]], list[str]]) -> Path:
+    """Make the study's record one file of the lines that `change` leaves; its path."""
+    paths = sorted((study / "results").glob("*.jsonl"))
+    lines = [line for path in paths for line in path.read_text().splitlines()]
+    for path in paths[1:]:
+        path.unlink()
+    paths[0].write_text("".join(f"{line}\n" for line in change(lines)))
+    return paths[0]
+
+
+def tree(folder: Path) -> list[str]:
+    """Everything below `folder`."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def assert_refused(answer: Answer, *said: str, code: int = 2) -> None:
+    """Assert one clear message, the exit code, and nothing else."""
+    assert answer.code == code, answer
+    assert answer.out == ""
+    assert answer.err.startswith("Error: ") and answer.err.count("\n") == 1, answer.err
+    assert "Traceback" not in answer.err
+    for words in said:
+        assert words in answer.err

@@ -1,0 +1,273 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeper.cli.check import _failed_size
+from sweeper.verdict.ladder import Size
+from tests.cli.driver import SIZES, Run, assert_refused
+
+QUICK = [
+    "data=text",
+    "data.path=text.txt",
+    *SIZES,
+    "transfer.widths=[16,32,64]",
+    "check.steps=2",
+    "check.seeds=3",
+    "check.batch=2",
+    "check.scale_steps=2",
+]
+OWN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from sweeper.models.scaled import Linear
+
+class Net(nn.Module):
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
+        super().__init__()
+        self.tokens = nn.Embedding(classes, width)
+        self.body = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = Linear(width, classes)
+
+    def forward(self, x, y):
+        h = self.tokens(x)
+        for layer in self.body:
+            h = h + torch.tanh(layer(h))
+        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
+"""
+
+
+class TestCoordinates:
+    @pytest.mark.usefixtures("drawn")
+    def test_standard_fails_and_says_where(self, sweeper: Run, workplace: Path) -> None:
+        words = ["check", "parameterization=standard", "study=a", *QUICK]
+        answer = sweeper(*words, "--strict")
+        assert answer.code == 3
+        curves, found, where, following = answer.out.splitlines()[-4:]
+        assert curves == "Curves: runs/a/check/coordinates-width.png"
+        assert found.startswith("Coordinate check over width ") and ": fail at layers.0." in found
+        assert where == "Check: runs/a/check/check.json"
+        assert following.startswith("Next: sweeper explain parameterization=standard study=a ")
+        assert "Coordinate check over width: fail." in answer.out
+        assert "Where it begins: layers.0.attention.qkv" in answer.out
+        assert "width 64, depth 1, 3 runs of 2 steps" in answer.err
+        names = {path.name for path in (workplace / "runs/a/check").iterdir()}
+        assert names == {"check.json", "coordinates-width.png", "coordinates-width.svg"}
+        record = json.loads((workplace / "runs/a/check/check.json").read_text())
+        assert record["axes"][0]["answer"] == "fail" and record["base"]["width"] == 16
+        assert record["log2_hps"]["eta"] == -8
+        assert sweeper(*words).code == 0
+
+    def test_mup_passes_on_a_model_of_ones_own(
+        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (workplace / "own_net.py").write_text(OWN)
+        monkeypatch.syspath_prepend(str(workplace))
+        words = [word for word in QUICK if "head_size" not in word and "seeds" not in word]
+        answer = sweeper(
+            *["check", "parameterization=mup", "model._target_=own_net.Net", *words],
+            *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain", "check.seeds=6"],
+            *["transfer.widths=[32,64,128]", "--folder", "here", "--json", "--strict"],
+        )
+        assert answer.code == 0, answer
+        axis = answer.document["check"]["axes"][0]
+        assert axis["answer"] == "pass" and axis["sizes"] == [16, 32, 64, 128]
+        assert [module["name"] for module in axis["modules"]] == ["tokens", "body.0", "head"]
+        assert (workplace / "here/check.json").is_file() and not (workplace / "runs/own").exists()
+
+    def test_over_the_depth_too(self, sweeper: Run, workplace: Path) -> None:
+        words = [*QUICK, "transfer.widths=[16]", "transfer.depths=[1,2]", "check.seeds=2"]
+        axes = sweeper("check", *words, "--json").document["check"]["axes"]
+        assert [(axis["axis"], axis["sizes"]) for axis in axes] == [("depth", [1, 2])]
+
+    @pytest.mark.parametrize(
+        ("failing", "words"),
+        [
+            ({"width": 64}, "--to-width 64"),
+            ({"width": 16}, "--to-width 64"),  # nothing is wider than the base
+            ({"depth": 8}, "--to-width 16 --to-depth 8"),
+            ({"depth": 2}, "--to-width 16 --to-depth 8"),
+            ({"width": 32, "depth": 4}, "--to-width 32 --to-depth 4"),
+            ({"experts": 128}, "--to-width 64"),
+        ],
+    )
+    def test_what_fails_over_the_depth_is_explained_at_a_depth(
+        self, failing: dict[str, int], words: str
+    ) -> None:
+        assert _failed_size(Size(width=16, depth=2), failing) == words.split()
+
+    def test_without_a_ladder_it_says_what_to_give(self, sweeper: Run) -> None:
+        assert_refused(sweeper("check", *QUICK, "transfer.widths=[16]"), "transfer.widths=[32,64")
+
+    def test_of_a_study_with_its_optimum(self, sweeper: Run, study: Path) -> None:
+        words = ["check", "--study", "a", "check.seeds=2", "check.steps=1", "--json"]
+        record = sweeper(*words).document["check"]
+        assert (study / "check/check.json").is_file()
+        hps = json.loads((study / "search.json").read_text())["best"]
+        assert {k: 2.0**v for k, v in record["log2_hps"].items()} == pytest.approx(hps)
+        assert "Coordinate check over width" in (study / "report.html").read_text()
+        changed = sweeper(*words, "check.eta=-3").document["check"]
+        assert changed["log2_hps"] == {**record["log2_hps"], "eta": -3}
+
+
+@pytest.mark.parametrize("wanted", [[], ["--scales"]], ids=["coordinates", "scales"])
+@pytest.mark.long
+def test_workers_measure_what_this_process_does(
+    wanted: list[str], sweeper: Run, workplace: Path
+) -> None:
+    """The runs are jobs like any other, and leave nothing behind."""
+    name = "scales.json" if wanted else "check.json"
+    words = ["check", *wanted, *QUICK, "transfer.widths=[16,32]", "check.seeds=2"]
+    assert sweeper(*words, "study=here").code == 0
+    assert sweeper(*words, "study=there", "launcher=local", "launcher.workers=1").code == 0
+    here, there = (json.loads((workplace / f"runs/{s}/check" / name).read_text())
+                   for s in ("here", "there"))  # fmt: skip
+    assert here == there
+    assert not list((workplace / "runs/there/check/jobs").iterdir())
+
+
+@pytest.mark.usefixtures("drawn")
+def test_scales(sweeper: Run, workplace: Path) -> None:
+    answer = sweeper("check", "--scales", *QUICK, "study=a")
+    assert answer.code == 0 and "Operands of the matrix products" in answer.out
+    names = {path.name for path in (workplace / "runs/a/check").iterdir()}
+    assert names == {"scales.json", "scales.png", "scales.svg"}
+    record = json.loads((workplace / "runs/a/check/scales.json").read_text())
+    assert {one["step"] for one in record} == {0, 2}
+    assert {"product", "operand", "rms", "e4m3", "e5m2", "step"} == set(record[0])
+    assert {one["operand"] for one in record} == {"input", "weight", "gradient"}
+    words = ["check", "--scales", *QUICK, "study=a", "--json"]
+    same, other = (sweeper(*words, f"check.seed={seed}").document["scales"] for seed in (0, 1))
+    assert same == record and other != record
+
+
+def test_the_report_of_a_study_is_written_anew(sweeper: Run, study: Path) -> None:
+    """It is of what lies in the study's folder, and of studies alone."""
+    words = ["check", "--scales", "--study", "a", "check.scale_steps=1"]
+    before = (study / "report.html").read_text()
+    assert "Report:" not in sweeper(*words, "--folder", "elsewhere").out
+    assert (study / "report.html").read_text() == before
+    assert sweeper(*words).out.splitlines()[-3:] == [
+        "Measured the operands of every matrix product.",
+        "Report: runs/a/report.html; scales: runs/a/check/scales.json",
+        "Next: sweeper check --study a check.scale_steps=1",
+    ]
+    assert "Scales of the matrix products" in (study / "report.html").read_text()
+    assert "Report:" not in sweeper("check", "--scales", *QUICK, "study=b").out
+    assert not (study.parent / "b/report.html").exists()
+
+
+def test_rules(sweeper: Run, workplace: Path) -> None:
+    answer = sweeper("check", "--rules", "--folder", "out", "--json")
+    assert answer.code == 0 and [path.name for path in (workplace / "out").iterdir()] == [
+        "rules.json"
+    ]
+    kept = {(one["rule"], one["update"]) for one in answer.document["rules"] if one["keeps"]}
+    assert ("inverse_fan_in", "sign") in kept and ("root_max", "orthogonal") not in kept
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check.steps=0"], "check.steps=0 is refused"),
+        (["check.stepz=1"], "check.steps"),
+        (["check.device=moon"], "check.device='moon' is refused"),
+        (["transfer.widths=[20]"], "transfer.widths=20 is refused"),
+        (["check.batch=99999999"], "check.batch: "),
+        (["--folder", "/dev/null/there"], "/dev/null/there cannot be made"),
+        (["--rules", "--folder", "/dev/null"], "/dev/null cannot be made"),
+        (["--strict", "--rules"], "--strict judges the coordinate check"),
+        (["--study", "nope"], "there is no study in runs yet"),
+    ],
+)
+def test_bad_input_is_one_message(
+    sweeper: Run, workplace: Path, words: list[str], said: str
+) -> None:
+    given = QUICK if words[0] != "--study" else []
+    assert_refused(sweeper("check", *given, *words), said)
+    assert not {path.name for path in workplace.glob("runs/*")} - {".cache"}
+
+
+ODD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Plain(nn.Module):
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
+        super().__init__()
+        self.tokens, self.body = nn.Embedding(classes, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, classes, bias=False)
+        self.times = 0
+
+    def repeats(self):
+        return 1
+
+    def forward(self, x, y):
+        h = self.tokens(x)
+        for _ in range(self.repeats()):
+            h = h + self.body(h)
+        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
+
+class Calls(Plain):
+    def repeats(self):
+        self.times += 1
+        return 1 + self.times % 3
+
+class Pair(Plain):
+    def forward(self, x, y):
+        return self.head(self.body(self.tokens(x)))
+
+class Bare(nn.Module):
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.empty(classes, width))
+        self.head = nn.Parameter(torch.empty(classes, width))
+
+    def forward(self, x, y):
+        logits = (self.tokens[x][..., None, :] * self.head).sum(-1)
+        return -logits.log_softmax(-1).gather(-1, y[..., None]).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("Calls", 2, "a forward pass that does the same"),
+        ("Pair", 2, "not a tensor of shape"),
+        ("Bare", 2, "no module's output was seen"),
+    ],
+)
+def test_an_odd_model_is_one_message(
+    sweeper: Run,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    code: int,
+    said: str,
+) -> None:
+    (workplace / "odd_nets.py").write_text(ODD)
+    monkeypatch.syspath_prepend(str(workplace))
+    words = [word for word in QUICK if "head_size" not in word]
+    answer = sweeper(
+        *["check", "parameterization=spectral", f"model._target_=odd_nets.{name}", *words],
+        *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
+    )
+    assert answer.code == code and "Traceback" not in answer.err, answer
+    errors = [line for line in answer.err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1 and said in answer.err
+
+
+def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -> None:
+    """No setting of the check settles it: the model must."""
+    answer = sweeper(
+        *["check", "parameterization=mup", "model._target_=tests.check.odd_nets.Unseen"],
+        *(word for word in QUICK if "head_size" not in word),
+        *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
+    )
+    assert answer.code == 0, answer
+    assert "Not seen, as no output shows what they change: ls.*.weight. Use each" in answer.out
+    assert "Coordinate check over width: cannot say." in answer.out
+    assert answer.out.splitlines()[-1].startswith("Next: sweeper check parameterization=mup")
+    assert "check.seeds=6" not in answer.out

@@ -1,0 +1,348 @@
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sweeper.cli import app, search, status
+from sweeper.errors import SweeperError
+from tests.cli.driver import TINY, Run, assert_refused, call, make_workplace, spawn, tree
+
+VERBS = ("search", "transfer", "explain", "check", "status", "report")
+
+
+@pytest.fixture
+def sweeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Runs a command in `tmp_path`, in this process."""
+    monkeypatch.chdir(make_workplace(tmp_path))
+    return partial(call, capsys)
+
+
+class TestHelp:
+    def test_imports_nothing_heavy(self) -> None:
+        script = (
+            "import sys\nfrom sweeper.cli.app import app\n"
+            "try: app(['--help'])\nexcept SystemExit: pass\n"
+            "heavy = 'torch optuna wandb hydra omegaconf numpy matplotlib jinja2 sqlite3 yaml'\n"
+            "print([name for name in heavy.split() if name in sys.modules], file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stderr.strip() == "[]" and "search" in done.stdout
+
+    def test_a_refused_option_imports_nothing_heavy_either(self) -> None:
+        script = (
+            "import sys\nfrom sweeper.cli.app import app\n"
+            "try: app(['search', '--nope'])\nexcept SystemExit as end: assert end.code == 2\n"
+            "print('torch' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout.splitlines()[-1] == "False", done
+
+    @pytest.mark.parametrize("flag", ["--help", "-h"])
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_every_verb_has_one(self, sweeper: Run, verb: str, flag: str) -> None:
+        answer = sweeper(verb, flag)
+        assert answer.code == 0 and answer.err == ""
+        assert f"Usage: sweeper {verb} [OPTIONS] " in answer.out and "[[" not in answer.out
+
+    def test_names_the_verbs_the_exit_codes_and_the_groups(self, sweeper: Run) -> None:
+        answer = sweeper("--help")
+        assert all(verb in answer.out for verb in VERBS)
+        assert "Exit codes: 0 done, 1 the work failed, 2 bad input, 3" in answer.out
+        assert "parameterization=completep|" in sweeper("search", "--help").out
+
+    def test_without_configs_it_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sweeper.registry.__file__", "/nope/sweeper/registry.py")
+        assert "the configs are missing" in app._choices()
+
+
+BAD = [
+    ["parameterization=foo"],
+    ["parametrization=umup"],
+    ["model=null"],
+    ["modle.width=32"],
+    ["model.wdth=32"],
+    ["train.stepz=3"],
+    ["search.line.stp=1"],
+    ["model.width=null"],
+    ["train=null"],
+    ["transfer=null"],
+    ["model.width"],
+    ["width 3"],
+    ["model.width=16,32"],
+    ["study='a b'"],
+    ["study=ünï"],
+    ["study=../x"],
+    ["study=a/b"],
+    ["study="],
+    ["model.width=99999999999999999999"],
+    ["model.width=1e400"],
+    ["model.width=17"],
+    ["model.width='16'"],
+    ["train.warmup=nan"],
+    ["optimizer.eps=inf"],
+    ["optimizer.eps=-1"],
+    ["train.steps=0"],
+    ["train.batch_size=-1"],
+    ["train.steps=true"],
+    ["train.steps=4.5"],
+    ["train.steps=[4]"],
+    ["+new.key=1"],
+    ["+model.foo=1"],
+    ["++foo=1"],
+    ["~train"],
+    ["~model"],
+    ["~root"],
+    ["~model._target_"],
+    ["model._target_=nope"],
+    ["model._target_=sweeper.nope.X"],
+    ["model._target_=os.path.join"],
+    ["search._target_=builtins.dict"],
+    ["logger._target_=sweeper.scaling.relative.Standard"],
+    ["root="],
+    ["root=text.txt"],
+    ["root=text.txt/runs"],
+    ["root=${oc.env:NOPE_NOPE}"],
+    ["data.path=${nope}"],
+    ["data.path=/nope/x"],
+    ["data.path='nope/*.txt'"],
+    ["data.path=/tmp"],
+    ["transfer.widths=[]"],
+    ["transfer.widths=[20]"],
+    ["parameterization.space.eta={low: 3, high: 1}"],
+    ["parameterization.space.eta.low=nan"],
+    ["search.line.points=0"],
+    ["search.line.step=0"],
+    ["search.seeds=1000000000000"],
+    ["runner.device=tpu"],
+    ["runner.pack=0"],
+    ["study.storage=garbage"],
+    ["experiment=nope"],
+    ["hydra.run.dir=/tmp"],
+    ["=3"],
+    [""],
+    ["a=b=c"],
+    ["--config-dir", "nope"],
+    ["--config-dir", "text.txt"],
+]
+
+
+@pytest.mark.parametrize("words", BAD, ids=" ".join)
+def test_bad_input_is_one_message_and_writes_nothing(
+    sweeper: Run, tmp_path: Path, words: list[str]
+) -> None:
+    before = tree(tmp_path)
+    flags = ["--json"] * (len(words[0]) % 2) + ["--dry-run"] * (len(words[0]) % 3 == 0)
+    assert_refused(sweeper("search", *flags, *TINY, *words))
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nope"],
+        ["--nope"],
+        ["search", "--nope"],
+        ["transfer"],
+        ["transfer", "--to-width", "0"],
+        ["explain"],
+        ["transfer", "--to-width", "x"],
+        ["transfer", "--to-width", "32", "--to-depth", "0"],
+        ["report", "--watch"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_option_is_explained(sweeper: Run, tmp_path: Path, words: list[str]) -> None:
+    before = tree(tmp_path)
+    answer = sweeper(*words)
+    assert answer.code == 2 and answer.out == "" and "Traceback" not in answer.err
+    assert "Error" in answer.err and "Try 'sweeper" in answer.err
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status"], "there is no study in runs yet: run `sweeper search` first"),
+        (["status", "--watch"], "there is no study in runs yet"),
+        (["report", "--json"], "there is no study in runs yet"),
+        (["status", "--root", "text.txt"], "there is no study in text.txt yet"),
+        (["status", "--root", "~no-such-user"], "there is no study in ~no-such-user yet"),
+        (["status", "--root", ""], "root='' is refused"),
+        (
+            ["transfer", "--to-width", "32", "--root", "~no-such-user"],
+            "there is no study in ~no-such-user",
+        ),
+        (["status", "root=x"], "there is no study in x yet"),
+        (["status", "a", "b"], "one study at a time, not a and b"),
+        (["report", "a", "--study", "b"], "one study at a time, not b and a"),
+        (["transfer", "--to-width", "32", "--study", "a", "study=b"], "not a and b"),
+        (["search", "--study", "a", "study=b"], "one study at a time, not a and b"),
+        (["search", "--root", "a", "root=b"], "one root at a time, not a and b"),
+        (["diagnose", "--root", "x"], "there is no study in x yet"),
+        (["export", "--to", "hf", "--root", "x"], "there is no study in x yet"),
+        (["explain", "--to-width", "32", "--study", "a"], "there is no study in runs yet"),
+        (["check", "--study", "a", "--root", "x"], "there is no study in x yet"),
+        (["transfer", "--to-width", "32"], "there is no study in runs yet"),
+        (["transfer", "--to-width", "32", "root=x", "--json"], "there is no study in x yet"),
+        (["transfer", "--to-width", "32", "root=null"], "root=None is refused"),
+        (["transfer", "--to-width", "32", "--strict"], "--strict judges the verdict"),
+    ],
+)
+def test_what_needs_a_study_says_so(
+    sweeper: Run, tmp_path: Path, words: list[str], said: str
+) -> None:
+    before = tree(tmp_path)
+    assert_refused(sweeper(*words), said)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--to-width", "100"], "--to-width 100: a multiple of head_size"),
+        (["--to-width", "8" + "0" * 18], "--to-width 8000000000000000000: at most"),
+        (["--to-width", "32", "--to-depth", "1000000"], "--to-depth 1000000: at most"),
+        (["--to-width", "32", "model=nope"], "model='nope' is refused: one of"),
+        (["--to-width", "32", "~model"], "is refused"),
+        (["--to-width", "32", "model._target_=nope.Nope"], "model._target_='nope.Nope'"),
+        (["--to-width", "32", "model._target_=builtins.dict"], "tells its arguments"),
+        (["--to-width", "32", "--config-dir", "nope"], "--config-dir nope is not a folder"),
+    ],
+)
+def test_explain_refuses(sweeper: Run, tmp_path: Path, words: list[str], said: str) -> None:
+    assert_refused(sweeper("explain", *TINY, *words), said)
+    assert tree(tmp_path) == ["text.txt"]
+
+
+def test_explain_prints_one_document(sweeper: Run, tmp_path: Path) -> None:
+    answer = sweeper("explain", "--to-width", "32", *TINY, "--json")
+    assert answer.code == 0 and answer.document["target"] == {"width": 32, "depth": 1}
+    assert answer.document["parameters"] and "qkv" in answer.err
+    assert tree(tmp_path) == ["text.txt"]
+
+
+class TestErrors:
+    """What a verb may raise, and how the command ends."""
+
+    @pytest.fixture
+    def raises(self, monkeypatch: pytest.MonkeyPatch, sweeper: Run) -> Callable[..., object]:
+        def run(error: BaseException, *words: str) -> object:
+            def fail(*_: object, **__: object) -> int:
+                raise error
+
+            monkeypatch.setattr(search, "search", fail)
+            monkeypatch.setattr(status, "status", fail)
+            return sweeper(*(words or ("search",)))
+
+        return run
+
+    def test_failed_work(self, raises: Run) -> None:
+        assert_refused(raises(SweeperError("no luck")), "Error: no luck", code=1)
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (OSError(28, "No space left on device"), "No space left on device"),
+            (PermissionError(13, "Permission denied", "a/b"), "Permission denied: a/b"),
+            (OSError("odd"), "odd"),
+            (MemoryError(), "out of memory"),
+        ],
+    )
+    def test_the_machine_is_at_fault(self, raises: Run, error: Exception, said: str) -> None:
+        answer = raises(error)
+        assert_refused(answer, code=1)
+        assert answer.err == f"Error: {said}\n"
+
+    def test_a_bug_keeps_its_traceback(self, raises: Run) -> None:
+        answer = raises(ZeroDivisionError("what"))
+        assert answer.code == 1 and answer.out == ""
+        assert answer.err.startswith("Traceback") and "ZeroDivisionError: what\n" in answer.err
+        assert answer.err.splitlines()[-1].startswith("Error: this was not foreseen")
+
+    def test_an_interrupt_says_how_to_go_on(self, raises: Run) -> None:
+        answer = raises(KeyboardInterrupt())
+        assert (answer.code, answer.out) == (130, "")
+        assert answer.err.count("\n") == 1 and "same command again to go on" in answer.err
+
+    def test_one_does_not_go_on_watching(self, raises: Run) -> None:
+        answer = raises(KeyboardInterrupt(), "status", "--watch")
+        assert (answer.code, answer.err) == (130, "Stopped watching.\n")
+
+    def test_a_reader_that_has_enough_is_no_error(self, raises: Run) -> None:
+        assert raises(BrokenPipeError(32, "Broken pipe")).err == ""
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            SweeperError("'study.storage=mysql://me:s3cret@host/d' cannot be read"),
+            OSError(5, "mysql://me:s3cret@host/d?x=1 is gone"),
+            RuntimeError("a\npostgresql://me:s3cret@host/d\nb"),
+        ],
+    )
+    def test_no_password_is_told(self, raises: Run, error: Exception) -> None:
+        answer = raises(error)
+        assert "s3cret" not in answer.err and "me:***@host" in answer.err
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "study.storage='mysql://me:s3cret@host/d",
+        "study.storag=mysql://me:s3cret@host/d",
+        "+x=mysql://me:s3cret@host/d",
+        "study.name=mysql://me:s3cret@host/d",
+        "study.storage=[mysql://me:s3cret@host/d]",
+        "study.storage='mysql://host/d?password=s3cret'",
+    ],
+)
+def test_a_refused_storage_does_not_tell_its_password(sweeper: Run, word: str) -> None:
+    answer = sweeper("search", *TINY, word)
+    assert_refused(answer)
+    assert "s3cret" not in answer.err and "***" in answer.err
+
+
+@pytest.mark.parametrize("columns", ["0", "wide", "40"])
+def test_any_width_of_the_terminal(
+    sweeper: Run, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert_refused(sweeper("status"), "there is no study")
+
+
+def test_streams_take_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", narrow)
+    app._open_streams()
+    with sys.stdout:
+        print("to nobody")
+    print("±", file=sys.stderr, flush=True)
+    assert narrow.buffer.getvalue() == b"?\n"  # type: ignore[attr-defined]
+
+
+def test_terminate_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_open_streams", lambda: None)
+    old = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(app, "app", lambda words: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert ended.value.code == 130
+
+
+@pytest.mark.slow
+def test_as_a_module_from_another_folder(sweeper: Run, tmp_path: Path) -> None:
+    out, err = spawn("search", *TINY, "--dry-run", "--json").communicate()
+    assert json.loads(out)["study"] == "umup-lr-w16-d1" and "This search would run" in err
+    assert tree(tmp_path) == ["text.txt"]

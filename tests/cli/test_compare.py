@@ -1,0 +1,255 @@
+"""`sweeper compare` on studies whose ladders were written by hand: nothing is trained here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeper.files import write_json
+from sweeper.report.documents import Documents
+from sweeper.study.setup import read_setup, trials_of, write_setup
+from sweeper.study.study import Study
+from sweeper.trial import Log2Hps, Result
+from tests.cli.driver import Run, assert_refused
+from tests.report.samples import plan
+
+ETAS = (-1.0, 0.0, 1.0)
+WIDTHS = (16, 32)
+
+
+def loss(width: int, eta: float, seed: int, floor: float) -> float:
+    """A parabola around eta = 0, lower for the wider; a seed adds the same to all its runs."""
+    return floor - width / 160 + 0.1 * eta**2 + 0.02 * seed + 1e-4 * ((seed + eta + width) % 3)
+
+
+def record(folder: Path, floor: float, **train: int) -> None:
+    """A ladder over `WIDTHS` as `transfer --validate` leaves it, and its trials."""
+    known = Study.read(folder).results()[0]
+    curves, results, sizes = [], [], []
+    for width in WIDTHS:
+        spec = replace(known.trial.spec, width=width)
+        spec = replace(spec, train=replace(spec.train, **train))
+        points = []
+        for eta in ETAS:
+            losses = [loss(width, eta, seed, floor) for seed in range(3)]
+            points.append({"log2_eta": eta, "losses": losses})
+            trial = replace(known.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
+            trial = replace(trial, phase="validate")
+            results += [
+                Result(
+                    trial=replace(trial, seed=seed),
+                    status="complete",
+                    objective=one,
+                    seconds=60.0,
+                    steps=spec.train.steps,
+                )
+                for seed, one in enumerate(losses)
+            ]
+        size = {"width": width, "depth": 1, "batch_size": 2, "steps": spec.train.steps}
+        curves.append({**size, "points": points})
+        sizes.append({"size": size})
+    with Study.open(folder) as study:
+        study.record(results)
+    (folder / "transfer/w32-d1").mkdir(parents=True)
+    write_json(
+        folder / "transfer/w32-d1/validation.json",
+        {
+            "along": "eta",
+            "transferred_log2_eta": 0.0,
+            "axes": [{"axis": "width", "sizes": sizes}],
+            "curves": curves,
+        },
+    )
+
+
+@pytest.fixture
+def ranked(study: Path) -> Path:
+    """The folder of studies: a, and b whose loss is 0.5 higher."""
+    shutil.copytree(study, study.parent / "b")
+    record(study, 3.0)
+    record(study.parent / "b", 3.5)
+    return study.parent
+
+
+def test_studies_are_ranked_and_it_says_what_to_type_next(ranked: Path, sweeper: Run) -> None:
+    answer = sweeper("compare", "b", "a")
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
+    assert lines[-1] == "Next: sweeper transfer --study a --to-width 64"
+    assert lines[-2] == "Figure: runs/comparisons/b+a/comparison.png"
+    best = "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b."
+    assert lines[-3].startswith(best)
+    assert "eta x 2" in answer.out and "0.1" in answer.out
+    assert "own curve by itself; a verdict's curves share what they are alike in" in answer.out
+    folder = ranked / "comparisons/b+a"
+    assert {one.name for one in folder.iterdir()} == {
+        "comparison.json",
+        "comparison.png",
+        "comparison.svg",
+    }
+
+
+def test_studies_that_no_seeds_tell_apart_are_looked_at_together(study: Path, sweeper: Run) -> None:
+    shutil.copytree(study, study.parent / "b")
+    record(study, 3.0)
+    record(study.parent / "b", 3.0)
+    answer = sweeper("compare", "b", "a")
+    assert answer.out.splitlines()[-1] == "Next: sweeper report b a"
+    page = sweeper("report", "b", "a")
+    assert page.code == 0 and "Next:" not in page.out  # it would be this very command
+    assert sweeper("report", "b", "a", "--json").document["next"] == ""
+
+
+def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run) -> None:
+    document = sweeper("compare", "a", "b", "--json").document
+    assert json.loads((ranked / "comparisons/a+b/comparison.json").read_text())["seeds"] == 3
+    first, second = document["by_transferred"]
+    assert (first["name"], first["last"], second["first"]) == ("a", 1, 2)
+    assert second["gap"]["value"] == pytest.approx(0.5)
+    robust = {one["octaves"]: one["value"] for one in document["candidates"][0]["robustness"]}
+    assert robust[1.0] == pytest.approx(0.1, abs=0.01)
+    cost = document["studies"][0]
+    # Three runs of the search; 2 widths x 3 rates x 3 seeds of a minute each prove it.
+    assert cost["tuning"]["trials"] == 3
+    assert (cost["proving"]["trials"], cost["proving"]["hours"]) == (18, pytest.approx(0.3))
+    narrow, wide = document["candidates"][0]["widths"]
+    share = 3 * narrow["flops"] / wide["flops"]
+    assert cost["tuning"]["share"] == pytest.approx(share)
+
+
+def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) -> None:
+    """What a longer search and its ladder follow is kept, and not counted."""
+    folder, before = ranked / "a", sweeper("compare", "a", "b", "--json").document
+    short = read_setup(folder)
+    assert short is not None
+    long = replace(short, train=replace(short.train, steps=9))
+    searched = trials_of(Study.read(folder)).searched[0]
+    with Study.open(folder) as study:
+        study.record([replace(searched, trial=replace(searched.trial, spec=long))])
+    write_setup(folder, long)
+    assert_refused(sweeper("compare", "a", "b"), "no validated ladder over width in a: run ")
+    record(folder, 3.0, steps=9)
+    assert_refused(sweeper("compare", "a", "b"), "train.steps is 9 in a, 4 in b")
+    anyway = sweeper("compare", "a", "b", "--anyway", "--json").document["studies"][0]
+    assert (anyway["tuning"]["trials"], anyway["proving"]["trials"]) == (1, 18)
+    write_setup(folder, short)
+    assert sweeper("compare", "a", "b", "--json").document == before
+
+
+def test_no_command_goes_on_from_the_verdict_of_another_setup(ranked: Path, sweeper: Run) -> None:
+    folder = ranked / "a"
+    write_json(folder / "transfer/w32-d1/plan.json", plan())
+    assert len(Documents.read(folder).targets) == 1
+    setup = read_setup(folder)
+    assert setup is not None
+    write_setup(folder, replace(setup, train=replace(setup.train, steps=9)))
+    assert Documents.read(folder).targets == ()
+    status = sweeper("status", "--study", "a").out
+    assert "the search is not finished" in status and "Next: " not in status
+    refused = sweeper("export", "--study", "a", "--to", "pytorch")
+    assert_refused(refused, "the study 'a' has no such plan yet: run `sweeper transfer --study a")
+
+
+def test_the_eta_that_is_planned_is_compared(ranked: Path, sweeper: Run) -> None:
+    """The ladder of a replaced the eta of its search by one that is an octave off."""
+    path = ranked / "a/transfer/w32-d1/validation.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"planned_log2_eta": 1.0}))
+    _, second = sweeper("compare", "a", "b", "--json").document["by_transferred"]
+    assert second["gap"]["value"] == pytest.approx(0.4, abs=0.01)
+
+
+def test_other_training_is_refused_by_name_unless_told(
+    study: Path, workplace: Path, sweeper: Run
+) -> None:
+    shutil.copytree(study, study.parent / "b")
+    record(study, 3.0)
+    record(study.parent / "b", 3.5, steps=8)
+    answer = sweeper("compare", "a", "b")
+    assert_refused(answer, "train.steps is 4 in a, 8 in b", "--anyway")
+    assert not (workplace / "runs/comparisons").exists()
+    told = sweeper("compare", "a", "b", "--anyway")
+    assert told.code == 0, told.err
+    assert "Note: compared anyway: train.steps is 4 in a, 8 in b" in told.out
+
+
+def test_a_study_without_a_ladder_gets_the_command_to_run(ranked: Path, sweeper: Run) -> None:
+    shutil.rmtree(ranked / "b/transfer")
+    answer = sweeper("compare", "a", "b")
+    assert_refused(answer, "in b", "`sweeper transfer --study b --to-width 32 --validate`")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a"], "two studies or more"),
+        (["a", "a"], "a is given twice"),
+        (["a", "nobody"], "there is no study 'nobody'"),
+    ],
+)
+def test_bad_words_are_refused(
+    words: list[str], said: str, study: Path, workplace: Path, sweeper: Run
+) -> None:
+    assert_refused(sweeper("compare", *words), said)
+    assert not (workplace / "runs/comparisons").exists()
+
+
+def test_trials_that_are_gone_are_told(ranked: Path, sweeper: Run) -> None:
+    for path in (ranked / "b/results").glob("*.jsonl"):
+        path.unlink()
+    assert_refused(sweeper("compare", "a", "b"), "b: the study holds no trial of its ladder's")
+
+
+def test_a_damaged_record_gets_the_command_that_writes_it_anew(ranked: Path, sweeper: Run) -> None:
+    path = ranked / "b/transfer/w32-d1/validation.json"
+    path.write_text(path.read_text().replace('"losses"', '"lost"'))
+    assert_refused(sweeper("compare", "a", "b"), "b: its validation.json is damaged")
+
+
+class TestReportOfSeveral:
+    def test_one_page_has_compare_s_numbers(self, ranked: Path, sweeper: Run) -> None:
+        answer = sweeper("report", "b", "a")
+        assert answer.code == 0, answer.err
+        found, where, following = answer.out.splitlines()
+        assert "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats" in found
+        assert where == "Report: runs/comparisons/b+a/report.html"
+        assert following == "Next: sweeper transfer --study a --to-width 64"
+        page = (ranked / "comparisons/b+a/report.html").read_text()
+        table = sweeper("compare", "b", "a").out
+        for number in ("0.5000 ±0.0000", "Ranked at", "Loss over width"):
+            assert number in page and number in table
+        assert 'href="../../a/report.html"' in page
+
+    def test_what_cannot_be_ranked_is_shown_with_the_reason(
+        self, study: Path, sweeper: Run
+    ) -> None:
+        shutil.copytree(study, study.parent / "b")
+        record(study, 3.0)
+        record(study.parent / "b", 3.5, steps=8)
+        answer = sweeper("report", "a", "b", "--json")
+        assert answer.code == 0 and not answer.document["ranked"]
+        assert answer.document["next"] == "sweeper compare a b --anyway"
+        page = (study.parent / "comparisons/a+b/report.html").read_text()
+        assert "train.steps is 4 in a, 8 in b" in page and "Ranked at" not in page
+
+    def test_a_picture_beside_it(self, ranked: Path, workplace: Path, sweeper: Run) -> None:
+        answer = sweeper("report", "a", "b", "--picture", "p.svg")
+        assert answer.code == 0 and "picture: p.svg" in answer.out
+        assert {"p.svg", "p-dark.svg"} <= {path.name for path in workplace.iterdir()}
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["a", "b", "--picture", "p.png"], "a file whose name ends in .svg"),
+            (["a", "b", "--picture", "no/p.svg"], "there is no folder no"),
+            (["a", "--picture", "p.svg"], "--picture is of several studies"),
+            (["a", "a"], "a is given twice"),
+        ],
+    )
+    def test_bad_words(self, words: list[str], said: str, ranked: Path, sweeper: Run) -> None:
+        assert_refused(sweeper("report", *words), said)
+        assert not (ranked / "comparisons").exists()

@@ -1,0 +1,75 @@
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweeper.cli import cost
+from sweeper.engine.runner import Engine
+from tests.cli.driver import TINY, Run
+
+Timed = Callable[[float], list[int]]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """Makes steps take so many seconds; the numbers of trials that were timed."""
+    counts: list[int] = []
+
+    def make(seconds: float) -> list[int]:
+        def estimate(self: Engine, trials: Any, *_: object) -> tuple[int, float]:
+            counts.append(len(trials))
+            return 1, seconds
+
+        monkeypatch.setattr(Engine, "estimate", estimate)
+        monkeypatch.setattr(cost, "FAST_FLOPS", 1.0)
+        return counts
+
+    return make
+
+
+def test_a_long_search_says_so_first_with_a_smaller_command(
+    sweeper: Run, workplace: Path, timed: Timed
+) -> None:
+    timed(1000.0)
+    answer = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
+    told = answer.err.splitlines()
+    assert told[0] == "This search trains 3 trials: about 33 h 20 min here."
+    assert told[2].startswith("To try it first, in about 6 h 6 min: sweeper search --study a-try ")
+    words = shlex.split(told[2].partition(": ")[2])[1:]
+    assert words[-4:] == ["search=lr", "train.steps=2", "--root", "my runs"]
+    assert sweeper(*words).code == 0, "it can be pasted"
+    assert (workplace / "my runs/a-try/search.json").is_file()
+    again = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
+    assert "here." not in again.err, "one that goes on tells the time that is left"
+
+
+def test_a_short_search_is_not_timed(sweeper: Run, timed: Timed) -> None:
+    counts = timed(0.001)
+    assert "This search" not in sweeper("search", *TINY, "study=a").err and counts == [16]
+
+
+def test_what_is_small_anyway_is_not_even_timed(
+    sweeper: Run, timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = timed(1000.0)
+    monkeypatch.setattr(cost, "FAST_FLOPS", 2e10)
+    assert "This search" not in sweeper("search", *TINY, "study=a").err and counts == []
+
+
+def test_of_a_command_nothing_is_known(sweeper: Run, timed: Timed, workplace: Path) -> None:
+    experiment: Any = SimpleNamespace(
+        precision="float32",
+        spec=lambda size: None,
+        settings=SimpleNamespace(
+            base=None,
+            space={},
+            search=SimpleNamespace(plan=lambda space: []),
+            runner=SimpleNamespace(flops=lambda spec: 1e9, parameters=lambda spec: None),
+        ),
+    )
+    counts = timed(1000.0)
+    cost.tell_cost(experiment, [], None, None)  # type: ignore[arg-type]
+    assert counts == []

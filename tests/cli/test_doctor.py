@@ -1,0 +1,103 @@
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweeper.cli import doctor
+from tests.cli.driver import Run, assert_refused, tree
+
+
+def states(document: Any) -> dict[str, str]:
+    return {finding["name"]: finding["state"] for finding in document["findings"]}
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm is asked by its own tests."""
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None if "sbatch" in name else name)
+
+
+def test_a_machine_that_can_search(sweeper: Run, workplace: Path) -> None:
+    answer = sweeper("doctor", "--json")
+    assert answer.code == 0 and answer.document["able"]
+    found = states(answer.document)
+    for name in ("python", "sweeper", "packages", "torch", "root", "storage"):
+        assert found[name] == "ok"
+    assert found["Slurm"] == "not here" and {"wandb", "transformers", "tensorboard"} <= found.keys()
+    assert tree(workplace) == ["text.txt"], "nothing stays of what was tried"
+
+
+def test_ends_with_the_command_that_comes_next(sweeper: Run) -> None:
+    lines = sweeper("doctor", "--root", "my runs").out.splitlines()
+    assert lines[-2:] == [
+        "A search can run here.",
+        "Next: sweeper search experiment=demo --root 'my runs'",
+    ]
+
+
+def test_a_root_that_cannot_be_written(sweeper: Run) -> None:
+    answer = sweeper("doctor", "--root", "/proc/nope")
+    assert answer.code == 2 and "missing  root" in answer.out and "Next:" not in answer.out
+    assert answer.out.splitlines()[-1] == "No search can run: root."
+    assert_refused(sweeper("doctor", "--root", "text.txt"), "root='text.txt' is refused")
+
+
+def test_a_storage_that_cannot_be_had_tells_no_password(sweeper: Run) -> None:
+    answer = sweeper("doctor", "--storage", "mysql://me:s3cret@localhost:1/d")
+    assert answer.code == 2 and "mysql://me:***@localhost" in answer.out
+    assert "s3cret" not in answer.out + answer.err
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+    """Packages as if they were there in another version, or (None) not at all."""
+    changed: dict[str, str | None] = {}
+    version = metadata.version
+
+    def told(name: str) -> str:
+        known = changed.get(name, version(name) if name not in changed else None)
+        if known is None:
+            raise metadata.PackageNotFoundError(name)
+        return known
+
+    monkeypatch.setattr(doctor.metadata, "version", told)
+    return changed
+
+
+def test_a_missing_package_is_named_with_the_command_that_brings_it(
+    sweeper: Run, versions: dict[str, str | None]
+) -> None:
+    versions |= {"hydra-core": "1.2.0", "wandb": None}
+    answer = sweeper("doctor", "--json")
+    assert answer.code == 2 and not answer.document["able"]
+    by_name = {finding["name"]: finding for finding in answer.document["findings"]}
+    hydra, wandb = by_name["hydra-core"], by_name["wandb"]
+    assert hydra["state"] == "missing" and hydra["what"].startswith("1.2.0, but ")
+    assert wandb["state"] == "not here" and not wandb["needed"]
+    assert wandb["get"].endswith("-m pip install 'wandb>=0.31'")
+    assert wandb["get"].startswith(sys.executable)
+
+
+def test_without_torch(sweeper: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    answer = sweeper("doctor")
+    assert answer.code == 2 and "missing  torch" in answer.out
+    assert "pip install 'torch>=2.6'" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("cuda", "said"),
+    [(None, "built for processors alone"), ("12.8", "torch is built for CUDA 12.8, and sees no")],
+)
+def test_a_gpu_that_torch_does_not_see(
+    sweeper: Run, monkeypatch: pytest.MonkeyPatch, cuda: str | None, said: str
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=cuda))
+    answer = sweeper("doctor")
+    assert answer.code == 0 and said in answer.out and "get it: " in answer.out

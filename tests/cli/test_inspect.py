@@ -1,0 +1,234 @@
+import json
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeper.cli import status
+from sweeper.files import write_json
+from sweeper.study.lock import StudyLock
+from sweeper.study.study import Study
+from sweeper.trial import FORMAT
+from tests.cli.driver import TINY, Run, assert_refused, rewrite_results, tree
+from tests.faults.harness import CommandProcess, until
+
+
+def progress(folder: Path, **values: object) -> None:
+    """What a running driver writes now."""
+    told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "left": 75.0}
+    write_json(folder / "progress.json", {**told, "updated": time.time() + 1, **values})
+
+
+def jobs_of(sweeper: Run) -> list[dict[str, object]]:
+    """What `sweeper status` says of the study's jobs; asked in a loop, it costs little."""
+    time.sleep(0.2)
+    if not (Path("runs/a/progress.json")).exists():
+        return []
+    jobs: list[dict[str, object]] = sweeper("status", "a", "--json").document["jobs"]
+    return jobs
+
+
+class TestCancel:
+    @pytest.mark.parametrize(
+        ("launcher", "jobs"), [([], 1), (["launcher=local", "launcher.workers=1"], 2)]
+    )
+    def test_a_search_ends_and_the_same_command_goes_on(
+        self, launcher: list[str], jobs: int, sweeper: Run, workplace: Path
+    ) -> None:
+        """At once. A worker's next job is written while it has another, and ends with it."""
+        words = ["search", *TINY, "study=a", *launcher, "train.steps=4000"]
+        driver = CommandProcess(*words, tag="")
+        until(lambda: [job for job in jobs_of(sweeper) if job["state"] == "running"], 60)
+        answer = sweeper("cancel", "a", "--json")
+        assert answer.document == {"study": "a", "cancelled": jobs}
+        ended = driver.wait(60)
+        assert ended.code == 1 and "Traceback" not in ended.err
+        assert ended.err.splitlines()[-1].startswith("Error: the study was cancelled; run the same")
+        assert len(list((workplace / "runs/a/checkpoints").iterdir())) == 1
+        short = ["search", *TINY, "study=a", *launcher]
+        assert sweeper(*short).code == 0
+
+    def test_without_a_driver_there_is_nothing_to_end(self, sweeper: Run, study: Path) -> None:
+        before = tree(study)
+        assert sweeper("cancel", "a", "--json").document == {"study": "a", "cancelled": 0}
+        assert tree(study) == before
+
+
+@pytest.mark.parametrize("verb", ["status", "report", "cancel"])
+def test_a_study_is_named_as_transfer_names_it(verb: str, sweeper: Run, study: Path) -> None:
+    for words in (["--study", "a"], ["--study=a", "root=runs"], ["study=a"]):
+        assert sweeper(verb, *words, "--json").document["study"] == "a"
+    assert_refused(sweeper(verb, "--study", "b"), "there is no study 'b'")
+
+
+class TestStatus:
+    def test_of_a_finished_search(self, sweeper: Run, study: Path) -> None:
+        answer = sweeper("status")
+        assert answer.code == 0 and answer.err == ""
+        first, phase, best, driver, where, following = answer.out.splitlines()
+        assert (first, phase) == ("Study a: 3 complete", "  eta: 3 trials")
+        assert best.startswith("Training loss of the best configuration: ") and "(one seed)" in best
+        assert driver == "No driver is running; the search is finished."
+        assert where == "Report: runs/a/report.html"
+        assert following == "Next: sweeper transfer --study a --to-width 64 --validate"
+
+    def test_json(self, sweeper: Run, study: Path) -> None:
+        answer = sweeper("status", "a", "--json")
+        document = answer.document
+        assert document["study"] == "a" and document["trials"] == {"complete": 3}
+        assert document["search_finished"] and document["driver"] is None
+        assert document["best"] == json.loads((study / "search.json").read_text())["objective"]
+        assert "Study a: 3 complete" in answer.err
+
+    def test_of_a_running_search(self, sweeper: Run, study: Path) -> None:
+        with StudyLock(study):
+            assert ": starting" in sweeper("status").out, "the progress is an earlier driver's"
+            progress(study)
+            out = sweeper("status").out
+            assert f"Running (process {os.getpid()} on " in out
+            assert "): search: eta: 2/9 trials, about 1 min 15 s left" in out
+            progress(study, job="validate", phase="validate", left=None)
+            *_, running, _, following = sweeper("status").out.splitlines()
+            assert running.endswith("): validate: 2/9 trials")
+            assert following == "Next: sweeper status --study a --watch"
+
+    def test_of_a_search_that_was_stopped(self, sweeper: Run, study: Path) -> None:
+        (study / "search.json").write_text("{")
+        assert "not finished: run the same `sweeper search` command" in sweeper("status").out
+
+    def test_validation_is_no_part_of_the_best(self, sweeper: Run, study: Path) -> None:
+        best = sweeper("status", "--json").document["best"]
+        found = Study.read(study).results()[0]
+        trial = replace(found.trial, seed=99, phase="validate")
+        better = replace(found, trial=trial, objective=best / 2)
+        rewrite_results(study, lambda lines: [*lines, json.dumps(better.to_json())])
+        document = sweeper("status", "--json").document
+        assert document["phases"]["validate"] == 1 and document["best"] == best
+
+    def test_the_latest_study_and_the_others(self, sweeper: Run, study: Path) -> None:
+        shutil.copytree(study, study.with_name("b"), copy_function=shutil.copy)
+        assert sweeper("status").out.startswith("Study b: ")
+        assert "\nOther studies: a\n" in sweeper("status").out
+        assert "Other studies" not in sweeper("status", "a").out
+
+    def test_another_root(self, sweeper: Run, study: Path, workplace: Path) -> None:
+        os.rename(workplace / "runs", workplace / "else")
+        assert sweeper("status", "--root", "else").code == 0
+        assert sweeper("status", "root=else").out.startswith("Study a:")
+        assert sweeper("status", "a", "root=else").code == 0
+
+    @pytest.mark.parametrize("name", ["nope", "../runs/a", "A", ""])
+    @pytest.mark.parametrize("verb", ["status", "report"])
+    def test_no_such_study(self, sweeper: Run, study: Path, verb: str, name: str) -> None:
+        before = tree(study)
+        assert_refused(sweeper(verb, name))
+        assert tree(study) == before
+
+    def test_a_near_miss_is_suggested(self, sweeper: Run, study: Path) -> None:
+        shutil.copytree(study, study.with_name("long-name"))
+        assert_refused(sweeper("status", "long-nam"), "did you mean long-name?")
+
+    @pytest.mark.parametrize("name", ["search.json", "progress.json", "config.yaml"])
+    @pytest.mark.parametrize("text", ["{", "[]"])
+    def test_damaged_records(self, sweeper: Run, study: Path, name: str, text: str) -> None:
+        (study / name).write_text(text)
+        assert sweeper("status").code == 0
+        assert sweeper("report").code == 0
+
+    def test_a_damaged_result_is_told(self, sweeper: Run, study: Path) -> None:
+        damaged = rewrite_results(study, lambda lines: ["{", *lines[1:]])
+        kept = damaged.read_text()
+        answer = sweeper("status")
+        assert answer.code == 0 and "Study a: 2 complete" in answer.out
+        assert f"Note: the result file {damaged} is damaged" in answer.out
+        assert damaged.read_text() == kept, "reading moves nothing"
+
+    def test_watch_ends_with_the_driver(
+        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock, naps = StudyLock(study), []
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                lock.__exit__(None, None, None)
+
+        with lock:
+            monkeypatch.setattr(status.time, "sleep", nap)
+            progress(study)
+            answer = sweeper("status", "--watch", "--json")
+        assert answer.code == 0 and len(naps) == 3
+        assert answer.document["driver"] is None
+        assert answer.err.count("Study a: 3 complete") == 4
+
+
+class TestReport:
+    def test_writes_the_page(self, sweeper: Run, study: Path) -> None:
+        (study / "report.html").unlink()
+        answer = sweeper("report")
+        assert answer.code == 0 and answer.out.splitlines() == [
+            "Study a: the transfer has not been validated yet.",
+            "Report: runs/a/report.html",
+            "Next: sweeper transfer --study a --to-width 64 --validate",
+        ]
+        assert "<html" in (study / "report.html").read_text()
+
+    def test_json(self, sweeper: Run, study: Path) -> None:
+        answer = sweeper("report", "a", "--json")
+        following = "sweeper transfer --study a --to-width 64 --validate"
+        assert answer.document == {
+            "study": "a",
+            "report": "runs/a/report.html",
+            "next": following,
+        }
+        assert answer.err.endswith(f"Report: runs/a/report.html\nNext: {following}\n")
+
+    def test_a_full_disk(self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("sweeper.report.page.write_atomically", full)
+        assert_refused(sweeper("report"), "No space left on device", code=1)
+
+
+OLDER_COMMANDS = [
+    ["status"],
+    ["report"],
+    ["transfer", "--to-width", "32"],
+    ["check", "--study", "a"],
+    ["search", *TINY, "study=a"],
+    ["search", *TINY, "study=a", "--dry-run"],
+]
+
+
+def forget_format(study: Path, part: str) -> None:
+    """Make the study one of before records named their format."""
+    if part == "config.yaml":
+        path = study / part
+        path.write_text(path.read_text().replace(f"format: {FORMAT}\n", ""))
+        return
+
+    def older(line: str) -> str:
+        record = json.loads(line)
+        del record["format"]
+        trial = record["trial"]
+        trial["hps"], trial["setup"] = trial.pop("log2_hps"), trial.pop("spec")
+        return json.dumps(record)
+
+    rewrite_results(study, lambda lines: list(map(older, lines)))
+
+
+@pytest.mark.parametrize("part", ["config.yaml", "results"])
+@pytest.mark.parametrize("words", OLDER_COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_study_of_an_older_version_is_refused_and_stays_as_it_is(
+    sweeper: Run, study: Path, words: list[str], part: str
+) -> None:
+    forget_format(study, part)
+    before = {path: path.read_bytes() for path in study.rglob("*.*") if path.is_file()}
+    said = f"the study in {study} was written by an older version of sweeper"
+    advice = "search anew under another study.name, or use that version"
+    assert_refused(sweeper(*words), said, advice)
+    assert {path: path.read_bytes() for path in before} == before

@@ -1,0 +1,39 @@
+"""Sentences that several commands say of their trials."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from sweeper.cli.output import diverged, failures
+from tests.study.test_setup import BASE, result
+
+
+def test_what_diverged_is_told_with_its_lowest_eta() -> None:
+    fine = result(BASE, eta=-8.0)
+    wild = [
+        replace(result(BASE, eta=eta), status="diverged", objective=math.inf)
+        for eta in (-4.0, -5.0)
+    ]
+    assert diverged([fine]) == []
+    assert diverged([fine, wild[0]]) == [
+        "1 trial diverged, the lowest at eta 2^-4; such a loss is infinite"
+    ]
+    (sentence,) = diverged([fine, *wild])
+    assert sentence.startswith("2 trials diverged, the lowest at eta 2^-5")
+
+
+def test_failures_that_differ_in_numbers_and_folders_alone_are_told_once() -> None:
+    errors = [
+        f"it ended with exit code 1:\nlr {lr}\nstep 3\n(all of it: /runs/{key}/log.txt)"
+        for lr, key in ((0.25, "0adb3415223b"), (1e-05, "4936a662f015"))
+    ]
+    errors.append("it said nothing for 9 s and was ended")
+    failed = [
+        replace(result(BASE, eta=eta), status="failed", objective=math.nan, error=error)
+        for eta, error in zip((-4.0, -5.0, -6.0), errors, strict=True)
+    ]
+    first, second = failures(failed, BASE.runner)
+    assert first.startswith("2 trials failed and will be tried again next time: it ended with exit")
+    assert "lr 1e-05" in first and second.startswith("1 trial failed") and "9 s" in second
+    assert failures(failed, {"name": "another"}) == []

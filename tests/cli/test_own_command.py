@@ -1,0 +1,299 @@
+"""The verbs on a training command of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.config.command_line import with_command
+from sweeper.study.study import Study
+from tests.cli.driver import Answer, Run, assert_refused, results, spawn, tree
+from tests.command.commands import METRIC, SCRIPT
+
+WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
+ETA = "parameterization.space.eta={low: -10, high: -4, default: -7}"
+SMALL = (
+    "study=a",
+    "search=lr",
+    "model.width=16",
+    "train.steps=20",
+    ETA,
+    "search.line={points: 7, extend: 0}",
+)
+MINE = (*SMALL, f"metric={METRIC}")
+
+
+def searched(*words: str, command: tuple[str, ...] = WORDS) -> list[str]:
+    """The words of a search of the script in the current folder, as `main` hands them on."""
+    return with_command(["search", *MINE, *words, "--", sys.executable, "train.py", *command])
+
+
+@pytest.fixture
+def script(workplace: Path) -> Path:
+    """The script in the folder worked in."""
+    return Path(shutil.copy(SCRIPT, workplace / "train.py"))
+
+
+def starts(workplace: Path) -> int:
+    files = workplace.glob("runs/a/trials/*/starts")
+    return sum(len(path.read_text().splitlines()) for path in files)
+
+
+def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path) -> None:
+    answer = sweeper(*searched())
+    assert answer.code == 0 and "2^-7" in answer.out
+    assert len(results(workplace / "runs/a")) == starts(workplace) == 7
+    again = sweeper(*searched())
+    assert again.code == 0 and starts(workplace) == 7
+
+    ladder = ("transfer.widths=[16,32]", "transfer.step=1", "transfer.seeds=2")
+    judged = sweeper("transfer", "--to-width=512", "--validate", "--json", *ladder)
+    document: dict[str, Any] = judged.document
+    (verdict,) = document["verdicts"]
+    assert verdict["answer"] == "holds"
+    command = document["plan"]["source"]["target_command"]
+    folder = workplace / "runs/a/transfer/w512-d1"
+    assert command[1:] == [
+        *("train.py", "--lr=0.0078125", "--width=512", "--steps=20", "--seed=0", f"--dir={folder}")
+    ]
+    assert json.loads((folder / "plan.json").read_text())["parameterization"] == "own"
+    assert (workplace / "runs/a/report.html").is_file()
+
+    status = sweeper("status", "a")
+    assert status.code == 0 and "a" in status.out
+
+
+def test_lists_of_choices_are_searched_and_reach_the_target(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    def search(kinds: str) -> Answer:
+        words = ("search=independent", "search.runs=9", "search.seeds=1", "search.combine_seeds=1")
+        words += ("search.eta={points: 3, extend: 0}", "search.prune=median")
+        words += (f"+parameterization.space.kind={{choices: {kinds}}}",)
+        asked = [word for word in MINE if not word.startswith("search")]
+        words = with_command(
+            ["search", *asked, *words, "--", sys.executable, "train.py", *WORDS, "--kind={kind}"]
+        )
+        return sweeper(*words, "--json")
+
+    found = search("[plain, bad]").document
+    assert found["best"]["kind"] == found["best_log2"]["kind"] == "plain"
+    before = {one.key for one in Study.read(workplace / "runs/a").results()}
+    # A longer list, in another order, repeats no trial.
+    found = search("[bad, good, plain], default: plain").document
+    assert found["best"]["kind"] == "good" and found["space_log2"]["kind"]["default"] == "plain"
+    after = Study.read(workplace / "runs/a").results()
+    new = [one.trial for one in after if one.key not in before]
+    assert len(after) == starts(workplace)
+    assert [t.choices["kind"] for t in new if t.phase == "lines"] == ["good"]
+    judged = sweeper("transfer", "--to-width=64", "--json").document
+    assert "--kind=good" in judged["plan"]["source"]["target_command"]
+    assert judged["plan"]["hps"]["kind"] == "good"
+    assert ">good<" in (workplace / "runs/a/report.html").read_text()
+
+
+def test_a_dry_run_shows_the_command_and_writes_nothing(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    before = tree(workplace)
+    answer = sweeper(*searched(), "--dry-run")
+    assert answer.code == 0
+    assert "train.py --lr=0.0078125 --width=16 --steps=20 --seed=0 --dir=" in answer.out
+    assert "7" in answer.out and tree(workplace) == before
+    assert "\nIts losses: lines " in answer.out
+    assert "e+" not in answer.out and "Time: not known" in answer.out and not answer.err
+    (phase,) = sweeper(*searched(), "--dry-run", "--json").document["phases"]
+    assert phase["flops"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "said"),
+    [
+        ((), ("--lr={eta}", "--x={wdith}"), ("runner.command", "{wdith}", "did you mean width")),
+        ((), ("--x={width}",), ("takes eta", "--eta={eta}", "runner.uses=[eta]")),
+        ((), ("--lr={eta", "--x"), ("runner.command", "braces in pairs")),
+        ((), ("--lr={eta.__class__}",), ("runner.command", "in braces")),
+        (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS, ("takes wd",)),
+        (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS, ("width",)),
+        ((), (*WORDS, "--heads={width//64}"), ("runner.command='{width//64}'", "0 at width 16")),
+        (("metric=loss",), WORDS, ("runner.metric", "(?P<loss>...)")),
+        (("runner.code=[nothing*.py]",), WORDS, ("runner.code", "none matches")),
+        (("data=stdlib",), WORDS, ("data", "data=own")),
+        (("runner=engine",), WORDS, ("runner.",)),
+        (("parameterization=mup",), WORDS, ("takes the plan", "--plan={plan}")),
+        (("runner.hang=0",), WORDS, ("runner.hang",)),
+        (("runner.cwd=/nowhere",), WORDS, ("runner.cwd",)),
+        (("search.seeds=2",), WORDS[:3], ("search.seeds", "{seed}")),
+        (("search.seeds=2",), (*WORDS[:3], "--plan={plan}"), ("search.seeds", "{seed}")),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(
+    sweeper: Run,
+    workplace: Path,
+    script: Path,
+    words: tuple[str, ...],
+    command: tuple[str, ...],
+    said: tuple[str, ...],
+) -> None:
+    before = tree(workplace)
+    assert_refused(sweeper(*searched(*words, command=command)), *said)
+    assert tree(workplace) == before
+
+
+def test_a_script_that_is_not_there_is_refused(sweeper: Run, workplace: Path) -> None:
+    before = tree(workplace)
+    assert_refused(sweeper(*searched(), "--dry-run"), "'train.py'", "a script that is there, from")
+    assert tree(workplace) == before
+
+
+def test_a_ladder_needs_what_it_changes(sweeper: Run, workplace: Path, script: Path) -> None:
+    answer = sweeper(*searched(command=("--lr={eta}", "--width={width}", "--dir={dir}")))
+    assert answer.err.count("Note: the command takes no {seed}") == 1
+    seeds = "transfer.seeds=1"
+    said = ("transfer.seeds=2", "takes no {seed}", "--seed={seed}", "search again")
+    assert_refused(sweeper("transfer", "--to-width=64", "--validate"), *said)
+    deep = ("transfer.depths=[1,2]", seeds)
+    assert_refused(sweeper("transfer", "--to-width=64", "--validate", *deep), "takes {depth}")
+    assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), "takes {depth}")
+    assert_refused(sweeper("check", "--study=a"), "runner.uses", "sweeper.watch(model)")
+    assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), "own")
+
+
+def test_a_ladder_s_widths_must_fit_the_command(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    sweeper(*searched(command=(*WORDS, "--kind=plain", "--width={16*(width//16)}")))
+    narrow = ("transfer.widths=[8,16]", "--to-width=64", "--validate")
+    said = ("runner.command='{16*(width//16)}'", "0 at width 8")
+    before = tree(workplace)
+    assert_refused(sweeper("transfer", *narrow), *said)
+    assert tree(workplace) == before
+
+
+def test_equal_failures_stop_the_search_with_one_reason(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    answer = sweeper(*searched("runner.failures=2", command=(*WORDS, "--how=raise")))
+    assert answer.code == 1 and starts(workplace) == 2
+    assert "2 trials in a row failed of the same" in answer.err
+    assert answer.err.count("RuntimeError: out of luck") == 1
+    again = sweeper(*searched("runner.failures=2", command=(*WORDS, "--how=raise")), "--dry-run")
+    assert "7 of 7 trials are to be trained" in again.out
+    fixed = sweeper(*searched())
+    assert fixed.code == 0
+
+
+def test_an_edited_script_is_another_trial(sweeper: Run, workplace: Path, script: Path) -> None:
+    sweeper(*searched())
+    script.write_text(script.read_text() + "\n# the same, edited\n")
+    refused = sweeper("transfer", "--to-width=64")
+    assert_refused(refused, "train.py changed since", "search --study a", "--new-setup")
+    assert_refused(sweeper(*searched()), "setup: the content of train.py changed. ")
+    again = sweeper(*searched("--new-setup"))
+    assert starts(workplace) == 14 and "train.py changed: earlier trials" in again.err
+
+
+def test_what_failed_under_another_command_is_told_no_more(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    wrong = sweeper(*searched(), "runner.metric=jsonl:none.jsonl:loss")
+    assert wrong.code == 1
+    right = sweeper(*searched())
+    assert right.code == 0 and "failed" not in right.out + right.err
+    assert "will be tried again" not in sweeper("status").out
+
+
+def test_diagnosis_tries_what_the_command_takes(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    text = script.read_text().replace(
+        "math.log2(args.lr) + 7", "math.log2(args.lr * args.width) + 3"
+    )
+    script.write_text(text)
+    sweeper(*searched())
+    words = ("transfer.widths=[16,64]", "transfer.step=1", "transfer.seeds=2")
+    answer = sweeper("diagnose", "--study=a", *words)
+    assert answer.code == 0 and "horizon" in answer.out
+    assert "Not applicable: batch, since the command takes no train.batch_size" in answer.err
+
+
+def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
+    workplace: Path, script: Path
+) -> None:
+    words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5"]
+    for wait in (5.0, 6.0):
+        driver = spawn(*words)
+        time.sleep(wait)
+        driver.send_signal(signal.SIGKILL)
+        driver.communicate()
+    last = spawn(*words)
+    _, err = last.communicate(timeout=120)
+    assert last.returncode == 0, err
+    assert len(results(workplace / "runs/a")) == 7
+    lines = "".join(p.read_text() for p in workplace.glob("runs/a/results/*.jsonl")).splitlines()
+    assert len(lines) == 7
+
+
+def running(workplace: Path) -> list[int]:
+    """The processes of commands that run, by what the script notes of itself."""
+    notes = "".join(path.read_text() for path in workplace.glob("runs/a/trials/*/starts"))
+    pids = [int(line.split()[1]) for line in notes.splitlines()]
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(4))
+def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
+    workplace: Path, script: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    words = [*searched(command=(*WORDS, "--how=slow")), "runner.grace=0.5", "runner.failures=99"]
+    words += ["launcher=local", "launcher.workers=2"]
+    for _ in range(4):
+        driver = spawn(*words)
+        end = time.monotonic() + chance.uniform(4, 9)
+        while time.monotonic() < end and driver.poll() is None:
+            time.sleep(chance.uniform(0.2, 1.0))
+            if (pids := running(workplace)) and chance.random() < 0.5:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(pids), signal.SIGKILL)
+        driver.kill()
+        driver.communicate()
+    for _ in range(5):
+        last = spawn(*words)
+        _, err = last.communicate(timeout=180)
+        found = Study.read(workplace / "runs/a").results()
+        if all(result.status != "failed" for result in found):
+            break
+    assert last.returncode == 0, err
+    assert len({result.key for result in found}) == len(found) == 7
+    assert {result.status for result in found} == {"complete", "diverged"}  # at its highest eta
+    assert running(workplace) == []
+
+
+def test_a_word_of_sweepers_behind_the_dashes_is_noted(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    answer = sweeper(*searched("--dry-run", command=(*WORDS, "--detach")))
+    assert answer.code == 0 and answer.err.count("\n") == 1
+    assert "whose script does not mention --detach: words for sweeper stand before --" in answer.err
+
+
+@pytest.mark.parametrize("words", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
+def test_a_command_without_its_dashes_is_told_where_it_stands(
+    sweeper: Run, words: list[str]
+) -> None:
+    said = "A command of yours stands behind --, as in: sweeper search ... -- python train.py"
+    assert_refused(sweeper("search", "metric=loss", *words), said)
+    assert "A command of yours" not in sweeper("search", "nonsense").err
+    assert "A command of yours" not in sweeper("search", "--nonsense").err

@@ -1,0 +1,195 @@
+"""A plan comes with the coordinate check: one sentence, and nothing is trained twice."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sweeper.check.judge import CheckAnswer, CheckRule, CoordinateCheck, ModuleCheck, Slope
+from sweeper.cli import coordinates
+from sweeper.cli.coordinates import sentence
+from sweeper.cli.validate import Validation
+from sweeper.verdict.curve import Estimate
+from tests.cli.driver import TINY, Run, make_workplace, run_in
+
+QUICK = ["transfer.check=true", "check.seeds=3", "check.steps=2", "transfer.widths=[16,32,64,128]"]
+PLAN = ["transfer", "--to-width", "256", *QUICK]
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study under `standard`, whose hidden layers move too much."""
+    folder = make_workplace(tmp_path_factory.mktemp("standard"))
+    run_in(folder, "search", *TINY, "parameterization=standard", "study=a")
+    return folder / "runs/a"
+
+
+@pytest.fixture
+def standard(searched: Path, workplace: Path) -> Path:
+    return Path(shutil.copytree(searched, workplace / "runs/a"))
+
+
+def test_a_failure_names_the_module_and_is_read_again(sweeper: Run, standard: Path) -> None:
+    first = sweeper(*PLAN)
+    assert first.code == 0
+    (said,) = [line for line in first.out.splitlines() if line.startswith("Coordinate check")]
+    # The three smallest of four widths. Under Adam a hidden layer moves as its fan-in grows.
+    assert said.startswith("Coordinate check over width 16, 32, 64: fail at layers.0.attention.qkv")
+    assert "the change that its own parameters make grows as width^" in said
+    assert "All modules: sweeper check --study a check.seeds=3 check.steps=2 'transfer" in said
+    assert first.out.splitlines()[-1].startswith("Next: sweeper transfer")
+    assert "width 64, depth 1, 3 runs of 2 steps" in first.err
+    assert {path.name for path in (standard / "check").iterdir()} == {"transfer.json"}
+    again = sweeper(*PLAN, "--json")
+    assert "check:" not in again.err and said in again.err
+    assert again.document["check"]["answer"] == "fail"
+    assert "layers.0.attention.qkv" in again.document["check"]["origins"]
+
+
+def test_the_command_for_all_modules_trains_nothing_anew(sweeper: Run, standard: Path) -> None:
+    """It is over the widths that were checked, and over nothing else."""
+    said = sweeper(*PLAN, "transfer.depths=[1,2]", "transfer.eta=-9").out
+    (line,) = [line for line in said.splitlines() if "All modules: " in line]
+    words = shlex.split(line.partition("All modules: sweeper ")[2])
+    assert words[-2:] == ["transfer.widths=[16,32,64]", "transfer.depths=[]"]
+    assert "check.eta=-9" in words and "transfer.widths=[16,32,64,128]" not in words
+    shown = sweeper(*words)
+    assert shown.code == 0 and shown.err == ""
+    assert shown.out.splitlines()[-3].startswith("Coordinate check over width 16, 32, 64: fail")
+    wider = sweeper(*words, "transfer.widths=[16,32]")
+    assert "width 32, depth 1, 3 runs of 2 steps" in wider.err
+
+
+def test_a_check_of_the_same_is_read_and_one_of_another_is_not(
+    sweeper: Run, standard: Path
+) -> None:
+    words = [word for word in QUICK if word != "transfer.check=true"]
+    sweeper("check", "--study", "a", *words)
+    answer = sweeper(*PLAN)
+    assert "over width 16, 32, 64, 128: fail" in answer.out and answer.err == ""
+    assert not (standard / "check/transfer.json").exists()
+    other = sweeper(*PLAN, "check.steps=1")
+    assert "over width 16, 32, 64: fail" in other.out and "runs of 1 steps" in other.err
+    eta = sweeper(*PLAN, "transfer.eta=-9")
+    assert "runs of 2 steps" in eta.err and "check.eta=-9" in eta.out
+    record = json.loads((standard / "check/transfer.json").read_text())
+    assert record["log2_hps"]["eta"] == -9
+    (standard / "check/check.json").write_text("{")
+    assert "runs of 2 steps" in sweeper(*PLAN).err
+
+
+def test_it_can_be_switched_off_and_is_left_out_at_the_base_s_width(
+    sweeper: Run, standard: Path
+) -> None:
+    off = sweeper(*PLAN, "transfer.check=false")
+    deep = sweeper("transfer", "--to-width", "16", "--to-depth", "2", *QUICK)
+    for answer in (off, deep):
+        assert answer.code == 0 and "Coordinate check" not in answer.out
+    assert not (standard / "check").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"MAX_SECONDS": 1e-6}, "it might take 0 minutes"),
+        ({"LAUNCHERS": ()}, "jobs of launcher=inline may have to wait"),
+    ],
+)
+def test_what_would_take_minutes_is_left_to_another_command(
+    sweeper: Run,
+    standard: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, object],
+    said: str,
+) -> None:
+    for name, value in changed.items():
+        monkeypatch.setattr(coordinates, name, value)
+    answer = sweeper(*PLAN)
+    assert answer.code == 0 and (standard / "transfer/w256-d1/plan.json").is_file()
+    assert f"Note: the coordinate check was not run: {said}; sweeper check" in answer.out
+    assert not (standard / "check/transfer.json").exists()
+
+
+def test_what_cannot_be_run_leaves_the_plan(sweeper: Run, standard: Path) -> None:
+    answer = sweeper(*PLAN, "check.batch=99999999")
+    assert answer.code == 0 and "was not run: check.batch: " in answer.out
+
+
+def test_strict_needs_the_check_too(
+    sweeper: Run, standard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "sweeper.cli.transfer.validate",
+        lambda experiment, conclusion, *_: Validation(
+            experiment=experiment, planned=conclusion.best_log2, verdicts=[], trend=None
+        ),
+    )
+    monkeypatch.setattr("sweeper.cli.transfer._unproven", lambda *_: [])
+    words = [*PLAN, "--validate"]
+    assert sweeper(*words, "--strict", "transfer.check=false").code == 0
+    assert sweeper(*words).code == 0
+    assert sweeper(*words, "--strict").code == 3
+
+
+def slope(answer: CheckAnswer, quantity: str, value: float, reason: str) -> Slope:
+    return Slope(
+        quantity=quantity,  # type: ignore[arg-type]
+        step=4,
+        values=(0.0, value),
+        slope=Estimate(value=value, low=value, high=value),
+        expected=0.0,
+        one_sided=False,
+        answer=answer,
+        reason=reason,
+    )
+
+
+def checked(*modules: ModuleCheck, answer: CheckAnswer, origins: tuple[str, ...]) -> str:
+    return sentence(
+        CoordinateCheck(
+            axis="width",
+            sizes=(16, 32),
+            steps=4,
+            modules=modules,
+            answer=answer,
+            origins=origins,
+        ),
+        CheckRule(),
+    )
+
+
+def test_the_sentence() -> None:
+    """Where a failure begins counts more than where it is worst."""
+    grows, worse = slope("fail", "direct", 0.5, "grows"), slope("fail", "change", 2.0, "grows")
+    begins = ModuleCheck(name="a.0.w", role=None, slopes=(grows, worse), answer="fail")
+    later = ModuleCheck(name="a.1.w", role=None, slopes=(worse,), answer="fail")
+    start = "Coordinate check over width 16, 32: "
+    assert checked(later, begins, answer="fail", origins=("a.0.w",)) == (
+        f"{start}fail at a.0.w: the change that its own parameters make grows as width^0.50."
+    )
+    assert checked(later, answer="fail", origins=()) == (
+        f"{start}fail at a.1.w: the change of its output by step 4 grows as width^2.00."
+    )
+    odd = ModuleCheck(
+        name="b", role=None, slopes=(slope("fail", "output", 0, "not finite"),), answer="fail"
+    )
+    assert checked(odd, answer="fail", origins=()) == (
+        f"{start}fail at b: its output at initialization is not finite."
+    )
+    fine = ModuleCheck(name="c", role=None, slopes=(slope("pass", "output", 0, ""),), answer="pass")
+    assert checked(fine, answer="pass", origins=()) == f"{start}pass."
+
+
+def test_the_sentence_counts_the_modules_that_it_does_not_name() -> None:
+    open_slope = slope("cannot say", "change", 0.3, "few seeds")
+    a, b, c = (
+        ModuleCheck(name=name, role=None, slopes=(open_slope,), answer="cannot say")
+        for name in "abc"
+    )
+    assert "for a (few seeds); " in checked(a, answer="cannot say", origins=())
+    assert "for a and 1 more module (few" in checked(a, b, answer="cannot say", origins=())
+    assert "for a and 2 more modules (few" in checked(a, b, c, answer="cannot say", origins=())

@@ -1,0 +1,354 @@
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from sweeper.engine import jobs
+from sweeper.engine.pack import Pack
+from sweeper.report.documents import Documents
+from sweeper.study.lock import StudyLock
+from sweeper.trial import FORMAT
+from tests.cli.driver import LONG, TINY, Answer, Run, assert_refused, results, rewrite_results, tree
+from tests.faults.harness import CommandProcess, until
+
+HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
+"""Learning rates that no model survives."""
+
+
+def yaml_of(study: Path) -> str:
+    return (study / "config.yaml").read_text()
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys of all trials that are trained in this process."""
+    keys: list[str] = []
+
+    train = jobs.train
+
+    def watched(pack: Pack, *given: Any) -> Any:
+        keys.extend(trial.key for trial in pack.trials)
+        return train(pack, *given)
+
+    monkeypatch.setattr(jobs, "train", watched)
+    return keys
+
+
+class TestSearch:
+    def test_a_changed_configuration_is_told_and_its_conclusion_withdrawn(
+        self, sweeper: Run, workplace: Path
+    ) -> None:
+        sweeper("search", *TINY, "study=a")
+        again = sweeper("search", *TINY, "study=a", "runner.pack=2")
+        assert "other values" not in again.out
+        changed = sweeper("search", *TINY, "study=a", "--new-setup", "train.warmup=0.3", HUGE)
+        said = "was searched with other values of parameterization.space, train.warmup before"
+        assert said in " ".join(changed.out.split())
+        assert json.loads((workplace / "runs/a/search.json").read_text())["objective"] == "inf"
+
+    def test_ends_with_what_was_found_and_the_next_command(
+        self, sweeper: Run, workplace: Path
+    ) -> None:
+        answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 0
+        for words in ("Lines:", "Best configuration", "eta", "Training loss", "after 3 trials"):
+            assert words in answer.out
+        last = answer.out.splitlines()[-1]
+        assert last == "Next: sweeper transfer --study a --to-width 64 --validate"
+        told = answer.err.splitlines()
+        assert told[0] == "search: eta: 0/3 trials" and len(told) == 2
+        assert re.fullmatch(r"Speed at width 16, depth 1: [\d,]+ tokens/s on cpu", told[1])
+
+    @pytest.mark.usefixtures("drawn")
+    def test_everything_lies_in_the_studys_folder(self, sweeper: Run, workplace: Path) -> None:
+        sweeper("search", *TINY, "study=a", "root=deep/er", "logger=jsonl")
+        folder = workplace / "deep/er/a"
+        names = {path.name for path in folder.iterdir()}
+        assert {"config.yaml", "study.journal", "results", "search.json", "report.html"} <= names
+        assert len((folder / "trials.jsonl").read_text().splitlines()) == 3
+        assert sorted(path.name for path in workplace.iterdir()) == ["deep", "text.txt"]
+        assert {path.name for path in (workplace / "deep/er").iterdir()} == {".cache", "a"}
+        assert "width: 16" in yaml_of(folder) and "name: a\n" in yaml_of(folder)
+
+    def test_the_next_command_can_be_pasted(self, sweeper: Run) -> None:
+        answer = sweeper("search", *TINY, "study=a", 'root="my runs"')
+        assert answer.out.splitlines()[-1].endswith(" --validate --root 'my runs'")
+
+    def test_the_studys_name_follows_from_its_settings(self, sweeper: Run, workplace: Path) -> None:
+        sweeper("search", *TINY, "parameterization=mup")
+        assert (workplace / "runs/mup-lr-w16-d1/search.json").is_file()
+        assert "name: mup-lr-w16-d1" in yaml_of(workplace / "runs/mup-lr-w16-d1")
+
+    def test_json(self, sweeper: Run, workplace: Path) -> None:
+        answer = sweeper("search", *TINY, "study=a", "--json")
+        kept = json.loads((workplace / "runs/a/search.json").read_text())
+        assert answer.document | {"provenance": kept["provenance"]} == kept
+        assert answer.document["finished"] and answer.document["runs"] == 3
+        assert answer.document["best"]["eta"] == 2 ** answer.document["best_log2"]["eta"]
+        assert answer.document["format"] == FORMAT
+        names = [answer.document[key] for key in ("parameterization", "search")]
+        assert names == ["umup", "lr"] and "sweeper." not in yaml_of(workplace / "runs/a")
+        assert "Best configuration" in answer.err and "Next: " in answer.err
+
+
+class TestAnotherSetup:
+    def test_is_refused_with_what_changed_and_nothing_is_touched(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+        words = [*TINY, "--study", "a", "train.warmup=0.3", "optimizer=lion"]
+        for flags in ([], ["--dry-run"]):
+            assert_refused(
+                sweeper("search", *words, *flags),
+                "the study 'a' has 3 trials of another setup: optimizer was adamw, is lion; ",
+                "train.warmup was 0.1, is 0.3. ",
+                "another study with --study, or add --new-setup",
+            )
+        assert trained == []
+        assert before == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+
+    def test_what_changes_no_trial_is_not_refused(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        for word in ("runner.pack=2", "logger=jsonl", "launcher=local", "transfer.seeds=3"):
+            assert sweeper("search", *TINY, "study=a", word).code == 0
+        assert trained == []
+
+    def test_status_report_and_transfer_speak_of_the_same_trials(
+        self, sweeper: Run, study: Path
+    ) -> None:
+        first = sweeper("status", "--json").document
+        sweeper("search", *TINY, "study=a", "train.steps=2", "--new-setup")
+        second = sweeper("status", "--json").document
+        assert (
+            first["best"]
+            < second["best"]
+            == pytest.approx(json.loads((study / "search.json").read_text())["objective"])
+        )
+        assert second["trials"] == {"complete": 3} and second["other_setups"] == 3
+        assert "of other setups: 3 trials" in sweeper("status").out
+        counts = Documents.read(study).counts
+        assert counts == {"complete": 3}
+        source = sweeper("transfer", "--to-width", "32", "--json").document["plan"]["source"]
+        assert source["objective"] == pytest.approx(second["best"])
+
+    def test_a_study_that_does_not_say_its_setup_tells_it_by_its_trials(
+        self, sweeper: Run, study: Path
+    ) -> None:
+        (study / "setup.json").unlink()
+        assert_refused(sweeper("search", *TINY, "study=a", "train.steps=3"), "train.steps was 4")
+        assert sweeper("search", *TINY, "study=a").code == 0 and (study / "setup.json").is_file()
+
+
+class TestAgain:
+    def test_trains_nothing_and_prints_the_same(
+        self, sweeper: Run, workplace: Path, trained: list[str]
+    ) -> None:
+        first = sweeper("search", *TINY, "study=a")
+        kept = results(workplace / "runs/a")
+        assert len(trained) == len(set(trained)) == len(kept) == 3
+        again = sweeper("search", *TINY, "study=a")
+        assert (again.code, again.out, again.err) == (0, first.out, "")
+        assert len(trained) == 3 and results(workplace / "runs/a") == kept
+
+    def test_a_changed_default_retrains(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        assert sweeper("search", *TINY, "study=a", "train.warmup=0.5", "--new-setup").code == 0
+        assert len(trained) == 3 and len(results(study)) == 6
+        assert "warmup: 0.5" in yaml_of(study)
+
+    def test_a_longer_search_trains_what_is_new(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        before = set(results(study))
+        assert sweeper("search", *TINY, "study=a", "search.line.points=4").code == 0
+        assert len(trained) == len(set(trained)) > 0 and not before & set(trained)
+
+    def test_what_is_damaged_is_told_and_mended(
+        self, sweeper: Run, study: Path, trained: list[str]
+    ) -> None:
+        damaged = min(results(study))
+        rewrite_results(study, lambda lines: ["{" if damaged in line else line for line in lines])
+        (study / "study.journal").write_bytes(b"garbage" * 1000)
+        (study / "config.yaml").write_text("{{{")
+        answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 0 and trained == [damaged]
+        assert "Note: the result file" in answer.out and "was damaged" in answer.out
+        assert (study / "study.journal.damaged-1").is_file() and "width: 16" in yaml_of(study)
+
+
+class TestDryRun:
+    def test_writes_nothing(self, sweeper: Run, workplace: Path, trained: list[str]) -> None:
+        words = [word for word in TINY if not word.startswith("search")]
+        answer = sweeper("search", *words, "search.runs=20", "search.seeds=1", "--dry-run")
+        assert answer.code == 0 and answer.err == ""
+        for expected in ("phase", "trials", "FLOPs", "time", "eta", "lines", "combine", "all"):
+            assert expected in answer.out
+        assert tree(workplace) == ["text.txt"] and trained == []
+
+    def test_json(self, sweeper: Run, workplace: Path) -> None:
+        document = sweeper("search", *TINY, "study=a", "--dry-run", "--json").document
+        assert document["study"] == "a" and document["finished"] == 0
+        phase = document["phases"][0]
+        assert phase["trials"] == 3 and phase["flops"] > 0 and phase["seconds"] > 0
+
+    def test_tells_what_is_finished(self, sweeper: Run, study: Path) -> None:
+        before = tree(study)
+        answer = sweeper("search", *TINY, "study=a", "--dry-run", "--json")
+        assert answer.document["finished"] == 3
+        assert "Of these trials, 3 are finished already" in answer.err
+        assert tree(study) == before
+
+
+class TestTrouble:
+    def test_all_diverged(self, sweeper: Run, workplace: Path) -> None:
+        words = [*TINY, "study=a", "optimizer.eps=1e-30", "train.steps=8", HUGE]
+        answer = sweeper("search", *words, "--json")
+        assert answer.code == 1 and answer.document["objective"] == "inf"
+        assert "All 3 trials diverged or failed" in answer.err
+        assert "Best configuration" not in answer.err and "Traceback" not in answer.err
+        last = answer.err.splitlines()[-1]
+        assert last.startswith("Next: sweeper search ")
+        assert last.endswith("parameterization.space.eta.default=47")
+        assert sweeper("transfer", "--to-width", "32").err == (
+            "Error: every trial of 'a' diverged or failed: there is no optimum. Search anew, with "
+            "lower values of parameterization.space.eta where they diverged\n"
+        )
+
+    def test_failed_trials_are_told_with_the_reason_and_tried_again(
+        self, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("no such kernel")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.engine.jobs.train", fail)
+            answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 1
+        note = "Note: 3 trials failed and will be tried again next time: RuntimeError: no such"
+        assert note in answer.out
+        assert answer.out.splitlines()[-1].startswith("Next: sweeper search data=text")
+        assert note in sweeper("status").out
+        again = sweeper("search", *TINY, "study=a")
+        assert again.code == 0 and "failed" not in again.out
+
+    def test_a_full_disk(
+        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.study.study.append", full)
+            answer = sweeper("search", *TINY, "study=a")
+        assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.cli.search.write_atomically", full)
+            assert_refused(sweeper("search", *TINY, "study=a"), "No space left on device", code=1)
+        assert sweeper("search", *TINY, "study=a").code == 0
+
+    def test_a_folder_that_cannot_be_written(self, sweeper: Run) -> None:
+        assert_refused(sweeper("search", *TINY, "root=/proc/nope"), "cannot be written")
+
+    @pytest.mark.parametrize("word", ["train.batch_size=100000", "train.seq_len=4000"])
+    def test_too_little_text(self, sweeper: Run, workplace: Path, word: str) -> None:
+        assert_refused(sweeper("search", *TINY, word), "too short")
+
+    def test_a_storage_that_cannot_be_had(self, sweeper: Run) -> None:
+        answer = sweeper("search", *TINY, "study.storage=mysql://me:s3cret@localhost:1/d")
+        assert_refused(answer, "mysql://me:***@localhost:1/d cannot be used")
+        assert "s3cret" not in answer.err
+
+
+def test_a_storages_password_is_never_written(
+    sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = "study.storage='mysql://me:s3cret@host/d'"
+    monkeypatch.setattr("sys.argv", ["sweeper", "search", *TINY, word])
+    monkeypatch.setattr("sweeper.study.study.Mirror", Mock())
+    monkeypatch.setattr("sweeper.cli.search.check_storage", Mock())
+    answer = sweeper("search", *TINY, "study=a", word, "--json")
+    assert answer.code == 0 and "s3cret" not in answer.out + answer.err
+    assert "mysql://me:***@host/d" in yaml_of(study)
+    assert "mysql://me:***@host/d" in answer.document["provenance"]["command"]
+    for path in study.rglob("*"):
+        assert path.is_dir() or b"s3cret" not in path.read_bytes(), path
+    assert_refused(
+        sweeper("transfer", "--to-width", "32", "--validate"), "password is not kept: give study."
+    )
+    assert not (study / "transfer").exists()
+    assert sweeper("transfer", "--to-width", "32").code == 0
+
+
+def test_a_second_driver_is_refused(sweeper: Run, study: Path) -> None:
+    with StudyLock(study):
+        before = tree(study)
+        for flags in ([], ["--json"]):
+            assert_refused(
+                sweeper("search", *TINY, "study=a", *flags),
+                "study a already has a driver: ",
+                f"process {os.getpid()} on {socket.gethostname()}",
+            )
+        assert tree(study) == before
+
+
+def stop(number: signal.Signals, study: Path, after: int, wait: float = 0.0) -> Answer:
+    """Start the long search and send it a signal once `after` trials are recorded."""
+    driver = CommandProcess("search", *LONG, "study=a", tag="")
+    until(lambda: len(results(study)) >= after and (study.parent / ".cache").exists())
+    assert driver.lives()
+    time.sleep(wait)
+    os.kill(driver.pid, number)
+    return driver.wait()
+
+
+@pytest.fixture
+def whole(sweeper: Run, workplace: Path) -> Callable[[], tuple[set[str], str]]:
+    """The trials and the output of the long search when nothing stops it."""
+
+    def search() -> tuple[set[str], str]:
+        answer = sweeper("search", *LONG, "study=a", "root=whole")
+        assert answer.code == 0
+        return set(results(workplace / "whole/a")), answer.out.replace("whole/", "runs/")
+
+    return search
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on(
+    sweeper: Run, workplace: Path, whole: Callable[[], tuple[set[str], str]]
+) -> None:
+    study, kept = workplace / "runs/a", {}
+    for after, wait in ((0, 0.0), (3, 0.03)):
+        assert stop(signal.SIGKILL, study, after, wait).code == -signal.SIGKILL
+        assert kept.items() <= results(study).items()
+        kept = results(study)
+    answer = sweeper("search", *LONG, "study=a")
+    assert answer.code == 0 and "was killed; going on" in answer.err
+    assert kept.items() <= results(study).items()
+    names, out = whole()
+    assert set(results(study)) == names
+    assert answer.out == out.replace(" --root whole", "")
+    assert not list(study.rglob(".*.tmp"))
+
+
+@pytest.mark.slow
+def test_a_stopped_search_says_how_to_go_on(sweeper: Run, workplace: Path) -> None:
+    study = workplace / "runs/a"
+    stopped = stop(signal.SIGINT, study, 2)
+    assert (stopped.code, stopped.out) == (130, "")
+    assert stopped.err.splitlines()[-1] == (
+        "Stopped; what had finished is kept. Run the same command again to go on."
+    )
+    assert len(results(study)) >= 2
+    status = sweeper("status").out
+    assert "No driver is running; the search is not finished: run the same" in status

@@ -1,0 +1,60 @@
+"""Commands for tests: trials of a script, without a study."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from sweeper.command.runner import Command, CommandRunner
+from sweeper.data.corpus import OwnData
+from sweeper.launch.inline import Inline
+from sweeper.launch.job import UNCONTROLLED, Control, Outcome
+from sweeper.search.prune import Pruner
+from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
+
+SCRIPT = Path(__file__).parent / "script.py"
+METRIC = r"step (?P<step>\d+): loss (?P<loss>\S+)"
+
+
+def command(how: str = "", **more: Any) -> Command:
+    """The script, asked to end in the way `how`."""
+    words = (sys.executable, str(SCRIPT), "--lr={eta}", "--width={width}", "--steps={steps}")
+    words += ("--seed={seed}", "--dir={dir}", f"--how={how}")
+    given = {"metric": METRIC, "grace": 0.5, "code": None} | more
+    return Command(command=(*words, *given.pop("words", ())), **given)
+
+
+def trial(settings: Command, *, eta: float = -7, width: int = 16, steps: int = 20) -> Trial:
+    """One of its trials; eta in log2."""
+    spec = TrialSpec(
+        runner=settings.identity(),
+        parameterization=PluginSpec(name="own"),
+        model=PluginSpec(name="own"),
+        width=width,
+        depth=1,
+        base_width=16,
+        base_depth=1,
+        optimizer=PluginSpec(name="adamw"),
+        data={"own": ""},
+        train=TrainSettings(steps=steps, batch_size=8, seq_len=16),
+    )
+    return Trial(spec=spec, log2_hps=Log2Hps({"eta": float(eta)}))
+
+
+def runner(settings: Command, folder: Path) -> CommandRunner:
+    return settings.open(OwnData(), Inline(), folder, lambda sentence: None)
+
+
+def run(
+    settings: Command,
+    folder: Path,
+    *,
+    control: Control = UNCONTROLLED,
+    pruner: Pruner | None = None,
+    **more: Any,
+) -> tuple[Outcome, Path]:
+    """What comes of a trial, and its folder."""
+    one = trial(settings, **more)
+    job = runner(settings, folder).job((one,), pruner)
+    return job.task.run(control), folder / "trials" / one.key

@@ -1,0 +1,1 @@
+from tests.cli.conftest import no_drawing, sweeper, workplace  # noqa: F401

@@ -1,0 +1,245 @@
+"""How commands end, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper.command.process import end_marked
+from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch.job import Control, Job, Leave, Outcome
+from sweeper.search.prune import Pruner
+from sweeper.trial import Result
+from tests.command.commands import command, run, runner, trial
+
+RESUMED = {"resume_if": "state", "resume": ("--resume",)}
+
+
+def only(outcome: Outcome) -> Result:
+    assert outcome.failure is None, outcome.failure
+    (result,) = outcome.results
+    return result
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that nobody has waited for is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_run_to_its_end(tmp_path: Path) -> None:
+    told: list[float] = []
+    outcome, folder = run(command(), tmp_path, control=Control(progress=told.append))
+    result = only(outcome)
+    assert (result.status, result.steps, len(result.curve)) == ("complete", 20, 20)
+    assert result.objective == pytest.approx(result.curve[-1], rel=0.1)
+    assert result.curve[0] == pytest.approx(3.96) and math.isnan(result.heldout)
+    assert told[-1] == 1.0
+    record = json.loads((folder / "trial.json").read_text())
+    assert record["hyperparameters"] == {"eta": 2.0**-7} and record["width"] == 16
+    assert json.loads((folder / "result.json").read_text())["status"] == "complete"
+
+
+def test_a_loss_that_is_no_number_is_a_divergence_whatever_the_exit_code(tmp_path: Path) -> None:
+    for how in ("", "raise"):
+        result = only(run(command(how), tmp_path, eta=-4)[0])
+        assert (result.status, result.objective) == ("diverged", math.inf)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", ["exit code 1", "RuntimeError: out of luck", "log.txt"]),
+        ("killed", ["signal 9"]),
+        ("exit0", ["ended at step 9 of 20"]),
+    ],
+)
+def test_a_failure_says_why_with_the_log_s_last_lines(
+    tmp_path: Path, how: str, said: list[str]
+) -> None:
+    outcome, folder = run(command(how), tmp_path)
+    assert not outcome.results and outcome.failure is not None and not outcome.failure.retry
+    assert all(text in str(outcome.failure) for text in said), outcome.failure
+    assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+
+
+def test_a_metric_that_never_appears_is_named_with_what_was_printed(tmp_path: Path) -> None:
+    outcome, _ = run(command(metric="accuracy (?P<loss>.*)"), tmp_path)
+    assert "metric=accuracy (?P<loss>.*)" in str(outcome.failure)
+    assert "step 19: loss" in str(outcome.failure)
+    assert "SWEEPER_REPORT" in str(run(command(metric=None), tmp_path)[0].failure)
+
+
+def test_a_command_that_is_preempted_runs_again_in_the_same_folder(tmp_path: Path) -> None:
+    told: list[str] = []
+    settings = command("preempt", **RESUMED)
+    outcome, folder = run(settings, tmp_path, control=Control(notify=told.append))
+    assert only(outcome).steps == 20
+    starts = [line.split()[0] for line in (folder / "starts").read_text().splitlines()]
+    assert starts == ["0", "10"] and "preempted (exit code 75)" in told[0]
+
+
+def test_one_that_is_preempted_at_the_same_step_for_ever_fails(tmp_path: Path) -> None:
+    outcome, folder = run(command("preempt_always", **RESUMED), tmp_path)
+    assert "preempted 3 times without coming further" in str(outcome.failure)
+    assert len((folder / "starts").read_text().splitlines()) == 4
+
+
+def test_one_that_is_preempted_here_and_there_does_not_go_on_for_ever(tmp_path: Path) -> None:
+    outcome, folder = run(command("preempt_jumping"), tmp_path)
+    assert "preempted 3 times without coming further" in str(outcome.failure)
+    assert len((folder / "starts").read_text().splitlines()) <= 5
+
+
+def test_what_an_earlier_attempt_wrote_is_not_this_one_s(tmp_path: Path) -> None:
+    """A file of the script's own, to which it appends: the first attempt told a spike and left."""
+    outcome, folder = run(command("stale", metric="jsonl:own.jsonl:loss"), tmp_path)
+    result = only(outcome)
+    assert result.status == "complete" and max(result.curve) < 5
+    assert len((folder / "own.jsonl").read_text().splitlines()) == 30
+
+
+def test_steps_far_beyond_the_run_are_no_result(tmp_path: Path) -> None:
+    outcome, _ = run(command("", words=("--steps=60",)), tmp_path)
+    assert "it told step 59 of 20: does the command take {steps}" in str(outcome.failure)
+
+
+def test_a_child_that_prints_for_ever_is_not_waited_for(tmp_path: Path) -> None:
+    start = time.monotonic()
+    assert only(run(command("chatty"), tmp_path)[0]).status == "complete"
+    assert time.monotonic() - start < 60
+
+
+def test_a_hang_is_ended(tmp_path: Path) -> None:
+    outcome, folder = run(command("hang", hang=0.6), tmp_path)
+    assert "said nothing for 0.6 s" in str(outcome.failure)
+    assert not alive(int((folder / "starts").read_text().split()[1]))
+
+
+def test_no_child_is_left_behind_wherever_it_went(tmp_path: Path) -> None:
+    outcome, folder = run(command("children"), tmp_path)
+    assert only(outcome).status == "complete"
+    children = (folder / "children").read_text().split()
+    deadline = time.monotonic() + 10  # a signal is sent before it is obeyed
+    while any(alive(int(pid)) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(children) == 2 and not any(alive(int(pid)) for pid in children)
+
+
+def test_one_that_is_told_to_leave_is_ended_even_if_it_is_deaf(tmp_path: Path) -> None:
+    deadline = time.monotonic() + 60
+
+    def leave() -> bool:
+        return time.monotonic() > deadline or any(tmp_path.glob("trials/*/deaf"))
+
+    with pytest.raises(Leave):
+        run(command("deaf"), tmp_path, control=Control(should_leave=leave))
+    (starts,) = tmp_path.glob("trials/*/starts")
+    assert not alive(int(starts.read_text().split()[1])) and time.monotonic() < deadline
+
+
+def test_half_a_line_and_a_flood_are_read_as_they_are_meant(tmp_path: Path) -> None:
+    assert only(run(command("half"), tmp_path)[0]).curve[-1] == 1.5
+    assert only(run(command("flood"), tmp_path)[0]).steps == 20
+
+
+def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
+    def interrupted() -> bool:
+        if any(tmp_path.glob("trials/*/starts")):
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        run(command("slow"), tmp_path, control=Control(should_leave=interrupted))
+    (starts,) = tmp_path.glob("trials/*/starts")
+    assert not alive(int(starts.read_text().split()[1]))
+
+
+def test_a_pruner_ends_it_at_a_rung(tmp_path: Path) -> None:
+    settings = command("slow")
+    others = [
+        Result(
+            trial=trial(settings, eta=eta, steps=20),
+            status="complete",
+            objective=1.0,
+            curve=(4.0, *[1.0 + 0.1 * place] * 19),
+            steps=20,
+        )
+        for place, eta in enumerate((-12.0, -11.5, -11.0, -10.5, -10.0))
+    ]
+    pruner = Pruner.from_trials(others, kind="median", steps=20, warmup=2, window=2)
+    result = only(run(settings, tmp_path, eta=-5, pruner=pruner)[0])
+    assert result.status == "pruned" and result.steps < 15 and math.isfinite(result.objective)
+
+
+def test_the_environment_is_passed_on_as_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "hunter2")
+    _, folder = run(command("secret"), tmp_path / "a")
+    assert f"secret: None {folder}" in (folder / "log.txt").read_text()
+    _, folder = run(command("secret", env=("MY_*",)), tmp_path / "b")
+    assert "secret: hunter2" in (folder / "log.txt").read_text()
+    with pytest.raises(ConfigError, match="names of variables") as refused:
+        command("secret", env=("MY_TOKEN=hunter2",))
+    assert "hunter2" not in str(refused.value)
+    records = [p for p in tmp_path.rglob("*") if p.suffix in (".json", ".jsonl")]
+    assert records and not any("hunter2" in path.read_text() for path in records)
+
+
+def test_what_a_killed_supervisor_left_is_ended_by_the_next(tmp_path: Path) -> None:
+    """The command gets SIGTERM when its parent dies; what is deaf to it is found by its mark."""
+    code = "import sys; from pathlib import Path; from tests.command.commands import *; "
+    code += f"run(command('deaf'), Path({str(tmp_path)!r}))"
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=root)
+    deadline = time.monotonic() + 60
+    while not (found := list(tmp_path.glob("trials/*/deaf"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    folder = found[0].parent
+    parent.kill()
+    parent.wait()
+    pid = int((folder / "starts").read_text().split()[1])
+    assert alive(pid)
+    assert end_marked(str(folder)) == 1
+    time.sleep(0.1)
+    assert not alive(pid)
+
+
+def test_a_supervisor_s_death_is_heard_by_the_command(tmp_path: Path) -> None:
+    code = "from pathlib import Path; from tests.command.commands import *; "
+    code += f"run(command('hang'), Path({str(tmp_path)!r}))"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    deadline = time.monotonic() + 60
+    while not (found := list(tmp_path.glob("trials/*/starts"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    pid = int(found[0].read_text().split()[1])
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def test_a_job_is_the_same_after_json_and_refuses_other_code(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('step 0: loss 1')")
+    settings = command(cwd=str(tmp_path), code=("*.py",), heldout=r"val (?P<loss>\S+)")
+    job = runner(settings, tmp_path).job((trial(settings),), None)
+    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+    assert again.task == job.task and again.id == job.id
+    script.write_text("print('step 0: loss 2')")
+    with pytest.raises(SweeperError, match=r"train.py changed since the search began"):
+        again.task.run(Control())
+    assert command(cwd=str(tmp_path), code=("*.py",)).identity() != settings.identity()

@@ -1,0 +1,119 @@
+"""Placeholders: what they come to, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.command.template import Template
+from sweeper.errors import ConfigError
+
+VALUES = {"eta": 0.5, "width": 256, "name": "adam", "base": {"width": 64, "depth": 2}}
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--lr={eta}", "--lr=0.5"),
+        ("{width//64}", "4"),
+        ("{width/base.width}", "4.0"),
+        ("{int(width/base.width)}", "4"),
+        ("{-width + 2*3 ** 2 % 5}", "-253"),
+        ("{max(width, 512)}x{round(eta)}", "512x0"),
+        ("{{literal}} {{{width}}}", "{literal} {256}"),
+        ("no braces", "no braces"),
+        ("{ name }", "adam"),
+    ],
+)
+def test_what_a_word_comes_to(word: str, expected: str) -> None:
+    assert Template.parse(word).text(VALUES) == expected
+
+
+def test_a_float_always_looks_like_one() -> None:
+    """nanoGPT's configurator takes `--learning_rate=1` for another type, and dies."""
+    assert Template.parse("--learning_rate={eta}").text({"eta": 1.0}) == "--learning_rate=1.0"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_is_read_back_to_the_last_bit(value: float) -> None:
+    assert float(Template.parse("{eta}").text({"eta": value})) == value
+
+
+def test_a_placeholder_alone_keeps_its_type() -> None:
+    assert Template.parse("{width}").value(VALUES) == 256
+    assert Template.parse("{width}k").value(VALUES) == "256k"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "{",
+        "}",
+        "{}",
+        "{eta",
+        '{"a": 1}',
+        "{eta.real}",
+        "{__import__('os')}",
+        "{(lambda: 1)()}",
+        "{eta if eta else 1}",
+        "{[1, 2]}",
+        "{open('x')}",
+        "{base.width.real}",
+        "{'text'}",
+        "{eta!r}",
+        "{max(*width)}",
+        "{True}",
+        "{a" + "-" * 20_000 + "1}",
+    ],
+)
+def test_what_is_no_arithmetic_is_refused_as_it_is_read(word: str) -> None:
+    with pytest.raises(ConfigError, match="brace"):
+        Template.parse(word)
+
+
+WITHOUT_VALUE = ["{width/0}", "{2**100}", "{name*3}", "{int(name)}", "{1e999}"]
+WITHOUT_VALUE += ["{(0-1)**0.5}", "{(width**64)**64}"]
+
+
+@pytest.mark.parametrize("word", WITHOUT_VALUE)
+def test_an_expression_without_a_value_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match="an expression that has a value"):
+        Template.parse(word).text(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("word", "refused"),
+    [
+        ("{width//512}", True),
+        ("{2*(width//512)}", True),
+        ("{max(1, width//512)}", False),
+        ("{int(width/512)}", False),
+        ("{steps//10}", False),  # no warm-up is one
+    ],
+)
+def test_a_width_too_small_for_one_part_is_refused(word: str, refused: bool) -> None:
+    template, values = Template.parse(word), {**VALUES, "steps": 3}
+    if not refused:
+        template.text(values)
+        return
+    with pytest.raises(ConfigError, match="comes to 0 at width 256") as caught:
+        template.text(values)
+    assert caught.value.value == word
+
+
+def test_names_are_told_and_unknown_ones_refused() -> None:
+    template = Template.parse("{width/base.width} {min(eta, 1)}")
+    assert template.names == {"width", "base.width", "eta"}
+    with pytest.raises(ConfigError, match=r"\{eta\}.*did you mean eta_1"):
+        template.check({"width", "base.width", "eta_1"})
+
+
+@given(st.text(max_size=20))
+def test_any_word_is_read_or_refused(word: str) -> None:
+    try:
+        template = Template.parse(word)
+    except ConfigError:
+        return
+    if "{" not in word:
+        assert template.text(VALUES) == word.replace("}}", "}")

@@ -1,0 +1,69 @@
+"""A coordinate check inside the user's own training loop."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import sweeper as package
+from sweeper.command.in_script import FILE, STEPS
+from sweeper.config.command_line import with_command
+from tests.cli.driver import Run
+from tests.command.commands import METRIC
+
+
+def test_outside_of_a_check_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE, raising=False)
+    model = nn.Linear(2, 2)
+    assert package.watch(model) is model and not model._forward_pre_hooks
+
+
+def test_what_it_measures_is_the_change_on_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "watched.json"
+    monkeypatch.setenv(FILE, str(path))
+    monkeypatch.setenv(STEPS, "2")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    first, before = torch.randn(5, 3), [p.detach().clone() for p in model.parameters()]
+    package.watch(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        for _ in range(2):  # two parts of a batch: one step of the optimizer
+            model(first if step == 0 else torch.randn(5, 3)).square().mean().backward()
+        after = [p.detach().clone() for p in model.parameters()]
+        if step < 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert model.training and not model._forward_pre_hooks
+    measured: dict[str, Any] = {row["name"]: row for row in json.loads(path.read_text())}
+    assert measured.keys() == {"0", "1", "2"} and measured["0"]["entries"] == 20
+    start, end = (first @ w[0].T + w[1] for w in (before, after))
+    expected = float((end - start).square().mean().sqrt())
+    assert measured["0"]["changes"][-1] == pytest.approx(expected, rel=1e-5)
+    by_matrix = float((first @ (after[0] - before[0]).T).square().mean().sqrt())
+    assert measured["0"]["direct_changes"][-1] == pytest.approx(by_matrix, rel=1e-5)
+    assert measured["1"]["changes"] == pytest.approx(measured["0"]["changes"], rel=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rule", [0, 1])
+def test_wrong_rules_fail_and_right_ones_do_not(sweeper: Run, workplace: Path, rule: int) -> None:
+    """In the user's own loop; rule 1 divides the rates of the inner weights by the width."""
+    shutil.copy(Path(__file__).parent / "watched.py", workplace / "train.py")
+    words = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", f"--rule={rule}")
+    given = ("model.width=16", "transfer.widths=[16,256]", "check.seeds=3", "runner.uses=[watch]")
+    command = ["search", *given, f"metric={METRIC}", "--", sys.executable, "train.py", *words]
+    answer = sweeper("check", *with_command(command)[1:], "--json")
+    assert answer.code == 0, answer
+    (axis,) = answer.document["check"]["axes"]
+    failing = [module["name"] for module in axis["modules"] if module["answer"] == "fail"]
+    assert bool(failing) == (axis["answer"] == "fail") == (rule == 0)

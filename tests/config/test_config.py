@@ -1,0 +1,314 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper.config.compose import (
+    compose_tree,
+    override_value,
+    parse_overrides,
+    read_tree,
+    suggest_key,
+    to_yaml,
+)
+from sweeper.errors import BadInput, ConfigError
+from sweeper.registry import OVERLAYS, conf_folder, groups
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def my(tmp_path: Path) -> Write:
+    """Writes files of a user's folder of configs, whose name is hard on Hydra's grammar."""
+
+    def write(**files: str) -> Path:
+        folder = tmp_path / "my conf, [x] 'q' $(a)=b"
+        for name, text in files.items():
+            path = folder / f"{name.replace('__', '/')}.yaml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return folder
+
+    return write
+
+
+class TestCompose:
+    def test_the_defaults(self) -> None:
+        tree = compose_tree([])
+        assert tree["parameterization"]["_target_"] == "sweeper.scaling.umup.UMuP"
+        assert tree["root"] == "runs" and tree["study"] == {"name": None, "storage": None}
+        assert not tree.keys() & OVERLAYS and "hydra" not in tree
+
+    @pytest.mark.parametrize(
+        ("group", "option"), [(g, o) for g, options in groups().items() for o in options]
+    )
+    def test_every_option_composes(self, group: str, option: str) -> None:
+        path = ["data.path=x"] * (option in ("text", "tokens", "idx"))
+        path += ["model.width=64"] * ((group, option) == ("model", "own"))
+        tree = compose_tree([f"{group}={option}", *path])
+        assert group in OVERLAYS or tree[group]["_target_"].startswith("sweeper.")
+
+    def test_overrides(self) -> None:
+        tree = compose_tree(
+            [
+                "parameterization=mup",
+                "model.width=128",
+                "search=lr",
+                "study=demo",
+                "search.line={points: 3}",
+                "transfer.widths=[16,32]",
+                "data=text",
+                'data.path="a b/ü=*.txt"',
+                "+optimizer.extra=1",
+                "train.steps=${model.width}",
+            ]
+        )
+        assert tree["study"]["name"] == "demo" and tree["model"]["width"] == 128
+        assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}
+        assert tree["transfer"]["widths"] == [16, 32] and tree["data"]["path"] == "a b/ü=*.txt"
+        assert tree["optimizer"]["extra"] == 1 and tree["train"]["steps"] == 128
+
+    def test_the_last_of_two_wins(self) -> None:
+        assert compose_tree(["model.width=16", "model.width=24"])["model"]["width"] == 24
+
+    def test_the_demo_is_a_job_of_its_own(self) -> None:
+        tree = compose_tree(["experiment=demo", "study=mine"])
+        assert tree["study"]["name"] == "mine" and tree["model"]["width"] == 16
+
+    def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SOMEWHERE", "/data/x.txt")
+        tree = compose_tree(["data=text", "data.path=${oc.env:SOMEWHERE}"])
+        assert tree["data"]["path"] == "/data/x.txt"
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (
+                ["parameterization=foo"],
+                "parameterization='foo' .* one of .*own, spectral, spectral_mup, standard, "
+                "standard_embedding, umup",
+            ),
+            (["model=null"], "model=None is refused: one of encoder_decoder, hf, llama"),
+            (["model=[llama]"], r"model=\['llama'\] is refused"),
+            (["experiment=nope"], "experiment='nope' is refused: one of coupling, demo"),
+            (["parametrization=mup"], "no such key; did you mean parameterization"),
+            (["modle.width=32"], "modle.width=32 is refused: .*did you mean model.width"),
+            (["train.stepz=3"], r"did you mean train\.steps"),
+            (["search=lr", "search.line.stp=1"], r"did you mean search\.line\.step"),
+            (["search.line.points=1"], r"search.line.points=1 .*search\.eta\.points"),
+            (["study.zzzzzzzzzzzzzzzzz=1"], r"known: study\.name, study\.storage"),
+            (["model.width.deep=1"], "model.width.deep=1 is refused"),
+            (["qqqq=1"], "known: .*parameterization, root, runner, search"),
+            (["~qqqq"], "qqqq=None is refused"),
+            (["+model=llama"], "the group is there already; write model=llama"),
+            (["hydra.run.dir=/tmp"], "Hydra's own settings"),
+            (["hydra=x"], "Hydra's own settings"),
+            (["model.width"], "'model.width' is not an override: write key=value"),
+            (["width 3"], "is not an override"),
+            (["=3"], "is not an override"),
+            ([""], "'' is not an override"),
+            (["model@here=llama"], "is not an override"),
+            (["model.width=1,2"], r"is a sweep; a list is written \[a,b\]"),
+            (["model.width=range(1,3)"], "is a sweep"),
+            (["model.width=choice(1,2)"], "is a sweep"),
+            (["study=ünï"], "cannot be read .*quote special characters"),
+            (["a=b=c"], "cannot be read"),
+            (["model.width=16'"], "cannot be read"),
+            (["data.path=\udcff"], "cannot be read"),
+            ([f"train.steps={'9' * 5000}"], "cannot be read"),
+            (["data=text"], r"data.path needs a value: add data.path=\.\.\. to the command"),
+            (["root=${oc.env:NOPE_NOPE}"], "^root: .*'NOPE_NOPE' not found$"),
+            (["root=${nope}"], "^root: Interpolation key 'nope' not found$"),
+            (["root=${"], "cannot be read"),
+        ],
+    )
+    def test_refusals(self, words: list[str], message: str) -> None:
+        with pytest.raises(BadInput, match=message) as error:
+            compose_tree(words)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 700 + len(words[0])
+
+
+class TestUsersFolder:
+    def test_adds_options_and_experiments(self, my: Write) -> None:
+        folder = my(
+            search__mine="defaults: [lr, _self_]\nseeds: 7\n",
+            experiment__all="# @package _global_\ndefaults:\n  - override /search: mine\n"
+            "train: {steps: 3}\nstudy: {name: all}\n",
+        )
+        assert compose_tree(["search=mine"], folder)["search"]["seeds"] == 7
+        tree = compose_tree(["experiment=all"], folder)
+        assert (tree["search"]["seeds"], tree["train"]["steps"]) == (7, 3)
+        assert tree["study"]["name"] == "all"
+
+    def test_a_relative_folder(self, my: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(my(search__mine="_target_: a.B\n").parent)
+        folder = my(search__mine="_target_: a.B\n").relative_to(Path.cwd())
+        assert compose_tree(["search=mine"], folder)["search"] == {"_target_": "a.B"}
+
+    @pytest.mark.parametrize(
+        ("files", "word", "message"),
+        [
+            ({"search__mine": "{{{"}, "search=mine", "--config-dir .*mine.yaml.*line 1"),
+            ({"search__mine": "a: \t- ["}, "search=mine", r"mine\.yaml"),
+            ({"search__mine": "3"}, "search=mine", "--config-dir .*Invalid loaded object"),
+            ({"search__mine": "defaults: [nope]"}, "search=mine", "Could not load 'search/nope'"),
+            ({"search__mine": "x: ${nope}"}, "search=mine", "^search.x: Interpolation key 'nope'"),
+            ({"experiment__mine": "train: {steps: 3}"}, "experiment=mine", "# @package _global_"),
+            ({"search__lr": "seeds: 3"}, "search=tpe", "lr.yaml has the name of one of sweeper's"),
+            ({"config": "root: x"}, "search=tpe", "config.yaml has the name"),
+            ({"other__a": "x: 1"}, "other=a", "other='a' is refused: there is no such key"),
+        ],
+    )
+    def test_refusals(self, my: Write, files: dict[str, str], word: str, message: str) -> None:
+        with pytest.raises(BadInput, match=message) as error:
+            compose_tree([word], my(**files))
+        assert "\n" not in str(error.value)
+
+    def test_a_copy_of_ours_is_no_harm(self, my: Write) -> None:
+        folder = my(search__lr=(conf_folder() / "search/lr.yaml").read_text())
+        assert compose_tree(["search=lr"], folder) == compose_tree(["search=lr"])
+
+
+class TestStudysConfig:
+    @pytest.fixture
+    def kept(self, tmp_path: Path) -> Path:
+        path = tmp_path / "config.yaml"
+        path.write_text(to_yaml(compose_tree(["search=lr", "model.width=16"])))
+        return path
+
+    def test_is_read_as_it_was_written(self, kept: Path) -> None:
+        assert read_tree(kept, []) == compose_tree(["search=lr", "model.width=16"])
+
+    def test_overrides(self, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DEVICE", "cpu")
+        words = ["transfer.widths=[16]", "runner.device=${oc.env:DEVICE}", "+a.b=1"]
+        tree = read_tree(kept, [*words, "search.line={points: 3}"])
+        assert tree["transfer"]["widths"] == [16] and tree["runner"]["device"] == "cpu"
+        assert tree["search"]["line"] == {"step": 1.0, "points": 3, "reach": 2, "extend": 4}
+        assert tree["a"] == {"b": 1} and tree["model"]["width"] == 16
+
+    def test_a_group_is_exchanged_with_its_keys(self, kept: Path, my: Write) -> None:
+        tree = read_tree(kept, ["data=text", "data.path=x.txt", "data.heldout=0.1"])
+        assert tree["data"]["path"] == "x.txt" and tree["data"]["heldout"] == 0.1
+        folder = my(logger__mine="_target_: a.B\n")
+        assert read_tree(kept, ["logger=mine"], folder)["logger"] == {"_target_": "a.B"}
+
+    @pytest.mark.parametrize(
+        ("word", "message"),
+        [
+            ("train.stepz=1", r"train.stepz=1 is refused: .*did you mean train\.steps"),
+            ("model.width.x=1", "model.width.x=1 is refused"),
+            ("~transfer.widths", "cannot be taken away"),
+            ("data=nope", "data='nope' is refused"),
+            ("data=text", "data.path needs a value"),
+            ("root=${oc.env:NOPE_NOPE}", "^root: .*'NOPE_NOPE' not found$"),
+        ],
+    )
+    def test_refusals(self, kept: Path, word: str, message: str) -> None:
+        with pytest.raises(BadInput, match=message):
+            read_tree(kept, [word])
+
+    @pytest.mark.parametrize("text", ["{{{", "3", "- 1\n", "a: \x00", "a: ${nope}", "\t"])
+    def test_a_damaged_file(self, kept: Path, text: str) -> None:
+        kept.write_text(text)
+        with pytest.raises(BadInput) as error:
+            read_tree(kept, [])
+        assert "\n" not in str(error.value)
+
+    def test_a_file_that_is_gone_or_no_text(self, kept: Path) -> None:
+        kept.write_bytes(b"\xff\xfe\xff")
+        with pytest.raises(BadInput, match=f"{kept} cannot be read"):
+            read_tree(kept, [])
+        kept.unlink()
+        with pytest.raises(BadInput, match="cannot be read"):
+            read_tree(kept, [])
+
+    def test_an_old_name_is_told_the_new_one(self, my: Write, kept: Path) -> None:
+        folder = my(experiment__old="# @package _global_\ntransfer: {max_regret: 0.02}")
+        word, said = "transfer.max_regret=0.02", "it is named transfer.max_loss_gap now"
+        for make in (
+            lambda: compose_tree([word]),
+            lambda: compose_tree(["experiment=old"], folder),
+            lambda: read_tree(kept, [word]),
+        ):
+            with pytest.raises(ConfigError, match=f"{word} is refused: {said}"):
+                make()
+
+    def test_a_study_that_keeps_the_old_name_is_read(self, kept: Path) -> None:
+        text = kept.read_text().replace("max_loss_gap: 0.01", "max_regret: 0.02")
+        kept.write_text(text)
+        rule = read_tree(kept, [])["transfer"]
+        assert rule["max_loss_gap"] == 0.02 and "max_regret" not in rule
+
+
+def test_plain_values() -> None:
+    assert override_value("root", "a/b") == "a/b" and override_value("root", None) is None
+    with pytest.raises(BadInput, match=r"^root: "):
+        override_value("root", "${oc.env:NOPE_NOPE}")
+
+
+def test_parse_tells_additions_and_deletions() -> None:
+    plain_, added, forced, deleted = parse_overrides(["a.b=1", "+a.b=1", "++a.b=1", "~a.b"])
+    assert [plain_.value(), added.is_add(), forced.is_force_add(), deleted.is_delete()] == [
+        1,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_near_misses() -> None:
+    tree = {"model": {"_target_": "x", "width": 1, "depth": 2}, "root": "runs"}
+    assert suggest_key("model.widht", tree).startswith("did you mean model.width")
+    assert suggest_key("model.zzzzzzzzzzzzzzzz", tree) == "known: model.depth, model.width"
+    assert suggest_key("rot", tree) == "did you mean root?"
+    assert suggest_key("qqq", tree) == "known: model, root"
+
+
+def test_a_letter_too_few_is_met_in_the_same_group_first() -> None:
+    tree = {
+        "transfer": {"seeds": 2, "step": 0.5, "widths": []},
+        "check": {"seed": 0},
+        "train": {"steps": 1},
+        "model": {"width": 1},
+    }
+    assert suggest_key("transfer.seed", tree) == "did you mean transfer.seeds?"
+    assert suggest_key("train.step", tree) == "did you mean train.steps?"
+    assert suggest_key("transfer.width", tree) == "did you mean transfer.widths?"
+    assert suggest_key("train.width", tree) == "did you mean model.width?"
+    assert suggest_key("seeds", tree) == "did you mean transfer.seeds?"
+
+
+def test_a_key_that_belongs_to_another_group_is_pointed_there() -> None:
+    tree = {"check": {"seed": 0}, "runner": {"device": "cpu"}, "launcher": {"retries": 2}}
+    assert suggest_key("check.device", tree) == "did you mean runner.device?"
+    assert suggest_key("launcher.device", tree) == "did you mean runner.device?"
+    assert suggest_key("check.zzzzzzzzzzzz", tree) == "known: check.seed", "none of another group"
+
+
+def test_the_errors_are_config_errors_where_a_value_is_at_fault() -> None:
+    with pytest.raises(ConfigError) as error:
+        compose_tree(["train.stepz=3"])
+    assert (error.value.key, error.value.value) == ("train.stepz", 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("train.stepz=6", "train.stepz"),
+        ("model.widht=16", "model.widht"),
+        ("foo=1", "foo"),
+        ("parameterizatoin=mup", "parameterizatoin"),
+    ],
+)
+def test_beside_an_own_model_the_unknown_key_is_named(word: str, key: str) -> None:
+    own = ["model._target_=tests.engine.plain_decoders.PlainDecoder", "model.frozen=[rows*]"]
+    with pytest.raises(ConfigError, match="no such key") as caught:
+        compose_tree([*own, word])
+    assert caught.value.key == key
+
+
+def test_how_an_own_model_s_argument_is_added_is_said() -> None:
+    own = "model._target_=tests.engine.plain_decoders.PlainDecoder"
+    with pytest.raises(ConfigError, match=r"of your own is added: \+model\.n_head="):
+        compose_tree([own, "model.n_head=4"])

@@ -1,0 +1,66 @@
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sweeper.config.command_line import command_line, of_study, place_of, repeated, with_place
+from sweeper.config.compose import override_value, parse_overrides
+from sweeper.errors import BadInput
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+
+
+def test_flags_and_overrides_name_the_same() -> None:
+    assert with_place(["a=1"], "mine", "my/runs") == ["a=1", "study=mine", "root=my/runs"]
+    assert of_study(["study=mine", "root=r", "a=1"], None, None) == ("mine", ["root=r", "a=1"])
+    assert of_study(["study.name='mine'"], None, "r") == ("mine", ["root=r"])
+    for words in (["mine", "root=r"], ["study=mine", "root='r'"]):
+        assert place_of(words, None, None) == ("mine", Path("r"))
+    assert place_of([], "mine", "~/r") == ("mine", Path.home() / "r")
+    assert place_of([], None, None) == (None, Path("runs"))
+
+
+def test_both_at_once_agree_or_are_refused() -> None:
+    assert with_place(["study=a"], "a", None) == ["study=a", "study=a"]
+    for given_ in ((["study=a"], "b", None), (["root=a"], None, "b")):
+        with pytest.raises(BadInput, match="at a time, not b and a"):
+            with_place(*given_)
+    with pytest.raises(BadInput, match="one study at a time, not b and a"):
+        of_study(["study.name=a"], "b", None)
+    with pytest.raises(BadInput, match="one study at a time, not c and a and b"):
+        place_of(["a", "study=b"], "c", None)
+
+
+def test_a_mapping_is_no_name() -> None:
+    words = ["study={name: a, storage: null}"]
+    assert of_study(words, None, None) == (None, words)
+
+
+@example("null")
+@example("1e3")
+@example("~/x")
+@example("a~b")
+@example("it's ${x} \\\\")
+@settings(max_examples=30)
+@given(TEXT)
+def test_any_folder_is_read_back(root: str) -> None:
+    (word,) = with_place([], None, root)
+    (override,) = parse_overrides([word])
+    assert override_value("root", override.value()) == root
+
+
+@settings(max_examples=30)
+@given(st.lists(TEXT, max_size=4), TEXT)
+def test_what_comes_next_can_be_pasted(words: list[str], study: str) -> None:
+    line = command_line("search", *words, study=study)
+    assert shlex.split(line) == ["sweeper", "search", "--study", study, *words]
+
+
+def test_what_is_repeated_keeps_the_folders() -> None:
+    words = ["a=1", "root=my runs"]
+    assert repeated(words, Path("runs"), None) == ["a=1"]
+    assert repeated(words, Path("my runs"), Path("c d")) == [
+        *("a=1", "--root", "my runs", "--config-dir", "c d"),
+    ]

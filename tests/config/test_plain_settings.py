@@ -1,0 +1,290 @@
+"""What the settings make of a user's own model: what is dropped, told, and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import Settings, resolve
+from sweeper.errors import BadInput, ConfigError
+
+PLAIN = "model._target_=tests.engine.plain_decoders.PlainDecoder"
+SIZES = ["model.width=16", "model.depth=1", "transfer.widths=[16,32]", "runner.device=cpu"]
+
+
+def settings(*words: str) -> Settings:
+    return resolve(compose_tree([PLAIN, *SIZES, *words]))
+
+
+def arguments(*words: str) -> Any:
+    return settings(*words).plugin_spec("model").arguments
+
+
+def test_hyperparameters_that_change_nothing_are_dropped_with_a_note() -> None:
+    # At width 16 u-muP's backward multiplier of a head of 256 classes is the forward one.
+    umup = settings("parameterization=umup", "search=independent", "model.width=32")
+    assert list(umup.space) == ["eta", "alpha_attn", "alpha_loss_softmax"]
+    dropped, branches, lacking = umup.notes  # and nothing of SiLU, which it has not
+    assert 'model.branches=["out.*","down.*"]' in branches
+    assert dropped.startswith("alpha_ffn_act, alpha_residual, alpha_residual_attn_ratio: changes")
+    assert "no place for head.backward_multiplier of the scheme" in lacking
+
+
+def told(kind: str, **net: object) -> list[str]:
+    """Notes on a plain net under muP."""
+    words = ["model._target_=tests.check.plain_nets.PlainNet", *SIZES, f"+model.kind={kind}"]
+    words += ["parameterization=mup", *(f"+model.{key}={value}" for key, value in net.items())]
+    return [note for note in resolve(compose_tree(words)).notes if "changes nothing" not in note]
+
+
+def test_attention_is_told_of_where_it_is_and_by_its_name() -> None:
+    assert told("linear") == told("conv") == told("rnn", residual=False) == []
+    (attention,) = told("attention")
+    assert attention.startswith("attention in layers.* keeps the factor on q k^T")
+
+
+def test_branches_are_told_of_by_a_pattern_that_can_be_pasted() -> None:
+    (branches,) = told("linear", bare=True)
+    assert 'model.branches=["layers.*"]' in branches
+    assert told("linear", bare=True, branches="[layers.*]") == []
+
+
+class Mixing(nn.Module):
+    """A block of two branches, the first of a parameter of its own: no module makes its output."""
+
+    def __init__(self, width: int, seq_len: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(seq_len, seq_len) / seq_len)
+        self.norm, self.down = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.tokens @ x
+        return x + self.down(self.norm(x))
+
+
+class Mixer(nn.Module):
+    def __init__(self, *, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(classes, width)
+        self.b = nn.Sequential(*(Mixing(width, seq_len) for _ in range(depth)))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.head(self.b(self.rows(tokens)))
+
+
+def test_a_block_with_its_skip_is_no_branch() -> None:
+    """The stream that a block gets is made outside of it; what it adds, within."""
+    words = [f"model._target_={__name__}.Mixer", *SIZES, "model.depth=2", "parameterization=mup"]
+    (note,) = (n for n in resolve(compose_tree(words)).notes if "model.branches" in n)
+    assert 'model.branches=["b.*.down"]' in note
+    with pytest.raises(ConfigError, match=r"branches='b.\*.down'.*b.0.down lies within b.0"):
+        resolve(compose_tree([*words, 'model.branches=["b.*","b.*.down"]']))
+
+
+def test_own_models_lose_nothing_and_are_told_nothing() -> None:
+    ours = resolve(compose_tree(["parameterization=umup", "runner.device=cpu"]))
+    assert len(ours.space) == 6 and ours.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["search=independent", "search.axes=[eta,alpha_ffn_act]"], "search"),
+        (["search=lr", "transfer.along=alpha_ffn_act"], "transfer.along"),
+    ],
+)
+def test_one_that_is_asked_for_by_name_is_refused(words: list[str], key: str) -> None:
+    with pytest.raises(ConfigError, match="changes nothing in this model") as caught:
+        settings("parameterization=umup", *words)
+    assert (caught.value.key, caught.value.value) == (key, "alpha_ffn_act")
+
+
+def test_what_is_said_of_a_model_is_part_of_its_trials_and_nothing_said_is_not() -> None:
+    assert arguments("search=lr") == {} == arguments("search=lr", "model.frozen=[]")
+    assert arguments("search=lr", "model.frozen=[rows*]") == {"frozen": ["rows*"]}
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("model.frozen=[nothing*]", "model.frozen"),
+        ("model.keep_init=[nothing*]", "model.keep_init"),
+        ("model.branches=[nothing*]", "model.branches"),
+        ("'model.roles=[\"*.weight\"]'", "model.roles"),
+        ('model.roles="*.weight=hidden"', "model.roles"),
+        ('model.roles=["nothing*=hidden"]', "model.roles[nothing*]"),
+        ("'model.roles=[\"*.weight=inner\"]'", "model.roles[*.weight]"),
+        ('model.frozen=["*"]', "model.frozen"),
+    ],
+)
+def test_patterns_are_checked_before_anything_runs(word: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings("search=lr", "parameterization=mup", word.strip("'"))
+    assert caught.value.key == key
+
+
+def test_roles_fit_on_a_command_line() -> None:
+    given = settings("search=lr", "parameterization=mup", 'model.roles=["qkv.*=readout"]')
+    from sweeper.config.settings import placeholder_data
+    from sweeper.engine.prepare import prepare
+
+    prepared = prepare(given.spec(placeholder_data(given), "float32", given.base))
+    roles = {spec.name: spec.role for spec in prepared.specs}
+    assert roles["qkv.0.weight"] == "readout" and roles["up.0.weight"] == "hidden"
+
+
+def test_a_refusal_quotes_what_was_typed() -> None:
+    word = 'model.roles={"*.bias":vector}'
+    with pytest.raises(BadInput) as refused:
+        settings("search=lr", word)
+    assert str(refused.value).startswith(repr(word)) and "=vector" in str(refused.value)
+    with pytest.raises(ConfigError) as caught:
+        settings("search=lr", "parameterization=mup", 'model.roles="*.weight=hidden"')
+    assert caught.value.value == "*.weight=hidden" and "a list of" in caught.value.allowed
+
+
+class OfTokens(nn.Module):
+    """A network that leaves its loss to the script; with `extra` it wants what nobody gives."""
+
+    def __init__(self, width: int, classes: int, *, extra: bool) -> None:
+        super().__init__()
+        self.extra = extra
+        self.rows, self.head = nn.Embedding(classes, width), nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.rows(tokens["ids"] if self.extra else tokens))
+        return logits
+
+
+def of_tokens(width: int, depth: int, classes: int) -> nn.Module:
+    return OfTokens(width, classes, extra=False)
+
+
+def of_a_dict(width: int, depth: int, classes: int) -> nn.Module:
+    return OfTokens(width, classes, extra=True)
+
+
+def by_plan(function: str) -> Settings:
+    """A command's settings whose model a function of this module builds."""
+    words = ["runner=command", "data=own", "parameterization=mup", "search=lr"]
+    words += ["runner.command=[python,train.py,'{plan}']", "metric=(?P<loss>x)", *SIZES[:3]]
+    return resolve(compose_tree([*words, f"model._target_={__name__}.{function}"]))
+
+
+def test_a_function_s_model_is_called_with_what_its_forward_takes() -> None:
+    assert "eta" in by_plan("of_tokens").space
+
+
+def test_a_call_that_fails_is_told_with_what_a_model_is_called_with() -> None:
+    with pytest.raises(BadInput) as refused:
+        by_plan("of_a_dict")
+    message = str(refused.value)
+    assert "forward(inputs, targets)" in message and "train.seq_len" in message
+    assert "inputs=" not in message and "docs/your-trainer.md" in message
+
+
+NAMED_OTHERWISE = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, hidden, layers=2):
+        super().__init__()
+"""
+PARSES = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "said"),
+    [
+        ("named", NAMED_OTHERWISE, ("def build(width, depth)", "it takes hidden, layers")),
+        ("parses", PARSES, ("under if __name__ == '__main__':", "SystemExit")),
+    ],
+)
+def test_a_class_that_cannot_be_built_is_told_what_to_write(
+    module: str, text: str, said: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["sweeper"])
+    with pytest.raises(ConfigError) as caught:
+        resolve(compose_tree([f"model._target_={module}.Net", *SIZES]))
+    assert all(word in str(caught.value) for word in said), str(caught.value)
+
+
+BROKEN = """
+import torch.nn.functional as F
+from tests.engine.plain_decoders import PlainDecoder
+
+class Logits(PlainDecoder):
+    def loss(self, logits, targets):
+        return logits
+
+class Raises(PlainDecoder):
+    def loss(self, logits, targets):
+        if not logits.is_meta:
+            raise RuntimeError("a bug of mine")
+        return super().loss(logits, targets)
+
+class Nan(PlainDecoder):
+    def loss(self, logits, targets):
+        return super().loss(logits, targets)[1] * float("nan")
+"""
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Logits", "must return the loss"),
+        ("Raises", "broken_nets.py:12, in loss: raise RuntimeError"),
+        ("Nan", "on two examples it is nan"),
+    ],
+)
+def test_a_model_that_cannot_train_is_refused_before_anything_is_written(
+    name: str, said: str, dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from sweeper.cli.app import main
+
+    (tmp_path / "broken_nets.py").write_text(BROKEN)
+    (tmp_path / "text.txt").write_text("some text " * 400)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    words = ["search=lr", "data=text", "data.path=text.txt", "train.steps=4", "train.seq_len=8"]
+    words += [f"model._target_=broken_nets.{name}", "study=broken", *SIZES]
+    monkeypatch.setattr("sys.argv", ["sweeper", "search", *words, *(["--dry-run"] * dry)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said_by_us = capsys.readouterr().err
+    assert ended.value.code == 2 and "Traceback" not in said_by_us
+    assert said in said_by_us, said_by_us
+    assert not (tmp_path / "runs" / "broken").exists()
+
+
+def test_a_plan_of_a_plain_model_lists_what_the_search_applied(tmp_path: Path) -> None:
+    """The engine scaled attention where the model calls it; the user's own loop must."""
+    from sweeper.config.settings import placeholder_data
+    from sweeper.engine.prepare import prepare
+    from sweeper.plan.plan import make_plan
+    from sweeper.trial import defaults, plain
+    from sweeper.verdict.ladder import Size
+
+    given = settings("search=lr", "parameterization=mup", 'model.branches=["out.*","down.*"]')
+    target = Size(width=64, depth=4)
+    prepared = prepare(given.spec(placeholder_data(given), "float32", target))
+    plan = make_plan(prepared, given.base, target, plain(defaults(given.space)), {})
+    assert json.dumps(plan.to_json())
+    text = "\n".join(plan.needs)
+    assert "multiply q k^T by 0.125" in text, "1/d at head size 8"
+    assert "out.*: multiply the branch's output by 0.5" in text, "depth 1 to 4 under depth-muP"

@@ -1,0 +1,238 @@
+"""The optimizers as others wrote them, trial by trial.
+
+torch's own, pytorch_optimizer's SOAP, and Lion and Shampoo from their papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytorch_optimizer
+import torch
+from scipy.linalg import fractional_matrix_power
+from torch import Tensor
+
+from sweeper.scaling.spec import Update
+from tests.engine.optimizers import Member
+
+Step = Callable[[list[Tensor], float], None]
+"""One step in place of a trial's parameters, given their gradients and the schedule factor."""
+
+
+def stepper(made: torch.optim.Optimizer) -> Step:
+    """Steps of torch's optimizer, every parameter in its own group."""
+    peaks = [group["lr"] for group in made.param_groups]
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        for group, peak, grad in zip(made.param_groups, peaks, grads, strict=True):
+            group["lr"] = peak * factor
+            group["params"][0].grad = grad.reshape(group["params"][0].shape).clone()
+        made.step()
+
+    return step
+
+
+def groups(
+    params: Sequence[Tensor], member: Member, indices: Sequence[int]
+) -> list[dict[str, Any]]:
+    """torch couples the decay to the learning rate, so it is given decay / lr."""
+    return [
+        {
+            "params": [p],
+            "lr": member.lr_of(i),
+            "weight_decay": member.weight_decay / member.lr_of(i),
+        }
+        for i, p in zip(indices, params, strict=True)
+    ]
+
+
+def adamw(
+    optimizer: Any,
+    params: list[Tensor],
+    kinds: Sequence[Update],
+    member: Member,
+    indices: Sequence[int] | None = None,
+) -> Step:
+    settings = optimizer.settings(member.values)
+    chosen = groups(params, member, indices or range(len(params)))
+    for group, i in zip(chosen, indices or range(len(params)), strict=True):
+        group["eps"] = member.eps_of(i)
+    return stepper(torch.optim.AdamW(chosen, betas=(settings["beta1"], settings["beta2"])))
+
+
+def sgd(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """torch's decay is a gradient's: here it is done beside it, at the same weights."""
+    momentum = optimizer.settings(member.values)["momentum"]
+    chosen = [group | {"weight_decay": 0.0} for group in groups(params, member, range(len(params)))]
+    nesterov = optimizer.nesterov and momentum > 0  # else torch refuses it
+    inner = stepper(torch.optim.SGD(chosen, momentum=momentum, nesterov=nesterov))
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        with torch.no_grad():
+            for p in params:
+                p.mul_(1 - factor * member.weight_decay)
+        inner(grads, factor)
+
+    return step
+
+
+def lion(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """Algorithm 2 of the paper on numbers; lambda is the decay over the learning rate."""
+    settings = optimizer.settings(member.values)
+    m = [[0.0] * p.numel() for p in params]
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
+            theta, g = p.flatten().tolist(), grad.flatten().tolist()
+            eta, lam = factor * member.lr_of(i), member.weight_decay / member.lr_of(i)
+            for j in range(p.numel()):
+                c = settings["beta1"] * m[i][j] + (1 - settings["beta1"]) * g[j]
+                theta[j] -= eta * ((c > 0) - (c < 0) + lam * theta[j])
+                m[i][j] = settings["beta2"] * m[i][j] + (1 - settings["beta2"]) * g[j]
+            p.data.copy_(torch.tensor(theta, dtype=p.dtype).view(p.shape))
+
+    return step
+
+
+def adafactor(
+    optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member
+) -> Step:
+    """Learning rates must stay below t^-1/2, where torch caps them."""
+    chosen = groups(params, member, range(len(params)))
+    for i, group in enumerate(chosen):
+        group["eps"] = (member.eps_of(i), optimizer.rms_floor)
+    made = torch.optim.Adafactor(chosen, beta2_decay=optimizer.beta2_decay)
+    for group in made.param_groups:
+        group["d"] = optimizer.clip  # torch's constructor refuses what is below 1
+    return stepper(made)
+
+
+def muon(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """torch's Muon for hidden matrices, its factor of shape divided out; else torch's AdamW."""
+    hidden = [i for i, kind in enumerate(kinds) if kind is Update.ORTHOGONAL]
+    others = [i for i in range(len(params)) if i not in hidden]
+    flat = [params[i].detach().view(len(params[i]), -1) for i in hidden]
+    chosen = groups(flat, member, hidden)
+    for group, p, i in zip(chosen, flat, hidden, strict=True):
+        ratio = sqrt(max(1.0, p.shape[0] / p.shape[1]))
+        group["lr"], group["weight_decay"] = group["lr"] / ratio, group["weight_decay"] * ratio
+        group["eps"] = member.eps_of(i)
+    fixed = {
+        "momentum": optimizer.settings(member.values)["momentum"],
+        "nesterov": optimizer.nesterov,
+        "ns_coefficients": tuple(optimizer.coefficients),
+        "ns_steps": optimizer.steps,
+    }
+    orthogonal = stepper(torch.optim.Muon(chosen, **fixed)) if hidden else None
+    plain = adamw(optimizer, [params[i] for i in others], kinds, member, others) if others else None
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        for part, inner in ((hidden, orthogonal), (others, plain)):
+            if inner:
+                inner([grads[i] for i in part], factor)
+
+    return step
+
+
+def shampoo(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """The paper's Algorithm 1 with bias-corrected averages, by SciPy's powers of matrices."""
+    settings = optimizer.settings(member.values)
+    beta1, beta2 = settings["beta1"], settings["beta2"]
+    hidden, others, plain = _beside_adamw(optimizer, params, kinds, member)
+    state: dict[int, list[Any]] = {}
+    count = 0
+
+    def inverse_root(mean: Any, eps: float) -> Any:
+        """In the directions that gradients had; SciPy would blow up rounding in the others."""
+        values, vectors = np.linalg.eigh(mean)
+        basis = vectors[:, values > np.finfo(float).eps * len(mean) * max(values[-1], 0.0)]
+        root = fractional_matrix_power(basis.T @ mean @ basis, 0.5) if basis.size else mean[:0, :0]
+        inner = root + eps * np.eye(len(root))
+        return basis @ (fractional_matrix_power(inner, -0.5) if basis.size else inner) @ basis.T
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        nonlocal count
+        count += 1
+        plain([grads[i] for i in others], factor)
+        for i in hidden:
+            g = grads[i].reshape(len(grads[i]), -1).numpy()
+            sums = state.setdefault(i, [0.0 * g, 0.0 * g @ g.T, 0.0 * g.T @ g])
+            for j, (beta, new) in enumerate([(beta1, g), (beta2, g @ g.T), (beta2, g.T @ g)]):
+                sums[j] = beta * sums[j] + (1 - beta) * new
+            left, right = (
+                inverse_root(side / (1 - beta2**count), member.eps_of(i)) for side in sums[1:]
+            )
+            move = left @ (sums[0] / (1 - beta1**count)) @ right
+            p = params[i].data
+            p.mul_(1 - factor * member.weight_decay)
+            p.sub_(factor * member.lr_of(i) * torch.from_numpy(move.real.copy()).view_as(p))
+
+    return step
+
+
+def _beside_adamw(
+    optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member
+) -> tuple[list[int], list[int], Step]:
+    """Indices of hidden matrices, of all else, and torch's AdamW for that."""
+    hidden = [i for i, kind in enumerate(kinds) if kind is Update.ORTHOGONAL]
+    others = [i for i in range(len(params)) if i not in hidden]
+    if not others:
+        return hidden, others, lambda grads, factor: None
+    chosen = [params[i] for i in others]
+    return hidden, others, adamw(optimizer, chosen, kinds, member, others)
+
+
+def _seen(sides: Sequence[Tensor], bases: Sequence[Tensor]) -> list[Tensor]:
+    """Eigenvectors of the sides, 0 where the eigenvalue is rounding."""
+    values = [torch.diagonal(q.T @ side @ q) for side, q in zip(sides, bases, strict=True)]
+    least = [v.max().clamp(min=0) * torch.finfo(v.dtype).eps * len(v) for v in values]
+    return [q * (v > low) for q, v, low in zip(bases, values, least, strict=True)]
+
+
+def soap(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """pytorch_optimizer's, which adds eps before its bias correction and decays by itself."""
+    settings = optimizer.settings(member.values)
+    hidden, others, plain = _beside_adamw(optimizer, params, kinds, member)
+    flat = [params[i].detach().view(len(params[i]), -1) for i in hidden]
+    chosen = [
+        group | {"weight_decay": 0.0, "betas": (settings["beta1"], settings["beta2"])}
+        for group in groups(flat, member, hidden)
+    ]
+    frequency = optimizer.every
+    made = pytorch_optimizer.SOAP(chosen, precondition_frequency=frequency) if hidden else None
+    if made:
+        # By default it goes on from its last bases by one power iteration: these hold arbitrary
+        # vectors where no gradient was, and what follows is no function of the gradients.
+        eigenbases = made.get_orthogonal_matrix
+        made.get_orthogonal_matrix = lambda sides: _seen(sides, eigenbases(sides))
+        made.get_orthogonal_matrix_qr = lambda state, *_: made.get_orthogonal_matrix(state["GG"])
+    inner = stepper(made) if made else None
+    count = 0
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        nonlocal count
+        plain([grads[i] for i in others], factor)
+        if made is None or inner is None:
+            return
+        for p in flat:
+            p.mul_(1 - factor * member.weight_decay)
+        for i, group in zip(hidden, made.param_groups, strict=True):
+            group["eps"] = member.eps_of(i) * sqrt(1 - settings["beta2"] ** max(count, 1))
+        inner([grads[i] for i in hidden], factor)
+        count += 1
+
+    return step
+
+
+ORACLES: dict[str, Callable[[Any, list[Tensor], Sequence[Update], Member], Step]] = {
+    "adafactor": adafactor,
+    "adamw": adamw,
+    "lion": lion,
+    "muon": muon,
+    "sgd": sgd,
+    "shampoo": shampoo,
+    "soap": soap,
+}

@@ -1,0 +1,76 @@
+"""Packs that are trained in tests, comparisons of their results, and what stops them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.engine.pack import Pack
+from sweeper.engine.train import train
+from sweeper.launch.job import Control
+from sweeper.trial import Result, Trial
+from tests.engine.tiny_trials import corpus, tree, trial
+from tests.specs import spec_of
+
+
+def packed(trials: Sequence[Trial], folder: Path, **options: Any) -> list[Result]:
+    return train(Pack(trials=tuple(trials), corpus=corpus(folder)), **options)
+
+
+def same_result(one: Result, other: Result) -> bool:
+    """Whether two results are the same but for their times."""
+    timeless = {"seconds": 0.0, "finished_at": 0.0}
+    return replace(one, **timeless) == replace(other, **timeless)
+
+
+def close_results(one: Result, other: Result) -> bool:
+    return one.objective == pytest.approx(other.objective, rel=1e-10) and (
+        one.heldout == pytest.approx(other.heldout, rel=1e-10)
+    )
+
+
+class StopTrials:
+    """A pruner that stops the trials of these keys."""
+
+    def __init__(self, step: int, *keys: str) -> None:
+        self.rungs, self.keys = (step,), set(keys)
+        self.losses: dict[str, float] = {}
+
+    def trials_to_stop(
+        self, step: int, losses: Mapping[str, float], trials: Sequence[Trial]
+    ) -> set[str]:
+        assert step == self.rungs[0] and {t.key for t in trials} >= losses.keys()
+        self.losses = dict(losses)
+        return self.keys
+
+
+def leave_at(step: int) -> Control:
+    """Control that tells the pack to save itself and leave after so many steps."""
+    remaining = [step]
+
+    def should_leave() -> bool:
+        remaining[0] -= 1
+        return remaining[0] == 0
+
+    return Control(should_leave=should_leave)
+
+
+def diverging_trial(**changed: Any) -> Trial:
+    """A trial that becomes not finite within some steps."""
+    return trial("standard", eta=60.0, train={"precision": "float32", "steps": 40, **changed})
+
+
+def trial_of(name: str, *, steps: int = 12) -> Trial:
+    """A trial of one of `tests.engine.modules`."""
+    made = tree("standard", steps=steps)
+    made["model"] = {"_target_": f"tests.engine.modules.{name}", "width": 32, "depth": 2}
+    return Trial(spec=spec_of(made), log2_hps=trial("standard").log2_hps, seed=0)
+
+
+def trials_of(name: str) -> list[Trial]:
+    base = trial_of(name)
+    return [base, replace(base, seed=1), replace(base, log2_hps={**base.log2_hps, "eta": -6.0})]

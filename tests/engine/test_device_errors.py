@@ -1,0 +1,208 @@
+"""Which errors mean too little memory, and when a device is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sweeper.engine import program
+from sweeper.engine.jobs import TrainPack
+from sweeper.engine.pack import Pack, PackRun, UpdateBrokenError
+from sweeper.engine.program import forget_frames, is_out_of_memory, program_for, raise_if_broken
+from sweeper.engine.train import Execution
+from sweeper.errors import BrokenDeviceError, SweeperError
+from sweeper.launch.executor import Context
+from sweeper.launch.inline import InlineExecutor
+from sweeper.launch.job import UNCONTROLLED, Control, Job
+from tests.engine.tiny_trials import corpus, trial
+
+CUDA = torch.device("cuda")
+
+
+class Wrapped(RuntimeError):
+    """As torch's compiler wraps what its backend raises."""
+
+    def __init__(self, inner: Exception) -> None:
+        self.inner_exception = inner
+        super().__init__("backend='inductor' raised")
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronous"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"
+        ),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
+        Wrapped(torch.OutOfMemoryError("tried")),
+        caused(RuntimeError("the kernel failed"), MemoryError()),
+    ],
+)
+def test_allocations_fail_in_many_words(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("vmap: it looks like you're calling .item() on a Tensor"),
+        ValueError("out of memory of the user's own words"),
+    ],
+)
+def test_other_errors_are_not_of_memory(error: Exception) -> None:
+    assert not is_out_of_memory(error)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_answers_no_more_is_broken() -> None:
+    """Here CUDA answers nothing from the start."""
+    with pytest.raises(BrokenDeviceError, match="cuda is unusable after an error: an assertion"):
+        raise_if_broken(CUDA, RuntimeError("an assertion\nwith many lines"))
+    raise_if_broken(torch.device("cpu"), RuntimeError("an assertion"))
+
+
+def task(folder: Path, count: int = 2) -> TrainPack:
+    pack = Pack(trials=tuple(trial(seed=i) for i in range(count)), corpus=corpus(folder))
+    return TrainPack(pack=pack, execution=Execution())
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("where", ["_gradients", "_update"])
+def test_a_failed_allocation_is_the_pack_s_failure(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PackRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+    outcome = task(tmp_path).run(UNCONTROLLED)
+    assert outcome.failure is not None and not outcome.failure.retry and not outcome.results
+
+
+def test_halves_are_not_filled_up_to_what_did_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = task(tmp_path)
+    found = program_for(one.pack.trials[0].spec, "cpu")
+    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.pack.trials), 64})
+    monkeypatch.setattr(PackRun, "step", failing(torch.OutOfMemoryError("full")))
+    one.run(UNCONTROLLED)
+    assert found.compiled_sizes == {1}
+
+
+def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
+    """Of what was being handled too: it holds the tensors as well."""
+
+    def handle() -> None:
+        try:
+            raise torch.OutOfMemoryError("full")
+        except RuntimeError:
+            raise ValueError("another")  # noqa: B904
+
+    with pytest.raises(ValueError, match="another") as caught:
+        handle()
+    error, handled = caught.value, caught.value.__context__
+    assert handled is not None and handled.__traceback__ is not None
+    forget_frames(error)
+    assert error.__traceback__ is None and handled.__traceback__ is None
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+def test_no_memory_rules_out_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = PackRun(task(tmp_path).pack)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.program, "_mapped", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+        with pytest.raises(torch.OutOfMemoryError, match="ALLOC_FAILED"):
+            run.step()
+    assert not run.program.unsupported
+
+
+def test_a_broken_device_ends_the_process_not_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = BrokenDeviceError("cuda is unusable after an error: an illegal memory access")
+    monkeypatch.setattr("sweeper.engine.jobs.train", failing(RuntimeError("illegal")))
+    monkeypatch.setattr("sweeper.engine.jobs.raise_if_broken", failing(broken))
+    with pytest.raises(BrokenDeviceError):
+        task(tmp_path).run(UNCONTROLLED)
+    executor = InlineExecutor(Context(folder=tmp_path))
+    executor.submit(Job(task=task(tmp_path)))
+    with pytest.raises(SweeperError, match="illegal memory access; what is finished is recorded"):
+        executor.poll()
+
+
+def test_a_device_without_memory_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "zeros", failing(torch.OutOfMemoryError("full")))
+    raise_if_broken(CUDA, RuntimeError("full"))
+
+
+def test_what_an_error_kept_alive_is_let_go() -> None:
+    def fail() -> None:
+        try:
+            raise ValueError
+        except ValueError as inner:
+            raise RuntimeError from inner
+
+    with pytest.raises(RuntimeError) as caught:
+        fail()
+    program.forget_frames(caught.value)
+    assert caught.value.__traceback__ is None
+    assert caught.value.__cause__ is not None and caught.value.__cause__.__traceback__ is None
+
+
+def test_an_execution_is_the_same_but_for_what_waits(tmp_path: Path) -> None:
+    one = task(tmp_path)
+    record = replace(one, execution=replace(one.execution, pending=2.5)).to_json()
+    assert TrainPack.from_json(one.trials, record).execution.pending == 2.5
+
+
+def test_what_does_not_fit_together_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(PackRun, "_gradients", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+    task(tmp_path).run(Control(notify=told.append))
+    assert told == ["2 trials do not fit the device together: they are halved"]
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+def test_a_pack_whose_update_broke_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, broken = list[str](), [UpdateBrokenError("a kernel failed")]
+    update = PackRun._update
+
+    def fails_once(self: PackRun, *given: Any) -> None:
+        if broken:
+            raise broken.pop()
+        update(self, *given)
+
+    whole = task(tmp_path, 1).run(UNCONTROLLED)
+    monkeypatch.setattr(PackRun, "_update", fails_once)
+    again = task(tmp_path, 1).run(Control(notify=told.append))
+    assert again.results[0].objective == whole.results[0].objective
+    assert told == ["the compiled update failed (a kernel failed): begun anew without it"]

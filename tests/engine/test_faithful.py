@@ -1,0 +1,163 @@
+"""Packed equals alone: every model, optimizer and parameterization that has a config.
+
+Pairs of them are in every run of the tests; all combinations are in `make test-long`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweeper.config.settings import read_space
+from sweeper.data.arrays import Digits
+from sweeper.data.corpus import Corpus
+from sweeper.data.spans import Corruption, SpanCorpus
+from sweeper.engine.pack import Pack
+from sweeper.engine.prepare import optional_hyperparameters, prepare
+from sweeper.engine.train import train
+from sweeper.errors import ConfigError
+from sweeper.trial import Trial, defaults
+from tests.engine.tiny_trials import corpus
+from tests.specs import spec_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+
+CONF = Path(__file__).parents[2] / "conf"
+STEPS = 30
+CORRUPTION = Corruption(rate=0.3, mean_span=2.0, target="whole", sentinels=2)
+CALM = 4.0
+"""How far below its default, in log2, eta is."""
+
+
+@cache
+def configs(group: str) -> dict[str, dict[str, Any]]:
+    """Those of the engine: presets and what commands do by themselves are none."""
+    read = {path.stem: yaml.safe_load(path.read_text()) for path in (CONF / group).glob("*.yaml")}
+    return {name: config for name, config in read.items() if "_target_" in config and name != "own"}
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
+    """Tokens, and arrays for the models that take them."""
+    folder = tmp_path_factory.mktemp("data")
+    digits, tokens = Digits().prepare(folder), corpus(folder)
+    spans = SpanCorpus(tokens=tokens, corruption=CORRUPTION)
+    return {"vit": digits, "mlp": digits, "encoder_decoder": spans} | dict.fromkeys(
+        ("llama", "hf", "moe"), tokens
+    )
+
+
+def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial]:
+    """Three trials at base width 8, target 16: each differs in every hyperparameter and seed."""
+    given = configs("parameterization")[scheme]
+    size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
+    config = configs("model")[model]
+    tree = {
+        "parameterization": {k: v for k, v in given.items() if k != "space"},
+        "model": {k: size.get(k, v) for k, v in config.items()},
+        "base": {"width": 8, "depth": 1},
+        "optimizer": configs("optimizer")[optimizer],
+        "data": where.identity(),
+        "train": {
+            "steps": STEPS,
+            "batch_size": 2,
+            "seq_len": 8,
+            "precision": "float64",
+            "heldout_batches": 2,
+        },
+    }
+    prepared = prepare(spec_of(tree))
+    space = read_space(given, optional_hyperparameters(prepared.optimizer))
+    extra = dict.fromkeys(optional_hyperparameters(prepared.optimizer), 0.0)
+    # Far below the edge of stability, beyond which rounding grows from step to step.
+    middle = {**extra, **defaults(space), "eta": defaults(space)["eta"] - CALM}
+    return [
+        Trial(
+            spec=spec_of(tree),
+            seed=i % 2,
+            log2_hps={
+                name: value + i * 0.25 * (-1) ** j for j, (name, value) in enumerate(middle.items())
+            },
+        )
+        for i in range(3)
+    ]
+
+
+REFUSED = {
+    ("adafactor", "effective_theory"): "parameterization.s",
+    ("sgd", "spectral"): "parameterization.rule",
+    ("sgd", "spectral_mup"): "parameterization.rule",
+    ("sgd", "umup"): "parameterization._target_",
+    ("sgd", "standard_embedding"): "parameterization._target_",
+    ("adafactor", "standard_embedding"): "parameterization._target_",
+} | {
+    (optimizer, scheme): key
+    for optimizer in ("muon", "shampoo", "soap")
+    for scheme, key in (
+        ("effective_theory", "parameterization.s"),
+        ("umup", "parameterization._target_"),
+        ("standard_embedding", "parameterization._target_"),
+    )
+}
+"""Optimizers that a scheme has no rule for, and the key that says so."""
+
+
+def is_quick(model: str, optimizer: str, scheme: str) -> bool:
+    """Every optimizer with every scheme, and either of them with a decoder.
+
+    Most models have tests of their own that pack them under every scheme.
+    """
+    if model in ("mlp", "llama"):
+        return model == "mlp" or optimizer == "adamw" or scheme == "mup"
+    return optimizer == "adamw" and scheme == "mup"
+
+
+COMBINATIONS = [
+    pytest.param(*names, marks=() if is_quick(*names) else pytest.mark.long)
+    for names in product(configs("model"), configs("optimizer"), configs("parameterization"))
+]
+
+
+@pytest.mark.parametrize(("model", "optimizer", "scheme"), COMBINATIONS)
+def test_packed_equals_alone(
+    model: str, optimizer: str, scheme: str, data: dict[str, Corpus]
+) -> None:
+    where = data[model]
+    if (optimizer, scheme) in REFUSED:
+        with pytest.raises(ConfigError) as refused:
+            trials(model, optimizer, scheme, where)
+        assert refused.value.key == REFUSED[optimizer, scheme]
+    else:
+        group = trials(model, optimizer, scheme, where)
+        check(group, where)
+        # Where a trial lies is the optimizer's affair, and no model's or scheme's.
+        if (model, scheme) == ("llama", "mup"):
+            check_place(group, where)
+
+
+def tolerance(group: list[Trial]) -> float:
+    """SOAP steps as far along directions of which the gradient has hardly any as along others.
+
+    Where these directions lie is a matter of rounding.
+    """
+    return 1e-5 if group[0].spec.optimizer.name == "soap" else 1e-10
+
+
+def check(group: list[Trial], where: Corpus) -> None:
+    together = train(Pack(trials=tuple(group), corpus=where))
+    assert len({result.objective for result in together}) == len(group)
+    alone = train(Pack(trials=(group[1],), corpus=where))[0]
+    assert together[1].status == alone.status == "complete"
+    assert together[1].objective == pytest.approx(alone.objective, rel=tolerance(group))
+    assert together[1].heldout == pytest.approx(alone.heldout, rel=tolerance(group))
+
+
+def check_place(group: list[Trial], where: Corpus) -> None:
+    one = train(Pack(trials=(group[2], group[1]), corpus=where))[1]
+    other = train(Pack(trials=(group[1],), corpus=where))[0]
+    assert one.objective == pytest.approx(other.objective, rel=tolerance(group))

@@ -1,0 +1,232 @@
+"""What only a GPU can show: kernels in bfloat16, memory that ends, a host that never waits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sweeper.engine.graph import StepGraph
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.runner import Engine
+from sweeper.engine.train import Execution, train
+from sweeper.launch.executor import Context
+from sweeper.launch.inline import Inline
+from sweeper.launch.job import Leave
+from sweeper.sweep.loop import Loop
+from sweeper.trial import PluginSpec, Trial
+from tests.engine.runs import leave_at
+from tests.engine.tiny_trials import corpus, trial
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    # That its debug mode is a prototype, and what its compiler would rather be given.
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+]
+DEVICE = "cuda"
+BF16 = {"precision": "bfloat16", "seq_len": 64, "batch_size": 4, "steps": 24}
+"""Sizes with heads of 32, so that flash attention takes part."""
+
+
+def wide(seed: int = 0, eta: float = 0.0, **train: Any) -> Trial:
+    """A trial in bfloat16 with heads of 32."""
+    one = trial(seed=seed, eta=eta, train=BF16 | train)
+    arguments = {**one.spec.model.arguments, "head_size": 32}
+    model = PluginSpec(name=one.spec.model.name, arguments=arguments)
+    return replace(one, spec=replace(one.spec, model=model, width=64, base_width=64))
+
+
+def pack(folder: Path, count: int = 3, **train: Any) -> Pack:
+    trials = tuple(wide(seed=i % 2, eta=i / 4, **train) for i in range(count))
+    return Pack(trials=trials, corpus=corpus(folder))
+
+
+def gradients(run: PackRun) -> list[Tensor]:
+    x, y = run.feed.batch(0)
+    with run.precision():
+        return run._accumulated(x[run.seed_rows], y[run.seed_rows])[1]
+
+
+def test_bfloat16_gradients_packed_and_compiled_are_those_alone(tmp_path: Path) -> None:
+    """To the rounding of bfloat16: kernels of other shapes add in another order."""
+    many = pack(tmp_path)
+    run = PackRun(many, DEVICE, compile="on")
+    together = gradients(run)
+    assert run.program.unsupported == {} and run.compiled
+    for i, one in enumerate(many.trials):
+        alone = gradients(PackRun(Pack(trials=(one,), corpus=many.corpus), DEVICE))
+        exact = gradients(
+            PackRun(
+                Pack(
+                    trials=(replace(one, spec=wide(precision="float32").spec),),
+                    corpus=many.corpus,
+                ),
+                DEVICE,
+            )
+        )
+        for mine, theirs, right in zip(together, alone, exact, strict=True):
+            scale = right.norm()
+            assert (mine[i] - theirs[0]).norm() < 0.03 * scale
+            assert (mine[i] - right[0]).norm() < 0.05 * scale
+
+
+@contextmanager
+def no_host_waits() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_no_step_waits_for_the_device(compile: Any, tmp_path: Path) -> None:
+    run = PackRun(pack(tmp_path), DEVICE, compile=compile)
+    for _ in range(3):
+        run.step()
+    with no_host_waits():
+        losses = [run.step() for _ in range(8)]
+    assert torch.isfinite(torch.stack(losses)).all() and run.program.unsupported == {}
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_replayed_steps_are_the_launched_ones(compile: Any, tmp_path: Path) -> None:
+    """Bit for bit but for gradients of embeddings, which are added up in any order."""
+    plain, replayed = (PackRun(pack(tmp_path), DEVICE, compile=compile) for _ in range(2))
+    replayed.graph = StepGraph()
+    one, other = (torch.stack([run.step() for _ in range(16)]) for run in (plain, replayed))
+    assert replayed.take_notices() == [] and replayed.graph is not None
+    assert replayed.graph._graph is not None, "nothing was captured"
+    torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
+
+
+def test_a_killed_pack_goes_on_within_rounding(tmp_path: Path) -> None:
+    many = pack(tmp_path)
+    execution = Execution(device=DEVICE, compile="on", checkpoints=tmp_path / "checkpoints")
+    whole = train(many, replace(execution, checkpoints=None))
+    with pytest.raises(Leave):
+        train(many, execution, leave_at(10))
+    for one, other in zip(whole, train(many, execution), strict=True):
+        assert other.objective == pytest.approx(one.objective, rel=5e-3)
+
+
+def peak(many: Pack) -> int:
+    """Bytes that two steps and the evaluation of a pack need at once, and all that is there."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    run = PackRun(many, DEVICE)
+    for _ in range(2):
+        run.step()
+    run.heldout()
+    return torch.cuda.max_memory_allocated()
+
+
+def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path) -> None:
+    """Under a real limit of the device's memory, between the needs of 16 trials and of 64.
+
+    What any step needs, such as cuBLAS's workspaces, is larger than many of these trials.
+    """
+    trials = pack(tmp_path, 64).trials
+    needs = [peak(Pack(trials=trials[:count], corpus=corpus(tmp_path))) for count in (16, 64)]
+    assert needs[1] - needs[0] > 2**26, "the limit would not tell them apart"
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    results: list[Any] = []
+    sizes: list[int] = []
+    torch.cuda.set_per_process_memory_fraction(sum(needs) / 2 / total)
+    try:
+        run_sweep(trials, tmp_path, results, sizes)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert {r.status for r in results} == {"complete"} and len(results) == 64
+    assert 1 < max(sizes) < 64
+
+
+def run_sweep(
+    trials: tuple[Trial, ...], folder: Path, results: list[Any], sizes: list[int]
+) -> None:
+    """To its end; `sizes` are those of the packs that were trained to theirs."""
+    engine = Engine(device=DEVICE, pack=64, compile="off")
+    runner = engine.open(corpus(folder), Inline(), folder)
+    wanted = list(trials)
+
+    def record(found: Sequence[Any]) -> None:
+        results.extend(found)
+        sizes.append(len(found))
+
+    loop = Loop(
+        runner=runner,
+        executor=Inline().executor(Context(folder=folder, machine=runner.machine())),
+        retries=0,
+        record=record,
+    )
+    loop.run(lambda: [t for t in wanted if t.key not in {r.key for r in results}])
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from tests.engine.test_gpu import Execution, pack, train
+results = train(pack(Path(sys.argv[1])), Execution(device="cuda"))
+print(*(result.objective for result in results))
+"""
+
+
+def test_two_processes_share_a_gpu(tmp_path: Path) -> None:
+    """Each writes a corpus of its own: none is cut short while another reads it."""
+    root = str(Path(__file__).parents[2])
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        folder.mkdir()
+    env = {**os.environ, "PYTHONPATH": root + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(folder)],
+            env=env,
+            cwd=root,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for folder in folders
+    ]
+    here = [result.objective for result in train(pack(tmp_path), Execution(device=DEVICE))]
+    for worker in workers:
+        out, _ = worker.communicate(timeout=120)
+        assert worker.returncode == 0
+        assert [float(word) for word in out.split()] == pytest.approx(here, rel=5e-3)
+
+
+def test_an_illegal_access_breaks_the_device_for_its_process_alone(tmp_path: Path) -> None:
+    """In a process of its own, which it leaves useless."""
+    program = (
+        "import torch\n"
+        "from sweeper.errors import BrokenDeviceError\n"
+        "from sweeper.engine.program import raise_if_broken\n"
+        "try:\n"
+        "    torch.zeros(4, device='cuda')[torch.full((1,), 10**6, device='cuda')].sum().item()\n"
+        "except RuntimeError as error:\n"
+        "    try:\n"
+        "        raise_if_broken(torch.device('cuda'), error)\n"
+        "    except BrokenDeviceError:\n"
+        "        print('broken', flush=True)\n"
+        "import os; os._exit(0)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": root + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert answer.stdout.strip() == "broken"
+    assert torch.ones(3, device="cuda").sum().item() == 3

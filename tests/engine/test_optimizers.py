@@ -1,0 +1,417 @@
+"""What every optimizer owes: the published update, trial by trial, whatever is packed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sweeper.engine.optimizers.optimizer import Optimizer
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from tests.engine.optimizers import NAMES, SPECS, Member, OptimizerRun, shipped, spec
+from tests.engine.oracles import ORACLES
+
+VARIANTS = [(name, {}) for name in NAMES] + [
+    ("adamw", {"atan2": True}),
+    ("sgd", {"nesterov": True}),
+    ("muon", {"nesterov": False}),
+    ("adafactor", {"clip": 0.3, "rms_floor": 2.0}),
+    ("shampoo", {"normalize": True, "every": 2}),
+    ("soap", {"every": 2}),
+    ("soap", {"normalize": False}),
+]
+IDS = [f"{name}-{next(iter(changed))}" if changed else name for name, changed in VARIANTS]
+variants = pytest.mark.parametrize(("name", "changed"), VARIANTS, ids=IDS)
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def members(optimizer: Optimizer) -> list[Member]:
+    """Four trials that differ in all that a trial may differ in."""
+    searched = [
+        dict(zip(optimizer.hyperparameters, factors, strict=False))
+        for factors in ((1.0, 1.0, 1.0), (0.5, 4.0, 2.0), (2.0, 0.25, 0.5), (30.0, 1.5, 3.0))
+    ]
+    return [
+        Member(
+            lr=0.3 / 4**k, eps=10.0 ** (-8 + 2 * k), weight_decay=0.1 * k, seed=k, values=factors
+        )
+        for k, factors in enumerate(searched)
+    ]
+
+
+def assert_alike(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float = 1e-12) -> None:
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
+
+
+def assert_equals_oracle(
+    name: str, optimizer: Optimizer, trials: list[Member], specs: Sequence[ParamSpec] = SPECS
+) -> None:
+    """Five steps of a pack, and of the oracle on every trial."""
+    run = OptimizerRun(optimizer, trials, specs)
+    oracle_params = [[p[k].detach().clone() for p in run.params] for k in range(len(trials))]
+    kinds = run.update_hps.kinds
+    oracles = [
+        ORACLES[name](optimizer, p, kinds, m) for p, m in zip(oracle_params, trials, strict=True)
+    ]
+    for t in range(5):
+        grads, factors = run.grads(), [1 - 0.1 * (t + k) for k in range(len(trials))]
+        run.step(factors, grads)
+        for k, step in enumerate(oracles):
+            step([g[k] for g in grads], factors[k])
+    for k, params in enumerate(oracle_params):
+        assert_alike([p[k].detach() for p in run.params], params, 1e-10)
+
+
+def exact(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Keep torch's Muon in the weights' own type."""
+    if name == "muon":
+        if not hasattr(torch.optim, "Muon"):
+            pytest.skip("this torch has no Muon")
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+
+
+def published(name: str, **changed: object) -> Optimizer:
+    """Without what only sweeper's config adds."""
+    plain = {"normalize": False} if name == "soap" else {}
+    return shipped(name, **plain, **changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [v for v in VARIANTS if v[0] in ORACLES and not {"atan2", "normalize"} & set(v[1])],
+)
+def test_equals_what_others_wrote(
+    name: str, changed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact(monkeypatch, name)
+    optimizer = published(name, **changed)
+    assert_equals_oracle(name, optimizer, members(optimizer))
+
+
+sizes = st.lists(st.integers(1, 6), max_size=3)
+roles = st.sampled_from([Role.EMBEDDING, Role.HIDDEN])
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@given(
+    layers=st.lists(st.tuples(roles, sizes), min_size=1, max_size=3),
+    trials=st.lists(
+        st.builds(
+            Member,
+            lr=st.floats(1e-4, 0.4),
+            eps=st.sampled_from([1e-12, 1e-8, 1e-3]),
+            weight_decay=st.sampled_from([0.0, 0.1]),
+            seed=st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+@settings(max_examples=15, deadline=None)
+def test_equals_it_on_any_shapes(
+    name: str, layers: list[tuple[Role, list[int]]], trials: list[Member]
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        exact(monkeypatch, name)
+        specs = [spec(role, *shape) for role, shape in layers]
+        assert_equals_oracle(name, published(name), trials, specs)
+
+
+@variants
+def test_packed_equals_alone(name: str, changed: dict[str, object]) -> None:
+    optimizer = shipped(name, **changed)
+    trials = members(optimizer)
+    packed = OptimizerRun(optimizer, trials).train()
+    for k, member in enumerate(trials):
+        assert_alike([p[k : k + 1] for p in packed], OptimizerRun(optimizer, [member]).train())
+
+
+@variants
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_stays_with_its_trial(
+    name: str, changed: dict[str, object], bad: float
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials = members(optimizer)
+    clean, hurt = OptimizerRun(optimizer, trials), OptimizerRun(optimizer, trials)
+    grads = hurt.grads()
+    for grad in grads:
+        grad[1].fill_(bad)
+    clean.step()
+    hurt.step(1.0, grads)
+    others = [0, 2, 3]
+    for a, b in zip(clean.train(), hurt.train(), strict=True):
+        assert torch.equal(a[others], b[others])
+
+
+@variants
+def test_the_order_of_trials_changes_nothing(name: str, changed: dict[str, object]) -> None:
+    optimizer = shipped(name, **changed)
+    trials, order = members(optimizer), [2, 0, 3, 1]
+    packed = OptimizerRun(optimizer, trials).train()
+    reordered = OptimizerRun(optimizer, [trials[k] for k in order]).train()
+    assert_alike([p[order] for p in packed], reordered)
+
+
+@variants
+def test_trials_that_are_dropped_are_as_if_they_never_were(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials, kept = members(optimizer), [0, 3]
+    run = OptimizerRun(optimizer, trials)
+    run.train(3)
+    assert all(len(t) == len(trials) for tensors in run.state.values() for t in tensors)
+    assert all(len(tensors) == len(SPECS) for tensors in run.state.values())
+    run.select(kept)
+    alone = OptimizerRun(optimizer, [trials[k] for k in kept])
+    assert_alike(run.train(3), alone.train(6))
+
+
+@variants
+def test_a_schedule_factor_of_0_changes_no_weight_of_its_trial(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials = [replace(members(optimizer)[1], seed=7)] * 3
+    run = OptimizerRun(optimizer, trials)
+    start = [p.detach().clone() for p in run.params]
+    run.step([0.0, 0.25, 1.0])
+    for i, (p, first) in enumerate(zip(run.params, start, strict=True)):
+        moved = p.detach() - first
+        assert not moved[0].any()
+        assert moved[2].any()
+        torch.testing.assert_close(moved[1] * 4, moved[2], msg=lambda m, i=i: f"{i}: {m}")
+
+
+@every
+def test_settings_that_a_space_may_hold_are_factors(name: str) -> None:
+    """1 is the config's own; another changes what is trained; distances from 1 are multiplied."""
+    optimizer = shipped(name)
+    usual = optimizer.settings({})
+    assert (
+        optimizer.settings({"eta": 0.5, **dict.fromkeys(optimizer.hyperparameters, 1.0)}) == usual
+    )
+    plain = OptimizerRun(optimizer, [Member()]).train()
+    for searched in optimizer.hyperparameters:
+        changed = optimizer.settings({searched: 0.25})
+        [setting] = [key for key in usual if changed[key] != usual[key]]
+        assert searched == f"one_minus_{setting}"
+        assert 1 - changed[setting] == pytest.approx(0.25 * (1 - usual[setting]))
+        assert optimizer.settings({searched: 1e9})[setting] == 0.0
+        other = OptimizerRun(optimizer, [Member(values={searched: 0.25})]).train()
+        assert any(not torch.equal(a, b) for a, b in zip(plain, other, strict=True))
+
+
+@variants
+def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    trials = [Member(lr=lr, weight_decay=0.1, seed=3) for lr in (1e-3, 10.0)]
+    run = OptimizerRun(optimizer, trials)
+    start = [p.detach().clone() for p in run.params]
+    run.step(0.5, [torch.zeros_like(p) for p in run.params])
+    assert_alike([p.detach() for p in run.params], [p * 0.95 for p in start])
+
+
+@variants
+def test_float32_is_float64_rounded(name: str, changed: dict[str, object]) -> None:
+    """Hence no quantity is lost in the smaller type; the weights keep their type."""
+    optimizer = shipped(name, **changed)
+    trials = [Member(lr=0.01, weight_decay=0.01, seed=k) for k in range(2)]
+    exactly = OptimizerRun(optimizer, trials).train(6)
+    rounded = OptimizerRun(optimizer, trials, dtype=torch.float32)
+    # An eigenvector is known as well as its eigenvalue differs from the next.
+    assert_alike([p.float() for p in exactly], rounded.train(6), 5e-4 if name == "soap" else 3e-5)
+    for tensors in (rounded.params, *rounded.state.values()):
+        assert {t.dtype for t in tensors} == {torch.float32}
+
+
+@variants
+@pytest.mark.parametrize("eps", [1e-8, 1e-30])
+def test_a_weight_without_gradient_stays(name: str, changed: dict[str, object], eps: float) -> None:
+    """As a word that no batch has; in float32, where the square of a small eps is 0."""
+    run = OptimizerRun(shipped(name, **changed), [Member(eps=eps)], dtype=torch.float32)
+    start = [p.detach().clone() for p in run.params]
+    for _ in range(2):
+        grads = [torch.zeros_like(p) for p in run.params]
+        grads[0][:, 1:] = 1.0
+        run.step(1.0, grads)
+    for i, (p, first) in enumerate(zip(run.params, start, strict=True)):
+        assert torch.equal(p[:, :1] if i == 0 else p, first[:, :1] if i == 0 else first)
+    assert torch.isfinite(run.params[0]).all()
+
+
+def _in_every_run(variant: tuple[str, dict[str, object]], backend: str) -> bool:
+    """Inductor takes seconds for each: in every run the others are only traced."""
+    inductor = not variant[1] and variant[0] in ("adamw", "adafactor", "muon")
+    return inductor if backend == "inductor" else not inductor
+
+
+COMPILED = [
+    pytest.param(
+        *variant, backend, marks=() if _in_every_run(variant, backend) else pytest.mark.long
+    )
+    for backend in ("aot_eager", "inductor")
+    for variant in VARIANTS
+]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize(("name", "changed", "backend"), COMPILED)
+def test_compiled_once_whole_and_to_the_same_weights(
+    name: str, changed: dict[str, object], backend: str
+) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter, optimizer = CompileCounterWithBackend(backend), shipped(name, **changed)
+    trials = members(optimizer)[:2]
+
+    def compiler(update: object) -> object:
+        return torch.compile(update, backend=counter, fullgraph=True)  # type: ignore[call-overload]
+
+    compiled = OptimizerRun(optimizer, trials, compiler=compiler).train()
+    assert counter.frame_count == 1
+    assert_alike(OptimizerRun(optimizer, trials).train(), compiled)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@variants
+def test_on_a_gpu_no_host_waits_and_the_weights_are_the_same(
+    name: str, changed: dict[str, object]
+) -> None:
+    optimizer = shipped(name, **changed)
+    here, there = (OptimizerRun(optimizer, members(optimizer)) for _ in range(2))
+    there.change(lambda tensor: tensor.cuda())
+    for _ in range(3):
+        grads = here.grads()
+        here.step(0.5, grads)
+        grads, now = [g.cuda() for g in grads], there.now(0.5)
+        # For an eigenbasis torch itself has the host wait.
+        torch.cuda.set_sync_debug_mode("default" if name in ("shampoo", "soap") else "error")
+        try:
+            with torch.no_grad():
+                there.update(there.params, grads, there.state, there.update_hps, now)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert_alike([p.detach() for p in here.params], [p.detach().cpu() for p in there.params], 1e-9)
+
+
+def test_muon_in_bfloat16_is_torch_s_up_to_its_rounding() -> None:
+    """An eighth's rounding on updates of about 1: what is compared is the way, not the digits."""
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    optimizer = shipped("muon", bfloat16=True)
+    run, member = OptimizerRun(optimizer, [Member()], SPECS[1:3]), Member()
+    oracle_params = [p[0].detach().clone() for p in run.params]
+    step = ORACLES["muon"](optimizer, oracle_params, run.update_hps.kinds, member)
+    grads = run.grads()
+    run.step(1.0, grads)
+    step([g[0] for g in grads], 1.0)
+    assert_alike([p[0].detach() for p in run.params], oracle_params, 0.02 * member.lr)
+    other = OptimizerRun(shipped("muon"), [member], SPECS[1:3]).train(1)
+    assert all(not torch.equal(a, b) for a, b in zip(run.params, other, strict=True))
+
+
+def test_muon_moves_singular_values_to_1_and_keeps_their_vectors() -> None:
+    layers = [spec(Role.HIDDEN, 12, 5), spec(Role.HIDDEN, 5, 12), spec(Role.HIDDEN, 4, 3, 2)]
+    run = OptimizerRun(shipped("muon"), [Member(lr=1.0), Member(lr=1.0, seed=1)], layers)
+    before = [p.detach().clone() for p in run.params]
+    grads = run.grads()
+    run.step(1.0, grads)
+    for i, (p, start, g) in enumerate(zip(run.params, before, grads, strict=True)):
+        moved, matrix = (x.reshape(2, len(x[0]), -1) for x in (start - p.detach(), g))
+        u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
+        rotated = u.mT @ (moved * (1 + i)) @ vt.mT
+        values = torch.diagonal(rotated, dim1=-2, dim2=-1)
+        assert_alike([rotated], [torch.diag_embed(values)])
+        assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
+
+
+def test_muon_splits_fused_matrices_as_if_they_were_separate() -> None:
+    """Two trials of one [18, 4] of three tall parts and one [4, 6] of two wide ones, each apart."""
+    fused = [spec(Role.HIDDEN, 18, 4), spec(Role.HIDDEN, 4, 6)]
+    members, parts = [Member(weight_decay=0.1), Member(lr=0.3, eps=1e-3, seed=1)], [3, 2]
+    run = OptimizerRun(shipped("muon", split=True), members, fused)
+    run.update_hps = replace(run.update_hps, parts=parts)
+    blocks = [
+        [run.params[i].detach().clone().chunk(count, 1)[j] for j in range(count)]
+        for i, count in enumerate(parts)
+    ]
+    layers = [spec(Role.HIDDEN, *one[0].shape[1:]) for one in blocks for _ in one]
+    apart = OptimizerRun(shipped("muon"), members, layers)
+    owner = [i for i, one in enumerate(blocks) for _ in one]
+    apart.params = [p.clone() for one in blocks for p in one]
+    hps = run.update_hps
+    lists = {name: [getattr(hps, name)[i] for i in owner] for name in ("lr", "eps", "weight_decay")}
+    apart.update_hps = replace(apart.update_hps, **lists)
+    for _ in range(3):
+        grads = run.grads()
+        run.step(0.7, grads)
+        apart.step(0.7, [g for i, n in enumerate(parts) for g in grads[i].chunk(n, 1)])
+    joined = [torch.cat(apart.params[:3], 1), torch.cat(apart.params[3:], 1)]
+    assert_alike([p.detach() for p in run.params], joined)
+    whole = OptimizerRun(shipped("muon"), members, fused)
+    whole.update_hps = replace(whole.update_hps, parts=parts)
+    assert not torch.equal(whole.train(3)[0], joined[0])
+
+
+@every
+@pytest.mark.parametrize("value", [-0.1, 1.0])
+def test_impossible_values_are_refused(name: str, value: float) -> None:
+    optimizer = shipped(name)
+    rates = [key for key in optimizer.settings({}) if hasattr(optimizer, key)]
+    for key in (*rates, "weight_decay"):
+        with pytest.raises(ConfigError) as caught:
+            shipped(name, **{key: value})
+        assert caught.value.key == key
+    with pytest.raises(ConfigError, match="eps"):
+        shipped(name, eps=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("muon", "steps", 0),
+        ("muon", "coefficients", [1.0, 2.0]),
+        ("adafactor", "beta2_decay", 0.8),
+        ("adafactor", "clip", 0.0),
+        ("adafactor", "rms_floor", 0.0),
+        ("shampoo", "every", 0),
+        ("soap", "every", -1),
+    ],
+)
+def test_impossible_values_of_one_are_refused(name: str, key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        shipped(name, **{key: value})
+    assert caught.value.key == key
+
+
+@every
+def test_kinds_are_what_the_first_steps_do(name: str) -> None:
+    """A gradient ten times as large, a weight ten times as large: what the steps make of it."""
+    optimizer = shipped(name)
+    specs = (spec(Role.HIDDEN, 8, 8), spec(Role.READOUT, 8, 8), spec(Role.VECTOR, 8))
+    for i, kind in enumerate(optimizer.kind(s) for s in specs):
+        lengths = {}
+        for gradient, weight in ((1, 1), (10, 1), (1, 10)):
+            run = OptimizerRun(optimizer, [Member(lr=1e-3, eps=1e-30)], specs)
+            with torch.no_grad():
+                run.params[i].mul_(weight)
+            start = run.params[i].detach().clone()
+            for _ in range(2 if name == "soap" else 1):  # its first only prepares the second
+                run.step(1.0, [g * gradient for g in run.grads()])
+            lengths[gradient, weight] = float((run.params[i].detach() - start).norm())
+        by_gradient, by_weight = (lengths[key] / lengths[1, 1] for key in ((10, 1), (1, 10)))
+        assert by_gradient == pytest.approx(10 if kind is Update.GRADIENT else 1, rel=1e-6)
+        assert by_weight == pytest.approx(10 if kind is Update.PARAMETER else 1, rel=1e-6)

@@ -1,0 +1,180 @@
+"""A pack trains each of its trials as if it were alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.prepare import prepare
+from sweeper.engine.train import Execution, train
+from sweeper.trial import Result, Trial
+from tests.engine.tiny_trials import SCHEMES, corpus, points, tree, trial
+from tests.specs import spec_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+
+LONG = {"steps": 50}
+
+
+def alone(one: Trial, folder: Path) -> Result:
+    return train(Pack(trials=(one,), corpus=corpus(folder)))[0]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
+    """float64, 50 steps, trials that differ in everything that a pack allows."""
+    trials = [trial(scheme, seed=i % 2, train=LONG, **hps) for i, hps in enumerate(points(scheme))]
+    together = train(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    for one, packed in zip(trials, together, strict=True):
+        single = alone(one, tmp_path)
+        assert packed.key == single.key == one.key
+        assert packed.objective == pytest.approx(single.objective, rel=1e-10)
+        assert packed.heldout == pytest.approx(single.heldout, rel=1e-10)
+        assert packed.curve == pytest.approx(single.curve, abs=1e-5)
+    assert len({result.objective for result in together}) == len(trials)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"], ids=["not finite", "huge"])
+def test_a_diverging_neighbour_changes_nothing(precision: str, tmp_path: Path) -> None:
+    settings = {"precision": precision}
+    calm, wild = trial("standard", train=settings), trial("standard", eta=60.0, train=settings)
+    first, second = train(Pack(trials=(wild, calm), corpus=corpus(tmp_path)))
+    assert (first.status, first.objective, first.heldout) == ("diverged", math.inf, math.inf)
+    assert second.status == "complete"
+    close = 1e-12 if precision == "float64" else 1e-5
+    assert second.objective == pytest.approx(alone(calm, tmp_path).objective, rel=close)
+
+
+def test_order_and_company_change_nothing(tmp_path: Path) -> None:
+    a, b, c = trial(seed=0), trial(seed=1, eta=1.0), trial(seed=2, alpha_attn=1.0)
+    where = corpus(tmp_path)
+    one = train(Pack(trials=(a, b, c), corpus=where))
+    other = train(Pack(trials=(c, a), corpus=where))
+    assert one[0].objective == pytest.approx(other[1].objective, rel=1e-12)
+    assert one[2].objective == pytest.approx(other[0].objective, rel=1e-12)
+
+
+def test_a_pack_that_diverges_as_a_whole_stops_early(tmp_path: Path) -> None:
+    wild = trial("standard", eta=60.0, train={"steps": 400, "precision": "float32"})
+    result = alone(wild, tmp_path)
+    assert result.status == "diverged" and result.steps < 400
+    assert result.curve[-1] == math.inf
+
+
+def test_the_objective_is_the_mean_of_the_last_stretch(tmp_path: Path) -> None:
+    settings = {"steps": 40, "objective_window": 0.25}
+    one = trial(train=settings)
+    run = PackRun(Pack(trials=(one,), corpus=corpus(tmp_path)))
+    losses = [float(run.step()[0]) for _ in range(40)]
+    assert alone(one, tmp_path).objective == pytest.approx(sum(losses[-10:]) / 10, rel=1e-12)
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    result = alone(trial(train={"steps": 150, "batch_size": 8}), tmp_path)
+    assert result.curve[0] == pytest.approx(math.log(32), rel=0.1)
+    assert result.objective < result.curve[0] - 0.1
+    assert result.heldout < result.curve[0] - 0.1
+
+
+def test_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
+    where = corpus(tmp_path)
+    wide = PackRun(Pack(trials=(trial(seed=3), trial(seed=4)), corpus=where))
+    again = PackRun(Pack(trials=(trial(seed=4, eta=1.0),), corpus=where))
+    for name, value in wide.params.items():
+        assert torch.equal(value[1], again.params[name][0])
+        assert not torch.equal(value[0], value[1])
+
+
+def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
+    one = trial(train={"precision": "bfloat16"})
+    run = PackRun(Pack(trials=(one,), corpus=corpus(tmp_path)))
+    assert all(value.dtype == torch.float32 for value in run.params.values())
+    result = alone(one, tmp_path)
+    exact = alone(trial(), tmp_path)
+    assert result.status == "complete"
+    assert result.objective == pytest.approx(exact.objective, rel=0.02)
+    assert result.objective != exact.objective
+
+
+@pytest.mark.parametrize("scheme", ["umup", "mup"])
+def test_the_residual_stream_in_bfloat16(scheme: str, tmp_path: Path) -> None:
+    """As autocast to its rounding, and the stream itself is of that type, packed and alone."""
+    exact, stream = (
+        [trial(scheme, seed=i, train={"precision": p, "steps": 20}) for i in range(2)]
+        for p in ("float64", "bfloat16_stream")
+    )
+    run = PackRun(Pack(trials=tuple(stream), corpus=corpus(tmp_path)))
+    types: dict[str, torch.dtype] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _module, _inputs, out: types.update({name: out.dtype})
+
+    for name, module in run.program.model.named_modules():
+        module.register_forward_hook(note(name))
+    run.step()
+    assert {types[name] for name in ("embedding", "layers.0", "layers.1", "norm")} == {
+        torch.bfloat16
+    }
+    assert all(value.dtype == torch.float32 for value in run.params.values())
+    for right, one in zip(exact, stream, strict=True):
+        result = alone(one, tmp_path)
+        assert result.objective == pytest.approx(alone(right, tmp_path).objective, rel=0.02)
+
+
+def test_a_scale_without_a_place_in_the_model_is_told(tmp_path: Path) -> None:
+    """Hidden layers have a multiplier; the backward scale that this scheme asks for they lack."""
+    asking = tree()
+    asking["parameterization"] = {"_target_": f"{__name__}.EverythingScaled"}
+    prepared = prepare(spec_of(asking))
+    missing = prepared.not_applied(trial().hps)
+    hidden = next(spec for spec in prepared.specs if spec.role == "hidden")
+    name = f"{hidden.name.rpartition('.')[0]}.backward_multiplier"
+    assert missing[name] == pytest.approx(0.5 * hidden.fan_in**0.5)
+    assert name not in prepared.buffers(trial().hps)
+
+
+def everything_scaled() -> object:
+    """A scheme that asks hidden layers for a backward scale of their own, which they lack."""
+
+    from sweeper.scaling.umup import UMuP
+
+    class Scaled(UMuP):
+        def scale(self, *given):  # type: ignore[no-untyped-def]
+            return replace(super().scale(*given), backward_multiplier=0.5)
+
+    return Scaled()
+
+
+EverythingScaled = everything_scaled
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_compiled_equals_eager(tmp_path: Path) -> None:
+    settings = tree()
+    settings["model"]["depth"] = 1  # a compiler takes as long again for every layer
+    first = replace(trial(), spec=spec_of(settings))
+    second = replace(first, seed=1, log2_hps=trial(alpha_ffn_act=1.0).log2_hps)
+    trials, where = (first, second), corpus(tmp_path)
+    eager = train(Pack(trials=trials, corpus=where))
+    compiled = train(Pack(trials=trials, corpus=where), Execution(compile="on"))
+    for a, b in zip(eager, compiled, strict=True):
+        assert a.objective == pytest.approx(b.objective, rel=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
+def test_gpu_equals_cpu(tmp_path: Path) -> None:
+    trials, where = (trial(), trial(seed=1, alpha_ffn_act=1.0)), corpus(tmp_path)
+    here = train(Pack(trials=trials, corpus=where))
+    there = train(Pack(trials=trials, corpus=where), Execution(device="cuda", compile="on"))
+    for a, b in zip(here, there, strict=True):
+        assert a.objective == pytest.approx(b.objective, rel=1e-6)

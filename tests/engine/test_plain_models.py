@@ -1,0 +1,210 @@
+"""Modules without scale buffers train exactly as modules with them do, under every scheme."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.prepare import prepare
+from sweeper.engine.program import loss_of
+from sweeper.errors import ConfigError
+from sweeper.trial import Trial, plain
+from tests.engine.runs import packed
+from tests.engine.tiny_trials import SCHEMES, corpus, tree, trial
+from tests.specs import spec_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+FACTORS = {"alpha_emb": 1.0, "alpha_output": -1.0, "alpha_attn": 0.5, "gamma_readout": 1.0}
+"""Hyperparameters (log2) that reach multipliers and attention, where the scheme has them."""
+EXPORTABLE = sorted(SCHEMES.keys() - {"umup"})
+"""u-muP also scales backward passes, which no plain module does."""
+
+
+def trials_of(name: str, scheme: str, **train: Any) -> list[Trial]:
+    model = {"_target_": f"tests.engine.plain_decoders.{name}", "width": 32, "depth": 2}
+    base = {"width": 16, "depth": 2}
+    spec = spec_of(tree(scheme, **train) | {"model": model, "base": base})
+    one = trial(scheme)
+    changed = {key: value for key, value in FACTORS.items() if key in one.log2_hps}
+    hps = [one.log2_hps, {**one.log2_hps, **changed}]
+    return [Trial(spec=spec, log2_hps=each, seed=0) for each in hps]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scheme", EXPORTABLE)
+def test_a_plain_module_trains_as_one_with_scales(scheme: str, tmp_path: Path) -> None:
+    for one, other in zip(
+        packed(trials_of("PlainDecoder", scheme), tmp_path),
+        packed(trials_of("ScaledDecoder", scheme), tmp_path),
+        strict=True,
+    ):
+        assert one.status == other.status == "complete"
+        assert one.objective == pytest.approx(other.objective, rel=1e-9)
+        assert one.heldout == pytest.approx(other.heldout, rel=1e-9)
+
+
+def test_multipliers_reach_a_plain_module() -> None:
+    with_scales, without = (
+        prepare(trials_of(name, "mup")[0].spec) for name in ("ScaledDecoder", "PlainDecoder")
+    )
+    hps = plain(trials_of("PlainDecoder", "mup")[1].log2_hps)
+    head = with_scales.buffers(hps)["head.multiplier"]
+    assert head == 0.25, "alpha_output 1/2 over a width ratio of 2"
+    ours, theirs = (p.trained_with(hps)["head.weight"] for p in (without, with_scales))
+    assert ours.init_std == pytest.approx(head * theirs.init_std)
+    assert ours.lr == pytest.approx(head * theirs.lr)
+    assert ours.eps == pytest.approx(theirs.eps / head)
+    assert ours.weight_decay == theirs.weight_decay
+
+
+def test_hyperparameters_without_an_effect_are_told() -> None:
+    assert prepare(trials_of("PlainDecoder", "mup")[0].spec).dead_hyperparameters() == []
+    dead = prepare(trials_of("PlainDecoder", "umup")[0].spec).dead_hyperparameters()
+    assert dead == ["alpha_ffn_act", "alpha_residual", "alpha_residual_attn_ratio"]
+
+
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_a_tied_head_begins_near_the_uniform_guess(width: int, tmp_path: Path) -> None:
+    spec = trials_of("TiedDecoder", "mup", batch_size=16)[0].spec
+    hps = trials_of("TiedDecoder", "mup")[0].log2_hps
+    trial = Trial(spec=replace(spec, width=width), log2_hps=hps, seed=0)
+    run = PackRun(Pack(trials=(trial,), corpus=corpus(tmp_path)))
+    assert float(run.step()[0]) == pytest.approx(math.log(32), rel=0.1)
+
+
+def test_a_tied_head_is_divided_by_the_growth_in_width() -> None:
+    one, two = trials_of("TiedDecoder", "mup")
+    prepared = prepare(one.spec)
+    name = "head.scaled_tied_readout.output"
+    assert prepared.buffers(one.hps)[name] == 0.5, "1/m"
+    assert prepared.buffers(two.hps)[name] == 0.5 * 0.5 / 2, "alpha_output / (m alpha_emb)"
+
+
+def test_two_tied_heads_of_one_module_have_factors_of_their_own() -> None:
+    trials = trials_of("TwiceTiedDecoder", "mup")
+    buffers = prepare(trials[0].spec).buffers(trials[0].hps)
+    factors = {name: value for name, value in buffers.items() if "tied" in name}
+    assert factors == {
+        "scaled_tied_readout.output": 0.5,
+        "scaled_tied_readout_.output": pytest.approx(0.5**0.5),
+    }
+
+
+def test_a_matrix_that_is_used_both_ways_changes_the_start_of_no_other() -> None:
+    trials = trials_of("MemoryDecoder", "mup")
+    prepared = prepare(trials[0].spec)
+    assert prepared.buffers(trials[0].hps)["scaled_tied_readout.output"] == 0.5
+    assert {spec.head_init_fan_in for spec in prepared.specs} == {0}
+
+
+def test_a_tied_head_that_no_factor_reaches_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tied to rows\.weight: compute them by F\.linear"):
+        prepare(trials_of("TransposedDecoder", "mup")[0].spec)
+    prepare(trials_of("TransposedDecoder", "standard")[0].spec)
+
+
+def test_the_row_of_a_padding_stays_zero(tmp_path: Path) -> None:
+    trials = trials_of("PaddedDecoder", "mup")
+    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    for _ in range(2):
+        zero = (run.params["rows.weight"] == 0).all(-1).tolist()
+        assert zero == [[row == 2 for row in range(32)]] * 2
+        run.step()
+
+
+def test_what_a_plain_module_lacks_is_told() -> None:
+    prepared = prepare(trials_of("PlainDecoder", "umup")[0].spec)
+    assert prepared.unseen_ops() == ["residual", "gated_silu"]
+    lacking = prepared.not_applied(prepared.complete(plain(trial("umup").log2_hps)))
+    assert lacking == {"head.backward_multiplier": pytest.approx(32 / 32**0.5)}
+
+
+@pytest.mark.parametrize("name", ["PlainDecoder", "ScaledDecoder"])
+def test_parts_of_a_batch_add_up_to_it(name: str, tmp_path: Path) -> None:
+    settings = {"batch_size": 4, "steps": 6}
+    whole = packed(trials_of(name, "mup", **settings), tmp_path)
+    parts = packed(trials_of(name, "mup", **settings, accumulate=2), tmp_path)
+    for one, other in zip(whole, parts, strict=True):
+        assert one.curve == pytest.approx(other.curve, rel=1e-5)
+        assert one.heldout == pytest.approx(other.heldout, rel=1e-9)
+
+
+def test_the_objective_may_be_the_loss_on_held_out_data(tmp_path: Path) -> None:
+    training, heldout = (
+        packed(trials_of("PlainDecoder", "mup", objective=kind), tmp_path)[0]
+        for kind in ("training", "heldout")
+    )
+    assert heldout.objective == heldout.heldout == training.heldout != training.objective
+
+
+def test_kept_values_are_the_models_own_of_the_trials_seed(tmp_path: Path) -> None:
+    spec = trials_of("PlainDecoder", "mup")[0].spec
+    arguments = {**spec.model.arguments, "keep_init": ["qkv.*"]}
+    spec = replace(spec, model=replace(spec.model, arguments=arguments))
+    trials = [replace(trials_of("PlainDecoder", "mup")[0], spec=spec, seed=s) for s in (0, 1)]
+    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    kept = run.params["qkv.0.weight"].detach()
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        own: Any = run.prepared.model()
+        assert torch.equal(kept[seed].float(), own.qkv[0].weight.detach())
+    drawn = next(s for s in run.prepared.specs if s.name == "up.0.weight")
+    assert drawn.init == "normal"
+
+
+class WithLoss:
+    loss = torch.tensor(2.0)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        torch.tensor(2.0),
+        (torch.zeros(3, 4), torch.tensor(2.0)),
+        (torch.tensor(2.0), torch.zeros(3), None),
+        {"loss": torch.tensor(2.0), "logits": torch.zeros(3)},
+        WithLoss(),
+    ],
+)
+def test_the_loss_is_found_in_what_users_return(output: object) -> None:
+    assert float(loss_of(output)) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (torch.zeros(2, 3), r"not a tensor of shape \[2, 3\]"),
+        ((torch.zeros(2), torch.zeros(3)), r"not a tuple of a tensor of shape \[2\]"),
+        ({"logits": torch.zeros(2)}, "not dict"),
+        (None, "not NoneType"),
+        ((torch.tensor(1.0), torch.tensor(2.0)), "not a tuple of"),
+        ({"loss": torch.zeros(2)}, "not dict"),
+    ],
+)
+def test_anything_else_is_refused_by_what_it_is(output: object, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        loss_of(output)
+
+
+def test_a_model_may_print_without_disturbing_the_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = trials_of("PlainDecoder", "mup")[0].spec
+    named = replace(spec.model, name=f"{__name__}.Talkative")
+    prepare(replace(spec, model=named))
+    captured = capsys.readouterr()
+    assert captured.out == "" and "built" in captured.err
+
+
+def Talkative(  # noqa: N802
+    *, width: int, depth: int, classes: int, seq_len: int
+) -> torch.nn.Module:
+    from tests.engine.plain_decoders import PlainDecoder
+
+    print("built")
+    return PlainDecoder(width=width, depth=depth, classes=classes, seq_len=seq_len)

@@ -1,0 +1,164 @@
+"""From a specification to what its training needs; refusals name the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from sweeper.engine.architecture import build_model
+from sweeper.engine.prepare import prepare
+from sweeper.errors import ConfigError
+from sweeper.models.fp8 import Formats, Fp8
+from tests.engine.tiny_trials import SCHEMES, tree, trial
+from tests.specs import spec_of
+
+
+def test_flops_and_parameters_of_a_known_model() -> None:
+    prepared = prepare(spec_of(tree()))
+    hidden = 2 * (96 * 32 + 32 * 32 + 2 * 88 * 32 + 32 * 88)
+    assert prepared.parameters() == hidden + 2 * 32 * 32
+    tokens = 8 * 2 * 8
+    assert prepared.flops() == tokens * (6 * (hidden + 32 * 32) + 12 * 32 * 8 * 2)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_buffers_have_a_place_in_the_model(scheme: str) -> None:
+    prepared = prepare(spec_of(tree(scheme)))
+    existing = {name for name, _ in prepared.model().named_buffers()}
+    assert prepared.buffers(trial(scheme).hps).keys() <= existing
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        (("model", "width"), 20, "model.width"),
+        (("model", "head_sise"), 8, "model.head_sise"),
+        (("model", "head_size"), "eight", "model.head_size"),
+        (("model", "_target_"), "sweeper.models.llama.Lama", "model._target_"),
+        (("model", "_target_"), "builtins.dict", "model._target_"),
+        (("optimizer", "eps"), -1.0, "optimizer.eps"),
+        (("optimizer", "betas"), 1, "optimizer.betas"),
+        (("train", "steps"), 0, "train.steps"),
+        (("train", "precision"), "fp4", "train.precision"),
+        (("parameterization", "alpha"), 1, "parameterization.alpha"),
+    ],
+)
+def test_refusals_name_the_key(path: tuple[str, str], value: Any, key: str) -> None:
+    broken = tree()
+    broken[path[0]][path[1]] = value
+    with pytest.raises(ConfigError) as caught:
+        prepare(spec_of(broken))
+    assert caught.value.key == key
+
+
+def of_arrays(model: str, **more: Any) -> dict[str, Any]:
+    """A configuration whose data are images of 8 x 8 in ten classes."""
+    made = tree("mup")
+    made["model"] = {"_target_": f"sweeper.models.{model}", "width": 32, "depth": 2, **more}
+    made["data"] = {"digest": "0" * 64, "classes": 10, "input_shape": [8, 8]}
+    return made
+
+
+def test_flops_of_models_of_arrays() -> None:
+    """An image is one token to the perceptron, and four patches to the transformer."""
+    samples = 8 * 2
+    assert prepare(spec_of(of_arrays("mlp.MLP"))).flops() == samples * 6 * (2 * 32 * 32 + 32 * 10)
+    weights = 2 * 12 * 32 * 32 + 32 * 10
+    assert prepare(spec_of(of_arrays("vit.ViT"))).flops() == samples * 4 * (
+        6 * weights + 12 * 32 * 4 * 2
+    )
+
+
+def test_a_model_for_other_data_is_refused() -> None:
+    with pytest.raises(ConfigError, match="this one takes sequences of tokens"):
+        prepare(spec_of(of_arrays("llama.Llama", head_size=8)))
+    broken = tree()
+    broken["model"] = of_arrays("mlp.MLP")["model"]
+    with pytest.raises(ConfigError, match="this one takes arrays, such as data=digits") as caught:
+        prepare(spec_of(broken))
+    assert caught.value.key == "model._target_"
+
+
+def of_vocab(width: int, depth: int, vocab: int, unit: bool) -> nn.Module:
+    return nn.Embedding(vocab, width)
+
+
+def test_an_argument_without_a_value_says_how_to_give_it_or_name_it() -> None:
+    broken = tree()
+    broken["model"] = {"_target_": f"{__name__}.of_vocab", "width": 32, "depth": 2}
+    with pytest.raises(ConfigError) as caught:
+        prepare(spec_of(broken))
+    assert str(caught.value) == (
+        "model.vocab: it needs a value; give +model.vocab=..., or name it as what is offered: "
+        "classes, base_depth, seq_len"
+    )
+
+
+def test_a_model_must_be_a_module() -> None:
+    broken = tree()
+    broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}
+    with pytest.raises(ConfigError, match=r"nn\.Module"):
+        prepare(spec_of(broken))
+
+
+def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
+    prepared = prepare(spec_of(tree("mup")))
+    hps = trial("mup").hps
+    plain, more = (
+        prepared.prescriptions(hps),
+        prepared.prescriptions({**hps, "weight_decay": 4.0}),
+    )
+    assert {n: s.weight_decay for n, s in more.items()} == {
+        n: 4 * s.weight_decay for n, s in plain.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("scheme", "optimizer", "key"),
+    [
+        ("spectral", "first_order.SGD", "rule"),
+        ("effective_theory", "first_order.Adafactor", "s"),
+        ("umup", "muon.Muon", "_target_"),
+    ],
+)
+def test_an_optimizer_without_a_rule_is_refused_before_training(
+    scheme: str, optimizer: str, key: str
+) -> None:
+    broken = tree(scheme)
+    broken["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{optimizer}"}
+    with pytest.raises(ConfigError) as caught:
+        prepare(spec_of(broken))
+    assert caught.value.key == f"parameterization.{key}"
+
+
+FP8 = {"_target_": "sweeper.models.fp8.Fp8", "head": {"input": "e4m3"}}
+
+
+class Plain(nn.Module):
+    """A model that knows no FP8."""
+
+    def __init__(self, *, width: int, depth: int) -> None:
+        super().__init__()
+
+
+def test_the_model_is_given_the_formats() -> None:
+    made = build_model(spec_of(tree() | {"fp8": FP8}), False, 32, 2)
+    assert made.fp8 == Fp8(head=Formats(input="e4m3"))
+    assert build_model(spec_of(tree()), False, 32, 2).fp8 == Fp8()
+
+
+def test_a_model_without_fp8_refuses_it() -> None:
+    model = {"_target_": f"{__name__}.Plain", "width": 32, "depth": 2}
+    assert isinstance(build_model(spec_of(tree() | {"model": model}), False, 32, 2), Plain)
+    with pytest.raises(ConfigError, match=r"^fp8=.*Plain takes no argument fp8"):
+        build_model(spec_of(tree() | {"model": model, "fp8": FP8}), False, 32, 2)
+    with pytest.raises(ConfigError, match=r"^fp8\.heads="):
+        build_model(spec_of(tree() | {"fp8": FP8 | {"heads": None}}), False, 32, 2)
+
+
+def test_llama_declares_its_fused_matrices() -> None:
+    parts = prepare(spec_of(tree())).architecture.parts
+    layers = {name.removeprefix("layers.0."): n for name, n in parts.items() if "layers.0" in name}
+    assert layers == {"attention.qkv.weight": 3, "ffn.up_gate.weight": 2}

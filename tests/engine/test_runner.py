@@ -1,0 +1,232 @@
+"""The engine as a runner: packs by specification; what does not fit is halved, or fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sweeper.engine import jobs
+from sweeper.engine.checkpoint import path_of
+from sweeper.engine.pack import Pack
+from sweeper.engine.runner import Engine
+from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch.executor import Context
+from sweeper.launch.inline import Inline
+from sweeper.launch.job import Control
+from sweeper.trial import Result, Trial
+from tests.engine.tiny_trials import corpus, trial
+from tests.launch.trial_sweep import TrialSweep
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+Train = Callable[..., list[Result]]
+
+
+def stand_in(sizes: list[int], refuse: Callable[[Pack], None] = lambda pack: None) -> Train:
+    """A `train` that notes the sizes of the packs it gets and takes no time."""
+
+    def train(pack: Pack, execution: Any, control: Control, pruner: Any) -> list[Result]:
+        control.progress(0.5)
+        refuse(pack)
+        sizes.append(len(pack.trials))
+        control.progress(1.0)
+        return [Result(trial=t, status="complete", objective=1.0) for t in pack.trials]
+
+    return train
+
+
+def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result], float]:
+    """Results, and the trials' worth of work that was told."""
+    sweep = TrialSweep(trials=trials, corpus=corpus(folder), folder=folder)
+    return list(sweep.run(Inline(), **options).values()), sweep.work_done
+
+
+def test_packs_hold_trials_of_one_specification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(jobs, "train", stand_in(sizes))
+    trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
+    results, told = run(trials, tmp_path, pack=3)
+    assert sizes == [2, 3, 2]
+    assert [result.key for result in results] == [t.key for t in trials]
+    assert told == pytest.approx(7)
+
+
+def test_out_of_memory_halves_the_pack_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        if len(pack.trials) > 2:
+            raise torch.OutOfMemoryError("too large")
+
+    sizes: list[int] = []
+    monkeypatch.setattr(jobs, "train", stand_in(sizes, refuse))
+    trials = [trial(seed=i) for i in range(7)]
+    results, told = run(trials, tmp_path, pack=8)
+    assert sorted(r.key for r in results) == sorted(t.key for t in trials)
+    assert all(result.status == "complete" for result in results) and max(sizes) == 2
+    assert told == pytest.approx(7)
+
+
+def test_a_trial_that_cannot_be_trained_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        if any(t.seed == 3 for t in pack.trials):
+            raise RuntimeError("a bad kernel")
+
+    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
+    results, _ = run([trial(seed=i) for i in range(5)], tmp_path, pack=5)
+    failed = [result for result in results if result.status == "failed"]
+    assert [result.trial.seed for result in failed] == [3]
+    reason, *places = failed[0].error.splitlines()
+    assert reason == "RuntimeError: a bad kernel:" and math.isnan(failed[0].objective)
+    assert f"{Path(__file__).name}:" in places[-1], "where the model raised it"
+    assert len(results) == 5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [IndexError("out of range"), AssertionError("shape"), KeyError("x"), AttributeError("y")],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_model_raises_fails_its_trial(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        raise error
+
+    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
+    results, _ = run([trial(seed=i) for i in range(2)], tmp_path, pack="auto")
+    reasons = [r.error.partition(":\n")[0] for r in results]
+    assert reasons == [f"{type(error).__name__}: {error}"] * 2
+
+
+def test_a_pack_that_goes_on_in_parts_leaves_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [trial(seed=i) for i in range(2)]
+    path = path_of(tmp_path / "checkpoints", trials)
+
+    def refuse(pack: Pack) -> None:
+        if len(pack.trials) > 1:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            raise torch.OutOfMemoryError("too large")
+
+    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
+    assert len(run(trials, tmp_path, pack=2)[0]) == 2 and not path.exists()
+
+
+def test_an_error_of_the_configuration_is_not_a_failed_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pack: Pack) -> None:
+        raise SweeperError("the model cannot apply these scales")
+
+    monkeypatch.setattr(jobs, "train", stand_in([], refuse))
+    with pytest.raises(SweeperError):
+        run([trial()], tmp_path, pack=1)
+
+
+def test_a_measured_pack_trains_for_real(tmp_path: Path) -> None:
+    trials = [trial(seed=i) for i in range(3)]
+    results, told = run(trials, tmp_path)
+    assert [result.key for result in results] == [t.key for t in trials]
+    assert all(result.status == "complete" for result in results)
+    assert told == pytest.approx(3)
+
+
+@pytest.mark.parametrize(("key", "value"), [("pack", 0), ("pack", -1), ("save_every", 0.0)])
+def test_impossible_settings_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Engine(**{key: value})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
+def test_a_device_that_cannot_train_is_refused(device: str) -> None:
+    with pytest.raises(ConfigError, match="device"):
+        Engine(device=device).precision(Inline())
+
+
+def test_precision_follows_the_device() -> None:
+    assert Engine(device="cpu").precision(Inline()) == "float32"
+
+
+def test_the_size_is_measured_again_when_there_are_more_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step costs the same whatever the pack: larger is always better."""
+    monkeypatch.setattr(jobs, "_MEASURED", {})
+    monkeypatch.setattr("sweeper.engine.jobs.step_seconds", lambda *_, **__: 1.0)
+    engine, where = Engine(device="cpu"), corpus(tmp_path)
+    packs = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
+    sizes = [engine.estimate(trials, where, Inline())[0] for trials in packs]
+    assert sizes == [1, 3, 9, 9]
+
+
+class Told:
+    """An executor whose workers answer at once: seconds of a trial's step by layout, or None."""
+
+    layouts = range(1, 3)
+
+    def __init__(self, seconds: dict[int, float | None]) -> None:
+        self.seconds, self.asked, self.used = seconds, list[tuple[int, int]](), 0
+
+    def call(self, tasks: list[Any], layout: int) -> list[Any]:
+        self.asked.append((layout, len(tasks)))
+        seconds, size = self.seconds[layout], len(tasks[0].trials)
+        found = {"size": size, "seconds": seconds, "limited_by_trials": False}
+        return [None if seconds is None else found for _ in tasks]
+
+    def use(self, layout: int) -> None:
+        self.used = layout
+
+
+def chosen(executor: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
+    """What is said of the layouts, and the size of packs of four trials in the one chosen."""
+    monkeypatch.setattr(jobs, "_MEASURED", {})
+    monkeypatch.setattr(jobs, "MEASURING_PAYS", 0.0)
+    trials, said = [trial(seed=i) for i in range(4)], list[str]()
+    sizes = jobs.PackSizes("auto", corpus(folder), "cpu", said.append)
+    sizes.choose_layout(trials, executor)  # type: ignore[arg-type]
+    return said, sizes.size(trials, executor)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "gain", "used"), [(1.0, "2.00", 2), (1.95, "1.03", 1)])
+def test_one_process_is_weighed_against_one_a_core(
+    seconds: float, gain: str, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = Told({1: 1.0, 2: seconds})
+    (sentence,), size = chosen(executor, tmp_path, monkeypatch)
+    assert sentence.startswith(f"2 worker processes do {gain} times ")
+    assert sentence.endswith(f": {used} used")
+    assert executor.used == used and size == 4 // used
+    assert executor.asked == [(1, 1), (2, 2)] and len(jobs._MEASURED) == 2
+
+
+def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = Told({1: None})
+    assert chosen(executor, tmp_path, monkeypatch) == ([], 1) and executor.used == 1
+
+
+def test_packs_that_were_begun_wait_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling serves them too, and taking one up leaves as many of the others waiting."""
+    trials = [trial(seed=i) for i in range(6)]
+    begun = [tuple(trials[:2])]
+    monkeypatch.setattr("sweeper.engine.runner.checkpoint.saved_packs", lambda *_: list(begun))
+    runner = Engine(device="cpu", pack=2).open(corpus(tmp_path), Inline(), tmp_path)
+    executor = Inline().executor(Context(folder=tmp_path, machine=runner.machine()))
+    batches = runner.batches(trials, executor)
+    waiting = [runner.job(batch, None).task.execution.pending for batch in batches]
+    assert waiting == [4.0, 2.0, 0.0]

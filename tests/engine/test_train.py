@@ -1,0 +1,199 @@
+"""The run of a pack: which trials stop and when, saving, clipping, schedules, and compiling."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sweeper.engine import checkpoint
+from sweeper.engine.optimizers.optimizer import clip_gradients
+from sweeper.engine.pack import PADDING, Pack, PackRun
+from sweeper.engine.program import program_for
+from sweeper.engine.train import Execution
+from sweeper.errors import ConfigError
+from sweeper.launch.job import Control, Leave
+from sweeper.trial import TrainSettings
+from tests.engine.runs import (
+    StopTrials,
+    close_results,
+    diverging_trial,
+    leave_at,
+    packed,
+    same_result,
+)
+from tests.engine.tiny_trials import corpus, trial
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+
+
+def test_pruned_trials_stop_and_change_nothing(tmp_path: Path) -> None:
+    trials = [trial(seed=i, train={"steps": 20}) for i in range(4)]
+    pruner = StopTrials(12, trials[1].key, trials[3].key)
+    results = packed(trials, tmp_path, pruner=pruner)
+    assert [r.status for r in results] == ["complete", "pruned", "complete", "pruned"]
+    assert [r.steps for r in results] == [20, 12, 20, 12]
+    for index in (0, 2):
+        assert close_results(results[index], packed([trials[index]], tmp_path)[0])
+    pruned = results[1]
+    assert len(pruned.curve) == 12 and math.isnan(pruned.heldout)
+    assert pruned.objective == pytest.approx(pruner.losses[pruned.key])
+    assert pruned.objective == pytest.approx(sum(pruned.curve[-2:]) / 2, abs=1e-4)
+
+
+def test_a_diverged_trial_leaves_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    step = PackRun.step
+
+    def counted(self: PackRun) -> Tensor:
+        sizes.append(len(self.slots))
+        return step(self)
+
+    monkeypatch.setattr(PackRun, "step", counted)
+    settings = {"precision": "float32", "steps": 40}
+    calm = trial("standard", train=settings)
+    results = packed([diverging_trial(), calm], tmp_path)
+    assert results[0].status == "diverged" and results[0].steps < 10
+    assert sizes[0] == 2 and sizes[-1] == 1 and results[1].status == "complete"
+    assert results[1].objective == pytest.approx(packed([calm], tmp_path)[0].objective, rel=1e-5)
+
+
+def test_a_pack_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(checkpoint, "save", lambda run, *_: saved.append(run.step_index))
+    execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
+    packed([trial()], tmp_path, execution=execution)
+    assert saved == list(range(1, 9))
+
+
+def test_a_full_disk_costs_the_checkpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    notices: list[str] = []
+    monkeypatch.setattr(checkpoint, "save", full)
+    execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
+    (result,) = packed(
+        [trial()], tmp_path, execution=execution, control=Control(notify=notices.append)
+    )
+    assert result.status == "complete" and "No space left" in notices[0]
+
+
+@pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e9])
+def test_clipping_equals_that_of_torch_for_each_trial(max_norm: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3, 4, 5), (3, 7), (3, 2, 2, 2)]
+    grads = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    grads[0][1] *= 100
+    expected = [grad.clone() for grad in grads]
+    for index in range(3):
+        leaves = [
+            torch.nn.Parameter(torch.zeros(shape[1:], dtype=torch.float64)) for shape in shapes
+        ]
+        for leaf, grad in zip(leaves, expected, strict=True):
+            leaf.grad = grad[index]
+        torch.nn.utils.clip_grad_norm_(leaves, max_norm)
+    clip_gradients(grads, max_norm)
+    for grad, clipped in zip(grads, expected, strict=True):
+        torch.testing.assert_close(grad, clipped, rtol=1e-12, atol=0)
+
+
+def test_clipping_depends_on_the_trial_alone(tmp_path: Path) -> None:
+    settings = {"clip": 0.01}
+    trials = [trial("mup", seed=i, train=settings) for i in range(2)]
+    together = packed(trials, tmp_path)
+    assert close_results(together[1], packed([trials[1]], tmp_path)[0])
+    assert together[0].objective != packed([trial("mup")], tmp_path)[0].objective
+
+
+def test_schedule_and_decay_rates_differ_between_trials(tmp_path: Path) -> None:
+    names = ("warmup", "final_lr", "eps", "weight_decay", "one_minus_beta1", "one_minus_beta2")
+    trials = [trial("mup"), *(trial("mup", **{name: 1.0}) for name in names)]
+    together = packed(trials, tmp_path)
+    for one, result in zip(trials, together, strict=True):
+        assert close_results(result, packed([one], tmp_path)[0])
+    assert len({result.objective for result in together}) == len(trials)
+
+
+def test_a_trials_schedule_is_the_settings_times_its_factors() -> None:
+    settings = TrainSettings(steps=100, batch_size=1, seq_len=1, warmup=0.1, final_lr=0.2)
+    made = settings.with_hps({"warmup": 2.0, "final_lr": 16.0, "eta": 1.0})
+    assert (made.warmup, made.final_lr) == (0.2, 1.0) and settings.with_hps(
+        {"eta": 1.0}
+    ) is settings
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_an_impossible_clip_is_refused(value: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainSettings(steps=1, batch_size=1, seq_len=1, clip=value)
+    assert caught.value.key == "clip"
+
+
+def test_a_pack_is_filled_up_to_a_size_that_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    trials = [trial(seed=i, train={"steps": 13}) for i in range(4)]
+    program_for(trials[0].spec, "cpu").compiled_sizes.clear()
+    packed(trials, tmp_path, execution=Execution(compile="on"))
+    run = PackRun(Pack(trials=tuple(trials[:3]), corpus=corpus(tmp_path)), compile="on")
+    assert run.slots == [0, 1, 2, PADDING]
+    pruner = StopTrials(5, trials[0].key)
+    filled = packed(trials[:3], tmp_path, execution=Execution(compile="on"), pruner=pruner)
+    assert [r.status for r in filled] == ["pruned", "complete", "complete"]
+    for one, result in zip(trials[1:3], filled[1:], strict=True):
+        assert close_results(result, packed([one], tmp_path)[0])
+    assert program_for(trials[0].spec, "cpu").compiled_sizes == {4}
+
+
+def test_a_failure_to_compile_is_reported_and_the_pack_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(function: Any, **_: Any) -> Any:
+        def fail(*given: Any) -> None:
+            raise RuntimeError("no compiler here")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    trials, notices = [trial(seed=i, train={"steps": 14}) for i in range(2)], list[str]()
+    results = packed(
+        trials, tmp_path, execution=Execution(compile="on"), control=Control(notify=notices.append)
+    )
+    assert all(result.status == "complete" for result in results)
+    assert (
+        len(notices) == 1 and "no compiler here" in notices[0] and "without compiling" in notices[0]
+    )
+
+
+def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:
+    settings = {"precision": "float32", "steps": 100}
+    pack = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
+    whole = packed(pack, tmp_path)
+    execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
+    assert whole[0].status == "diverged" and math.isinf(whole[0].curve[-1])
+    assert all(map(same_result, whole, packed(pack, tmp_path, execution=execution)))
+    checkpoint.forget(tmp_path / "checkpoints", pack)
+    with pytest.raises(Leave):
+        packed(pack, tmp_path, execution=execution, control=leave_at(whole[0].steps + 1))
+    assert all(map(same_result, whole, packed(pack, tmp_path, execution=execution)))
+
+
+def test_a_pack_that_goes_on_is_timed_where_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(PackRun, "compile", lambda run, *, pays: asked.append(run.step_index))
+    execution = Execution(checkpoints=tmp_path / "checkpoints", compile="auto")
+    long = trial("standard", train={"steps": 60})
+    with pytest.raises(Leave):
+        packed([long], tmp_path, execution=execution, control=leave_at(30))
+    packed([long], tmp_path, execution=execution)
+    assert asked == [12, 42]

@@ -1,0 +1,66 @@
+"""How long torch's threads spin, on an idle machine and beside others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeper.command.process import environment
+from sweeper.launch import machine
+from sweeper.launch.machine import BUSY, IDLE, SPIN, set_spin
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", dict(os.environ))
+        os.environ.pop(SPIN, None)
+        os.environ.pop("OMP_WAIT_POLICY", None)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("running", "cores", "mine", "spin"),
+    [
+        ([1, 1, 1], 2, 2, IDLE),
+        ([2, 2, 2], 2, 2, BUSY),
+        ([5, 1, 3], 2, 2, IDLE),  # what runs for a moment is no load
+        ([2, 2, 2], 2, 1, IDLE),  # beside another, each on its own core
+        ([60, 61, 62], 64, 2, IDLE),
+        ([64, 64, 64], 64, 2, BUSY),
+    ],
+)
+def test_beside_others_threads_sleep_soon(
+    running: list[int], cores: int, mine: int, spin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(running)
+    monkeypatch.setattr(machine, "_look", lambda: next(looks) - 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(mine), raising=False)
+    set_spin()
+    assert os.environ[SPIN] == spin
+
+
+@pytest.mark.parametrize("name", [SPIN, "OMP_WAIT_POLICY"])
+def test_the_user_s_word_counts(name: str) -> None:
+    os.environ[name] = "77"
+    set_spin()
+    assert {SPIN: os.environ.get(SPIN)} == {SPIN: "77" if name == SPIN else None}
+
+
+def test_a_user_s_command_sees_the_user_s_alone() -> None:
+    set_spin()
+    assert SPIN in os.environ and SPIN not in environment((), {})
+    os.environ[SPIN] = "5000"
+    assert environment((), {})[SPIN] == "5000"
+
+
+def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert machine._beside() == 0

@@ -1,0 +1,79 @@
+"""Plans of tiny decoders, and those decoders as a stranger's training code sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from sweeper.engine.prepare import prepare
+from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.verdict.ladder import Size
+from tests.engine.tiny_trials import tree, trial
+from tests.specs import spec_of
+
+CHANGED = {"eta_emb": 2.0, "sigma_init": -1.0, "alpha_emb": 1.5, "alpha_attn": 1.0}
+"""Hyperparameters (log2) that leave no factor of muP at 1."""
+
+
+def mup_tree(**train: Any) -> dict[str, Any]:
+    """muP, width 32 on base 16, with decay and an eps that matter and trainable gains."""
+    found = tree("mup", **train)
+    found["optimizer"] |= {"weight_decay": 0.01, "eps": 1e-3}
+    found["model"]["norm_gain"] = True
+    return found
+
+
+def plan(scheme: str = "mup", made: dict[str, Any] | None = None, **changed: float) -> TransferPlan:
+    """The plan of `made` (default: `tree(scheme)`) at changed hyperparameters (log2)."""
+    made = made or tree(scheme)
+    base, target = (Size(width=made[k]["width"], depth=made[k]["depth"]) for k in ("base", "model"))
+    return make_plan(
+        prepare(spec_of(made)), base, target, trial(scheme, **changed).hps, {"by": "hand"}
+    )
+
+
+def plain_model(planned: TransferPlan, made: dict[str, Any]) -> nn.Module:
+    """The decoder with operations scaled as the plan needs, and not a weight's multiplier."""
+    model = prepare(spec_of(made)).model().double()
+    for name, factors in planned.operations.items():
+        for buffer, value in factors.items():
+            model.get_buffer(f"{name}.{buffer}").fill_(value)
+    return model
+
+
+class Plain(nn.Module):
+    """Somebody else's model: torch's own layers, biases, no scales."""
+
+    def __init__(self, width: int, depth: int, classes: int = 11) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(classes, width)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU())
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(width, classes, bias=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = self.tokens(x)
+        for layer in self.layers:
+            h = h + layer(h)
+        return nn.functional.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
+
+
+def plain_plan(width: int = 16) -> TransferPlan:
+    """The plan of `Plain`, tuned at width 8."""
+    made = tree("mup")
+    made["model"] = {"_target_": f"{__name__}.Plain", "width": width, "depth": 2}
+    made["base"] = {"width": 8, "depth": 2}
+    made["data"]["classes"] = 11
+    made["optimizer"]["weight_decay"] = 0.01
+    return plan("mup", made, eta_emb=2.0, alpha_emb=1.0, alpha_output=2.0)
+
+
+def batch(step: int, size: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and targets [size, 6] for `Plain`."""
+    generator = torch.Generator().manual_seed(step)
+    drawn = torch.randint(11, (size, 7), generator=generator)
+    return drawn[:, :-1], drawn[:, 1:]

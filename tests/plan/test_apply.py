@@ -1,0 +1,298 @@
+"""A plan in somebody else's training code."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.prepare import prepare
+from sweeper.errors import BadInput
+from sweeper.plan.apply import match_parameters
+from sweeper.plan.plan import TransferPlan
+from sweeper.plan.plan_for import plan_for
+from sweeper.trial import Trial
+from tests.engine.tiny_trials import corpus, trial
+from tests.plan.helpers import CHANGED, Plain, batch, mup_tree, plain_model, plain_plan, plan
+from tests.specs import spec_of
+
+
+def train(planned: TransferPlan, model: nn.Module, steps: int = 3) -> list[float]:
+    """Losses of some steps of AdamW."""
+    optimizer = torch.optim.AdamW(planned.param_groups(model))
+    return [step(model, optimizer, index) for index in range(steps)]
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, index: int) -> float:
+    optimizer.zero_grad()
+    loss = model(*batch(index))
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> None:
+    """Plain AdamW with a scheduler on a model without multipliers: the pack's losses to 1e-9."""
+    made = mup_tree(steps=12)
+    log2_hps = trial("mup", **CHANGED, alpha_output=2.0).log2_hps
+    data = corpus(tmp_path)
+    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=log2_hps, seed=3),), corpus=data))
+    planned = plan("mup", made, **CHANGED, alpha_output=2.0)
+    model = planned.init_(plain_model(planned, made), seed=3)
+    optimizer = torch.optim.AdamW(planned.param_groups(model))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, prepare(spec_of(made)).train.schedule)
+    for index in range(12):
+        x, y = (torch.from_numpy(part) for part in data.batch(3, index, 2, 8))
+        loss = model(x, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        assert float(run.step()[0]) == pytest.approx(float(loss.detach()), rel=1e-9)
+
+
+def test_values_depend_on_seed_and_name_alone() -> None:
+    planned = plain_plan()
+    one, two = planned.init_(Plain(16, 2)), Plain(16, 2)
+    torch.manual_seed(5)
+    two.head, two.tokens = two.head, two.tokens  # another order of modules
+    planned.init_(two)
+    for name, value in one.named_parameters():
+        assert torch.equal(value, two.get_parameter(name))
+    other = planned.init_(Plain(16, 2), seed=1)
+    assert not torch.equal(one.head.weight, other.head.weight)  # type: ignore[union-attr]
+
+
+def test_the_plan_of_a_trial_draws_by_the_trial_s_seed() -> None:
+    planned = plain_plan()
+    of_trial = replace(planned, source={**planned.source, "seed": 5})
+    found, expected = of_trial.init_(Plain(16, 2)), planned.init_(Plain(16, 2), seed=5)
+    assert all(map(torch.equal, found.parameters(), expected.parameters()))
+    assert not torch.equal(next(found.parameters()), next(planned.init_(Plain(16, 2)).parameters()))
+
+
+def test_init_has_the_planned_scales() -> None:
+    planned = plain_plan(width=64)
+    model = planned.init_(Plain(64, 2))
+    embedding, head = model.get_parameter("tokens.weight"), model.get_parameter("head.weight")
+    assert float(embedding.detach().std()) == pytest.approx(2.0, rel=0.1)  # alpha_emb absorbed
+    assert float(head.detach().std()) == pytest.approx(4 / 8 * 8**-0.5, rel=0.1)
+    assert torch.equal(model.get_parameter("layers.0.0.weight"), torch.ones(64))
+    assert torch.equal(model.get_parameter("layers.0.1.bias"), torch.zeros(64))
+
+
+def test_the_row_of_a_padding_is_zero() -> None:
+    model = Plain(16, 2)
+    model.tokens = nn.Embedding(11, 16, padding_idx=3)
+    plain_plan().init_(model)
+    zero = (model.tokens.weight == 0).all(1)
+    assert zero.tolist() == [row == 3 for row in range(11)]
+
+
+def test_groups_hold_the_settings_and_share_them() -> None:
+    planned = plain_plan()
+    groups = planned.param_groups(planned.init_(Plain(16, 2)))
+    by_name = {group["name"]: group for group in groups}
+    assert sum(len(group["params"]) for group in groups) == 10
+    hidden = by_name["layers.*.1.weight"]
+    assert len(hidden["params"]) == 2 and hidden["lr"] == pytest.approx(2.0**-7 / 2)
+    embedding = by_name["tokens.weight"]
+    assert embedding["lr"] == pytest.approx(2.0**-7 * 4 * 2)
+    # Half for the absorbed alpha_emb, half for gradients that shrink as 1/m at twice the base.
+    assert embedding["eps"] == pytest.approx(1e-8 / 2 / 2)
+    for group in groups:
+        assert group["lr"] * group["weight_decay"] == pytest.approx(0.01)
+
+
+def test_lr_scale_leaves_the_decay() -> None:
+    planned, model = plain_plan(), Plain(16, 2)
+    pairs = zip(planned.param_groups(model), planned.param_groups(model, lr_scale=0.5), strict=True)
+    for full, half in pairs:
+        assert half["lr"] == full["lr"] / 2
+        assert half["lr"] * half["weight_decay"] == pytest.approx(0.01)
+    with pytest.raises(BadInput, match="lr_scale=0 is refused"):
+        planned.param_groups(model, lr_scale=0)
+
+
+def test_other_optimizers_take_the_groups() -> None:
+    planned, model = plain_plan(), Plain(16, 2)
+    for kind in (torch.optim.SGD, torch.optim.NAdam, torch.optim.Adamax):
+        optimizer = kind(planned.param_groups(model))
+        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+        assert len(set(rates.values())) > 1
+
+
+def test_deepcopy_meta_and_compile_change_nothing() -> None:
+    planned = plain_plan()
+    expected = train(planned, planned.init_(Plain(16, 2)))
+    assert train(planned, copy.deepcopy(planned.init_(Plain(16, 2)))) == expected
+    with torch.device("meta"):
+        empty = Plain(16, 2)
+    with pytest.raises(BadInput, match=r"10 parameters are on the meta device.*to_empty"):
+        planned.init_(empty)
+    assert train(planned, planned.init_(empty.to_empty(device="cpu"))) == expected
+    compiled = torch.compile(Plain(16, 2), backend="eager")
+    assert train(planned, planned.init_(compiled)) == pytest.approx(expected, rel=1e-6)
+    assert next(iter(compiled.named_parameters()))[0].startswith("_orig_mod.")
+
+
+def test_a_state_dict_round_trip_goes_on() -> None:
+    planned = plain_plan()
+    model = planned.init_(Plain(16, 2))
+    optimizer = torch.optim.AdamW(planned.param_groups(model))
+    expected = [step(model, optimizer, index) for index in range(4)]
+    model = planned.init_(Plain(16, 2))
+    optimizer = torch.optim.AdamW(planned.param_groups(model))
+    for index in range(2):
+        step(model, optimizer, index)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    other = planned.init_(Plain(16, 2), seed=9)
+    resumed = torch.optim.AdamW(planned.param_groups(other))
+    other.load_state_dict(weights)
+    resumed.load_state_dict(state)
+    assert [step(other, resumed, index) for index in (2, 3)] == expected[2:]
+
+
+def test_a_scheduler_keeps_ratios_and_scales_the_decay() -> None:
+    planned, model = plain_plan(), Plain(16, 2)
+    optimizer = torch.optim.AdamW(planned.param_groups(model))
+    before = [group["lr"] for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    for index in range(4):
+        step(model, optimizer, index)
+        schedule.step()
+    ratios = [g["lr"] / lr for g, lr in zip(optimizer.param_groups, before, strict=True)]
+    assert ratios == pytest.approx([ratios[0]] * len(ratios)) and ratios[0] < 1
+
+
+class Wrapped(nn.Module):
+    """A model of whose own names one part is that of a wrapper."""
+
+    def __init__(self, width: int, depth: int, classes: int = 11) -> None:
+        super().__init__()
+        self.module = nn.Linear(width, width, bias=False)
+        self.head = nn.Linear(width, classes, bias=False)
+        self.table = nn.Embedding(classes, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.module(self.table(x)))  # type: ignore[no-any-return]
+
+
+def test_prefixes_are_understood_but_a_name_of_the_model_s_own_wins() -> None:
+    planned = plain_plan()
+    inner = Plain(16, 2)
+    shell = nn.Module()
+    shell.add_module("module", torch.compile(inner, backend="eager"))
+    planned.init_(shell)
+    assert torch.equal(inner.head.weight, planned.init_(Plain(16, 2)).head.weight)  # type: ignore[union-attr]
+    made = mup_tree()
+    made["model"] = {"_target_": f"{__name__}.Wrapped", "width": 32, "depth": 1}
+    own = plan("mup", made)
+    assert own.init_(Wrapped(32, 1, 32)) and own.param_groups(Wrapped(32, 1, 32))
+
+
+def test_what_does_not_match_is_listed() -> None:
+    planned, model = plain_plan(), Plain(16, 3)
+    model.tokens = nn.Embedding(12, 16)
+    del model.head
+    with pytest.raises(BadInput) as caught:
+        planned.param_groups(model)
+    message = str(caught.value)
+    assert "does not know these parameters of the model: layers.2.0.weight [16]" in message
+    assert "model does not have these parameters of the plan: head.weight" in message
+    assert "another shape: tokens.weight [12, 16], planned [11, 16]" in message
+    with pytest.raises(BadInput, match="and 4 more"):
+        planned.init_(Plain(16, 2 + 6))  # six layers of four parameters, of which 20 are shown
+
+
+def test_a_parameter_cannot_be_planned_twice() -> None:
+    shell = nn.Module()
+    shell.add_module("module", Plain(16, 2))
+    shell.add_module("_orig_mod", Plain(16, 2))
+    with pytest.raises(BadInput, match=r"does not know .*_orig_mod\.tokens\.weight"):
+        plain_plan().init_(shell)
+
+
+class Placed(nn.Module):
+    """Tokens, positions for a block, and a gain that the model starts in its own way."""
+
+    def __init__(self, width: int, block: int = 6) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(11, width), nn.Embedding(block, width)
+        self.gain = nn.Parameter(torch.full((width,), 0.125))
+        self.body, self.head = nn.Linear(width, width), nn.Linear(width, 11, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
+        return self.head(self.gain * torch.tanh(self.body(h)))  # type: ignore[no-any-return]
+
+
+def placed_plan() -> TransferPlan:
+    """Positions frozen, the gain and the readout kept; every multiplier of the scheme is there."""
+    return plan_for(
+        Placed,
+        {"width": 8},
+        {"width": 16},
+        "mup",
+        {"eta": 2.0**-7, "alpha_emb": 2.0, "alpha_output": 4.0},
+        inputs=torch.zeros(2, 6, dtype=torch.long),
+        keep_init=["gain", "head.*"],
+        frozen=["positions.*"],
+    )
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_frozen_and_kept_parameters_stay_as_the_model_has_them(required: bool) -> None:
+    planned, model = placed_plan(), Placed(16)
+    model.positions.weight.requires_grad_(required)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    planned.init_(model)
+    same = {n for n, value in model.named_parameters() if torch.equal(value, before[n])}
+    assert same == {"positions.weight", "gain", "head.weight"}
+    groups = planned.param_groups(model)
+    held = [id(p) for group in groups for p in group["params"]]
+    assert id(model.positions.weight) not in held and len(held) == 5
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    # Kept values, yet the plan's rate: the readout has absorbed alpha_output / m = 4 / 2.
+    assert rates[id(model.head.weight)] == pytest.approx(2.0**-7 * 2)
+    optimizer = torch.optim.AdamW(groups)
+    planned.check(optimizer)
+    planned.check(optimizer, model)
+    assert TransferPlan.from_json(planned.to_json()) == planned
+    optimizer.add_param_group({"params": [model.positions.weight], "lr": 1e-3})
+    with pytest.raises(BadInput, match=r"frozen in the plan, and in a group: positions\.weight"):
+        planned.check(optimizer, model)
+
+
+def test_named_parameters_may_have_another_shape() -> None:
+    """A longer context has more positions: drawn at their own shape, by the plan's std of 2."""
+    planned = plan_for(
+        Placed,
+        {"width": 8},
+        {"width": 16},
+        "mup",
+        {"alpha_emb": 2.0},
+        inputs=torch.zeros(2, 6, dtype=torch.long),
+    )
+    longer = Placed(16, block=512)
+    for use in (planned.init_, planned.param_groups):
+        with pytest.raises(BadInput, match=r'differs=\["positions\.weight"\]'):
+            use(longer)
+        with pytest.raises(BadInput, match=r"differs='\*\.wpe' is refused: no parameter"):
+            use(longer, differs=["*.wpe"])
+    longer.positions.weight.detach().zero_()
+    planned.init_(longer, differs=["pos*.weight"])
+    assert float(longer.positions.weight.detach().std()) == pytest.approx(2.0, rel=0.05)
+    assert torch.equal(longer.tokens.weight, planned.init_(Placed(16)).tokens.weight)  # type: ignore[arg-type, union-attr]
+    optimizer = torch.optim.AdamW(planned.param_groups(longer, differs=["positions.weight"]))
+    planned.check(optimizer, longer)
+
+
+def test_the_plan_of_a_command_that_scales_by_itself_is_told() -> None:
+    with pytest.raises(BadInput, match=r"scales by itself.*parameterization=mup.*\{plan\}"):
+        match_parameters([], nn.Linear(2, 2))

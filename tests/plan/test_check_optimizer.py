@@ -1,0 +1,235 @@
+"""`plan.check` finds what breaks a plan in a training loop, and lets pass what does not."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
+
+from sweeper.errors import BadInput
+from sweeper.plan.plan import TransferPlan
+from tests.engine.tiny_trials import tree
+from tests.plan.helpers import Plain, plain_plan, plan
+
+
+def ready(**changed: Any) -> tuple[TransferPlan, nn.Module, torch.optim.Optimizer]:
+    """A plan whose groups differ in rate, eps and decay, its model, and AdamW."""
+    planned, model = plain_plan(), Plain(16, 2)
+    return planned, model, torch.optim.AdamW(planned.param_groups(model, **changed))
+
+
+def complaints(
+    planned: TransferPlan, optimizer: torch.optim.Optimizer, model: nn.Module
+) -> list[str]:
+    """What the check says, by names and by parameters; nothing where it passes."""
+    said = []
+    for given in (None, model):
+        try:
+            planned.check(optimizer, given)
+        except BadInput as error:
+            said.append(str(error))
+    return said
+
+
+def both_say(said: list[str], pattern: str) -> bool:
+    """Whether both ways of the check complain, in words that match."""
+    return len(said) == 2 and all(re.search(pattern, one) for one in said)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_the_plan_s_own_groups_pass(scale: float) -> None:
+    planned, model, optimizer = ready(lr_scale=scale)
+    assert all(group["initial_lr"] == group["lr"] for group in optimizer.param_groups)
+    assert complaints(planned, optimizer, model) == []
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "warm-up from 0 and cosine": lambda optimizer: LambdaLR(
+        optimizer, lambda step: min(step / 4, 0.5 + 0.5 * math.cos(step / 10))
+    ),
+    "recursive cosine": lambda optimizer: CosineAnnealingLR(optimizer, 10),
+    "linear": lambda optimizer: LinearLR(optimizer, 0.1, total_iters=5),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_schedules_that_multiply_pass_at_every_step(
+    schedule: Callable[[torch.optim.Optimizer], Any],
+) -> None:
+    planned, model, optimizer = ready()
+    steps = schedule(optimizer)
+    for _ in range(9):
+        assert complaints(planned, optimizer, model) == []
+        optimizer.step()
+        steps.step()
+    assert complaints(planned, optimizer, model) == []
+
+
+def test_nanogpt_writes_one_rate_into_all_groups() -> None:
+    """Its train.py, at every step: `param_group['lr'] = lr`. The factor does right."""
+    planned, model, optimizer = ready()
+    for group in optimizer.param_groups:
+        group["lr"] = 6e-4
+    said = r"not the plan's times one factor; one rate stands in all groups: .*has 0.0006, planned"
+    assert both_say(complaints(planned, optimizer, model), said)
+    assert both_say(
+        complaints(planned, optimizer, model), r'group\["lr"\] = lr_factor \* group\["initial_lr"\]'
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = 6e-4 / 2e-3 * group["initial_lr"]
+    assert complaints(planned, optimizer, model) == []
+
+
+def test_one_rate_is_right_where_the_plan_has_one() -> None:
+    """`standard` at one width has one learning rate for all."""
+    made = tree("standard")
+    made["model"] = {"_target_": "tests.plan.helpers.Plain", "width": 16, "depth": 2}
+    made["data"]["classes"] = 11
+    planned, model = plan("standard", made), Plain(16, 2)
+    optimizer = torch.optim.AdamW(planned.param_groups(model))
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-5
+    assert complaints(planned, optimizer, model) == []
+
+
+def test_an_absolute_minimum_and_a_maximum_of_a_schedule_are_found() -> None:
+    planned, model, optimizer = ready()
+    schedule = CosineAnnealingLR(optimizer, 10, eta_min=1e-4)
+    for _ in range(9):
+        optimizer.step()
+        schedule.step()
+    assert both_say(
+        complaints(planned, optimizer, model), "not the plan's times one factor; they differ"
+    )
+    planned, model, optimizer = ready()
+    OneCycleLR(optimizer, max_lr=0.1, total_steps=10, cycle_momentum=False)
+    assert both_say(complaints(planned, optimizer, model), "one rate stands in all groups")
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf])
+def test_a_rate_that_is_no_number(rate: float) -> None:
+    planned, model, optimizer = ready()
+    optimizer.param_groups[0]["lr"] = rate
+    assert both_say(complaints(planned, optimizer, model), "times one factor")
+
+
+def test_another_eps() -> None:
+    planned, model, optimizer = ready()
+    for group in optimizer.param_groups:
+        group["eps"] = 1e-8
+    assert both_say(
+        complaints(planned, optimizer, model),
+        "eps is not the plan's: tokens.weight has 1e-08, planned 2.5e",
+    )
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_another_decay(decay: float) -> None:
+    planned, model, optimizer = ready()
+    for group in optimizer.param_groups:
+        group["weight_decay"] = decay
+    assert both_say(
+        complaints(planned, optimizer, model),
+        f"weight_decay is not the plan's: .*has {decay:g}, planned",
+    )
+
+
+def test_decay_that_goes_through_the_moments() -> None:
+    planned, model, _ = ready()
+    adam = torch.optim.Adam(planned.param_groups(model))
+    assert both_say(
+        complaints(planned, adam, model),
+        r"Adam adds the weight decay .*\(L2\).*take torch.optim.AdamW",
+    )
+    decoupled = torch.optim.Adam(planned.param_groups(model), decoupled_weight_decay=True)
+    assert complaints(planned, decoupled, model) == []
+
+
+def sgd_plan() -> TransferPlan:
+    made = tree("mup")
+    made["model"] = {"_target_": "tests.plan.helpers.Plain", "width": 16, "depth": 2}
+    made |= {"base": {"width": 8, "depth": 2}}
+    made["data"]["classes"] = 11
+    made["optimizer"] = {"_target_": "sweeper.engine.optimizers.first_order.SGD"}
+    return plan("mup", made)
+
+
+def test_sgd() -> None:
+    """Without momentum its decay removes a share of the weight; with one it does not."""
+    planned, model = sgd_plan(), Plain(16, 2)
+    assert complaints(planned, torch.optim.SGD(planned.param_groups(model)), model) == []
+    momentum = torch.optim.SGD(planned.param_groups(model), momentum=0.9)
+    assert both_say(complaints(planned, momentum, model), "SGD adds the weight decay")
+
+
+def test_updates_of_another_kind() -> None:
+    planned, model, _ = ready()
+    sgd = torch.optim.SGD(planned.param_groups(model))
+    assert both_say(complaints(planned, sgd, model), "make the plan with optimizer=sgd")
+    planned = sgd_plan()
+    adam = torch.optim.AdamW(planned.param_groups(model))
+    assert both_say(complaints(planned, adam, model), "make the plan with optimizer=adamw")
+
+
+class TestParameters:
+    def test_missing_twice_and_strange_ones(self) -> None:
+        planned, model, optimizer = ready()
+        head = next(g for g in optimizer.param_groups if g["name"] == "head.weight")
+        lost = optimizer.param_groups[0]["params"].pop()
+        with pytest.raises(BadInput, match=r"in no group: tokens.weight"):
+            planned.check(optimizer, model)
+        optimizer.param_groups[0]["params"].append(lost)
+        head["params"].append(lost)
+        with pytest.raises(BadInput, match=r"in groups more than once: tokens.weight"):
+            planned.check(optimizer, model)
+        head["params"][-1] = nn.Parameter(torch.zeros(1))
+        with pytest.raises(BadInput, match="1 parameters of its groups are not the model's"):
+            planned.check(optimizer, model)
+        with pytest.raises(BadInput, match=r"group head\.weight has 2 parameters, the plan 1"):
+            planned.check(optimizer)
+        optimizer.param_groups[:] = [g for g in optimizer.param_groups if g is not head]
+        with pytest.raises(BadInput, match=r"in no group of the plan's: head\.weight"):
+            planned.check(optimizer)
+
+    def test_groups_of_ones_own_need_the_model(self) -> None:
+        """As nanoGPT makes them: by the number of dimensions."""
+        planned, model, _ = ready()
+        wide = [p for p in model.parameters() if p.dim() > 1]
+        rest = [p for p in model.parameters() if p.dim() < 2]
+        groups: list[dict[str, Any]] = [{"params": wide}, {"params": rest, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=1e-3)
+        with pytest.raises(BadInput, match=r"number 0, without a name.*call plan.check\(optimizer"):
+            planned.check(optimizer)
+        with pytest.raises(BadInput, match=r"one rate stands in all groups: tokens\.weight has"):
+            planned.check(optimizer, model)
+        own = [
+            {"params": [p], **{k: g[k] for k in ("lr", "eps", "weight_decay")}}
+            for g in planned.param_groups(model)
+            for p in g["params"]
+        ]
+        planned.check(torch.optim.AdamW(own), model)
+        own[0]["weight_decay"] *= 2.0
+        with pytest.raises(BadInput, match="weight_decay is not the plan's"):
+            planned.check(torch.optim.AdamW(own), model)
+
+    def test_a_wrapped_model_and_a_resumed_optimizer(self) -> None:
+        planned, model, optimizer = ready()
+        shell = nn.Module()
+        shell.add_module("module", model)
+        planned.check(optimizer, shell)
+        state = copy.deepcopy(optimizer.state_dict())
+        resumed = torch.optim.AdamW(planned.param_groups(model, lr_scale=0.5))
+        resumed.load_state_dict(state)
+        assert complaints(planned, resumed, model) == []
+
+    def test_a_copy_s_groups_are_not_the_model_s(self) -> None:
+        planned, model, optimizer = ready()
+        with pytest.raises(BadInput, match=r"in no group.*10 parameters of its groups are not"):
+            planned.check(optimizer, copy.deepcopy(model))

@@ -1,0 +1,218 @@
+"""Which ablation explains a failure: by hand, and of failures planted in a made-up world."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sweeper.cli.output import Output
+from sweeper.plan.diagnose import (
+    MAX_SEVERITY,
+    Ablation,
+    Diagnosis,
+    distance_to_divergence,
+    explained_fraction,
+    judge_ablation,
+    rank,
+    severity,
+)
+from sweeper.verdict.curve import Estimate
+from sweeper.verdict.judge import SizeVerdict, judge_ladder
+from sweeper.verdict.ladder import LadderRule
+from tests.engine.tiny_trials import corpus
+from tests.plan.simulated import simulate
+from tests.verdict.curves import BASE, LARGE, Valley, table
+
+RULE = LadderRule(widths=(32, 256))
+
+
+class Silent(Output):
+    def tell(self, text: str) -> None:
+        pass
+
+
+SILENT = Silent(people=None)  # type: ignore[arg-type]
+
+
+def size(shift: float, gap: float, half: float = 0.1, loss: float = 3.0) -> SizeVerdict:
+    def estimate(value: float) -> Estimate:
+        return Estimate(value=value, low=value - half, high=value + half)
+
+    exact = Estimate(value=loss, low=loss, high=loss)
+    return SizeVerdict(
+        size=LARGE,
+        optimum_log2=estimate(shift),
+        shift_log2=estimate(shift),
+        loss=exact,
+        regret=estimate(gap),
+        loss_gap=estimate(gap),
+        at_end=False,
+        answer="fails",
+        reason="",
+    )
+
+
+def test_a_failure_in_thresholds_by_hand() -> None:
+    """Thresholds: 1 in log2, and 0.03 nats (1 % of 3)."""
+    assert severity(-2.0, 0.015, 3.0, RULE) == 2
+    assert severity(0.5, 0.09, 3.0, RULE) == pytest.approx(3)
+    assert severity(0.0, math.inf, 3.0, RULE) == severity(math.nan, 0, 3.0, RULE) == MAX_SEVERITY
+
+
+def test_what_is_explained_by_hand() -> None:
+    """From 2 thresholds to 0.5: three quarters; its shift of 0.4 to 0.6 makes 0.7 to 0.8."""
+    found = explained_fraction(size(-2.0, 0.0), size(0.5, 0.0, half=0.0), RULE)
+    assert found == Estimate(value=0.75, low=0.75, high=0.75)
+    wide = explained_fraction(
+        size(-2.0, 0.0), replace(size(0.5, 0.0), loss_gap=Estimate(value=0, low=0, high=0)), RULE
+    )
+    assert (wide.low, wide.high) == (pytest.approx(0.7), pytest.approx(0.8))
+    assert explained_fraction(size(-2.0, 0.0), size(-3.0, 0.0), RULE).value == 0
+
+
+def test_the_ranking_and_its_words() -> None:
+    before = size(-2.0, 0.0)
+    names = {"some": -1.2, "most": 0.02, "none": -2.1}
+    made = [
+        judge_ablation(
+            Ablation(name=n, change=f"no {n}", cause=f"it is {n}"), before, size(s, 0, 0.01), RULE
+        )
+        for n, s in names.items()
+    ]
+    broken = judge_ablation(Ablation(name="x", change="y", cause="z"), before, "no such key", RULE)
+    order = rank([broken, *made])
+    assert [result.ablation.name for result in order] == ["most", "some", "none", "x"]
+    assert order[0].sentence == (
+        "with no most: the shift is +0.02 in log2 instead of -2.00, and the loss gap is "
+        "0.0000 nats instead of 0.0000; this explains 99 % of the failure"
+    )
+    assert "explains a part, 40 %" in order[1].sentence
+    assert order[2].sentence.endswith("this does not explain the failure")
+    assert "could not be tried (no such key)" in order[3].sentence
+    found = Diagnosis(axis="width", answer="fails", results=order)
+    assert found.sentence == (
+        "The likeliest cause (most): it is most. Without it, 99 % of the failure is gone."
+    )
+    none = Diagnosis(axis="width", answer="fails", results=order[1:])
+    assert none.sentence == "No ablation explains the failure."
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_noise_is_admitted() -> None:
+    found = judge_ablation(
+        Ablation(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE
+    )
+    assert found.sentence.endswith("but by its interval it may explain nothing")
+
+
+def test_the_margin_to_the_edge() -> None:
+    assert distance_to_divergence(table({-1: 3.2, 0: 3.0, 1: 3.1, 2: math.inf})) == 2
+    assert distance_to_divergence(table({-1: 3.2, 0: 3.0})) == math.inf
+    assert distance_to_divergence(table({-1: math.inf, 0: math.inf})) == math.inf
+
+
+def test_a_verdict_serves_as_it_is() -> None:
+    curves = [
+        Valley(noise=0.001).curve(BASE),
+        Valley(optimum=-2, noise=0.001).curve(LARGE),
+    ]
+    verdict = judge_ladder("width", curves, 0.0, BASE, RULE)
+    assert verdict.answer == "fails"
+    large = verdict.sizes[1]
+    assert explained_fraction(large, large, RULE).value == 0
+
+
+PLANTED = {
+    "standard": ["parameterization=standard"],
+    "coupled decay": [
+        "parameterization=mup",
+        "parameterization.decay=coupled",
+        "optimizer.weight_decay=0.9",
+    ],
+    "readout": [
+        "parameterization=mup",
+        f"parameterization._target_={__package__}.simulated.WrongReadout",
+    ],
+    "gains": ["parameterization=mup", "model.norm_gain=true"],
+}
+NAMES = {
+    "standard": {"rules", "hidden"},
+    "coupled decay": {"decay"},
+    "readout": {"readout"},
+    "gains": {"gains"},
+}
+RIVALS = ["rules", "hidden", "readout", "embedding", "decay", "gains"]
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_failure_is_named(planted: str) -> None:
+    trainer, world = simulate(*PLANTED[planted])
+    found = trainer.diagnose(RIVALS, SILENT)
+    assert found.answer == "fails"
+    first = {result.ablation.name for result in found.results[: len(NAMES[planted])]}
+    assert first == NAMES[planted], found.sentence
+    shares = {f.ablation.name: f.explained.value for f in found.results}
+    assert found.results[0].explained.value > 0.8
+    innocent = shares.keys() - NAMES[planted] - ({"readout"} if planted == "standard" else set())
+    assert innocent and all(shares[name] < 0.5 for name in innocent)
+    assert found.sentence.startswith("The likeliest cause (")
+    assert len(world.trained) == len(set(world.trained))
+
+
+def test_eps_is_measured_at_both_sizes(tmp_path: Path) -> None:
+    """By real runs, where its ablation is wanted; here eps is above all second moments."""
+    words = [*PLANTED["readout"], "parameterization.epsilon=fixed", "optimizer.eps=1e4"]
+    words += ["check.scale_steps=1", "train.seq_len=8", "train.batch_size=2"]
+    trainer, _ = simulate(*words)
+    trainer = replace(
+        trainer, experiment=replace(trainer.experiment, corpus=corpus(tmp_path, classes=256))
+    )
+    text = StringIO()
+    told = Output(people=Console(file=text), watchers=Console(file=text, width=200))
+    (result,) = trainer.diagnose(["epsilon"], told).results
+    both = "100 % of entries at width 16, depth 1 and 100 % of entries at width 64, depth 1"
+    assert result.ablation.evidence.endswith(f"root of the second moment for {both}")
+    first = "Second moments at width 16, depth 1 and width 64, depth 1: 1 steps"
+    assert text.getvalue().splitlines()[0] == first
+    text.truncate(0)
+    trainer.diagnose(["decay"], told)
+    assert "Second moments" not in text.getvalue()
+
+
+def test_a_transfer_that_holds_needs_no_experiment() -> None:
+    trainer, world = simulate("parameterization=mup")
+    found = trainer.diagnose([], SILENT)
+    assert found.answer == "holds" and found.results == ()
+    assert found.sentence == (
+        "Nothing to diagnose: the transfer over width holds from the base to the largest size, "
+        "which are all that a diagnosis looks at."
+    )
+    known = trainer.study.known.values()  # type: ignore[attr-defined]
+    assert len(world.trained) == len(known) and {r.trial.width for r in known} == {16, 64}
+
+
+def test_again_trains_nothing_and_says_the_same() -> None:
+    trainer, _ = simulate(*PLANTED["readout"])
+    first = trainer.diagnose(["readout", "decay"], SILENT)
+    again, world = simulate(*PLANTED["readout"], study=trainer.study)  # type: ignore[arg-type]
+    assert again.diagnose(["readout", "decay"], SILENT).to_json() == first.to_json()
+    assert world.trained == []
+
+
+def test_a_change_of_width_rules_alone_trains_no_base_again() -> None:
+    trainer, _ = simulate(*PLANTED["readout"])
+    trainer.diagnose(["readout", "decay"], SILENT)
+    widths = {"adjusted": set(), "decay": set()}  # type: dict[str, set[int]]
+    for one in trainer.study.known.values():  # type: ignore[attr-defined]
+        spec = one.trial.spec
+        if spec.parameterization.name == "adjusted":
+            widths["adjusted"].add(one.trial.width)
+        if spec.optimizer.arguments["weight_decay"] == 0:
+            widths["decay"].add(one.trial.width)
+    assert widths == {"adjusted": {64}, "decay": {16, 64}}

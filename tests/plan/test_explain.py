@@ -1,0 +1,159 @@
+"""`sweeper explain`: its exponents are those of the papers, and the JSON is whole."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from sweeper.cli.explain import explain
+from sweeper.cli.output import Output
+from sweeper.cli.shared import Typed
+from sweeper.config.compose import compose_tree
+from sweeper.engine.architecture import read_model
+from sweeper.errors import BadInput
+from sweeper.plan.explain import Explained, tied_readouts
+from sweeper.report import console as show
+from sweeper.scaling.spec import ScaledOp
+from tests.plan.test_planning import Decoder, decoder_plan
+
+SMALL = ["model.width=32", "model.depth=1", "train.seq_len=8"]
+
+
+def told(
+    words: list[str], capsys: pytest.CaptureFixture[str], width: int = 128, depth: int | None = None
+) -> dict[str, dict[str, object]]:
+    """The document's parameters by name."""
+    output = Output(people=Console(stderr=True, width=200), json=True)
+    assert explain(compose_tree([*SMALL, *words]), width, depth, output, Typed()) == 0
+    document = json.loads(capsys.readouterr().out)
+    return {row["name"]: row for row in document["parameters"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "embedding", "hidden", "readout"),
+    [
+        (["parameterization=umup"], (0, 0, 0.5), (0.5, 0, 0.5), (1, 0, 0)),
+        (["parameterization=mup"], (0, 0, 0), (0, 0.5, 1), (1, 0, 0)),
+        (["parameterization=standard"], (0, 0, 0), (0, 0.5, 0), (0, 0.5, 0)),
+        (
+            ["parameterization=standard", "parameterization.alignment=full"],
+            (0, 0, 0),
+            (0, 0.5, 1),
+            (0, 0.5, 1),
+        ),
+        (["parameterization=ntk"], (0, 0, 0), (0.5, 0, 0.5), (0.5, 0, 0.5)),
+        (["parameterization=mean_field"], (0, 0, 0), (0.5, 0, 0.5), (1, 0, 0)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_exponents(
+    words: list[str],
+    embedding: tuple[float, ...],
+    hidden: tuple[float, ...],
+    readout: tuple[float, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = told(words, capsys)
+    names = ("embedding.weight", "layers.0.attention.qkv.weight", "head.weight")
+    for name, expected in zip(names, (embedding, hidden, readout), strict=True):
+        assert tuple(rows[name][key] for key in "abc") == expected
+
+
+def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = told(["parameterization=mup"], capsys, width=64, depth=2)
+    assert len(rows) == 2 + 2 * 4
+    row = rows["layers.1.ffn.down.weight"]
+    base = row.pop("base")
+    numbers = {"init_std", "multiplier", "lr", "eps", "weight_decay"}
+    assert isinstance(base, dict) and base.keys() == numbers
+    facts = {"name", "role", "init", "shape", "base_shape", "fan_in", "fan_out"}
+    facts |= {"update", "frozen", "why"}
+    assert row.keys() == facts | numbers | {"a", "b", "c"}
+    assert (row["role"], row["fan_in"], row["shape"]) == ("hidden", 176, [64, 176])
+    assert row["lr"] == pytest.approx(base["lr"] / 2 / 2**0.5)
+
+
+def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    for row in told(["parameterization=mup"], capsys, width=32).values():
+        base = row["base"]
+        assert isinstance(base, dict)
+        assert all(row[name] == value for name, value in base.items())
+
+
+def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"--to-width 100: a multiple of head_size"):
+        explain(compose_tree(SMALL), 100, None, Output(people=Console(stderr=True)), Typed())
+
+
+OWN = """
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width, depth, classes):
+        super().__init__()
+        self.table = nn.Embedding(classes, width)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = nn.Linear(width, classes, bias=False)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+"""
+
+
+def test_a_model_of_the_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The arguments that conf/model/llama.yaml gives to ours are not forced upon it."""
+    (tmp_path / "own_model_of_a_user.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ["model._target_=own_model_of_a_user.Model", "parameterization=mup"]
+    rows = told(own, capsys, width=64)
+    roles = {name: row["role"] for name, row in rows.items()}
+    assert roles == {
+        "table.weight": "embedding",
+        "blocks.0.weight": "hidden",
+        "blocks.0.bias": "vector",
+        "head.weight": "readout",
+    }
+    with pytest.raises(BadInput, match="head_size"):
+        told([*own, "model.head_size=8"], capsys)
+
+
+def test_kept_frozen_and_given_roles_are_shown() -> None:
+    """The same rows as without them, but where the values start."""
+    plan = decoder_plan(keep_init=["scale"], frozen=["h.0.norm.weight"])
+    why = "role given, traced as embedding: looked up"
+    rows = [Explained(parameter=p, a=0, b=0, c=0, why=why) for p in plan.parameters]
+    paper = Console(record=True, width=160, file=StringIO())
+    show.explanation(paper, plan, rows)
+    show.plan(paper, plan)
+    lines = paper.export_text().splitlines()
+    assert sum(line.split()[:1] == ["scale"] and "kept" in line for line in lines) == 2
+    first, second = (f"h.{layer}.norm.weight" for layer in (0, 1))
+    assert sum(line.split()[:1] == [first] and "frozen" in line for line in lines) == 2
+    assert sum(line.split()[:1] == [second] and "ones" in line for line in lines) == 2
+    assert any("role given, traced as embedding" in line for line in lines)
+
+
+def test_tied_readouts_are_told() -> None:
+    def build(width: int, depth: int) -> Decoder:
+        model = Decoder(width, depth)
+        model.lm_head.weight = model.wte.weight
+        return model
+
+    specs = read_model(build, (32, 2), (128, 2), inputs=torch.zeros(2, 6).long()).specs
+    geometry = {"fan_in": 128, "base_fan_in": 32, "own": 0.5}
+    op = ScaledOp(name="lm_head", kind="tied_readout", geometry=geometry)
+    attention = ScaledOp(name="core", kind="attention", geometry={})
+    assert tied_readouts(specs, [attention, op], {"lm_head": {"output": 0.5}}) == [
+        "tied readout lm_head: its weight is wte.weight; it sums over 128 entries, 32 at the base; "
+        "its logits are multiplied by 0.5, beside the model's own factor, 0.5 of the base's"
+    ]

@@ -1,0 +1,157 @@
+"""A plan on disk and in words: what is read back, refused, absorbed and left to the model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import BadInput
+from sweeper.plan.plan import TransferPlan, own_plan
+from tests.plan.helpers import CHANGED, plan
+
+
+def saved(folder: Path, record: Any) -> Path:
+    path = folder / "plan.json"
+    path.write_text(json.dumps(record))
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["mup", "umup", "standard"])
+def test_a_plan_is_read_back(scheme: str, tmp_path: Path) -> None:
+    made = plan(scheme)
+    path = saved(tmp_path, made.to_json())
+    assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
+
+
+def test_a_plan_is_saved_as_it_is_loaded(tmp_path: Path) -> None:
+    made = plan("mup")
+    assert made.save(tmp_path) == tmp_path / "plan.json"
+    assert made.save(str(tmp_path / "mine.json")) == tmp_path / "mine.json"
+    for path in (tmp_path, tmp_path / "mine.json"):
+        assert TransferPlan.load(path) == made
+    with pytest.raises(BadInput, match=r"no/plan\.json cannot be written: No such file"):
+        made.save(tmp_path / "no/plan.json")
+
+
+def test_factors_on_the_optimizer_s_settings_are_shown_as_factors() -> None:
+    """With an eps of 1e-3, an `eps` of 2 is no value."""
+    hps = {"eta": 0.125, "weight_decay": 0.5, "eps": 2.0, "one_minus_beta2": 1.999}
+    made = replace(plan("mup"), hps=hps)
+    shown = "eta 0.125, weight_decay x 0.5, eps x 2, (1 - beta2) x 1.999"
+    assert str(made).splitlines()[1] == f"mup with adamw: {shown}"
+    # A command that scales by itself is given its own eps.
+    own = own_plan(made.base, made.target, {**hps, "one_minus_x": "y"}, {})
+    values = "eta 0.125, weight_decay 0.5, eps 2, one_minus_beta2 1.999, one_minus_x y"
+    assert str(own).splitlines()[1] == f"own: {values}"
+
+
+def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
+    record = plan().to_json()
+    for name in ("optimizer", "needs"):
+        del record[name]
+    for parameter in record["parameters"]:
+        del parameter["update"]
+    assert TransferPlan.load(saved(tmp_path, record)).absorbed() == plan().absorbed()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 99}, "its version is 99"),
+        ({"parameters": [{"name": "x"}]}, "parameters.*it needs a value"),
+        ({"colour": 1}, "no such key"),
+    ],
+)
+def test_what_is_no_plan_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        TransferPlan.load(saved(tmp_path, plan().to_json() | change))
+
+
+def test_an_unknown_kind_of_update_is_refused(tmp_path: Path) -> None:
+    record = plan().to_json()
+    record["parameters"][0]["update"] = "nonsense"
+    with pytest.raises(BadInput, match="update='nonsense' is refused"):
+        TransferPlan.load(saved(tmp_path, record))
+
+
+def test_files_that_are_no_plan(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        TransferPlan.load(tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(BadInput, match="is no JSON"):
+        TransferPlan.load(tmp_path / "broken.json")
+    with pytest.raises(BadInput, match="is no plan: its version is None"):
+        TransferPlan.load(saved(tmp_path, [1, 2]))
+
+
+def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path) -> None:
+    record = plan().to_json()
+    record["parameters"][0]["target"]["multiplier"] = 0.0
+    with pytest.raises(BadInput, match=r"embedding\.weight: multiplier and lr must be positive"):
+        TransferPlan.load(saved(tmp_path, record))
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        (("base", "width"), 0, "base='width 0"),
+        (("target", "depth"), -1, "target='width"),
+        (("source", "seed"), "x", "source.seed='x' is refused"),
+        (("parameters", 0, "target", "eps"), -1.0, r"embedding\.weight: init_std, eps"),
+        (("parameters", 0, "target", "weight_decay"), -1.0, r"embedding\.weight: init_std, eps"),
+        (("parameters", 0, "name"), "head.weight", r"head\.weight is there twice"),
+        (("factors", 0, "value"), 0.0, "factors and head sizes must be positive"),
+    ],
+)
+def test_a_damaged_number_is_refused_by_name(
+    where: tuple[Any, ...], value: object, message: str, tmp_path: Path
+) -> None:
+    record: Any = plan().to_json()
+    part = record
+    for key in where[:-1]:
+        part = part[key]
+    part[where[-1]] = value
+    with pytest.raises(BadInput, match=message):
+        TransferPlan.load(saved(tmp_path, record))
+
+
+def test_reading_a_plan_needs_no_torch(tmp_path: Path) -> None:
+    path = saved(tmp_path, plan().to_json())
+    code = (
+        "import sys; from sweeper.plan.plan import TransferPlan;"
+        f"TransferPlan.load({str(path)!r}).absorbed(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
+
+
+def test_needs_of_mup() -> None:
+    """Width 32 on 16, depth 2 on 1, head size 8."""
+    needs = plan("mup", **CHANGED).needs
+    assert needs[:3] == (
+        "layers.*.attention.core: multiply q k^T by 0.25 where head size^-1/2 is usual",
+        "layers.*.attention_residual: multiply the branch's output by 0.707107",
+        "layers.*.ffn_residual: multiply the branch's output by 0.707107",
+    )
+    assert [need.split(":")[0] for need in needs[3:]] == ["eps", "weight decay"]
+
+
+def test_needs_of_umup() -> None:
+    needs = plan("umup", alpha_ffn_act=1.0).needs
+    text = "\n".join(needs)
+    assert "layers.*.ffn.act: multiply the sigmoid's argument by 2\n" in text
+    assert "layers.*.attention.core: multiply what attention makes of the values" in text
+    assert "layers.*.ffn_residual: multiply the branch's output by 0.4082 to 0.5 (by layer" in text
+    assert "head.weight: multiply the gradient to its input by 5.65685\n" in text
+    assert "unit-scaled gradients" in text
+
+
+def test_needs_of_others() -> None:
+    (only,) = plan("standard").needs
+    assert only.startswith("weight decay")

@@ -1,0 +1,134 @@
+"""A law on top of parameterizations: factors multiply, groups and checks carry the betas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sweeper.engine.prepare import prepare
+from sweeper.errors import BadInput
+from sweeper.laws.law import AppliedLaw, Factors, Scale
+from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.trial import PlainHps, plain
+from sweeper.verdict.judge import Verdict, judge_ladder
+from sweeper.verdict.ladder import Size, SizeCurve
+from sweeper.verdict.trend import fit_trend
+from tests.engine.tiny_trials import tree
+from tests.plan.helpers import Plain, plain_plan
+from tests.plan.test_prescription import configured
+from tests.specs import spec_of
+from tests.verdict.curves import BASE, LARGE, Valley
+from tests.verdict.test_verdict import RULE
+
+SCALE = Scale(width=8, depth=2, batch=8, steps=64, tokens=512, betas={"beta1": 0.9, "beta2": 0.99})
+LAW = AppliedLaw(
+    name="mine",
+    arguments={},
+    source="",
+    held="nothing",
+    base=SCALE,
+    target=replace(SCALE, batch=32, tokens=2048),
+    factors=Factors(eta=2.0, eps=0.5, weight_decay=4.0, betas={"beta2": 0.96}),
+)
+
+
+@pytest.mark.parametrize("scheme", ["mup", "umup", "standard", "effective_theory"])
+def test_factors_of_scheme_and_law_multiply(scheme: str) -> None:
+    spec, (log2_hps, _) = configured(scheme, "adamw")
+    base, target = (
+        Size(width=w, depth=d)
+        for w, d in ((spec.base_width, spec.base_depth), (spec.width, spec.depth))
+    )
+    without, with_law = (
+        make_plan(prepare(spec), base, target, plain(log2_hps), {}, law) for law in (None, LAW)
+    )
+    for one, other in zip(with_law.parameters, without.parameters, strict=True):
+        assert one.target.lr == pytest.approx(2 * other.target.lr)
+        assert one.target.eps == pytest.approx(0.5 * other.target.eps)
+        assert one.target.weight_decay == pytest.approx(4 * other.target.weight_decay)
+        assert one.target.init_std == other.target.init_std and one.base == other.base
+
+
+def planned() -> TransferPlan:
+    """The plan of `Plain` with betas that a law changed."""
+    return replace(plain_plan(), law=LAW)
+
+
+def test_groups_carry_the_betas_and_the_check_asks_for_them() -> None:
+    model = Plain(16, 2)
+    groups = planned().param_groups(model)
+    assert {group["betas"] for group in groups} == {(0.9, 0.96)}
+    assert all("betas" not in group for group in plain_plan().param_groups(model))
+    optimizer = torch.optim.AdamW(groups)
+    planned().check(optimizer)
+    planned().check(optimizer, model)
+    assert torch.optim.AdamW(groups, betas=(0.5, 0.5)).param_groups[0]["betas"] == (0.9, 0.96)
+    for group in optimizer.param_groups:
+        group["betas"] = (0.9, 0.99)
+    with pytest.raises(BadInput, match=r"betas are not those of the plan's law: .*\(0.9, 0.96\)"):
+        planned().check(optimizer)
+
+
+def test_a_table_names_the_law() -> None:
+    text = str(planned())
+    assert "Law: mine, from 512 tokens (64 steps of 8) to 2,048 tokens (64 steps of 32)" in text
+    assert "- changes: eta x 2, eps x 0.5, weight decay x 4, beta2 0.99 to 0.96" in text
+    assert len(text.splitlines()) < 60
+
+
+def judged(shift: float, planned_log2: float) -> Verdict:
+    base = Valley(noise=0.002, number=1).curve(BASE)
+    large = Valley(optimum=shift, noise=0.002, number=2).curve(LARGE)
+    large = replace(large, planned_log2=planned_log2)
+    return judge_ladder("width", [base, large], 0.0, BASE, RULE, "law=mine")
+
+
+@pytest.mark.parametrize(
+    ("shift", "planned_log2", "answer"),
+    [(-1.3, 0.0, "fails"), (-1.3, -1.3, "holds"), (0.0, 0.0, "holds"), (0.0, 1.5, "fails")],
+)
+def test_a_verdict_is_on_what_the_law_leaves(
+    shift: float, planned_log2: float, answer: str
+) -> None:
+    verdict = judged(shift, planned_log2)
+    left = verdict.sizes[1]
+    assert left.answer == answer and left.planned_log2 == planned_log2
+    assert left.shift_log2.value == pytest.approx(shift - planned_log2, abs=0.1)
+    assert left.shift_log2.low <= shift - planned_log2 <= left.shift_log2.high
+    record = verdict.to_json()
+    assert record["law"] == "law=mine" and record["sizes"][1]["planned_log2"] == planned_log2
+    bare = replace(verdict, law="").to_json()
+    assert "law" not in bare and "planned_log2" not in bare["sizes"][0]
+
+
+def test_a_trend_over_width_is_of_what_the_law_leaves() -> None:
+    def ladder(planned: float) -> list[SizeCurve]:
+        return [
+            replace(
+                Valley(optimum=-0.4 * i, noise=0.002, number=i).curve(
+                    Size(width=32 * 2**i, depth=2)
+                ),
+                planned_log2=planned * i,
+            )
+            for i in range(4)
+        ]
+
+    bare, lawful = fit_trend(ladder(0.0), 0.0, 512), fit_trend(ladder(-0.4), 0.0, 512)
+    assert bare is not None and lawful is not None
+    assert bare.slope.value == pytest.approx(-0.4, abs=0.03)
+    assert lawful.slope.value == pytest.approx(bare.slope.value + 0.4, abs=1e-9)
+    assert bare.warranted and not lawful.warranted
+
+
+def test_a_trial_is_trained_by_what_a_plan_says() -> None:
+    """The engine reads a law's factors as hyperparameters: betas, eps and decay among them."""
+    prepared = prepare(spec_of(tree("mup")))
+    hps = plain(LAW.apply({"eta": -6.0}))
+    assert prepared.optimizer.settings(hps)["beta2"] == pytest.approx(1 - 4 * 0.001)
+    tuned = prepared.prescriptions(PlainHps({"eta": 2.0**-6}))
+    for name, one in prepared.prescriptions(hps).items():
+        assert one.lr == pytest.approx(2 * tuned[name].lr)
+        assert one.eps == pytest.approx(0.5 * tuned[name].eps)
+        assert one.weight_decay == pytest.approx(4 * tuned[name].weight_decay)

@@ -1,0 +1,360 @@
+"""Plans of anybody's model: the same numbers as a study's plan, and as microsoft/mup's."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sweeper
+from sweeper.engine.optimizers.first_order import SGD
+from sweeper.errors import BadInput, ConfigError
+from sweeper.plan.plan import PlannedParameter, TransferPlan
+from sweeper.scaling.relative import MuP
+from sweeper.verdict.ladder import Size
+from tests.plan.helpers import Plain, plain_plan
+
+TOKENS = torch.zeros(2, 6, dtype=torch.long)
+HPS = {"eta": 2.0**-7}
+
+
+class Decoder(nn.Module):
+    """Attention with heads of 8, an FFN, learned positions; sizes are named as nanoGPT's are."""
+
+    def __init__(self, n_embd: int, n_layer: int = 2, block: int = 12) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(17, n_embd), nn.Embedding(block, n_embd)
+        self.h = nn.ModuleList(Block(n_embd) for _ in range(n_layer))
+        self.scale = nn.Parameter(torch.full((n_embd,), 0.125))
+        self.lm_head = nn.Linear(n_embd, 17, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(x * self.scale)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape = (*x.shape[:2], -1, 8)
+        q, k, v = (t.view(shape).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(h.transpose(1, 2).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def decoder_plan(
+    scheme: Any = "mup", hps: dict[str, float] | None = None, depth: int = 2, **more: Any
+) -> TransferPlan:
+    """From width 32 and depth 2 to width 128."""
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": depth}
+    return sweeper.plan_for(Decoder, base, target, scheme, hps or HPS, inputs=TOKENS, **more)
+
+
+def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
+    return {parameter.name: parameter for parameter in plan.parameters}
+
+
+def test_it_is_the_plan_that_a_study_makes() -> None:
+    """`plain_plan` comes from a trial's specification, as `sweeper transfer`'s does."""
+    hps = {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 2.0, "alpha_output": 4.0}
+    made = sweeper.plan_for(
+        Plain,
+        {"width": 8, "depth": 2},
+        {"width": 16, "depth": 2},
+        "mup",
+        hps,
+        optimizer={"name": "adamw", "weight_decay": 0.01},
+        inputs=(TOKENS, TOKENS),
+    )
+    study = plain_plan()
+    assert made.parameters == study.parameters and made.hps == study.hps
+    assert (made.base, made.target) == (study.base, study.target)
+    assert made.parameterization == "mup" and made.optimizer is not None
+    assert made.optimizer.name == "adamw" and made.optimizer.arguments == {"weight_decay": 0.01}
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_rates_and_multipliers_are_those_of_microsoft_mup(depth: int) -> None:
+    """Adam: the rates of the groups that MuAdam makes. Depth has no rule there."""
+    import mup
+
+    def model(width: int) -> Decoder:
+        made = Decoder(width, depth)
+        made.lm_head = mup.MuReadout(width, 17, bias=False)
+        return made
+
+    wide = model(128)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mup.set_base_shapes(wide, model(32), delta=model(64))
+        groups = mup.MuAdam(wide.parameters(), lr=HPS["eta"]).param_groups
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    expected = {name: rates[id(p)] for name, p in wide.named_parameters()}
+    plan = decoder_plan({"name": "mup", "depth": "none"}, depth=depth)
+    assert {p.name: p.target.lr for p in plan.parameters} == pytest.approx(expected)
+    head = by_name(plan)["lm_head.weight"].target
+    assert head.multiplier == pytest.approx(1 / wide.lm_head.width_mult())  # type: ignore[operator]
+
+
+def test_sizes_have_any_name() -> None:
+    plan = decoder_plan(depth=8)
+    assert plan.base == Size(width=32, depth=2) and plan.target == Size(width=128, depth=8)
+    assert plan.source["sizes"] == {
+        "base": {"n_embd": 32, "n_layer": 2},
+        "target": {"n_embd": 128, "n_layer": 8},
+    }
+    assert "h.7.down.weight" in by_name(plan)
+    assert TransferPlan.from_json(plan.to_json()).source["sizes"] == plan.source["sizes"]
+
+
+def test_a_target_as_wide_as_the_base() -> None:
+    """Of twice the depth: depth-muP's rates, 2^-1/2 on branches, and nothing else."""
+    sizes = {"n_embd": 32, "n_layer": 2}
+    plan = sweeper.plan_for(Decoder, sizes, {**sizes, "n_layer": 4}, "mup", HPS, inputs=TOKENS)
+    found = by_name(plan)
+    assert found["h.3.up.weight"].target.lr == pytest.approx(HPS["eta"] / sqrt(2))
+    assert found["wte.weight"].target.lr == pytest.approx(HPS["eta"])
+    assert found["h.3.up.weight"].role == "hidden"
+
+
+def test_a_model_without_a_depth_among_its_sizes() -> None:
+    plan = sweeper.plan_for(Decoder, {"n_embd": 32}, {"n_embd": 64}, "umup", {}, inputs=TOKENS)
+    assert plan.target == Size(width=64, depth=1)
+    assert any(need.startswith("depth: no size of the model") for need in plan.needs)
+    assert not any("depth: no size" in need for need in decoder_plan("umup", {"eta": 1.0}).needs)
+
+
+def test_inputs_may_depend_on_the_sizes_by_the_user_s_names() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def inputs(sizes: dict[str, Any]) -> torch.Tensor:
+        asked.append(sizes)
+        return TOKENS
+
+    base = {"n_embd": 32, "n_layer": 2}
+    sweeper.plan_for(Decoder, base, {"n_embd": 96, "n_layer": 2}, "mup", HPS, inputs=inputs)
+    assert all(sizes.keys() == {"n_embd", "n_layer"} for sizes in asked)
+    assert {sizes["n_embd"] for sizes in asked} == {32, 64, 96}
+
+
+class TestHyperparameters:
+    def test_missing_ones_take_the_space_s_defaults(self) -> None:
+        """conf/parameterization/mup.yaml: eta 2^-8, all others 2^0."""
+        plan = decoder_plan(hps={"alpha_output": 2.0})
+        assert plan.hps["eta"] == 2.0**-8 and plan.hps["alpha_output"] == 2.0
+        assert next(iter(plan.hps)) == "eta" and plan.hps["sigma_init"] == 1.0
+
+    def test_factors_of_the_optimizer_are_known_too(self) -> None:
+        plan = decoder_plan(hps={"weight_decay": 2.0, "eps": 4.0})
+        target = by_name(plan)["wte.weight"].target
+        assert target.weight_decay == pytest.approx(2 * 2.0**-13)
+        assert target.eps == pytest.approx(4e-8 / 4)  # gradients shrink as 1/m, m = 4
+
+    @pytest.mark.parametrize(
+        ("hps", "said"),
+        [
+            ({"etaa": 1.0}, r"hps\['etaa'\]=1.0 is refused: no hyperparameter.*did you mean eta"),
+            ({"alpha_ffn_act": 1.0}, "no hyperparameter of the scheme"),
+            ({"eta": -8}, "a positive number; plain values, not logarithms"),
+            ({"eta": float("nan")}, "a positive number"),
+            ({"eta": "1"}, "a number"),
+            ({"eta": True}, "a number"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, hps: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            decoder_plan(hps=hps)
+
+
+class TestRules:
+    def test_options_and_objects_are_the_same(self) -> None:
+        options = decoder_plan({"name": "mup", "depth": "completep"}, depth=4)
+        made = decoder_plan(MuP(depth="completep"), depth=4)
+        assert options.parameters == made.parameters
+        assert options.parameterization == made.parameterization == "mup"
+        assert options.source["parameterization"]["arguments"] == {"depth": "completep"}
+
+    def test_an_optimizer_s_object(self) -> None:
+        """Hidden weights under SGD have mup's rate of 1, the readout's multiplier its 1/m."""
+        plan = decoder_plan(optimizer=SGD(momentum=0.5))
+        assert plan.optimizer is not None and plan.optimizer.name == "sgd"
+        assert by_name(plan)["h.0.qkv.weight"].update == "gradient"
+
+    @pytest.mark.parametrize(
+        ("scheme", "optimizer", "said"),
+        [
+            ("mpu", "adamw", "scheme='mpu' is refused: .*did you mean .*mup"),
+            ({"depth": "none"}, "adamw", "scheme=.* a name .*umup.*mapping with a name"),
+            ({"name": "mup", "dept": 1}, "adamw", "scheme.dept=1 is refused.*depth"),
+            (MuP, "adamw", r"scheme='MuP' is refused: an object: MuP\(\.\.\.\)"),
+            (3, "adamw", "this has no hyperparameters, scale"),
+            ("mup", "adam", "optimizer='adam' is refused: .*did you mean adamw"),
+            ("umup", "sgd", "scheme='umup' is refused: its learning rates are Adam's"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, scheme: Any, optimizer: Any, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            decoder_plan(scheme, {}, optimizer=optimizer)
+
+    def test_a_scheme_of_ones_own_needs_all_its_hyperparameters(self) -> None:
+        class Own(MuP):
+            pass
+
+        with pytest.raises(ConfigError, match=r"hps\['eta_emb'\]=None .*the scheme has no default"):
+            decoder_plan(Own(), {"eta": 1.0})
+
+
+class TestOverrides:
+    def test_kept_and_frozen(self) -> None:
+        plan = decoder_plan(keep_init=["scale"], frozen=["h.*.norm.*", "wpe.*"])
+        found = by_name(plan)
+        assert found["scale"].init == "kept" and not found["scale"].frozen
+        assert {name for name, one in found.items() if one.frozen} == {
+            *(f"h.{i}.norm.{kind}" for i in range(2) for kind in ("weight", "bias")),
+            "wpe.weight",
+        }
+        assert TransferPlan.from_json(plan.to_json()).parameters == plan.parameters
+
+    def test_what_the_model_does_not_train_is_frozen(self) -> None:
+        def build(n_embd: int, n_layer: int) -> Decoder:
+            model = Decoder(n_embd, n_layer)
+            model.wpe.weight.requires_grad_(False)
+            return model
+
+        sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
+        plan = sweeper.plan_for(build, *sizes, "mup", HPS, inputs=TOKENS)
+        assert [one.name for one in plan.parameters if one.frozen] == ["wpe.weight"]
+
+    def test_roles(self) -> None:
+        plan = decoder_plan(roles={"wpe.weight": "fixed"})
+        assert by_name(plan)["wpe.weight"].role == "fixed"
+
+    @pytest.mark.parametrize("key", ["keep_init", "frozen"])
+    def test_a_pattern_that_matches_nothing(self, key: str) -> None:
+        with pytest.raises(ConfigError, match=rf"{key}='wpee.weight' .*did you mean wpe.weight"):
+            decoder_plan(**{key: ["wpee.weight"]})
+        with pytest.raises(ConfigError, match="a list of patterns"):
+            decoder_plan(**{key: "wpe.weight"})
+
+
+RUNS: dict[str, Any] = {
+    "base_run": {"steps": 1000, "batch_size": 8, "seq_len": 64},
+    "target_run": {"steps": 4000, "batch_size": 32, "seq_len": 64},
+}
+
+
+def test_layers_that_no_size_is_the_depth_of_are_told() -> None:
+    sizes = ({"n_embd": 32, "tall": 2}, {"n_embd": 64, "tall": 4})
+    plan = sweeper.plan_for(
+        lambda n_embd, tall: Decoder(n_embd, tall), *sizes, "mup", HPS, inputs=TOKENS
+    )
+    (need,) = (need for need in plan.needs if "no depth differs" in need)
+    assert "h.2." in need and "n_layers" in need
+    named = ({"n_embd": 32, "n_blocks": 2}, {"n_embd": 64, "n_blocks": 4})
+    plan = sweeper.plan_for(
+        lambda n_embd, n_blocks: Decoder(n_embd, n_blocks), *named, "mup", HPS, inputs=TOKENS
+    )
+    assert plan.target.depth == 4 and not any("no depth" in need for need in plan.needs)
+
+
+def test_a_depth_that_changes_nothing_is_told() -> None:
+    sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 4})
+    plan = sweeper.plan_for(
+        lambda n_embd, n_layer: Decoder(n_embd), *sizes, "mup", HPS, inputs=TOKENS
+    )
+    assert any("it ignores its depth, or its layers share them" in need for need in plan.needs)
+
+
+class TestLaw:
+    def test_its_factors_multiply_the_scheme_s(self) -> None:
+        """Four times the batch and 16 times the tokens: by hand."""
+        without, plan = by_name(decoder_plan()), decoder_plan(law="joint", **RUNS)
+        eta, eps = 4**0.5 * 16**-0.3, (4 / 16) ** -0.5
+        for name, planned in by_name(plan).items():
+            assert planned.target.lr == pytest.approx(eta * without[name].target.lr)
+            assert planned.target.eps == pytest.approx(eps * without[name].target.eps)
+            assert planned.base == without[name].base
+        assert plan.betas == pytest.approx((0.9, 0.999**4))
+        assert plan.law is not None and "512,000 tokens (1,000 steps of 8)" in str(plan)
+        assert TransferPlan.from_json(plan.to_json()).parameters == plan.parameters
+
+    def test_tokens_per_parameter_and_a_coupled_decay_s_note(self) -> None:
+        rules: dict[str, Any] = {"scheme": {"name": "mup", "decay": "coupled"}}
+        law = {"name": "timescale", "ratio": -0.5}
+        plan, plain = decoder_plan(law=law, **rules, **RUNS), decoder_plan(**rules)
+        weights = {w: sum(p.numel() for p in Decoder(w).parameters()) for w in (32, 128)}
+        per_parameter = 16 / (weights[128] / weights[32])
+        factor = 4 / 16 / per_parameter**-0.5
+        for name, planned in by_name(plan).items():
+            expected = factor * by_name(plain)[name].target.weight_decay
+            assert planned.target.weight_decay == pytest.approx(expected)
+        assert plan.law is not None and "decay is coupled" in " ".join(plan.law.notes)
+
+    def test_numbers_of_numpy_s(self) -> None:
+        runs = {k: {n: np.int64(v) for n, v in run.items()} for k, run in RUNS.items()}
+        assert decoder_plan(law="joint", **runs).law == decoder_plan(law="joint", **RUNS).law
+        assert json.loads(json.dumps(decoder_plan(law="joint", **runs).to_json()))["law"]
+
+    def test_examples_and_the_width_alone(self) -> None:
+        run = {"steps": 10, "batch_size": 4}
+        plan = decoder_plan(law="decay", base_run=run, target_run=run)
+        assert plan.law is not None and plan.law.factors.weight_decay == pytest.approx(0.5)
+        assert "40 examples" in str(plan)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"base_run": RUNS["base_run"]}, "base_run=.* is refused: given where a law is"),
+            ({"law": "joint"}, "base_run=None is refused: how it is trained, such as"),
+            ({**RUNS, "law": "joint", "target_run": {"steps": 4}}, "target_run=.*how it is"),
+            (
+                {**RUNS, "law": "joint", "target_run": {"steps": 4, "batch_size": 2}},
+                "target_run=.*with seq_len, as the other",
+            ),
+            (
+                {"law": "joint", "base_run": {"steps": 4, "batch_size": 2}}
+                | {"target_run": RUNS["target_run"]},
+                "base_run=.*with seq_len, as the other",
+            ),
+            ({**RUNS, "law": "joint", "base_run": "x"}, "base_run='x' is refused"),
+            ({**RUNS, "law": "joint", "base_run": [1]}, "base_run=.*in whole numbers"),
+            ({**RUNS, "law": "joint", "base_run": {**RUNS["base_run"], "x": 1}}, "base_run"),
+            ({**RUNS, "law": "joind"}, "law='joind' is refused"),
+            ({**RUNS, "law": {"name": "joint", "tokens": 9}}, "law.tokens=9"),
+            ({**RUNS, "law": "fit"}, "--validate"),
+            ({**RUNS, "law": "batch"}, "tokens"),
+        ],
+    )
+    def test_what_is_refused(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(BadInput, match=said):
+            decoder_plan(**given)
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "said"),
+    [
+        ({"n_embd": 32}, {"n_embd": 64, "n_layer": 2}, "must name the same sizes"),
+        ({"n_layer": 2}, {"n_layer": 3}, "sizes with a width"),
+        ({"n_embd": "32"}, {"n_embd": "64"}, "sizes with a width"),
+        ({"n_embd": 0}, {"n_embd": 64}, r"base\['n_embd'\]=0 is refused"),
+        ({"width": 32, "block": 8}, {"width": 32, "block": 16}, "equally wide .width=32., yet"),
+    ],
+)
+def test_sizes_that_cannot_be(base: dict[str, Any], target: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        sweeper.plan_for(Decoder, base, target, "mup", HPS, inputs=TOKENS)

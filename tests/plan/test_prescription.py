@@ -1,0 +1,124 @@
+"""The engine trains with the numbers that the plan prescribes, for every scheme and optimizer."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.prepare import prepare
+from sweeper.errors import ConfigError
+from sweeper.models.initial_values import normal
+from sweeper.plan.plan import PlannedParameter, TransferPlan, make_plan
+from sweeper.registry import plugins
+from sweeper.trial import Log2Hps, Trial, TrialSpec, plain
+from sweeper.verdict.ladder import Size
+from tests.engine.tiny_trials import corpus, tree
+from tests.specs import spec_of
+
+CONF = Path(__file__).parents[2] / "conf"
+SEEDS = (3, 5)
+WITHOUT_A_RULE = {
+    *product(("umup", "spectral", "spectral_mup", "standard_embedding"), ("sgd",)),
+    *product(("effective_theory", "standard_embedding"), ("adafactor",)),
+    *product(("umup", "effective_theory", "standard_embedding"), ("muon", "shampoo", "soap")),
+}
+"""Schemes that refuse an optimizer."""
+
+
+def names(group: str) -> list[str]:
+    return sorted(set(plugins()[group]) - {"own", "adjusted"})
+
+
+def config(group: str, name: str) -> dict[str, Any]:
+    made: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    return made
+
+
+def configured(scheme: str, optimizer: str) -> tuple[TrialSpec, list[Log2Hps]]:
+    """A specification of the two configs, twice its base's size, and two trials' log2 values.
+
+    No hyperparameter is at its default, and no two are alike.
+    """
+    parameterization = config("parameterization", scheme)
+    space = {**parameterization.pop("space"), "weight_decay": None, "eps": None}
+    made = tree("umup")
+    made |= {"parameterization": parameterization, "optimizer": config("optimizer", optimizer)}
+    made["model"]["norm_gain"] = True
+    first = {name: 0.25 + 0.125 * i for i, name in enumerate(space)}
+    second = {name: -0.5 * value for name, value in first.items()}
+    return spec_of(made), [Log2Hps(first), Log2Hps(second)]
+
+
+def planned(spec: TrialSpec, log2_hps: Log2Hps) -> TransferPlan:
+    base = Size(width=spec.base_width, depth=spec.base_depth)
+    target = Size(width=spec.width, depth=spec.depth)
+    return make_plan(prepare(spec), base, target, plain(log2_hps), {})
+
+
+def trained_with(run: PackRun, index: int, trial: int) -> dict[str, float]:
+    """The numbers of a parameter's slice in the pack."""
+    name = list(run.params)[index]
+    module = name.rpartition(".")[0]
+    multiplier = run.buffers.get(f"{module}.multiplier", torch.ones(len(run.slots)))
+    backward = run.buffers.get(f"{module}.backward_multiplier", multiplier)
+    tensors: dict[str, Tensor] = {
+        "multiplier": multiplier,
+        "backward_multiplier": backward,
+        "lr": run.update_hps.lr[index],
+        "eps": run.update_hps.eps[index],
+        "weight_decay": run.update_hps.weight_decay[index],
+    }
+    return {key: value[trial].item() for key, value in tensors.items()}
+
+
+def initial(parameter: PlannedParameter, seed: int) -> Tensor:
+    if parameter.init == "normal":
+        return normal(parameter.name, parameter.shape, seed) * parameter.target.init_std
+    return torch.full(parameter.shape, {"ones": 1.0, "zeros": 0.0}[parameter.init]).double()
+
+
+@pytest.mark.parametrize("optimizer", names("optimizer"))
+@pytest.mark.parametrize("scheme", names("parameterization"))
+def test_the_engine_trains_with_the_plan_s_numbers(
+    scheme: str, optimizer: str, tmp_path: Path
+) -> None:
+    """In float64 and to the last bit, in a pack of two trials that differ in every number."""
+    spec, values = configured(scheme, optimizer)
+    if (scheme, optimizer) in WITHOUT_A_RULE:
+        with pytest.raises(ConfigError, match="parameterization"):
+            prepare(spec)
+        return
+    trials = [Trial(spec=spec, log2_hps=h, seed=s) for h, s in zip(values, SEEDS, strict=True)]
+    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    for k, (hps, seed) in enumerate(zip(values, SEEDS, strict=True)):
+        plan = planned(spec, hps)
+        assert [parameter.name for parameter in plan.parameters] == list(run.params)
+        for i, parameter in enumerate(plan.parameters):
+            expected = vars(parameter.target).copy()
+            del expected["init_std"]
+            assert trained_with(run, i, k) == expected, parameter.name
+            assert torch.equal(run.params[parameter.name][k], initial(parameter, seed))
+        for name, factors in plan.operations.items():
+            for buffer, value in factors.items():
+                assert run.buffers[f"{name}.{buffer}"][k].item() == value
+
+
+@pytest.mark.parametrize("scheme", names("parameterization"))
+def test_the_plan_s_numbers_are_the_scheme_s_times_what_they_scale(scheme: str) -> None:
+    """Learning rate by eta, eps and decay by the optimizer's value and the trial's factor."""
+    spec, (log2_hps, _) = configured(scheme, "adamw")
+    prepared, hps, optimizer = prepare(spec), plain(log2_hps), spec.optimizer.arguments
+    for param, parameter in zip(prepared.specs, planned(spec, log2_hps).parameters, strict=True):
+        scale, target = prepared.scheme.scale(param, hps), parameter.target
+        eps = optimizer["eps"] * hps["eps"] * scale.eps
+        decay = optimizer["weight_decay"] * hps["weight_decay"] * scale.weight_decay
+        assert target.lr == pytest.approx(hps["eta"] * scale.lr, rel=1e-12, abs=0)
+        assert target.eps == pytest.approx(eps, rel=1e-12, abs=0)
+        assert target.weight_decay == pytest.approx(decay, rel=1e-12, abs=0)

@@ -1,0 +1,182 @@
+"""Mirrors in databases, whose addresses hold passwords."""
+
+import logging
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.errors import BadInput
+from sweeper.study.optuna_copy import redact, scrub
+from sweeper.study.study import Study
+from tests.study.study_files import filed, make, mirrored, rubbish
+
+SECRETIVE = "postgresql+psycopg2://user:s3cr%40t-pw@127.0.0.1:1/db?sslpassword=0ther-pw"
+
+
+PASSWORDS = ("s3cr%40t-pw", "s3cr@t-pw", "0ther-pw")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "first"
+
+
+def test_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared {v}.db'}"
+    with Study.open(folder, url) as study:
+        study.record([make(0)])
+    assert not (folder / "study.journal").exists()
+    assert mirrored(folder, url.replace("{", "{{").replace("}", "}}")) == filed(folder)
+    with Study.open(folder.with_name("second"), url):
+        pass
+    rubbish(tmp_path / "shared {v}.db")
+    content = (tmp_path / "shared {v}.db").read_bytes()
+    with pytest.raises(BadInput, match="not a database"):
+        Study.open(folder, url)
+    assert (tmp_path / "shared {v}.db").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("nodialect://user:s3cr%40t-pw@h/db", "nodialect"),
+        ("user:s3cr@t-pw@h/db", "URL"),
+        ("mysql://user:s3cr%40t-pw@h:s3cr@t-pw/db", "cannot be used"),
+        ("sqlite:////no/such/folder/x.db", "unable to open"),
+    ],
+)
+def test_unusable_storage_is_one_clear_error(folder: Path, url: str, told: str) -> None:
+    with pytest.raises(BadInput, match=told) as caught:
+        Study.open(folder, url)
+    no_password_in(caught.value, folder)
+
+
+def no_password_in(error: BaseException, folder: Path) -> None:
+    shown = "".join(traceback.format_exception(error)) + repr(error)
+    link: BaseException | None = error
+    while link is not None:
+        shown += str(link) + str(link.args)
+        link = link.__context__ or link.__cause__
+    shown += "".join(p.read_bytes().decode("latin-1") for p in folder.rglob("*") if p.is_file())
+    assert not [password for password in PASSWORDS if password in shown]
+
+
+def test_missing_driver_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(BadInput, match="pip install 'psycopg2-binary'") as caught:
+        Study.open(folder, SECRETIVE)
+    assert "user:***@127.0.0.1:1/db" in str(caught.value)
+    assert caught.value.__context__ is None
+    no_password_in(caught.value, folder)
+
+
+@pytest.mark.parametrize("echo", ["s3cr%40t-pw", "s3cr@t-pw", SECRETIVE, "0ther-pw"])
+def test_server_that_repeats_the_password_is_scrubbed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, echo: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        try:
+            raise ConnectionError(f"could not connect with {echo}\nsecond line")
+        except ConnectionError as error:
+            raise RuntimeError(f"wrapped {echo}") from error
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", fail)
+    with pytest.raises(BadInput, match="could not connect") as caught:
+        Study.open(folder, SECRETIVE)
+    no_password_in(caught.value, folder)
+    assert "second" not in str(caught.value)
+
+
+def test_server_gone_later_is_a_notice_without_the_password(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise OSError("gone 0ther-pw")
+
+    class Server(optuna.storages.RDBStorage):
+        def __init__(self, url: str, **options: Any) -> None:
+            super().__init__(url.partition("?")[0], **options)
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", Server)
+    url = f"sqlite:///{tmp_path / 'far.db'}?password=0ther-pw"
+    with Study.open(folder, url) as study:
+        monkeypatch.setattr(optuna.Study, "add_trials", gone)
+        study.record([make(0)])
+        study.record([make(1)])
+        (notice,) = study.notices
+    assert "gone ***" in notice and "?password=***" in notice and "0ther-pw" not in notice
+    assert len(Study.read(folder)) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:secret@host:5432/db", "postgresql://user:***@host:5432/db"),
+        ("postgresql+psycopg2://u:p%40ss%2F@h/db", "postgresql+psycopg2://u:***@h/db"),
+        ("mysql://u:p@ss:w/rd@h/db", "mysql://u:***@h/db"),
+        ("mysql://u@server:pw@h/db", "mysql://u@server:***@h/db"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("postgresql://user@host:5432/db", "postgresql://user@host:5432/db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql:///db?host=/tmp&user=u", "postgresql:///db?host=/tmp&user=u"),
+        ("postgresql:///db?user=u&password=secret", "postgresql:///db?user=u&password=***"),
+        ("postgresql://u:a@h/db?sslpassword=b&x=y", "postgresql://u:***@h/db?sslpassword=***&x=y"),
+        ("postgresql://h/db?Pass%77ord=b", "postgresql://h/db?Pass%77ord=***"),
+        ("postgresql://h:1/db?password=a@b", "postgresql://***"),
+        ("user:secret@host/db", "user:***@host/db"),
+        ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a:b@c.db"),
+        ("sqlite:///C:/a@b.db", "sqlite:///C:/a@b.db"),
+        ("sqlite:///study.db", "sqlite:///study.db"),
+    ],
+)
+def test_redact(url: str, shown: str) -> None:
+    assert redact(url) == shown
+    assert redact(shown) == shown
+
+
+encodable = st.characters(codec="utf-8")
+
+
+@given(password=st.text(encodable, min_size=3), user=st.text(encodable))
+def test_no_encoded_password_survives(password: str, user: str) -> None:
+    hidden = f"\N{LOCK}{password}"
+    coded = quote(hidden, safe="")
+    url = f"postgresql://{quote(user, safe='')}:{coded}@h/db?password={coded}"
+    assert coded not in redact(url) and redact(url).endswith(":***@h/db?password=***")
+    for text in (coded, hidden, url):
+        assert hidden not in scrub(f"no {text}!", url) and coded not in scrub(f"no {text}!", url)
+
+
+@given(st.text(st.characters(exclude_characters="?&", codec="utf-8"), min_size=1))
+def test_no_raw_password_survives(password: str) -> None:
+    hidden = f"\N{LOCK}{password}\N{LOCK}"
+    assert "\N{LOCK}" not in redact(f"mysql://user:{hidden}@h/db")
+
+
+def test_optuna_is_kept_quiet_and_left_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    levels = []
+
+    def add_trials(*_: object) -> None:
+        levels.append(optuna.logging.get_verbosity())
+        warnings.warn("experimental", optuna.exceptions.ExperimentalWarning, stacklevel=1)
+
+    monkeypatch.setattr(optuna.Study, "add_trials", add_trials)
+    optuna.logging.set_verbosity(logging.INFO)
+    before = list(warnings.filters)
+    with Study.open(folder) as study:
+        study.record([make(0)])
+        assert study.notices == []
+    assert levels == [logging.ERROR] * 2  # one creates the study
+    assert capfd.readouterr() == ("", "")
+    assert optuna.logging.get_verbosity() == logging.INFO
+    assert list(warnings.filters) == before

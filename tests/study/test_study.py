@@ -1,0 +1,344 @@
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.study import optuna_copy as module
+from sweeper.study.study import Study, check_study_name, latest_study
+from sweeper.trial import FORMAT, Trial
+from tests.study.study_files import SPEC, filed, files, make, mirrored, shown
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "first"
+
+
+@pytest.fixture
+def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves Optuna out, for tests of the files alone."""
+    monkeypatch.setattr(module.Mirror, "start", lambda self: None)
+    monkeypatch.setattr(module.Mirror, "add", lambda self, results, bounds: None)
+
+
+def test_a_study_remembers_across_openings(folder: Path) -> None:
+    some = [make(2), make(0, "diverged"), make(1, "failed", error="no memory")]
+    with Study.open(folder) as study:
+        assert (study.name, len(study), study.results(), study.notices) == ("first", 0, [], [])
+        for result in some:
+            study.record([result])
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "results").stat().st_mode & 0o777 == 0o700
+    with Study.open(folder) as again:
+        assert [r.trial.seed for r in again.results()] == [0, 1, 2]
+        assert repr(again.results()) == repr(study.results())
+        assert again.keys() == {r.key for r in some} and again.notices == []
+        assert some[0].key in again and "other" not in again and len(again) == 3
+        assert again.get(some[0].key) == some[0] and again.get("other") is None
+    assert mirrored(folder) == filed(folder)
+
+
+def test_order_is_by_time_then_key(folder: Path, unmirrored: None) -> None:
+    study = Study.open(folder)
+    for number in range(5):
+        study.record([make(number, finished_at=float(number < 3))])
+    order = [(r.finished_at, r.key) for r in study.results()]
+    assert order == sorted(order)
+
+
+def test_recording_twice_keeps_one_and_a_failure_gives_way(folder: Path) -> None:
+    with Study.open(folder) as study:
+        for result in (
+            make(0),
+            make(0, finished_at=5.0),
+            make(1, "failed", error="first"),
+            make(1, "failed", error="first"),
+            make(1, "failed", error="second", finished_at=2e9),
+            make(1, finished_at=3e9),
+            make(1, "failed", finished_at=4e9),
+            make(2, "diverged"),
+            make(2),
+        ):
+            study.record([result])
+        assert [(r.trial.seed, r.status, r.finished_at) for r in study.results()] == [
+            (0, "complete", 1e9),
+            (2, "diverged", 1e9 + 2),
+            (1, "complete", 3e9),
+        ]
+    assert mirrored(folder) == filed(folder)
+    assert len(shown(folder)) == 5
+
+
+def test_reading_writes_nothing_and_leaves_optuna_alone(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no study"):
+        Study.read(folder)
+    assert list(tmp_path.iterdir()) == []
+    with Study.open(folder) as study:
+        study.record([make(0)])
+    results = folder / "results"
+    (results / "000007.jsonl").write_text('{"trial"\n')
+    (results / "000008.jsonl").write_text('{"being written')
+    (results / ".x.tmp").touch()
+    (folder / "study.journal").write_text("rubbish")
+    before = {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]}
+    code = (
+        "import sys; from pathlib import Path; from sweeper.study.study import Study;"
+        "s = Study.read(Path(sys.argv[1])); s.close();"
+        "assert len(s.results()) == 1 and '000007.jsonl' in s.notices[0] and len(s.notices) == 1;"
+        "assert 'optuna' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=ROOT)
+    assert {p: p.stat().st_mtime_ns for p in [folder, *folder.rglob("*")]} == before
+    with pytest.raises(RuntimeError, match="reading"):
+        Study.read(folder).record([make(1)])
+
+
+DAMAGE: dict[str, Callable[[str], str | bytes]] = {
+    "torn": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "binary": lambda text: b"\x00\xff\xfe" * 50,
+    "carriage returns": lambda text: b"\r\x0b\x85\r",
+    "list": lambda text: "[]",
+    "deep": lambda text: "[" * 100_000,
+    "other key": lambda text: text.replace('"seed": 1', '"seed": 7'),
+    "status": lambda text: text.replace('"complete"', '"splendid"'),
+    "null": lambda text: text.replace('"steps"', '"steqs"'),
+    "number": lambda text: text.replace('"seconds": 2.0', '"seconds": 1' + "0" * 400),
+    "curve": lambda text: text.replace('"curve": []', '"curve": [[]]'),
+    "plain value": lambda text: text.replace('"alpha_attn": 2.0', '"alpha_attn": 2.1'),
+    "specification": lambda text: text.replace('"width": 64', '"width": 65'),
+    "no format": lambda text: text.replace(f'"format": {FORMAT}, ', ""),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("together", [True, False])
+def test_damaged_line_is_set_aside_and_no_other_is_lost(
+    folder: Path, unmirrored: None, kind: str, together: bool
+) -> None:
+    study, all_three = Study.open(folder), [make(0), make(1), make(2)]
+    for results in [all_three] if together else [[each] for each in all_three]:
+        study.record(results)
+    (path,) = files(folder)
+    lines = path.read_bytes().splitlines(keepends=True)
+    content = DAMAGE[kind](lines[1].decode()[:-1])
+    broken = (content if isinstance(content, bytes) else content.encode()) + b"\n"
+    path.write_bytes(lines[0] + broken + lines[2])
+    for study in (Study.read(folder), Study.open(folder)):
+        assert study.results() == [make(0), make(2)]
+        (notice,) = study.notices
+        assert str(path) in notice and "(line 2" in notice
+    assert path.read_bytes() == lines[0] + lines[2]
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == broken
+    again = Study.open(folder)
+    assert again.notices == [] and make(1).key not in again
+    again.record([make(1)])
+    assert Study.read(folder).results() == all_three
+    assert [p.name for p in files(folder)] == ["000001.jsonl", "000002.jsonl"]
+
+
+def test_a_line_without_its_end_is_being_written_or_was(folder: Path, unmirrored: None) -> None:
+    Study.open(folder).record([make(0), make(1)])
+    (path,) = files(folder)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    for study in (Study.read(folder), Study.open(folder)):
+        assert study.results() == [make(0)]
+    assert len(study.notices) == 1 and Study.read(folder).notices == []
+    path.write_bytes(whole[:-1])
+    assert Study.open(folder).results() == [make(0), make(1)]
+
+
+def test_a_result_found_twice_counts_once(folder: Path, unmirrored: None) -> None:
+    (folder / "results").mkdir(parents=True)
+    for status, name in (("failed", "000001"), ("complete", "b"), ("complete", "a")):
+        study = Study.open(folder.with_name(name))
+        study.record([make(0, status), make(1)])
+        (path,) = files(study.folder)
+        (folder / "results" / f"{name}.jsonl").write_bytes(path.read_bytes())
+    study = Study.open(folder)
+    assert study.results() == [make(0), make(1)] and study.notices == []
+
+
+def test_folder_are_removed_by_the_driver_only(folder: Path, unmirrored: None) -> None:
+    Study.open(folder)
+    (folder / "results" / ".0123.tmp").write_text("{")
+    (folder / "results" / "notes.txt").write_text("mine")
+    assert Study.read(folder).notices == []
+    assert (folder / "results" / ".0123.tmp").exists()
+    assert Study.open(folder).notices == []
+    assert [p.name for p in (folder / "results").iterdir()] == ["notes.txt"]
+
+
+def test_unreadable_result_is_an_error_not_a_second_run(folder: Path, unmirrored: None) -> None:
+    study = Study.open(folder)
+    study.record([make(0)])
+    (path,) = files(folder)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(SweeperError, match=f"cannot read.*{path.name}"):
+        Study.read(folder)
+
+
+def test_a_study_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="no study can be kept"):
+        Study.open(tmp_path / "file")
+    with pytest.raises(ConfigError):
+        Study.open(tmp_path / "-x")
+
+
+def test_result_that_could_not_be_read_back_is_refused(folder: Path, unmirrored: None) -> None:
+    study = Study.open(folder)
+    odd = Trial(spec=SPEC, log2_hps={"eta": math.inf})
+    with pytest.raises(ValueError, match="not a number"):
+        study.record([make(1), replace(make(0), trial=odd)])
+    assert len(study) == 0 and not list((folder / "results").iterdir())
+
+
+RANKS = {"failed": 0, "pruned": 1, "diverged": 2, "complete": 2}
+
+
+@pytest.mark.parametrize("old", RANKS)
+@pytest.mark.parametrize("new", RANKS)
+@pytest.mark.parametrize("together", [False, True])
+def test_what_gives_way_to_what(folder: Path, old: str, new: str, together: bool) -> None:
+    first, second = make(0, old), make(0, new, finished_at=2e9)
+    kept = second if RANKS[new] > RANKS[old] or old == "failed" else first
+    with Study.open(folder) as study:
+        for results in [[first, second]] if together else [[first], [second]]:
+            study.record(results)
+        assert [r.status for r in study.results()] == [kept.status]
+        assert repr(study.results()) == repr([kept])
+    assert repr(Study.read(folder).results()) == repr([kept])
+    assert mirrored(folder) == filed(folder) == {kept.key: filed(folder)[kept.key]}
+
+
+def test_equal_specifications_and_losses_are_kept_once(folder: Path, unmirrored: None) -> None:
+    curve = (*(2 + number / 1000 for number in range(50)), math.inf)
+    Study.open(folder).record([make(number, curve=curve) for number in range(3)])
+    first, second, _ = Study.read(folder).results()
+    assert first == make(0, curve=curve) and first.trial.spec is second.trial.spec
+    assert all(a is b for a, b in zip(first.curve[:-1], second.curve[:-1], strict=True))
+
+
+def test_paths_may_hold_any_character(tmp_path: Path) -> None:
+    folder = tmp_path / "a {b} %20 ?c=d #e é @f" / "x"
+    with Study.open(folder) as study:
+        study.record([make(0)])
+        assert study.notices == []
+    assert mirrored(folder) == filed(folder) and len(filed(folder)) == 1
+    assert {p.name for p in folder.iterdir()} == {"results", "study.journal"}
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "0", "_x", "x" * 100])
+def test_good_names(name: str) -> None:
+    assert check_study_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".a", "-a", "a/b", "a\\b", "a b", "é", "a\n", "x" * 101, "a\0", 5, None]
+)
+def test_names_that_could_leave_the_folder_are_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape("study.name=")):
+        check_study_name(name)
+
+
+def test_latest_is_the_study_last_worked_on(tmp_path: Path) -> None:
+    assert latest_study(tmp_path / "none") is None
+    assert latest_study(tmp_path) is None
+    for age, name in enumerate(["a", "b", "c", ".dot"]):
+        (tmp_path / name / "results").mkdir(parents=True)
+        for path in (tmp_path / name / "config.yaml", tmp_path / name / "results/000001.jsonl"):
+            path.touch()
+            os.utime(path, (100.0 + age,) * 2)
+    (tmp_path / "no-config" / "results").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    assert latest_study(tmp_path) == "c"
+    os.utime(tmp_path / "a/results/000001.jsonl", (200.0,) * 2)
+    assert latest_study(tmp_path) == "a"
+    os.utime(tmp_path / "b" / "config.yaml", (300.0,) * 2)
+    assert latest_study(tmp_path) == "b"
+    (tmp_path / "b/results/000001.jsonl").unlink()
+    assert latest_study(tmp_path) == "b"
+
+
+OLDER = {
+    "key": "0" * 32,
+    "status": "complete",
+    "objective": 3.0,
+    "heldout": 3.0,
+    "curve": [3.0],
+    "seconds": 1.0,
+    "steps": 10,
+    "finished_at": 1e9,
+    "error": "",
+    "device": "cpu",
+    "trial": {
+        "hps": {"eta": 1.0},
+        "seed": 0,
+        "phase": "eta",
+        "setup": {
+            "numerics": 2,
+            "parameterization": {"_target_": "sweeper.scaling.umup.UMuP"},
+            "model": {"_target_": "sweeper.models.llama.Llama", "width": 16, "depth": 1},
+            "base": {"width": 16, "depth": 1},
+            "optimizer": {"_target_": "sweeper.engine.optimizers.first_order.AdamW"},
+            "data": {"digest": "x", "classes": 256},
+            "train": {"steps": 10, "batch_size": 1, "seq_len": 8},
+        },
+    },
+}
+
+
+"""A line before records named their format: `hps` are logarithms, plugins are import paths."""
+
+
+@pytest.mark.parametrize("age", ["older", "newer"])
+def test_a_study_of_another_format_is_refused_and_left_as_it_is(
+    folder: Path, unmirrored: None, age: str
+) -> None:
+    Study.open(folder).record([make(0)])
+    record = OLDER if age == "older" else make(1).to_json() | {"format": FORMAT + 1}
+    other = folder / "results" / "000002.jsonl"
+    other.write_text(json.dumps(record) + "\n")
+    before = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
+    for use in (Study.open, Study.read):
+        with pytest.raises(BadInput, match=f"{folder} was written by an? {age} version") as caught:
+            use(folder)
+        assert "search anew under another study.name, or use that version" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("config", "age"),
+    [
+        ("parameterization:\n  _target_: sweeper.scaling.umup.UMuP\n", "older"),
+        (f"format: {FORMAT + 1}\nparameterization: {{}}\n", "newer"),
+        (f"format: {FORMAT}\nparameterization: {{}}\n", ""),
+        ("rubbish", ""),
+        ("", ""),
+    ],
+)
+def test_a_configuration_of_another_format_is_refused(
+    folder: Path, unmirrored: None, config: str, age: str
+) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    for use in (Study.open, Study.read):
+        if age:
+            with pytest.raises(BadInput, match=f"written by an? {age} version"):
+                use(folder)
+        else:
+            assert len(use(folder)) == 0

@@ -1,0 +1,154 @@
+"""Kills and full disks while results are written lose none."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import SweeperError
+from sweeper.study import optuna_copy as module
+from sweeper.study.study import Study
+from tests.study.study_files import filed, files, make, mirrored, refuse
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "first"
+
+
+@pytest.fixture
+def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves Optuna out, for tests of the files alone."""
+    monkeypatch.setattr(module.Mirror, "start", lambda self: None)
+    monkeypatch.setattr(module.Mirror, "add", lambda self, results, bounds: None)
+
+
+def test_full_disk_while_recording_is_one_clear_error(
+    folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study.open(folder)
+    study.record([make(0)])
+    before = files(folder)[0].read_bytes()
+    for place in ("write", "fsync", "open"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, place, refuse(errno.ENOSPC))
+            with pytest.raises(SweeperError, match=r"No space left.*same command") as caught:
+                study.record([make(1), make(2)])
+        assert str(folder / "results") in str(caught.value)
+        assert make(1).key not in study and make(2).key not in study
+        assert list((folder / "results").iterdir()) == files(folder)
+        assert [path.read_bytes() for path in files(folder)] == [before]
+    study.record([make(1)])
+    assert len(Study.read(folder).results()) == 2
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from sweeper.study.study import Study
+from sweeper.trial import FORMAT, Result, Trial
+from tests.specs import spec_of
+spec = spec_of()
+with Study.open(Path(sys.argv[1])) as study:
+    for number in range(len(study), 100_000):
+        trial = Trial(spec=spec, log2_hps={"eta": 0.0}, seed=number)
+        study.record([Result(trial=trial, status="complete", objective=1.0, finished_at=number)])
+        print(number, flush=True)
+"""
+
+
+def test_no_recorded_result_is_lost_by_a_kill(folder: Path) -> None:
+    promised = -1
+    for lines in (1, 7, 20):
+        command = [sys.executable, "-c", KILLED, str(folder)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as driver:
+            assert driver.stdout
+            for _ in range(lines):
+                promised = int(driver.stdout.readline())
+            driver.kill()
+            rest = driver.stdout.read().split()
+        promised = int(rest[-1]) if rest else promised
+    with Study.open(folder) as study:
+        assert study.notices == []
+        seeds = [r.trial.seed for r in study.results()]
+        assert seeds == list(range(len(seeds))) and len(seeds) in (promised + 1, promised + 2)
+        assert not list((folder / "results").glob(".*"))
+    assert mirrored(folder) == filed(folder)
+
+
+PACK = [make(number) for number in range(2, 6)]
+
+
+def record_until(folder: Path, calls: int, torn: bool) -> bool:
+    """Record `PACK` in a child that is killed before its n-th system call; whether it got done.
+
+    If `torn`, a write that is to be the last one does half of its work.
+    """
+    if (child := os.fork()) == 0:
+        left, write = [calls], os.write
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapper(*args: Any, **options: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    if torn and call is write:
+                        write(args[0], args[1][: len(args[1]) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **options)
+
+            return wrapper
+
+        for name in ("open", "write", "fsync", "fstat", "close", "ftruncate", "replace"):
+            setattr(os, name, counted(getattr(os, name)))
+        Study.open(folder).record(PACK)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_pack_survives_a_kill_between_any_two_system_calls(
+    folder: Path, unmirrored: None, torn: bool, damaged: bool
+) -> None:
+    for calls in range(100):
+        here = folder / str(calls)
+        Study.open(here).record([make(0), make(1)])
+        if damaged:
+            (path,) = files(here)
+            path.write_bytes(b"{\n" + path.read_bytes())
+        done = record_until(here, calls, torn)
+        for study in (Study.read(here), Study.open(here)):
+            found = study.results()
+            assert (
+                found[:2] == [make(0), make(1)] and found == [make(0), make(1), *PACK][: len(found)]
+            )
+            assert not done or found[2:] == PACK
+        study.record(PACK)
+        assert Study.open(here).results() == [make(0), make(1), *PACK]
+        aside = list((here / "results").glob("*.damaged"))
+        assert not damaged or b"{\n" in b"".join(path.read_bytes() for path in aside)
+        if done:
+            break
+    assert done and calls >= 5
+
+
+def test_results_are_in_the_file_before_record_returns(folder: Path) -> None:
+    """A pack is one addition to one file, synced before anything is told to the mirror."""
+    with Study.open(folder) as study:
+        for first in (0, 20, 40):
+            study.record([make(number) for number in range(first, first + 20)])
+            assert len(files(folder)[0].read_bytes().splitlines()) == first + 20
+        assert len(files(folder)) == 1 and mirrored(folder) == filed(folder)
+    with Study.open(folder) as study:
+        study.record([make(0)])
+        assert len(files(folder)) == 1, "nothing new, nothing written"
+        study.record([make(60)])
+        assert len(files(folder)) == 2

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import ConfigError
+from sweeper.study.logs.tensorboard import TensorBoard
+from sweeper.trial import Result, Trial
+from tests.report import samples
+from tests.specs import spec_of
+
+there = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
+)
+
+
+def result(number: int, **changes: Any) -> Result:
+    trial = Trial(
+        spec=spec_of({"model": {"width": 8, "depth": 2}}),
+        log2_hps={"eta": float(number)},
+        seed=3,
+        phase="eta",
+    )
+    known = {"objective": 2.5, "curve": (3.0, 2.75, 2.5), "steps": 7, "seconds": 1.5}
+    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | known | changes))
+
+
+def read(folder: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder)).Reload()
+
+
+@there
+def test_a_folder_a_trial_with_curve_outcome_and_hyperparameters(tmp_path: Path) -> None:
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    for number in range(20):
+        TensorBoard().log(tmp_path, result(number))
+    assert len(list((tmp_path / "tensorboard" / "eta").iterdir())) == 20
+    found = read(tmp_path / "tensorboard" / "eta" / result(2).key)
+    points = [(event.step, event.value) for event in found.Scalars("loss")]
+    assert points == [(3, 3.0), (5, 2.75), (7, 2.5)]
+    assert [(e.step, e.value) for e in found.Scalars("objective")] == [(7, 2.5)]
+    assert "heldout" not in found.Tags()["scalars"]
+    assert found.Tensors("status/text_summary")[0].tensor_proto.string_val == [b"complete"]
+    content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    values = HParamsPluginData.FromString(content).session_start_info.hparams
+    known = {name: value.number_value for name, value in values.items()}
+    assert known == {"eta": 4.0, "width": 8.0, "depth": 2.0, "seed": 3.0}
+
+
+@there
+def test_nothing_is_written_twice_and_another_outcome_takes_its_place(tmp_path: Path) -> None:
+    failed = result(0, status="failed", objective=math.nan, curve=(), steps=0, error="no memory")
+    TensorBoard().log(tmp_path, failed)
+    TensorBoard().log(tmp_path, result(0))
+    before = sorted(tmp_path.rglob("*"))
+    TensorBoard().log(tmp_path, result(0))
+    assert sorted(tmp_path.rglob("*")) == before
+    (file,) = (tmp_path / "tensorboard" / "eta").glob("*/events*")
+    assert len(read(file.parent).Scalars("loss")) == 3
+
+
+@there
+def test_a_folder_without_its_line_is_written_anew(tmp_path: Path) -> None:
+    TensorBoard().log(tmp_path, result(0))
+    (tmp_path / "tensorboard" / "logged").write_text("cut sho")
+    TensorBoard().log(tmp_path, result(0))
+    assert len(list((tmp_path / "tensorboard" / "eta").glob("*/events*"))) == 1
+
+
+@there
+def test_a_diverged_run(tmp_path: Path) -> None:
+    one = result(0, status="diverged", objective=math.inf, heldout=math.inf, curve=(3.0, math.inf))
+    TensorBoard().log(tmp_path, one)
+    found = read(tmp_path / "tensorboard" / "eta" / one.key)
+    assert [event.value for event in found.Scalars("loss")] == [3.0, math.inf]
+
+
+@there
+def test_the_plan_and_its_verdict_are_texts(tmp_path: Path) -> None:
+    folder = samples.study(tmp_path / "mine", w256=samples.validation())
+    for _ in range(2):
+        TensorBoard().plan(folder, folder / "transfer" / "w256-d2")
+    (file,) = (folder / "tensorboard" / "plan" / "w256-d2").iterdir()
+    found = read(file.parent)
+    assert found.Tensors("transfer over width/text_summary")[0].tensor_proto.string_val == [
+        b"holds"
+    ]
+    assert b'"parameters"' in found.Tensors("plan/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'sweeper\[tensorboard\]'"):
+        TensorBoard()

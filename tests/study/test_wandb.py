@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import ConfigError
+from sweeper.study.logs.log import notice_of
+from sweeper.study.logs.wandb import FAILURES, WandB
+from sweeper.trial import Result, Trial
+from tests.report import samples
+from tests.specs import spec_of
+
+pytest.importorskip("wandb")
+
+from tests.study.wandb_files import Run, read_runs
+
+OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT")
+
+
+def result(number: int, **changes: Any) -> Result:
+    trial = Trial(
+        spec=spec_of({"model": {"width": 8, "depth": 2}}),
+        log2_hps={"eta": float(number)},
+        seed=1,
+        phase="lines" if number % 2 else "eta",
+    )
+    curve = tuple(3.0 - 0.1 * i for i in range(4))
+    known = {"objective": 2.5, "heldout": 2.75, "curve": curve, "steps": 10, "seconds": 1.5}
+    return Result(**({"trial": trial, "status": "complete", "finished_at": 7.0} | known | changes))
+
+
+def by_key(folder: Path) -> dict[str, Run]:
+    """The runs of the study in `folder` by their trial; fails on two of one trial or id."""
+    found = read_runs(folder / "wandb")
+    assert len({run.id for run in found}) == len(found)
+    return {run.config["key"]: run for run in found if "key" in run.config}
+
+
+@pytest.fixture(autouse=True)
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key and no settings of whoever runs the tests."""
+    for name in OF_THE_USER:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return samples.study(tmp_path / "mine", w256=samples.validation())
+
+
+def script(body: str, **environ: str) -> subprocess.Popen[str]:
+    """A process of its own that runs `body` after this module's imports."""
+    lines = "from pathlib import Path\nimport sys\nfrom tests.study.test_wandb import *\n"
+    root = Path(__file__).parents[2]
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", lines + body],
+        # Without WANDB_SERVICE, by which it would take this process's service for its own.
+        env={**ours, "PYTHONPATH": str(root), **environ},
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.long
+def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) -> None:
+    logger, results = WandB(), [result(number) for number in range(100)]
+    for one in results:
+        assert logger.log(folder, one) is None
+    found = by_key(folder)
+    assert len(found) == 100
+    for one in results:
+        run = found[one.key]
+        assert (run.group, run.project, run.exit_code) == ("mine", "sweeper", 0)
+        assert run.job_type == one.trial.phase
+        # Ten steps in four stretches: 3, 3, 2 and 2 of them, as numpy's array_split has it.
+        points = [(row["_step"], row["loss"]) for row in run.history]
+        assert points == list(zip([3, 6, 8, 10], one.curve, strict=True))
+        summary = {"objective": 2.5, "heldout": 2.75, "status": "complete", "seconds": 1.5}
+        assert summary.items() <= run.summary.items()
+        assert run.config["hps"] == {"eta": 2.0 ** one.trial.log2_hps["eta"]}
+        assert run.config["log2_hps"] == one.trial.log2_hps
+        assert run.config["spec"] == one.trial.spec.to_json()
+        assert (run.config["width"], run.config["depth"], run.config["seed"]) == (8, 2, 1)
+
+
+def test_a_second_process_logs_nothing_twice(folder: Path) -> None:
+    WandB().log(folder, result(0))
+    before = sorted(folder.rglob("*"))
+    WandB().log(folder, result(0))
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_another_outcome_of_a_trial_takes_the_run_s_place(folder: Path) -> None:
+    failed = result(0, status="failed", objective=math.nan, curve=(), steps=0, error="no memory")
+    WandB().log(folder, failed)
+    first = by_key(folder)[failed.key]
+    assert first.summary["error"] == "no memory" and first.history == []
+    began = int(time.time())
+    while int(time.time()) == began:  # W&B names an offline run's folder by the second
+        time.sleep(0.05)
+    WandB().log(folder, result(0, finished_at=8.0))
+    second = by_key(folder)[failed.key]
+    assert second.id == first.id and second.summary["status"] == "complete"
+
+
+def test_a_diverged_run_keeps_its_infinities(folder: Path) -> None:
+    one = result(0, status="diverged", objective=math.inf, heldout=math.inf, curve=(3.0, math.inf))
+    WandB().log(folder, one)
+    run = by_key(folder)[one.key]
+    assert [row["loss"] for row in run.history] == [3.0, math.inf]
+    assert run.summary["objective"] == math.inf
+
+
+def test_a_kill_in_the_middle_loses_and_doubles_nothing(folder: Path) -> None:
+    process = script(f"for n in range(60): WandB().log(Path({str(folder)!r}), result(n))")
+    ledger = folder / "wandb" / "logged"
+    end = time.monotonic() + 120
+    while not (ledger.exists() and ledger.read_text().count("\n") >= 10):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    taken = ledger.read_text().count("\n")
+    assert 10 <= taken < 60
+    with ledger.open("a") as file:  # and the kill cut a line short
+        file.write('["offline", "swee')
+    logger = WandB()
+    for number in range(60):
+        logger.log(folder, result(number))
+    found = by_key(folder)
+    assert len(found) == 60 and len(read_runs(folder / "wandb")) == 60
+    assert all(len(run.history) == 4 and run.exit_code == 0 for run in found.values())
+    assert len(set(ledger.read_text().splitlines())) == 60
+
+
+def test_what_a_kill_left_of_a_run_gives_way_to_the_whole(folder: Path) -> None:
+    WandB().log(folder, result(0))
+    (run,) = (folder / "wandb").glob("offline-run-*")
+    file = next(run.glob("*.wandb"))
+    file.write_bytes(file.read_bytes()[:200])
+    older = run.with_name("offline-run-20010101_000000-" + run.name.rpartition("-")[2])
+    shutil.copytree(run, older)
+    (folder / "wandb" / "logged").unlink()
+    WandB().log(folder, result(0))
+    assert len(by_key(folder)) == 1 and not older.exists()
+
+
+def test_without_a_key_and_a_terminal_it_goes_on_offline_and_says_so_once(folder: Path) -> None:
+    body = f"""
+logger = WandB(mode="online")
+said = [logger.log(Path({str(folder)!r}), result(n)) for n in range(3)]
+print([bool(sentence) for sentence in said], said[0])
+"""
+    out, _ = script(body).communicate(timeout=120)
+    assert out.startswith("[True, False, False] W&B cannot be reached (No API key")
+    assert "logging offline from here on" in out
+    assert len(by_key(folder)) == 3
+
+
+def test_a_server_that_does_not_answer_costs_one_timeout(folder: Path) -> None:
+    body = f"""
+run, modes = WandB._run, []
+WandB._run = lambda self, mode, *rest: (modes.append(mode), run(self, mode, *rest))[1]
+logger = WandB(mode="online", timeout=2)
+said = [logger.log(Path({str(folder)!r}), result(n)) for n in range(5)]
+print([bool(sentence) for sentence in said], *modes)
+"""
+    server = {"WANDB_API_KEY": "a" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    out, _ = script(body, **server).communicate(timeout=120)
+    modes = " ".join(["online", *["offline"] * 5])
+    assert out.splitlines()[-1] == f"[True, False, False, False, False] {modes}"
+    found = by_key(folder)
+    assert len(found) == 5 and all(len(run.history) == 4 for run in found.values())
+
+
+def test_what_could_not_be_sent_is_sent_by_a_later_driver(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Online and offline are two places, each with its own copy."""
+    WandB().log(folder, result(0))
+    sent: list[str] = []
+    monkeypatch.setattr(WandB, "_run", lambda self, mode, *rest: sent.append(mode))
+    for _ in range(2):
+        WandB(mode="online").log(folder, result(0))
+        WandB(mode="offline").log(folder, result(0))
+    WandB(mode="online", entity="team").log(folder, result(0))
+    assert sent == ["online", "online"]
+
+
+def test_a_failure_is_a_sentence_and_not_asked_for_a_fourth_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    asked: list[object] = []
+
+    def init(**given: object) -> None:
+        asked.append(given)
+        raise RuntimeError("no service")
+
+    monkeypatch.setattr(wandb, "init", init)
+    logger = WandB()
+    said = {notice_of(lambda: logger.log(folder, result(n))) for n in range(5)}  # noqa: B023
+    assert said == {"the log failed (RuntimeError: no service); no result is lost"}
+    assert len(asked) == FAILURES
+    monkeypatch.undo()
+    WandB().log(folder, result(0))
+    assert len(by_key(folder)) == 1
+
+
+def test_a_service_that_is_killed_costs_no_run_for_good(folder: Path) -> None:
+    body = f"""
+import subprocess, os
+folder, logger = Path({str(folder)!r}), WandB(timeout=5)
+logger.log(folder, result(0))
+children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())],
+    capture_output=True, text=True).stdout.splitlines()
+killed = [int(line.split()[0]) for line in children if "wandb" in line]
+for pid in killed: os.kill(pid, 9)
+from sweeper.study.logs.log import notice_of
+said = [notice_of(lambda: logger.log(folder, result(n))) for n in range(6)]
+print(len(killed), [bool(s) for s in said])
+"""
+    out, _ = script(body).communicate(timeout=240)
+    assert out.startswith("1 [False, "), out
+    for number in range(6):
+        WandB().log(folder, result(number))
+    assert len(by_key(folder)) == 6
+
+
+def test_the_plan_is_an_artifact_once(folder: Path) -> None:
+    target = folder / "transfer" / "w256-d2"
+    for _ in range(2):
+        assert WandB().plan(folder, target) is None
+    (run,) = read_runs(folder / "wandb")
+    assert (run.group, run.job_type, run.name) == ("mine", "plan", "w256-d2")
+    assert run.artifacts == {"mine-w256-d2": ["plan.json", "validation.json"]}
+    assert run.summary["transfer over width"] == "holds"
+    samples.write(target / "validation.json", samples.validation("fails"))
+    WandB().plan(folder, target)
+    (run,) = read_runs(folder / "wandb")
+    assert run.summary["transfer over width"] == "fails"
+
+
+def test_disabled_does_nothing_and_the_package_is_read_late(folder: Path) -> None:
+    code = "import sys, sweeper.study.logs.wandb as w, pathlib\n"
+    code += "w.WandB(mode='disabled').plan(pathlib.Path('x'), pathlib.Path('y'))\n"
+    code += "w.WandB()\nprint('wandb' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    WandB(mode="disabled").log(folder, result(0))
+    assert not (folder / "wandb").exists()
+
+
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"timeout=0\.0 is refused"):
+        WandB(timeout=0.0)
+    with pytest.raises(ConfigError, match="project='a/b' is refused"):
+        WandB(project="a/b")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'sweeper\[wandb\]'"):
+        WandB()
+    WandB(mode="disabled")

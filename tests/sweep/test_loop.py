@@ -1,0 +1,258 @@
+"""The loop's one policy for jobs that fail, with a runner and an executor that only pretend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from sweeper.errors import SweeperError
+from sweeper.launch.executor import Event, Finished, Left, Lost
+from sweeper.launch.job import Job, JobFailure, Outcome
+from sweeper.sweep.loop import Loop
+from sweeper.trial import Result, Trial
+from tests.engine.tiny_trials import trial
+from tests.sweep.test_sweep import MadeUp
+
+Fate = Callable[[Job, int], Event]
+"""What becomes of a job that was submitted for the so-manieth time, from 1."""
+
+
+def complete(batch: Sequence[Trial]) -> tuple[Result, ...]:
+    return tuple(Result(trial=each, status="complete", objective=1.0) for each in batch)
+
+
+def finished(job: Job) -> Event:
+    return Finished(job=job.id, outcome=Outcome(results=complete(job.trials)))
+
+
+def lost(job: Job, **changed: Any) -> Event:
+    failure = {"reason": "its worker died", "details": "Segmentation fault", **changed}
+    return Lost(job=job.id, failure=JobFailure(**failure))
+
+
+class Pretended:
+    """Runner and executor: packs of `pack`, whose jobs meet their fate one after the other."""
+
+    layouts = range(0)
+
+    def __init__(self, fate: Fate, pack: int = 4) -> None:
+        self.fate, self.pack = fate, pack
+        self.recovered: dict[str, tuple[Trial, ...]] = {}
+        self.jobs: list[Job] = []
+        self.claimed: list[str] = []
+        self.submitted: list[tuple[int, ...]] = []
+        self.forgotten: list[tuple[str, bool]] = []
+        self.closed = False
+
+    def batches(self, trials: Sequence[Trial], executor: Any) -> list[tuple[Trial, ...]]:
+        return [tuple(trials[i : i + self.pack]) for i in range(0, len(trials), self.pack)]
+
+    def job(self, batch: tuple[Trial, ...], pruner: Any) -> Job:
+        return Job(task=MadeUp(batch, 1.0))
+
+    def room(self, *, ahead: bool = False) -> bool:
+        return not self.jobs
+
+    def submit(self, job: Job) -> None:
+        self.submitted.append(tuple(each.seed for each in job.trials))
+        self.jobs.append(job)
+
+    def claim(self, job: str) -> None:
+        del self.recovered[job]
+        self.claimed.append(job)
+
+    def poll(self, *, wait: bool = True) -> list[Event]:
+        if self.claimed:
+            return [self.fate(job_of(self.left), 1)] if self.claimed.pop() else []
+        job = self.jobs.pop()
+        times = self.submitted.count(tuple(each.seed for each in job.trials))
+        return [self.fate(job, times)]
+
+    def settled(self) -> bool:
+        return True
+
+    def forget(self, job: Any, *, keep_log: bool = False) -> None:
+        if isinstance(job, str):
+            self.forgotten.append((job, keep_log))
+
+    def close(self) -> None:
+        self.closed = True
+
+    left: tuple[Trial, ...] = ()
+
+
+def job_of(batch: tuple[Trial, ...]) -> Job:
+    return Job(task=MadeUp(batch, 1.0))
+
+
+class Driven:
+    """Trials driven through a loop: what was recorded, told, and the work that was counted."""
+
+    def __init__(self, place: Pretended, trials: int = 4, retries: int = 1, **options: Any) -> None:
+        self.place, self.trials = place, [trial(seed=seed) for seed in range(trials)]
+        self.results: dict[str, Result] = {}
+        self.notices: list[str] = []
+        self.work = 0.0
+        self.loop = Loop(
+            runner=place,  # type: ignore[arg-type]
+            executor=place,  # type: ignore[arg-type]
+            retries=retries,
+            record=self._record,
+            notify=self.notices.append,
+            advanced=self._advanced,
+            **options,
+        )
+
+    def run(self) -> dict[int, str]:
+        """Status by seed."""
+        self.loop.run(lambda: [one for one in self.trials if one.key not in self.results])
+        assert self.place.closed and not self.loop.live
+        return {result.trial.seed: result.status for result in self.results.values()}
+
+    def _record(self, results: Sequence[Result]) -> None:
+        for result in results:
+            assert result.key not in self.results, "a trial came twice"
+            self.results[result.key] = result
+
+    def _advanced(self, trials: float) -> None:
+        self.work += trials
+
+
+def test_what_ends_well_is_recorded_once_and_forgotten() -> None:
+    place = Pretended(lambda job, times: finished(job))
+    driven = Driven(place, trials=6)
+    assert driven.run() == dict.fromkeys(range(6), "complete")
+    assert place.submitted == [(0, 1, 2, 3), (4, 5)] and not driven.notices
+    assert [keep for _, keep in place.forgotten] == [False, False]
+    assert driven.work == pytest.approx(6)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_lost_job_runs_again_as_often_as_it_may_and_then_in_halves(retries: int) -> None:
+    """Until the one trial that is to blame fails alone."""
+
+    def fate(job: Job, times: int) -> Event:
+        guilty = 2 in {each.seed for each in job.trials}
+        return lost(job, attempts=times) if guilty else finished(job)
+
+    place = Pretended(fate)
+    driven = Driven(place, retries=retries)
+    assert driven.run() == {0: "complete", 1: "complete", 2: "failed", 3: "complete"}
+    whole, half, alone = (0, 1, 2, 3), (2, 3), (2,)
+    assert [place.submitted.count(one) for one in (whole, half, alone)] == [retries + 1] * 3
+    (failure,) = [r for r in driven.results.values() if r.status == "failed"]
+    assert failure.error == "its worker died:\nSegmentation fault"
+    told = ["a job is run again: its worker died"] * retries
+    halved = [f"a job of {n} trials is halved: its worker died" for n in (4, 2)]
+    assert driven.notices == [*told, halved[0], *told, halved[1], *told]
+    assert driven.work == pytest.approx(4)
+
+
+def test_what_training_raises_is_halved_at_once_and_without_a_word() -> None:
+    def fate(job: Job, times: int) -> Event:
+        if 1 not in {each.seed for each in job.trials}:
+            return finished(job)
+        failure = JobFailure(reason="ValueError: no", retry=False)
+        return Finished(job=job.id, outcome=Outcome(failure=failure))
+
+    place = Pretended(fate)
+    driven = Driven(place, retries=5)
+    assert driven.run() == {0: "complete", 1: "failed", 2: "complete", 3: "complete"}
+    assert len(place.submitted) == len(set(place.submitted)) == 5 and not driven.notices
+
+
+def test_a_failure_that_is_no_trial_s_fault_fails_all_and_keeps_the_log() -> None:
+    place = Pretended(lambda job, times: lost(job, retry=False, blames_trials=False))
+    assert Driven(place).run() == dict.fromkeys(range(4), "failed")
+    assert len(place.submitted) == 1 and [keep for _, keep in place.forgotten] == [True]
+
+
+def test_a_job_that_left_goes_on_and_is_not_counted_as_an_attempt() -> None:
+    place = Pretended(lambda job, times: Left(job=job.id) if times < 9 else finished(job))
+    driven = Driven(place, retries=0)
+    assert driven.run() == dict.fromkeys(range(4), "complete")
+    assert len(place.submitted) == 9 and len(place.forgotten) == 1 and not driven.notices
+
+
+def test_results_that_a_job_lacks_are_failures_not_a_loop_without_end() -> None:
+    def fate(job: Job, times: int) -> Event:
+        return Finished(job=job.id, outcome=Outcome(results=complete(job.trials[:1])))
+
+    driven = Driven(Pretended(fate, pack=2), trials=2)
+    assert driven.run() == {0: "complete", 1: "failed"}
+    assert {r.error for r in driven.results.values()} == {"", "its job left no result"}
+
+
+def test_what_an_earlier_driver_s_job_failed_at_is_tried_again() -> None:
+    def fate(job: Job, times: int) -> Event:
+        if not place.submitted:
+            failed = Result(trial=job.trials[1], status="failed", objective=float("nan"))
+            results = (*complete(job.trials[:1]), failed)
+            return Finished(job=job.id, outcome=Outcome(results=results))
+        return finished(job)
+
+    place = Pretended(fate)
+    driven = Driven(place, trials=2)
+    place.left = tuple(driven.trials)
+    place.recovered[job_of(place.left).id] = place.left
+    assert driven.run() == {0: "complete", 1: "complete"}
+    assert place.submitted == [(1,)]
+
+
+def test_a_result_of_an_earlier_driver_that_settles_nothing_is_trained() -> None:
+    """One that was stopped early, say, where nothing is stopped early any more."""
+
+    def fate(job: Job, times: int) -> Event:
+        if place.submitted:
+            return finished(job)
+        pruned = Result(trial=job.trials[0], status="pruned", objective=2.0)
+        return Finished(job=job.id, outcome=Outcome(results=(pruned, *complete(job.trials[1:]))))
+
+    place = Pretended(fate)
+    driven = Driven(place, trials=2)
+    place.left = tuple(driven.trials)
+    place.recovered[job_of(place.left).id] = place.left
+    settled: dict[str, Result] = {}
+
+    def record(results: Sequence[Result]) -> None:
+        settled.update({one.key: one for one in results if one.status == "complete"})
+
+    driven.loop.record = record
+    driven.loop.run(lambda: [one for one in driven.trials if one.key not in settled])
+    assert place.submitted == [(0,)] and len(settled) == 2
+
+
+def test_a_sweep_that_is_cancelled_before_it_begins_submits_nothing() -> None:
+    place = Pretended(lambda job, times: finished(job))
+    with pytest.raises(SweeperError, match="cancelled"):
+        Driven(place, cancelled=lambda: True).run()
+    assert not place.submitted and place.closed
+
+
+def test_a_job_of_an_earlier_driver_that_nobody_wants_is_left_alone() -> None:
+    place = Pretended(lambda job, times: finished(job))
+    place.recovered["other"] = (trial("mup"),)
+    assert Driven(place).run() == dict.fromkeys(range(4), "complete")
+    assert place.recovered and not place.claimed
+
+
+def test_a_cancelled_sweep_ends_after_what_it_knows_is_recorded() -> None:
+    place = Pretended(lambda job, times: finished(job), pack=1)
+    driven = Driven(place, cancelled=lambda: len(driven.results) == 2)
+    with pytest.raises(SweeperError, match="cancelled"):
+        driven.run()
+    assert len(driven.results) == 2 and place.closed
+
+
+def test_progress_is_counted_once_whatever_becomes_of_a_job() -> None:
+    def fate(job: Job, times: int) -> Event:
+        for fraction in (0.25, 0.75):
+            driven.loop.progress(job.id, fraction)
+        assert driven.loop.states()[0].fraction == 0.75
+        return lost(job) if times == 1 else finished(job)
+
+    driven = Driven(Pretended(fate))
+    driven.run()
+    assert driven.work == pytest.approx(4)

@@ -1,1 +1,0 @@
-from tests.commands.conftest import no_drawing, sweeper, workplace  # noqa: F401
