@@ -108,11 +108,15 @@ def test_a_name_that_nobody_has_is_refused() -> None:
 
 def test_plugins_within_plugins_are_renamed_too() -> None:
     mup, adjusted = (registry.plugin_target("parameterization", n) for n in ("mup", "adjusted"))
-    config = {"_target_": adjusted, "scheme": {"_target_": mup}, "list": [{"_target_": mup}, 1]}
+    config = {
+        "_target_": adjusted,
+        "parameterization": {"_target_": mup},
+        "list": [{"_target_": mup}, 1],
+    }
     named = registry.with_names("parameterization", config)
     assert named == {
         "_target_": "adjusted",
-        "scheme": {"_target_": "mup"},
+        "parameterization": {"_target_": "mup"},
         "list": [{"_target_": "mup"}, 1],
     }
     assert registry.with_targets("parameterization", named) == config
@@ -157,4 +161,4 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     renamed = tree | {"parameterization": tree["parameterization"] | again}
     assert trial(renamed).key == before.key
     old = Result.from_json(record).trial
-    assert old == before and isinstance(preparing.prepare(old.spec).scheme, Renamed)
+    assert old == before and isinstance(preparing.prepare(old.spec).parameterization, Renamed)

@@ -20,7 +20,7 @@ from sweeper.report.drawing import INK, LOSS_LABEL, STRIP, STYLE
 from sweeper.search.grids import row_optima
 from sweeper.verdict.curve import Estimate
 
-SCHEMES = {"mup": "muP", "umup": "u-muP"}
+PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}
 PRINTED = {"mup": 0.08, "umup": 0.03}
 NAMED = (("eta_emb", "sigma_init"), ("eta", "alpha_attn"))
 """The pairs of muP that the caption of Figure 10 calls strongly coupled."""
@@ -29,14 +29,17 @@ DRAWS = 10_000
 
 
 def main() -> None:
-    """Grids over all pairs of both schemes, around the best learning rate of each."""
+    """Grids over all pairs of both parameterizations, around the best learning rate of each."""
     lab = Lab.of("coupling")
-    found = {s: lab.search(s, f"parameterization={s}") for s in SCHEMES}
-    errors = {s: _errors(found[s]) for s in SCHEMES}
+    found = {s: lab.search(s, f"parameterization={s}") for s in PARAMETERIZATIONS}
+    errors = {s: _errors(found[s]) for s in PARAMETERIZATIONS}
     cut = {
-        s: {tuple(g["names"]) for g in found[s]["pairs"] if cut_off(g["losses"])} for s in SCHEMES
+        s: {tuple(g["names"]) for g in found[s]["pairs"] if cut_off(g["losses"])}
+        for s in PARAMETERIZATIONS
     }
-    _less_coupled(lab, errors, {scheme: len(pairs) for scheme, pairs in cut.items()})
+    _less_coupled(
+        lab, errors, {parameterization: len(pairs) for parameterization, pairs in cut.items()}
+    )
     for pair in NAMED:
         _stands_out(lab, pair, errors["mup"], cut=pair in cut["mup"])
     lab.finish(_figure(found, errors))
@@ -83,9 +86,15 @@ def _less_coupled(
     lab: Lab, errors: Mapping[str, Mapping[tuple[str, ...], float]], cut: Mapping[str, int]
 ) -> None:
     """The mean transfer error of u-muP against that of muP."""
-    values = {scheme: list(errors[scheme].values()) for scheme in SCHEMES}
+    values = {
+        parameterization: list(errors[parameterization].values())
+        for parameterization in PARAMETERIZATIONS
+    }
     less = difference(values["umup"], values["mup"])
-    means = {scheme: within(over_pairs(values[scheme]), "{:.3f}") for scheme in SCHEMES}
+    means = {
+        parameterization: within(over_pairs(values[parameterization]), "{:.3f}")
+        for parameterization in PARAMETERIZATIONS
+    }
     lab.claim(
         "u-muP, Fig. 10 and 11",
         "taking an optimum from where another hyperparameter has another value costs less under "
@@ -120,29 +129,34 @@ def _stands_out(
 def _figure(
     found: Mapping[str, Document], errors: Mapping[str, Mapping[tuple[str, ...], float]]
 ) -> Figure:
-    """Of each scheme the most coupled pairs as heat maps, and all transfer errors as bars."""
-    figure, axes = panels(len(SCHEMES), SHOWN + 1)
+    """The most coupled pairs as heat maps by parameterization, all transfer errors as bars."""
+    figure, axes = panels(len(PARAMETERIZATIONS), SHOWN + 1)
     largest = max(max(mine.values()) for mine in errors.values())
-    for row, scheme in enumerate(SCHEMES):
+    for row, parameterization in enumerate(PARAMETERIZATIONS):
         first, *maps = axes[row * (SHOWN + 1) : (row + 1) * (SHOWN + 1)]
-        _bars(first, errors[scheme], largest)
-        first.set_title(
-            f"{SCHEMES[scheme]}: mean {over_pairs([*errors[scheme].values()]).value:.3f}"
-        )
-        for ax, pair in zip(maps, _telling(scheme, errors[scheme]), strict=False):
-            grid = next(one for one in found[scheme]["pairs"] if tuple(one["names"]) == pair)
+        _bars(first, errors[parameterization], largest)
+        mean = over_pairs([*errors[parameterization].values()])
+        first.set_title(f"{PARAMETERIZATIONS[parameterization]}: mean {mean.value:.3f}")
+        for ax, pair in zip(
+            maps, _telling(parameterization, errors[parameterization]), strict=False
+        ):
+            grid = next(
+                one for one in found[parameterization]["pairs"] if tuple(one["names"]) == pair
+            )
             drawn = _map(ax, grid)
-            ax.set_title(f"{errors[scheme][pair]:.3f} nats", fontsize=8)
+            ax.set_title(f"{errors[parameterization][pair]:.3f} nats", fontsize=8)
         figure.colorbar(drawn, ax=maps, label=f"{LOSS_LABEL}, above the least", extend="max")
     width, height = figure.get_size_inches()
     figure.set_size_inches(width + 1.2, height + 0.4)
     return figure
 
 
-def _telling(scheme: str, errors: Mapping[tuple[str, ...], float]) -> list[tuple[str, ...]]:
+def _telling(
+    parameterization: str, errors: Mapping[tuple[str, ...], float]
+) -> list[tuple[str, ...]]:
     """The pairs that the paper names, then the most coupled ones."""
     ranked = sorted(errors, key=lambda pair: -errors[pair])
-    named = [pair for pair in NAMED if scheme == "mup" and pair in errors]
+    named = [pair for pair in NAMED if parameterization == "mup" and pair in errors]
     return list(dict.fromkeys([*named, *ranked]))[:SHOWN]
 
 

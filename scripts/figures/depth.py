@@ -35,7 +35,7 @@ from matplotlib.figure import Figure
 from sweeper.report.drawing import STYLE
 
 RULES = {"none": "no rule", "depth_mup": "depth-muP", "completep": "CompleteP"}
-"""The decay of CompleteP is `scaled`; the other two keep the scheme's."""
+"""The decay of CompleteP is `scaled`; the other two keep the parameterization's."""
 ALONE = ("transfer.widths=[]", "transfer.batches=[]", "transfer.steps=[]")
 """The ladder over depth is the only one, at every size."""
 

@@ -55,10 +55,11 @@ SETTINGS = {
     SGD: "parameterization=mup optimizer=sgd",
 }
 MORE = {
-    f"{scheme}, {optimizer}, {alignment} alignment": (
-        f"parameterization={scheme} parameterization.alignment={alignment} optimizer={optimizer}"
+    f"{parameterization}, {optimizer}, {alignment} alignment": (
+        f"parameterization={parameterization} parameterization.alignment={alignment} "
+        f"optimizer={optimizer}"
     )
-    for scheme in ("standard", "ntk", "mup", "mean_field")
+    for parameterization in ("standard", "ntk", "mup", "mean_field")
     for optimizer in ("adamw", "adafactor", "sgd")
     for alignment in ("full", "none")
     if (optimizer, alignment) != ("adamw", "full")
@@ -267,7 +268,7 @@ def _alike(lab: Lab, name: str, found: Found) -> None:
 
 
 def _rings(ax: Axes, found: Document) -> None:
-    """The curves of the scheme that should train alike."""
+    """The curves of the parameterization that should train alike."""
     for judged in verdict(found, "width")["sizes"]:
         curve = by_eta(found, judged["size"])
         means = [math.fsum(losses) / len(losses) for losses in curve.values()]

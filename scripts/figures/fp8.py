@@ -21,7 +21,7 @@ from sweeper.study.study import Study
 from sweeper.trial import Result
 from sweeper.verdict.curve import Estimate
 
-SCHEMES = {"umup": "u-muP", "mup": "muP"}
+PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP"}
 CASTS = {"none": "no cast", "printed": "as printed", "later": "later version"}
 SOURCES = {"printed": "u-muP, Fig. 7", "later": "u-muP, later version"}
 FORM = "{:+.4f}"
@@ -50,9 +50,13 @@ Found = Mapping[tuple[str, str], Line]
 
 
 def main() -> None:
-    """A search of eta for each scheme and cast; every cast at its own best eta."""
+    """A search of eta for each parameterization and cast; every cast at its own best eta."""
     lab = Lab.of("fp8")
-    found = {(scheme, cast): _line(lab, scheme, cast) for scheme in SCHEMES for cast in CASTS}
+    found = {
+        (parameterization, cast): _line(lab, parameterization, cast)
+        for parameterization in PARAMETERIZATIONS
+        for cast in CASTS
+    }
     share = _config(lab)["transfer"]["max_loss_gap"]
     for cast, source in SOURCES.items():
         _close(lab, source, cast, found, share)
@@ -62,9 +66,9 @@ def main() -> None:
     lab.finish(_figure(found))
 
 
-def _line(lab: Lab, scheme: str, cast: str) -> Line:
-    study = f"{scheme}-{cast}"
-    searched = lab.search(study, f"parameterization={scheme}", f"fp8={cast}")
+def _line(lab: Lab, parameterization: str, cast: str) -> Line:
+    study = f"{parameterization}-{cast}"
+    searched = lab.search(study, f"parameterization={parameterization}", f"fp8={cast}")
     results: dict[float, list[Result]] = {}
     for result in sorted(Study.read(lab.folder / study).results(), key=lambda r: r.trial.seed):
         results.setdefault(result.trial.log2_hps["eta"], []).append(result)
@@ -72,15 +76,17 @@ def _line(lab: Lab, scheme: str, cast: str) -> Line:
 
 
 def _config(lab: Lab) -> Mapping[str, Mapping[str, float]]:
-    """What the studies were made with; they differ in scheme and cast alone."""
+    """What the studies were made with; they differ in parameterization and cast alone."""
     path = lab.folder / "umup-none" / "config.yaml"
     config: Mapping[str, Mapping[str, float]] = yaml.safe_load(path.read_text())
     return config
 
 
-def costs(found: Found, scheme: str, cast: str) -> list[float]:
+def costs(found: Found, parameterization: str, cast: str) -> list[float]:
     """What the cast costs in nats, one a seed: these share weights and batches."""
-    pairs = zip(found[scheme, cast].losses, found[scheme, "none"].losses, strict=True)
+    pairs = zip(
+        found[parameterization, cast].losses, found[parameterization, "none"].losses, strict=True
+    )
     return [loss - plain for loss, plain in pairs]
 
 
@@ -142,13 +148,13 @@ def _less(lab: Lab, source: str, cast: str, found: Found) -> None:
 @rc_context(STYLE)
 def _figure(found: Found) -> Figure:
     """Above the best loss over eta, below the training at each one's best eta."""
-    figure, axes = panels(2, len(SCHEMES), share=True)
+    figure, axes = panels(2, len(PARAMETERIZATIONS), share=True)
     figure.set_size_inches(7.0, 5.6)
-    for column, (scheme, name) in enumerate(SCHEMES.items()):
-        upper, lower = axes[column], axes[len(SCHEMES) + column]
+    for column, (parameterization, name) in enumerate(PARAMETERIZATIONS.items()):
+        upper, lower = axes[column], axes[len(PARAMETERIZATIONS) + column]
         for index, cast in enumerate(CASTS):
-            _rates(upper, found[scheme, cast], cast, MARKERS[index])
-            _training(lower, found[scheme, cast], cast)
+            _rates(upper, found[parameterization, cast], cast, MARKERS[index])
+            _training(lower, found[parameterization, cast], cast)
         upper.set(title=name, xlabel="learning rate, log2 η")
         lower.set(xlabel="step")
         upper.legend(), lower.legend(title="best η of each")
@@ -156,7 +162,7 @@ def _figure(found: Found) -> Figure:
     least = min(mean(line.losses) for line in lines)
     most = max(loss for line in lines if math.isfinite(loss := mean(line.losses)))
     axes[0].set_ylim(least - 0.1, max(most, least + 1.0) + 0.6)
-    axes[0].set_ylabel(LOSS_LABEL), axes[len(SCHEMES)].set_ylabel(LOSS_LABEL)
+    axes[0].set_ylabel(LOSS_LABEL), axes[len(PARAMETERIZATIONS)].set_ylabel(LOSS_LABEL)
     return figure
 
 

@@ -38,7 +38,7 @@ from sweeper.report.drawing import INK, STYLE
 from sweeper.study.study import Study
 from sweeper.verdict.curve import Estimate
 
-SCHEMES = {"mup": "muP", "umup": "u-muP"}
+PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}
 SMALL = ["search.runs=35", "search.seeds=1", "search.eta.points=7", "search.combine_seeds=4"]
 """The independent search where it has minutes; its defaults are the paper's."""
 RANGES = {"mup": "{low:-8,high:-4,default:-6}", "umup": "{low:-3,high:1,default:-1}"}
@@ -56,7 +56,7 @@ COLORS = {"random": "#777777", "independent": "#31688e"}
 
 @dataclass(kw_only=True)
 class Searched:
-    """Both searches of a scheme, and the losses by fresh seed of what they found."""
+    """Both searches of a parameterization, and the losses by fresh seed of what they found."""
 
     independent: Document
     random: Document
@@ -83,19 +83,21 @@ class Searched:
 
 
 def main() -> None:
-    """The embedding's rate over width, then both searches of both schemes."""
+    """The embedding's rate over width, then both searches of both parameterizations."""
     lab = Lab.of("hp_search")
     along, rules = _embedding(lab), _rules(lab)
     _embedding_claims(lab, along, rules)
-    searched = {scheme: _searched(lab, scheme) for scheme in SCHEMES}
+    searched = {
+        parameterization: _searched(lab, parameterization) for parameterization in PARAMETERIZATIONS
+    }
     _search_claims(lab, searched)
     lab.finish(_figure(along, rules, searched))
 
 
-def _options(lab: Lab, scheme: str) -> list[str]:
-    """What a study of `scheme` is given; at the paper's size the ranges are the paper's."""
-    words = [f"parameterization={scheme}"]
-    return words + [f"parameterization.space.eta={RANGES[scheme]}"] * _small(lab)
+def _options(lab: Lab, parameterization: str) -> list[str]:
+    """What a study is given; at the paper's size the ranges are the paper's."""
+    words = [f"parameterization={parameterization}"]
+    return words + [f"parameterization.space.eta={RANGES[parameterization]}"] * _small(lab)
 
 
 def _small(lab: Lab) -> bool:
@@ -164,12 +166,12 @@ def _is(found: Estimate, value: float) -> Answer:
     return "cannot say" if found.low <= 0 <= found.high else "borne out"
 
 
-def _searched(lab: Lab, scheme: str) -> Searched:
+def _searched(lab: Lab, parameterization: str) -> Searched:
     """Both searches with as many runs, and fresh runs of what each of them found."""
-    words = _options(lab, scheme)
-    independent = lab.search(f"{scheme}-independent", *words, *SMALL * _small(lab))
+    words = _options(lab, parameterization)
+    independent = lab.search(f"{parameterization}-independent", *words, *SMALL * _small(lab))
     runs = f"search.runs={independent['runs']}"
-    random = lab.search(f"{scheme}-random", *words, "search=random", runs)
+    random = lab.search(f"{parameterization}-random", *words, "search=random", runs)
     found = Searched(independent=independent, random=random)
     eta = next(line["optimum_log2"] for line in independent["lines"] if line["name"] == "eta")
     combination = independent["combination"]
@@ -181,17 +183,19 @@ def _searched(lab: Lab, scheme: str) -> Searched:
         "combined": combination["combined_log2"],
     }
     for name in CONFIRMED:
-        found.losses[name] = _confirm(lab, scheme, hps[name])
+        found.losses[name] = _confirm(lab, parameterization, hps[name])
     return found
 
 
-def _confirm(lab: Lab, scheme: str, hps: Mapping[str, float]) -> list[float]:
+def _confirm(lab: Lab, parameterization: str, hps: Mapping[str, float]) -> list[float]:
     """The losses of one configuration on the fresh seeds: a line of one point, with seeds."""
-    study, space = f"{scheme}-confirm", "parameterization.space"
+    study, space = f"{parameterization}-confirm", "parameterization.space"
     words = [f"{space}.{name}.default={value}" for name, value in hps.items() if name != "eta"]
     words.append(f"{space}.eta={{low:{hps['eta']},high:{hps['eta']},default:{hps['eta']}}}")
     line = ["search=lr", "search.line.points=1", "search.line.extend=0"]
-    lab.search(study, f"parameterization={scheme}", *words, *line, f"search.seeds={FRESH.stop}")
+    lab.search(
+        study, f"parameterization={parameterization}", *words, *line, f"search.seeds={FRESH.stop}"
+    )
     known = Study.read(lab.folder / study).results()
     mine = {r.trial.seed: r.objective for r in known if r.trial.log2_hps == hps}
     return [mine[seed] for seed in FRESH]
@@ -200,7 +204,10 @@ def _confirm(lab: Lab, scheme: str, hps: Mapping[str, float]) -> list[float]:
 def _search_claims(lab: Lab, searched: Mapping[str, Searched]) -> None:
     mup, umup = searched["mup"], searched["umup"]
     gaps = {s: within(found.less("line", found.best), "{:+.3f}") for s, found in searched.items()}
-    shares = {scheme: within(found.share(), "{:.0%}") for scheme, found in searched.items()}
+    shares = {
+        parameterization: within(found.share(), "{:.0%}")
+        for parameterization, found in searched.items()
+    }
     lab.claim(
         "u-muP, Fig. 2 (right)",
         "the line over η alone brings u-muP nearer to the best that is found than muP",
@@ -208,18 +215,21 @@ def _search_claims(lab: Lab, searched: Mapping[str, Searched]) -> None:
         f"muP {shares['mup']}, {gaps['mup']} left",
         below(mup.share(), umup.share()),
     )
-    for scheme, found in searched.items():
+    for parameterization, found in searched.items():
         runs, first, second = found.independent["runs"], "single", "random"
         better = found.less(first, second)
-        other = scheme == "mup"
+        other = parameterization == "mup"
         lab.claim(
             "u-muP, Fig. 2 (right)",
-            f"{SCHEMES[scheme]}: the independent search "
+            f"{PARAMETERIZATIONS[parameterization]}: the independent search "
             + ("is no match for a random one" if other else "beats a random one of as many runs"),
             f"the independent one's loss {compared(better)}, {runs} runs each",
             below(NOTHING, better) if other else below(better, NOTHING),
         )
-    harm = {scheme: _harm(found.independent["combination"]) for scheme, found in searched.items()}
+    harm = {
+        parameterization: _harm(found.independent["combination"])
+        for parameterization, found in searched.items()
+    }
     lab.claim(
         "u-muP, Fig. 2 (right)",
         "muP: combining the optima of the lines harms",
@@ -263,8 +273,8 @@ def _figure(
             legend.remove()
     axes[0].set_ylim(top=axes[0].get_ylim()[1] + 0.3 * (limits[0][1] - limits[0][0]))
     axes[0].legend(title="width", ncols=2, loc="upper right")
-    for ax, (scheme, found) in zip(axes[3:5], searched.items(), strict=True):
-        _costs(ax, found, SCHEMES[scheme])
+    for ax, (parameterization, found) in zip(axes[3:5], searched.items(), strict=True):
+        _costs(ax, found, PARAMETERIZATIONS[parameterization])
     axes[3].set_ylabel("best training loss (nats)")
     _found(axes[5], searched)
     width, height = figure.get_size_inches()
@@ -297,12 +307,12 @@ def _costs(ax: Axes, found: Searched, title: str) -> None:
 
 
 def _found(ax: Axes, searched: Mapping[str, Searched]) -> None:
-    """Losses on fresh seeds of what was found, above the scheme's best, with intervals."""
+    """Losses on fresh seeds of what was found, above the best, with intervals."""
     ticks: list[str] = []
-    for scheme, found in searched.items():
+    for parameterization, found in searched.items():
         for name, words in CONFIRMED.items():
-            _bar(ax, len(ticks), found.less(name, found.best), scheme)
-            ticks.append(f"{SCHEMES[scheme]}: {words}")
+            _bar(ax, len(ticks), found.less(name, found.best), parameterization)
+            ticks.append(f"{PARAMETERIZATIONS[parameterization]}: {words}")
     ax.set_yticks(range(len(ticks)), ticks, fontsize=7)
     ax.invert_yaxis()
     ax.axvline(0, color=INK, linewidth=0.8)
@@ -310,9 +320,12 @@ def _found(ax: Axes, searched: Mapping[str, Searched]) -> None:
     ax.set_title("on fresh seeds")
 
 
-def _bar(ax: Axes, place: int, found: Estimate, scheme: str) -> None:
+def _bar(ax: Axes, place: int, found: Estimate, parameterization: str) -> None:
     reach: Sequence[Any] = [[found.value - found.low], [found.high - found.value]]
-    look: dict[str, Any] = {"color": {"mup": "#b5651d", "umup": "#31688e"}[scheme], "capsize": 3}
+    look: dict[str, Any] = {
+        "color": {"mup": "#b5651d", "umup": "#31688e"}[parameterization],
+        "capsize": 3,
+    }
     ax.errorbar(found.value, place, xerr=reach, fmt="o", markersize=4, **look)
 
 

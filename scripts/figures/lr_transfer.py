@@ -27,26 +27,29 @@ from lab import (
     within,
 )
 
-SCHEMES = {"umup": "u-muP", "mup": "muP", "standard": "standard"}
+PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP", "standard": "standard"}
 AXES = {"width": "Fig. 1", "depth": "Fig. 6", "batch_size": "Fig. 6", "steps": "Fig. 6"}
 
 
 def main() -> None:
-    """A search of eta and a validation over four ladders, for each scheme."""
+    """A search of eta and a validation over four ladders, for each parameterization."""
     lab = Lab.of("lr_transfer")
     found = {}
-    for scheme in SCHEMES:
-        searched = lab.search(scheme, f"parameterization={scheme}")
-        found[scheme] = lab.transfer(scheme, 8 * searched["base"]["width"])
-    for scheme in ("umup", "mup"):
+    for parameterization in PARAMETERIZATIONS:
+        searched = lab.search(parameterization, f"parameterization={parameterization}")
+        found[parameterization] = lab.transfer(parameterization, 8 * searched["base"]["width"])
+    for parameterization in ("umup", "mup"):
         for axis, figure in AXES.items():
-            _stays(lab, scheme, axis, figure, found[scheme])
+            _stays(lab, parameterization, axis, figure, found[parameterization])
     _moves(lab, found["standard"])
     _better(lab, found)
-    figure, axes = panels(len(SCHEMES), len(AXES), share=True)
-    for index, (scheme, axis) in enumerate((s, a) for s in SCHEMES for a in AXES):
-        title = f"{SCHEMES[scheme]}: {verdict(found[scheme], axis)['answer']}"
-        curves(axes[index], found[scheme], axis, title)
+    figure, axes = panels(len(PARAMETERIZATIONS), len(AXES), share=True)
+    for index, (parameterization, axis) in enumerate(
+        (s, a) for s in PARAMETERIZATIONS for a in AXES
+    ):
+        answer = verdict(found[parameterization], axis)["answer"]
+        title = f"{PARAMETERIZATIONS[parameterization]}: {answer}"
+        curves(axes[index], found[parameterization], axis, title)
     low, high = axes[-1].get_ylim()
     axes[-1].set_ylim(low, high + 0.25 * (high - low))  # one line climbs to the key of its row
     figure.supxlabel("learning rate, log2 η")
@@ -54,13 +57,13 @@ def main() -> None:
     lab.finish(figure)
 
 
-def _stays(lab: Lab, scheme: str, axis: str, source: str, found: Document) -> None:
+def _stays(lab: Lab, parameterization: str, axis: str, source: str, found: Document) -> None:
     judged, words = verdict(found, axis), axis.replace("_", " ")
     far = farthest(judged)
     most = max(abs(estimate(size["shift_log2"]).value) for size in judged["sizes"])
     lab.claim(
         f"u-muP, {source}",
-        f"{SCHEMES[scheme]}: the best η stays over {words}",
+        f"{PARAMETERIZATIONS[parameterization]}: the best η stays over {words}",
         f"shift {within(estimate(far['shift_log2']))} at {words} {far['size'][axis]}, "
         f"at most {most:.2f} on the ladder{why(judged)}",
         ANSWERS[judged["answer"]],
@@ -82,7 +85,9 @@ def _moves(lab: Lab, found: Document) -> None:
 
 def _better(lab: Lab, found: Mapping[str, Document]) -> None:
     """At the far end of the ladder over width, all but eta at their defaults."""
-    umup, mup = (farthest(verdict(found[scheme], "width")) for scheme in ("umup", "mup"))
+    umup, mup = (
+        farthest(verdict(found[parameterization], "width")) for parameterization in ("umup", "mup")
+    )
     where = f"at width {umup['size']['width']}"
     losses = [least(found[name], far["size"]) for name, far in (("umup", umup), ("mup", mup))]
     less = paired(*losses)

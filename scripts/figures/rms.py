@@ -26,7 +26,7 @@ from sweeper.report.drawing import STYLE
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.verdict.curve import Estimate
 
-SCHEMES = {"umup": "u-muP", "mup": "muP"}
+PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP"}
 OPERANDS = {"weight": "#31688e", "input": "#4c9f70", "gradient": "#c44e52"}
 SEEDS = range(3)
 OUT, DOWN, HEAD = "layers.*.attention.out", "layers.*.ffn.down", "head"
@@ -65,17 +65,21 @@ Runs = Sequence[Run]
 
 
 def main() -> None:
-    """A search and three runs for each scheme; then u-muP's with one thing larger at a time."""
+    """A search and three runs each; then u-muP's with one thing larger at a time."""
     lab, found, best = Lab.of("rms"), {}, {}
-    for scheme in SCHEMES:
-        best[scheme] = lab.search(scheme, f"parameterization={scheme}")["best_log2"]["eta"]
+    for parameterization in PARAMETERIZATIONS:
+        best[parameterization] = lab.search(
+            parameterization, f"parameterization={parameterization}"
+        )["best_log2"]["eta"]
     config = yaml.safe_load((lab.folder / "umup" / "config.yaml").read_text())
     steps = f"check.scale_steps={config['train']['steps']}"
-    for scheme in SCHEMES:
-        found[scheme] = _runs(lab, scheme, scheme, best[scheme], steps)
+    for parameterization in PARAMETERIZATIONS:
+        found[parameterization] = _runs(
+            lab, parameterization, parameterization, best[parameterization], steps
+        )
     _starts(lab, found)
-    for scheme, name in SCHEMES.items():
-        _grows(lab, name, found[scheme])
+    for parameterization, name in PARAMETERIZATIONS.items():
+        _grows(lab, name, found[parameterization])
     changed = {f"η x {2**RIGHT:g}": _runs(lab, "eta", "umup", best["umup"] + RIGHT, steps)}
     for axis, (small, large) in _ends(config).items():
         runs = _runs(lab, axis, "umup", best["umup"], steps, f"{KEYS[axis]}={large}")
@@ -86,12 +90,17 @@ def main() -> None:
     lab.finish(_figure(found, effects))
 
 
-def _runs(lab: Lab, name: str, scheme: str, eta: float, *changed: str) -> Runs:
+def _runs(lab: Lab, name: str, parameterization: str, eta: float, *changed: str) -> Runs:
     """`sweeper check --scales` of every seed; what is there already is not run again."""
     runs = []
     for seed in SEEDS:
         folder = lab.folder / "scales" / f"{name}-{seed}"
-        shared = [f"experiment={lab.name}", f"parameterization={scheme}", *lab.passed, *changed]
+        shared = [
+            f"experiment={lab.name}",
+            f"parameterization={parameterization}",
+            *lab.passed,
+            *changed,
+        ]
         words = [*shared, f"check.eta={eta:g}", f"check.seed={seed}"]
         if not (folder / "scales.json").exists() or _asked(folder) != words:
             lab.sweeper("check", "--scales", "--folder", str(folder), *words)
@@ -175,8 +184,8 @@ def _room(run: Run) -> float:
 def _lost(lab: Lab, operand: str, found: Mapping[str, Runs]) -> None:
     """Shares of entries that E4M3 makes 0 at the start, in the mean over products."""
     shares, sizes = [], []
-    for scheme in ("mup", "umup"):
-        runs = found[scheme]
+    for parameterization in ("mup", "umup"):
+        runs = found[parameterization]
         shares.append([fmean(one.lost for one in run[operand]) for run in runs])
         sizes.append(fmean(median(one.start for one in run[operand]) for run in runs))
     ours, theirs = (within(student(share), "{:.2%}") for share in shares)
@@ -274,8 +283,10 @@ def _figure(found: Mapping[str, Runs], effects: Mapping[tuple[str, str], Effects
     figure = Figure(figsize=(8.0, 6.4), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1.25, 1))
     upper, lower = parts
-    for ax, scheme in zip(upper.subplots(1, 2, sharex=True, sharey=True), found, strict=True):
-        _sizes(ax, found[scheme], SCHEMES[scheme])
+    for ax, parameterization in zip(
+        upper.subplots(1, 2, sharex=True, sharey=True), found, strict=True
+    ):
+        _sizes(ax, found[parameterization], PARAMETERIZATIONS[parameterization])
     upper.axes[0].invert_yaxis()
     upper.axes[0].legend(loc="lower left", bbox_to_anchor=(-0.3, 1.08), ncols=3)
     words = (

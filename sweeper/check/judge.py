@@ -59,9 +59,9 @@ class CheckRule:
 
 
 # The coordinate check: do outputs, and what a step changes in them, keep their size as it grows?
-# Where a scheme is right, every layer's output is of order 1 at any width, and so is its change
-# (Yang and Hu, arXiv:2011.14522; Yang et al., arXiv:2203.03466, appendix D.1). A power of the
-# width in either is a slope in log-log.
+# Where a parameterization is right, every layer's output is of order 1 at any width, and so is its
+# change (Yang and Hu, arXiv:2011.14522; Yang et al., arXiv:2203.03466, appendix D.1). A power of
+# the width in either is a slope in log-log.
 
 
 CheckAnswer = Literal["pass", "cannot say", "fail"]

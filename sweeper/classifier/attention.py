@@ -111,7 +111,7 @@ class AttentionWatch(TorchFunctionMode):
         self._product = None
 
 
-# Modules of a plain model that seem to do what a scheme scales, and what is said of them.
+# Modules of a plain model that seem to do what a parameterization scales, and what is said of them.
 
 
 ADDITIONS: tuple[object, ...] = (
@@ -123,12 +123,12 @@ TABLES = (nn.Embedding, nn.EmbeddingBag)
 UNSCALED = {
     "attention": "attention in {} keeps the factor on q k^T of the model's own code. That is right "
     "where heads have one size at all widths; where they grow, divide by their size, not by its "
-    "root. F.scaled_dot_product_attention without a scale would get the scheme's factor",
-    "residual": "{} seems to be a residual branch; the scheme's factors on branches are applied to "
+    "root. F.scaled_dot_product_attention without a scale would get the parameterization's factor",
+    "residual": "{} seems to be a residual branch; the factors on branches are applied to "
     "those that are named alone: model.branches=[{}]",
-    "gated_silu": "{} has a SiLU whose factors in the scheme are not applied",
+    "gated_silu": "{} has a SiLU whose factors in the parameterization are not applied",
 }
-"""What to know of an operation that a scheme would scale, by the modules that have it."""
+"""What to know of an operation that a parameterization would scale, by the modules that have it."""
 
 
 class Hints(AttentionWatch):

@@ -234,7 +234,7 @@ class Untraced(BadInput):
         self.failure, self.roleless = failure, roleless
         super().__init__(
             f"{failure}\n  {advice}. Without a trace {roleless} parameters have no role, and no "
-            "scheme can scale them"
+            "parameterization can scale them"
         )
 
 
@@ -301,7 +301,7 @@ class SizeComparison:
             return Untraced(failure, len(self.problems))
         first = self.problems[0].partition(" ")[0]
         lines = [
-            "these parameters cannot be classified, so no scheme can scale them:",
+            "these parameters cannot be classified, so no parameterization can scale them:",
             *self.problems,
             f'give their roles, such as roles={{"{first}": "hidden"}}; names may be patterns, '
             f"roles are {', '.join(Role)}",

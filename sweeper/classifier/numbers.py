@@ -246,8 +246,8 @@ def _expected(verb: str) -> str:
     if "attention" in verb:
         return f"its heads grow with the width, and trained logits with them: divide q k^T {heads}"
     return (
-        "a scheme counts on factors that are the same at every width, so take one number, unless "
-        f"the scheme asks for this one. If it is attention's: divide q k^T {heads}"
+        "factors have to be the same at every width, so take one number, unless "
+        f"the parameterization asks for this one. If it is attention's: divide q k^T {heads}"
     )
 
 

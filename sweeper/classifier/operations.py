@@ -1,4 +1,4 @@
-"""Operations of a plain model that a scheme scales: attention, loss, tied readout, branches.
+"""Operations of a plain model that get scales: attention, loss, tied readout, branches.
 
 Models made of the blocks of `scaled.py` have such operations as modules. In any other model they
 are calls of torch's own functions, wherever its author wrote them. `observe` runs the forward pass
@@ -344,18 +344,18 @@ def _likeness(seen: Mapping[str, Any], geometry: Mapping[str, Any]) -> int:
 
 
 def _linear(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """The logits of a tied readout, times the scheme's factor."""
+    """The logits of a tied readout, times the parameterization's factor."""
     return F.linear(*args, **kwargs) * scale.output
 
 
 def _cross_entropy(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """The loss of the logits times the scheme's factor."""
+    """The loss of the logits times the parameterization's factor."""
     logits = args[0] if args else kwargs.pop("input")
     return F.cross_entropy(logits * scale.logit, *args[1:], **kwargs)
 
 
 def _attention(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """Attention with the scheme's factor on q k^T in the place of head size^-1/2."""
+    """Attention with the parameterization's factor on q k^T in the place of head size^-1/2."""
     given = _named(args, kwargs)
     query = given.pop("query") * scale.logit
     return F.scaled_dot_product_attention(query, **{**given, "scale": 1.0}) * scale.output

@@ -125,7 +125,7 @@ def compare(
     root: Root = None,
     json: Json = False,
 ) -> None:
-    """Rank validated studies at equal compute: is a scheme worth it? Trains nothing.
+    """Rank validated studies at equal compute: is a parameterization worth it? Trains nothing.
 
     Loss at the transferred and the re-tuned eta over width, robustness, and what tuning cost.
     """
@@ -346,7 +346,7 @@ def explain(
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Show what a scheme prescribes for every parameter of a model, and why. Trains nothing.
+    """Show what every parameter of a model is prescribed, and why. Trains nothing.
 
     With --from: what a published model's multipliers stand for, and our muP from its base.
     """

@@ -69,7 +69,7 @@ class Compared:
     notes: Sequence[str]
 
     @property
-    def schemes(self) -> dict[str, str]:
+    def parameterizations(self) -> dict[str, str]:
         """The parameterization of every study."""
         return {one.ladder.name: one.spec.parameterization.name for one in self.entries}
 
@@ -124,12 +124,12 @@ def _report(
     compared: Compared, comparison: Comparison, folder: Path, root: Path, output: Output
 ) -> None:
     """Write the record and the figure; show tables, what was found, and what to type next."""
-    costs, schemes = compared.costs, compared.schemes
+    costs, parameterizations = compared.costs, compared.parameterizations
     record = {
         "studies": [
             {
                 "study": name,
-                "parameterization": schemes[name],
+                "parameterization": parameterizations[name],
                 "tuning": asdict(tuning) | {"share": tuning.flops / comparison.flops},
                 "proving": asdict(proving),
             }
@@ -145,7 +145,7 @@ def _report(
     write_json(folder / "comparison.json", encode(record))
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
     output.notes([f"compared anyway: {note}" for note in compared.notes])
-    show.show(output.people, show.tables(comparison, schemes, costs))
+    show.show(output.people, show.tables(comparison, parameterizations, costs))
     output.end(" ".join(found), {"figure": picture}, following)
     document = {**record, "found": found, "next": following, "figure": str(picture)}
     output.document(document)
@@ -294,7 +294,7 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
     pages = {name: root / name / "report.html" for name in names}
     found = Several(
         validations=ranked.validations,
-        schemes=ranked.schemes,
+        parameterizations=ranked.parameterizations,
         costs=ranked.costs,
         pages={n: os.path.relpath(path, folder) for n, path in pages.items() if path.is_file()},
         comparison=ranked.comparison,

@@ -102,10 +102,13 @@ def run_check(
             "return, so put its parameters into modules of their own"
         )
     own = experiment.settings.own
-    scheme = None if own else prepare(trials[sizes[0]][0].spec).scheme
+    parameterization = None if own else prepare(trials[sizes[0]][0].spec).parameterization
     return [
         check_coordinates(
-            axis, {size: runs[size] for size in ladder}, rule, getattr(scheme, "intended", {})
+            axis,
+            {size: runs[size] for size in ladder},
+            rule,
+            getattr(parameterization, "intended", {}),
         )
         for axis, ladder in ladders.items()
     ]

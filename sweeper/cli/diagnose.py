@@ -198,8 +198,8 @@ class AblationTrainer:
     def _same_at_base(self, changed: Experiment) -> bool:
         """Whether the change changes nothing at the base, whose curve need not be trained again.
 
-        Only a change of the scheme can be seen through: it is the same if it prescribes the same,
-        at two rates, since decay may follow eta.
+        Only a change of the parameterization can be seen through: it is the same if it prescribes
+        the same, at two rates, since decay may follow eta.
         """
         if self.experiment.settings.own:
             return False
@@ -284,6 +284,6 @@ def _head(prepared: PreparedSpec, hps: PlainHps) -> AttentionScale | None:
     """The first attention's head size and scale."""
     for op in prepared.scaled_ops:
         if op.kind == "attention":
-            logit = prepared.scheme.scale_op(op, hps)["logit"]
+            logit = prepared.parameterization.scale_op(op, hps)["logit"]
             return AttentionScale(head_size=op.geometry["head_size"], logit=logit)
     return None

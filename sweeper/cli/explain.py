@@ -1,4 +1,4 @@
-"""`sweeper explain`: the scheme's prescription for every parameter, without a study."""
+"""`sweeper explain`: the parameterization's prescription for every parameter, without a study."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sweeper.verdict.ladder import Size
 
 
 def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
-    """Scheme and base of a config.json, and our muP from that base beside it."""
+    """Parameterization and base of a config.json, and our muP from that base beside it."""
     if words:
         raise BadInput(f"--from reads one file, and takes no settings: {' '.join(words)}")
     model = Published.of(_fields(path))
@@ -37,7 +37,7 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
     output.say(f"{path}: {model.family}, {sizes}")
     for line in model.lines():
         output.say(f"- {line}")
-    output.say(f"It stands for {model.scheme}.")
+    output.say(f"It stands for {model.parameterization}.")
     filled = Grid(
         f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
         ["", "published", "ours", "lr / eta", "eps / eps"],
@@ -80,7 +80,9 @@ def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Ty
     """
     settings = resolve(tree)
     if settings.own:
-        raise ConfigError("parameterization", "own", "a scheme that says something of parameters")
+        raise ConfigError(
+            "parameterization", "own", "a parameterization that says something of parameters"
+        )
     base = settings.base
     target = Size(width=width, depth=depth or base.depth)
     check_target(settings, target)
@@ -98,8 +100,8 @@ def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Ty
     tied = tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations)
     for line in tied:
         output.say(f"- {line}")
-    scheme = settings.plugin_spec("parameterization").name
-    found = f"{scheme} prescribes {len(plan.parameters)} parameters for {plan.target}; "
+    parameterization = settings.plugin_spec("parameterization").name
+    found = f"{parameterization} prescribes {len(plan.parameters)} parameters for {plan.target}; "
     found += "nothing was trained or written."
     output.end(found, {}, typed.again("check", settings))
     output.document(

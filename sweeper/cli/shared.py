@@ -96,7 +96,7 @@ def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment
 
 
 def check_model(experiment: Experiment, output: Output) -> None:
-    """Train one step of the base model; say what of the scheme the models of the ladder lack."""
+    """Train one step of the base model; say which rules the ladder's models cannot follow."""
     settings = experiment.settings
     hps = defaults(settings.space)
     trial = experiment.trial(settings.base, hps, 0, "check")

@@ -152,7 +152,7 @@ Published = Annotated[
     Path | None,
     typer.Option(
         "--from",
-        help="A published model's config.json: what scheme and base its multipliers stand for.",
+        help="A published model's config.json: which rules and base its multipliers stand for.",
     ),
 ]
 

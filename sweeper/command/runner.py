@@ -94,7 +94,7 @@ def _has(tree: Mapping[str, Any], key: str) -> bool:
     return True
 
 
-# The plan of one trial: for scripts that load it, under a scheme of sweeper's.
+# The plan of one trial: for scripts that load it, under a parameterization of sweeper's.
 
 
 def plan_of_trial(trial: Trial) -> TransferPlan:
@@ -216,7 +216,8 @@ class Command:
     def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
         """ConfigError for a placeholder that nothing fills, or a value that nothing takes.
 
-        With a scheme of sweeper's (not `own`) hyperparameters reach the script by the plan.
+        With a parameterization of sweeper's (not `own`) hyperparameters reach the script by the
+        plan.
         """
         if clash := sorted(RESERVED & set(hyperparameters)):
             raise ConfigError("space", clash[0], "another name: it is that of a placeholder")
@@ -350,7 +351,7 @@ class CommandRunner:
         return Job(task=task, resources=self._resources())
 
     def _describe(self, trial: Trial, folder: Path) -> None:
-        """Write `trial.json`, and `plan.json` where the scheme is sweeper's."""
+        """Write `trial.json`, and `plan.json` where the parameterization is sweeper's."""
         train = trial.spec.train
         record = {
             "trial": trial.key,

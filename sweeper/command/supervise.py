@@ -2,7 +2,7 @@
 
 ```
 trials/<key>/trial.json     hyperparameters in plain values, sizes, seed
-             plan.json      the plan at this size, where sweeper applies the scheme
+             plan.json      the plan at this size, where sweeper applies the parameterization
              metrics.jsonl  what the script reports (SWEEPER_REPORT): {"step": 1, "loss": 2.3}
              log.txt        all that it printed
              result.json    how it ended

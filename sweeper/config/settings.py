@@ -164,7 +164,7 @@ class StudySettings:
 class Settings:
     """One command's configuration. `raw` is the resolved tree that it was read from.
 
-    `notes` are sentences for the user: what of the scheme the model has no place for.
+    `notes` are sentences for the user: what of the parameterization the model has no place for.
     """
 
     raw: Mapping[str, Any]
@@ -186,7 +186,7 @@ class Settings:
 
     @property
     def own(self) -> bool:
-        """Whether a command scales by itself: no scheme of sweeper's says anything."""
+        """Whether a command scales by itself: no parameterization of sweeper's says anything."""
         return is_own(self.raw)
 
     @property
@@ -223,7 +223,7 @@ class Settings:
         names = []
         for group in ("parameterization", "model", "optimizer"):
             plugin = self.plugin_spec(group)
-            # A scheme may change another one, which is among its arguments.
+            # A parameterization may change another one, which is among its arguments.
             inner = (value for value in plugin.arguments.values() if isinstance(value, Mapping))
             names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
@@ -380,7 +380,9 @@ def _fitted_to_model(settings: Settings) -> Settings:
     space = {name: axis for name, axis in settings.space.items() if name not in dead}
     lacking = prepared.not_applied(plain(defaults(space)))
     if named := dict.fromkeys(with_layer(name, "*") for name in lacking):
-        notes.append(f"the model has no place for {', '.join(named)} of the scheme: not applied")
+        notes.append(
+            f"the model has no place for {', '.join(named)} of the parameterization: not applied"
+        )
     notes += prepared.architecture.cautions
     return replace(settings, space=space, notes=tuple(notes))
 

@@ -52,7 +52,7 @@ DATA_SHAPES = ("classes", "input_shape", "spans")
 class Architecture:
     """A model at its size: what its parameters and operations are, and what can be scaled in it.
 
-    `scale_buffers` are the names of buffers that schemes fill. `sites` are the operations of a
+    `scale_buffers` are the names of buffers that are filled. `sites` are the operations of a
     plain model that got such buffers. `parts` counts the fused matrices of a parameter, blocks of
     its rows, where a model declares several. `unseen_ties` are readouts tied to an embedding whose
     logits no call computes that could be scaled. `padding` is the row of each table that stays 0.
@@ -154,7 +154,7 @@ def build_named(group: str, plugin: PluginSpec) -> Any:
 
 
 def _build_fp8(target: str, fp8: PluginSpec) -> Any:
-    """The FP8 scheme; ConfigError if it is refused, or the model `target` takes none."""
+    """The FP8 parameterization; ConfigError if it is refused, or the model `target` takes none."""
     taken = arguments(import_target(target, "model._target_"))
     if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         allowed = f"none: {target} takes no argument fp8"

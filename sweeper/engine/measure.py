@@ -246,7 +246,7 @@ def _measure_step(
 
 
 def _not_seen(specs: Sequence[ParamSpec], direct: Sequence[str]) -> list[ParamSpec]:
-    """Parameters that a scheme scales and no row shows.
+    """Parameters that a parameterization scales and no row shows.
 
     In the logits' row a readout hides that hidden weights do not move, and they may shrink on the
     way there: it shows embeddings and vectors alone.

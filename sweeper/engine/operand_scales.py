@@ -216,8 +216,8 @@ def fraction_below_eps(
 ) -> float:
     """Fraction of the entries whose root of the second moment is below eps at the trial's end.
 
-    Each parameter has the eps that its scheme gives it. Entries that never had a gradient (of
-    tokens that did not occur, say) are left out. NaN where no entry remains, where a moment is
+    Each parameter has the eps that its parameterization gives it. Entries that never had a gradient
+    (of tokens that did not occur, say) are left out. NaN where no entry remains, where a moment is
     not finite, and for optimizers that divide by no such root.
     """
     run = PackRun(Pack(trials=(trial,), corpus=corpus), device)

@@ -75,7 +75,7 @@ class Start:
         kept = [spec.name for spec in self.prepared.specs if spec.init == "kept"]
         if not kept:
             return {}
-        unit = self.prepared.scheme.unit_scaled
+        unit = self.prepared.parameterization.unit_scaled
         by_seed = [initial_values(self.prepared.spec, unit, seed) for seed in self.seeds]
         return {name: torch.stack([values[name] for values in by_seed]) for name in kept}
 
@@ -111,7 +111,7 @@ class Start:
         }
 
     def scales(self) -> Stacked:
-        """The scheme's scale buffers [K]."""
+        """The parameterization's scale buffers [K]."""
         values = {trial.key: self.prepared.buffers(trial.hps) for trial in self.trials}
         rows = [values[trial.key] for trial in self.trials]
         return {
@@ -307,8 +307,8 @@ class PackRun:
         trials = self._trials()
         start = Start(self.prepared, trials, self.seeds, self.device)
         self.seed_rows, self.params = start.seed_rows, start.params()
-        # A scheme's scales are constant in training. Running statistics and the like are not:
-        # they are part of a checkpoint, and are restored after a failed attempt at a step.
+        # A parameterization's scales are constant in training. Running statistics and the like are
+        # not: they are part of a checkpoint, and are restored after a failed attempt at a step.
         scales, state = start.scales(), self.program.module_state()
         self._module_state = [name for name in state if name not in scales]
         own = {name: torch.stack([state[name]] * len(trials)) for name in self._module_state}

@@ -33,13 +33,13 @@ PROBES = (
     ScaledOp(name="", kind="residual", geometry={"branch": 1, "branches": 4, "base_branches": 2}),
     ScaledOp(name="", kind="gated_silu", geometry={}),
 )
-"""Operations of typical sizes: they show whether a scheme scales their kind at all."""
+"""Operations of typical sizes: they show whether a parameterization scales their kind at all."""
 USUAL_LOGIT = 16**-0.5
-"""The factor on q k^T of the attention among them, where no scheme changes it."""
+"""The factor on q k^T of the attention among them, where no parameterization changes it."""
 
 
 def optional_hyperparameters(optimizer: Optimizer) -> tuple[str, ...]:
-    """Hyperparameters that a space may hold beside its scheme's own: factors on settings."""
+    """What a space may hold beside its parameterization's own: factors on settings."""
     return (*SETTING_FACTORS, *SCHEDULE_HPS, *optimizer.hyperparameters)
 
 
@@ -48,7 +48,7 @@ class PreparedSpec:
     """What all trials of a specification share; one object for each, see `prepare`."""
 
     spec: TrialSpec
-    scheme: Parameterization
+    parameterization: Parameterization
     optimizer: Optimizer
     architecture: Architecture
 
@@ -70,7 +70,7 @@ class PreparedSpec:
     def model(self) -> nn.Module:
         """The module at its size, on the default device, its weights not drawn."""
         spec = self.spec
-        model = build_model(spec, self.scheme.unit_scaled, spec.width, spec.depth)
+        model = build_model(spec, self.parameterization.unit_scaled, spec.width, spec.depth)
         apply_scales(model, self.architecture.sites)
         hold_padding(model)
         return model
@@ -81,16 +81,16 @@ class PreparedSpec:
         return self.spec.train
 
     def complete(self, hps: PlainHps) -> PlainHps:
-        """`hps` with 1 for those of the scheme that they lack: the ones that change nothing."""
-        return PlainHps({**dict.fromkeys(self.scheme.hyperparameters, 1.0), **hps})
+        """`hps` with 1 for those that they lack: the ones that change nothing."""
+        return PlainHps({**dict.fromkeys(self.parameterization.hyperparameters, 1.0), **hps})
 
     def prescriptions(self, hps: PlainHps) -> dict[str, Prescription]:
-        """What the scheme prescribes for every parameter, by name, given hyperparameters."""
+        """What is prescribed for every parameter, by name, given hyperparameters."""
         return {spec.name: self.prescription(spec, hps) for spec in self.specs}
 
     def prescription(self, spec: ParamSpec, hps: PlainHps) -> Prescription:
-        """What `spec` is trained with: the scheme's factors times eta and the optimizer's."""
-        return prescription_of(spec, self.scheme, self.optimizer, self.complete(hps))
+        """What `spec` is trained with: factors times eta and the optimizer's settings."""
+        return prescription_of(spec, self.parameterization, self.optimizer, self.complete(hps))
 
     def trained_with(self, hps: PlainHps) -> dict[str, AbsorbedParam]:
         """What the engine trains every parameter with, by name; frozen ones are left out.
@@ -125,7 +125,7 @@ class PreparedSpec:
         factors: dict[str, float] = {}
         complete = self.complete(hps)
         for spec in self.trained_specs:
-            scale = self.scheme.scale(spec, complete, self.optimizer.kind(spec))
+            scale = self.parameterization.scale(spec, complete, self.optimizer.kind(spec))
             name = _multiplier(spec)
             if scale.multiplier != 1.0:
                 factors[name] = scale.multiplier
@@ -141,7 +141,7 @@ class PreparedSpec:
         factors: dict[str, float] = {}
         skipped, complete = 1.0, self.complete(hps)
         for op in self.scaled_ops:
-            values = self.scheme.scale_op(op, complete)
+            values = self.parameterization.scale_op(op, complete)
             if op.kind == "residual" and not self._has(f"{op.name}.skip"):
                 # A pre-norm branch does not see the stream's scale: what the stream would be
                 # multiplied by here, and at all branches before, this branch is divided by.
@@ -164,7 +164,7 @@ class PreparedSpec:
         return {name: value for name, value in factors.items() if not isclose(value, 1.0)}
 
     def unseen_ops(self) -> list[str]:
-        """Kinds of operations that the scheme scales, and of which a plain model shows none.
+        """Kinds of operations that should be scaled, and of which a plain model shows none.
 
         A model that declares operations itself is taken to declare all that it has, unless its
         `declares_all_operations` is False.
@@ -180,20 +180,22 @@ class PreparedSpec:
             for op in unseen
             if any(
                 not isclose(value, USUAL_LOGIT if name == "logit" else 1.0)
-                for name, value in self.scheme.scale_op(op, hps).items()
+                for name, value in self.parameterization.scale_op(op, hps).items()
                 if (op.kind, name) != ("attention", "output")
             )
         ]
 
     def dead_hyperparameters(self) -> list[str]:
-        """Hyperparameters of the scheme that change nothing in this model."""
+        """Hyperparameters of the parameterization that change nothing in this model."""
 
         def trained(**changed: float) -> object:
             hps = self.complete(PlainHps(changed))
             return self.trained_with(hps), self.buffers(hps)
 
         ones = trained()
-        return [name for name in self.scheme.hyperparameters if trained(**{name: 2.0}) == ones]
+        return [
+            name for name in self.parameterization.hyperparameters if trained(**{name: 2.0}) == ones
+        ]
 
     def parameters(self) -> int:
         """Number of weights of one trial."""
@@ -239,10 +241,12 @@ def _multiplier(spec: ParamSpec) -> str:
 @lru_cache(maxsize=64)
 def prepare(spec: TrialSpec) -> PreparedSpec:
     """Build and classify what `spec` describes; ConfigError names the key that is refused."""
-    scheme: Parameterization = build_named("parameterization", spec.parameterization)
+    parameterization: Parameterization = build_named("parameterization", spec.parameterization)
     optimizer: Optimizer = build_named("optimizer", spec.optimizer)
-    prepared = PreparedSpec(spec, scheme, optimizer, architecture(spec, scheme.unit_scaled))
-    _check_update(scheme, optimizer, prepared.trained_specs)
+    prepared = PreparedSpec(
+        spec, parameterization, optimizer, architecture(spec, parameterization.unit_scaled)
+    )
+    _check_update(parameterization, optimizer, prepared.trained_specs)
     _check_ties(prepared)
     return prepared
 
@@ -251,24 +255,24 @@ def _check_ties(prepared: PreparedSpec) -> None:
     """ConfigError for a factor on the logits of a tied head that nothing in the model can take."""
     ones = prepared.complete(PlainHps({}))
     for op in prepared.architecture.unseen_ties:
-        factor = prepared.scheme.scale_op(op, ones)["output"]
+        factor = prepared.parameterization.scale_op(op, ones)["output"]
         if not isclose(factor, 1.0):
             name = prepared.spec.model.name
             product = "head tied to" if op.geometry["lookup"] else "product over the width with"
             allowed = (
-                f"a model whose logits can be multiplied by {factor:.4g}, as the scheme asks of a "
+                f"a model whose logits can be multiplied by {factor:.4g}, as is asked of a "
                 f"{product} {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
             )
             raise ConfigError("model._target_", name, allowed)
 
 
 def _check_update(
-    scheme: Parameterization, optimizer: Optimizer, specs: Sequence[ParamSpec]
+    parameterization: Parameterization, optimizer: Optimizer, specs: Sequence[ParamSpec]
 ) -> None:
-    """ConfigError for an optimizer that the scheme has no rule for: before training, not in it."""
-    ones = PlainHps(dict.fromkeys(scheme.hyperparameters, 1.0))
+    """ConfigError for an optimizer without a rule here: before training, not in it."""
+    ones = PlainHps(dict.fromkeys(parameterization.hyperparameters, 1.0))
     try:
         for spec in specs:
-            scheme.scale(spec, ones, optimizer.kind(spec))
+            parameterization.scale(spec, ones, optimizer.kind(spec))
     except ConfigError as error:
         raise error.below("parameterization") from error

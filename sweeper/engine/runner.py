@@ -75,9 +75,11 @@ class Engine:
             raise ConfigError("save_every", self.save_every, "a positive number of seconds")
 
     def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
-        """ConfigError without a scheme: the engine has to know what to do with each of them."""
+        """ConfigError without a parameterization: the engine must know what to do with each."""
         if own:
-            raise ConfigError("parameterization", "own", "a scheme: own is for runner=command")
+            raise ConfigError(
+                "parameterization", "own", "a parameterization: own is for runner=command"
+            )
 
     def takes(self, name: str) -> bool:
         """All of them."""

@@ -255,7 +255,7 @@ def _assumptions(plan: TransferPlan) -> Iterator[str]:
     settings = [f"{k} {value_text(v)}" for k, v in optimizer_settings(plan).items()]
     settings += [k if v is True else f"{k} {v}" for k, v in optimizer_choices(plan).items()]
     optimizer = optimizer_name(plan) + (f" ({', '.join(settings)})" if settings else "")
-    yield f"Scheme: {plan.parameterization} with {optimizer}; {hps_text(plan)}."
+    yield f"Parameterization: {plan.parameterization} with {optimizer}; {hps_text(plan)}."
     bases = [parameter.base for parameter in plan.parameters if not parameter.frozen]
     eps = sorted({base.eps for base in bases})
     yield f"Assumes eps {_ends(eps)} at the base; learning rates are a schedule's peaks."

@@ -248,8 +248,9 @@ def _short(value: float) -> object:
 
 
 # What the multipliers of a published model stand for, read from its config.json.
-# A multiplier is one number; a scheme is how it changes with the sizes. One model alone does not
-# tell the constants apart from the base sizes: constants are read as 1 where that gives a base.
+# A multiplier is one number; a parameterization is how it changes with the sizes. One model alone
+# does not tell the constants apart from the base sizes: constants are read as 1 where that gives a
+# base.
 
 
 NEAR = 0.02
@@ -330,8 +331,8 @@ class Published:
         return min(self.shape.depth, max(1, round(self.branch_constant**2)))
 
     @property
-    def scheme(self) -> str:
-        """The scheme in words."""
+    def parameterization(self) -> str:
+        """The parameterization in words."""
         width = self.base_width != self.shape.width
         usual = self.attention_rule == "1/sqrt(d)"
         if not width and usual:
@@ -383,12 +384,12 @@ class Published:
             "base_width": self.base_width,
             "base_depth": self.base_depth,
             "branch_constant": self.branch_constant,
-            "scheme": self.scheme,
+            "parameterization": self.parameterization,
             "ours": self.ours(),
         }
 
 
-SCHEME = MuP()
+PARAMETERIZATION = MuP()
 HPS = PlainHps(dict.fromkeys(MuP.hyperparameters, 1.0))
 """Every constant 1: what differs from the published value is a constant, or another rule."""
 
@@ -397,10 +398,12 @@ def _factors(model: Published) -> list[dict[str, Any]]:
     """Attention, branches and logits as our muP has them, with every constant 1."""
     shape, m = model.shape, model.multipliers
     depth = {"branches": 2 * shape.depth, "base_branches": 2 * model.base_depth, "branch": 1}
-    branch = SCHEME.scale_op(ScaledOp(name="", kind="residual", geometry=depth), HPS)["branch"]
+    branch = PARAMETERIZATION.scale_op(ScaledOp(name="", kind="residual", geometry=depth), HPS)[
+        "branch"
+    ]
     pairs = (
         ("embedding: rows times", m.embedding, 1.0),
-        ("attention: q k^T times", m.attention, SCHEME.logit_scale(shape.head_size, HPS)),
+        ("attention: q k^T times", m.attention, PARAMETERIZATION.logit_scale(shape.head_size, HPS)),
         ("residual branches: outputs times", m.attention_branch, branch),
         ("output: logits times", m.logits, model.base_width / shape.width),
     )
@@ -411,7 +414,7 @@ def _parameters(model: Published) -> list[dict[str, Any]]:
     """Initial values beside the config's one, and rates and eps over those of the base."""
     rows = []
     for name, spec in _specs(model):
-        scale: ParamScale = SCHEME.scale(spec, HPS)
+        scale: ParamScale = PARAMETERIZATION.scale(spec, HPS)
         drawn = spec.init == "normal"
         rows.append(
             {

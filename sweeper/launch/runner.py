@@ -68,7 +68,7 @@ class RunnerSettings(Protocol):
     def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
         """ConfigError where trials cannot be given these hyperparameters.
 
-        `own`: no scheme of sweeper's says what they do to each parameter.
+        `own`: no parameterization of sweeper's says what they do to each parameter.
         """
         ...
 

@@ -102,7 +102,7 @@ class EncoderDecoder(nn.Module):
 
     `depth` layers in each stack. `start` is the token that the decoder begins with: it reads the
     targets shifted by one. With `tie` the words' table is also the head. `base_depth` and `unit`
-    as in every model: given by the scheme's side.
+    as in every model: given by the parameterization's side.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class EncoderDecoder(nn.Module):
         unit: bool = False,
         fp8: Fp8 | None = None,
     ) -> None:
-        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
         self.check(width, depth, head_size, ffn_ratio)
         self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
@@ -186,8 +186,8 @@ class EncoderDecoder(nn.Module):
         x = normalized(x)
         if self.head is not None:
             return head_loss(self.head, self.loss, x, targets)
-        # What the table is multiplied with as looked up, it is as a head: a scheme's factor
-        # for a tied head counts on it.
+        # What the table is multiplied with as looked up, it is as a head: a parameterization's
+        # factor for a tied head counts on it.
         logits = F.linear(x, self.embedding.weight) * self.embedding.multiplier
         loss: Tensor = self.loss(logits, targets)
         return loss

@@ -97,7 +97,7 @@ class Formats:
         """`multiplier * W x` [..., out_features] of rounded operands; W is [out, in_features].
 
         The multiplier comes after the product, forward and backward (u-muP paper, A.4): what is
-        rounded has the scale that the scheme gives it.
+        rounded has the scale that the parameterization gives it.
         """
         y = F.linear(round_value(x, self.input), round_value(weight, self.weight)) * multiplier
         return round_gradient(y, self.gradient)

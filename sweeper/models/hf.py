@@ -53,7 +53,7 @@ def _mixed(x: Tensor) -> Tensor:
     return x
 
 
-# A scheme's factors at attention and residual branches inside a model of transformers.
+# A parameterization's factors at attention and residual branches inside a model of transformers.
 # Attention is reached through transformers' own `AttentionInterface`: a function registered there
 # is called by every attention that supports it. Residual branches have no such place; where a
 # branch ends is listed here by family, and a hook multiplies what the module there returns.
@@ -255,8 +255,9 @@ class HfModel(nn.Module):
     of the family's configuration. There is no dropout unless `config` asks for it.
 
     Parameters have the names that they have in the transformers model, so that a plan for
-    this one is a plan for that one. Beside them there are the factors of a scheme, without
-    parameters: `scaled_attention` in attentions, `scaled_residual` at the ends of branches, `loss`.
+    this one is a plan for that one. Beside them there are the factors of a parameterization,
+    without parameters: `scaled_attention` in attentions, `scaled_residual` at the ends of branches,
+    `loss`.
 
     A causal model takes tokens and, as targets, the tokens that follow; nothing is shifted. A
     masked one takes tokens, hides 15 % of each sequence behind a token of its own (one more than

@@ -1,8 +1,8 @@
 """Values that a module gives its own parameters, and which of them mean something.
 
-A scheme draws weights from a centred normal distribution of its own scale. That is right in the
-place of any other centred random draw, and wrong in the place of a value that the architecture
-chose: a small layer scale, a zero gate, the logarithms of Mamba's decay rates.
+A parameterization draws weights from a centred normal distribution of its own scale. That is right
+in the place of any other centred random draw, and wrong in the place of a value that the
+architecture chose: a small layer scale, a zero gate, the logarithms of Mamba's decay rates.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def special_parameters(build: Callable[[], nn.Module], inits: Mapping[str, str]) -> set[str]:
     """Names of the parameters that must keep the values which the model's own code gives them.
 
-    `inits` says by name how a scheme would have them start (see `ParamSpec`). Kept are values that
-    no random draw made, unless a scheme starts with the same, and draws that are not centred or
-    that one value was written into, beside a padding's row.
+    `inits` says by name how a parameterization would have them start (see `ParamSpec`). Kept are
+    values that no random draw made, unless a parameterization starts with the same, and draws that
+    are not centred or that one value was written into, beside a padding's row.
     """
     models = [_built(build, seed) for seed in (0, 1)]
     rows = padding_rows(models[0])
@@ -122,7 +122,7 @@ def _without_row(table: Tensor, row: int | None) -> Tensor:
 
 def _is_special(value: Tensor, other: Tensor, init: str) -> bool:
     if not value.is_floating_point():
-        return True  # complex numbers: no scheme draws them
+        return True  # complex numbers: no parameterization draws them
     if bool(value.isnan().any()) or value.numel() == 0:
         return False
     if torch.equal(value, other):

@@ -107,7 +107,7 @@ class Llama(nn.Module):
 
     `width` must be a multiple of `head_size`; `ffn_ratio * width` must be whole. `norm_gain`
     makes the norms' gains trainable. `base_depth` is the depth of the model that was tuned,
-    and `unit` asks for unit-scaled operations; both are given by the scheme's side.
+    and `unit` asks for unit-scaled operations; both are given by the parameterization's side.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Llama(nn.Module):
         unit: bool = False,
         fp8: Fp8 | None = None,
     ) -> None:
-        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
         self.check(width, depth, head_size, ffn_ratio)
         self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size

@@ -14,9 +14,10 @@ from sweeper.models.scaled import Activation, CrossEntropy, Linear, Projection
 class MLP(nn.Module):
     """Input layer, `depth` hidden layers [width, width], head.
 
-    Every ReLU is multiplied by sqrt 2 under every scheme, so that signal and gradient keep their
-    scale at initialization; it is He initialization in the activation's place. There are no
-    residual branches: the schemes' rules for depth, which are for such, say nothing here.
+    Every ReLU is multiplied by sqrt 2 under every parameterization, so that signal and gradient
+    keep their scale at initialization; it is He initialization in the activation's place. There are
+    no residual branches: the parameterizations' rules for depth, which are for such, say nothing
+    here.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class MLP(nn.Module):
         unit: bool = False,
         fp8: Fp8 | None = None,
     ) -> None:
-        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
         for key, value in (("width", width), ("depth", depth)):
             if value < 1:

@@ -156,7 +156,7 @@ class MoE(nn.Module):
         base_depth: int | None = None,
         unit: bool = False,
     ) -> None:
-        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
         self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size
         self.experts, self.top_k, self.granularity = experts, top_k, granularity

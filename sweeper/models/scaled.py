@@ -1,7 +1,7 @@
 """Building blocks with scales: plain modules whose multipliers are scalar buffers.
 
-A scheme fills the buffers; a pack of trials stacks them like parameters, so that every trial
-has multipliers of its own. At their initial value of 1 the blocks are the ordinary ones. With
+A parameterization fills the buffers; a pack of trials stacks them like parameters, so that every
+trial has multipliers of its own. At their initial value of 1 the blocks are the ordinary ones. With
 `unit=True` a block has backward scales of its own (unit scaling); these are written with
 `scale_gradient`, because `torch.compile(vmap(...))` drops the backward of a custom
 `autograd.Function` without a word (seen with torch 2.13 on CPU).
@@ -58,7 +58,7 @@ class ScaledModule(nn.Module):
             self.register_buffer(name, torch.ones(()), persistent=False)
 
     def scale_op(self, name: str) -> ScaledOp | None:
-        """What a scheme may scale here beside weights; None when there is nothing."""
+        """What a parameterization may scale here beside weights; None when there is nothing."""
         return None
 
 
@@ -110,9 +110,9 @@ class Linear(ScaledModule):
 class Projection(Linear):
     """A `Linear` for the model's inputs, divided by the root of their number.
 
-    Schemes give what only grows in its output an init std of 1, as a lookup table needs; a sum
-    over inputs of order 1 then needs the root, which no width changes. With `unit` the weight's
-    gradient is spared it.
+    Parameterizations give what only grows in its output an init std of 1, as a lookup table needs;
+    a sum over inputs of order 1 then needs the root, which no width changes. With `unit` the
+    weight's gradient is spared it.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class ViT(nn.Module):
     """Classifier of images of any width and depth.
 
     `patch_size` must divide height and width of the images, `head_size` the model's width.
-    `base_depth` and `unit` as in every model: given by the scheme's side.
+    `base_depth` and `unit` as in every model: given by the parameterization's side.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ViT(nn.Module):
         unit: bool = False,
         fp8: Fp8 | None = None,
     ) -> None:
-        """Parameters are left for the scheme to draw; ConfigError names a size that is off."""
+        """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
         self.check(width, depth, patch_size, head_size, ffn_ratio)
         *channels, high, wide = self.checked_shape(input_shape, patch_size)

@@ -45,7 +45,7 @@ def match_parameters(
     if not settings:
         raise BadInput(
             "the plan is of a command that scales by itself: it holds hyperparameters and no "
-            "parameter. For one that init_ and param_groups take, search with a scheme, as in "
+            "parameter. For one that init_ and param_groups take, search with rules, as in "
             "parameterization=mup, and give the command {plan}"
         )
     free = matching("differs", differs, [setting.name for setting in settings])

@@ -92,7 +92,7 @@ MakeAblation = Callable[[FailedTransfer], Ablation | None]
 
 
 def mup_deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
-    """By role, the powers of the width that would turn a scheme's rules into muP's.
+    """By role, the powers of the width that would turn a parameterization's rules into muP's.
 
     Roles whose rules agree with muP's are left out.
     """
@@ -122,12 +122,19 @@ def _deviation(row: Explained, role: Role) -> tuple[float, float]:
 
 
 def _adjusted(s: FailedTransfer, **changes: Any) -> dict[str, Any]:
-    """The override that wraps the scheme."""
-    scheme = dict(s.tree["parameterization"])
-    space = scheme.pop("space")
+    """The override that wraps the parameterization."""
+    parameterization = dict(s.tree["parameterization"])
+    space = parameterization.pop("space")
     plain = {k: asdict(v) if isinstance(v, Change) else v for k, v in changes.items()}
     target = plugin_target("parameterization", "adjusted")
-    return {"parameterization": {TARGET: target, "scheme": scheme, **plain, "space": space}}
+    return {
+        "parameterization": {
+            TARGET: target,
+            "parameterization": parameterization,
+            **plain,
+            "space": space,
+        }
+    }
 
 
 def _powers(change: Change) -> str:
@@ -151,7 +158,7 @@ def _rules(s: FailedTransfer) -> Ablation | None:
 
 
 def _role(role: Role) -> MakeAblation:
-    """The rule of muP for one role, where the scheme has another."""
+    """The rule of muP for one role, where the parameterization has another."""
 
     def ablation(s: FailedTransfer) -> Ablation | None:
         change = mup_deviations(s.rows).get(role)

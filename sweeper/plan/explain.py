@@ -1,4 +1,4 @@
-"""What a scheme does to every parameter of a model: exponents, numbers at both sizes, and why."""
+"""What every parameter of a model is given, and why: exponents, numbers at both sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROLE_REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """A planned parameter with its exponents of width, as the scheme applies them.
+    """A planned parameter with its exponents of width, as the parameterization applies them.
 
     With m the ratio of the widths: multiplier m^-a, init std m^-b, learning rate m^-c. They are
     read off the prescriptions at two widths, the depth held at the target's.
@@ -75,7 +75,7 @@ def tied_readouts(
     scaled_ops: Iterable[ScaledOp],
     operations: Mapping[str, Mapping[str, float]],
 ) -> list[str]:
-    """A sentence for every readout that is an embedding's matrix, with the scheme's factor."""
+    """A sentence for every readout that is an embedding's matrix, with its factor."""
     lines = []
     for op in scaled_ops:
         if op.kind != "tied_readout":

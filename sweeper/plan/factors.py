@@ -141,7 +141,7 @@ def _merge_layers(needs: Iterable[Need]) -> list[str]:
     return lines
 
 
-# A scheme's factors for the operations of a plain model, which cannot be seen one by one.
+# A parameterization's factors for the operations of a plain model, which cannot be seen one by one.
 
 
 ATTENTION_NAME = re.compile(r"(?:^|[._])att", re.IGNORECASE)
@@ -159,7 +159,7 @@ def may_attend(specs: Sequence[ParamSpec], attentions: Collection[SeenAttention]
 
 
 def unseen_needs(
-    scheme: Parameterization,
+    parameterization: Parameterization,
     hps: PlainHps,
     specs: Sequence[ParamSpec],
     depths: tuple[int, int],
@@ -176,13 +176,15 @@ def unseen_needs(
     """
     classes = next((spec.fan_out for spec in specs if spec.role is Role.READOUT), 1)
     told = may_attend(specs, attentions) and "attention" not in seen
-    lines = list(_attention(scheme, hps, attentions)) if told else []
+    lines = list(_attention(parameterization, hps, attentions)) if told else []
     branch = next((spec for spec in specs if spec.residual), None)
     if branch is not None and "residual" not in seen:
-        lines += _branches(scheme, hps, branch.depth, branch.base_depth)
+        lines += _branches(parameterization, hps, branch.depth, branch.base_depth)
     elif "residual" not in seen and depths[0] != depths[1]:
-        lines += _branches(scheme, hps, *depths, where=", if the model has any (shared layers)")
-    gate = scheme_factors(scheme, hps, "gated_silu")
+        lines += _branches(
+            parameterization, hps, *depths, where=", if the model has any (shared layers)"
+        )
+    gate = parameterization_factors(parameterization, hps, "gated_silu")
     words = {
         "alpha": "multiply the sigmoid's argument by {}",
         "output": "multiply its output by {}",
@@ -190,18 +192,18 @@ def unseen_needs(
     if done := _phrases(words, gate):
         lines.append(f"gated SiLU, where the model has one: {done}")
     words = {"logit": "multiply the logits by {}"}
-    done = _phrases(words, scheme_factors(scheme, hps, "loss", classes=classes))
+    done = _phrases(words, parameterization_factors(parameterization, hps, "loss", classes=classes))
     if done and "loss" not in seen:
         lines.append(f"loss: {done}")
     return lines
 
 
-def scheme_factors(
-    scheme: Parameterization, hps: PlainHps, kind: str, **geometry: object
+def parameterization_factors(
+    parameterization: Parameterization, hps: PlainHps, kind: str, **geometry: object
 ) -> dict[str, float]:
-    """The scheme's factors of an operation; none where it has no rule for the kind."""
+    """The parameterization's factors of an operation; none where it has no rule for the kind."""
     try:
-        return scheme.scale_op(ScaledOp(name=kind, kind=kind, geometry=geometry), hps)
+        return parameterization.scale_op(ScaledOp(name=kind, kind=kind, geometry=geometry), hps)
     except ValueError:
         return {}
 
@@ -217,13 +219,13 @@ def _phrases(words: dict[str, str], factors: dict[str, float]) -> str:
 
 
 def _attention(
-    scheme: Parameterization, hps: PlainHps, attentions: Collection[SeenAttention]
+    parameterization: Parameterization, hps: PlainHps, attentions: Collection[SeenAttention]
 ) -> Iterator[str]:
     """Of q k^T: a number where the heads have one size, else a formula; and of the output."""
 
     def factors(head_size: int, length: int = USUAL_LENGTH) -> dict[str, float]:
         geometry = {"head_size": head_size, "seq_len": length, "causal": True}
-        return scheme_factors(scheme, hps, "attention", **geometry)
+        return parameterization_factors(parameterization, hps, "attention", **geometry)
 
     if not (found := factors(USUAL_HEAD)):
         return
@@ -242,7 +244,7 @@ def _attention(
         where = "attention" if sizes else "attention, as names tell"
         yield f"{where}: multiply q k^T by {rule} instead of 1/sqrt(d), d being the size of a head"
     if "output" in found:
-        yield from _attention_output(scheme, hps, attentions)
+        yield from _attention_output(parameterization, hps, attentions)
 
 
 def _rule(logit: float, doubled: float) -> str:
@@ -251,31 +253,31 @@ def _rule(logit: float, doubled: float) -> str:
         if isclose(logit / doubled, 2**power, rel_tol=1e-6):
             alpha = logit * USUAL_HEAD**power
             return words if isclose(alpha, 1.0) else words.replace("1", f"{alpha:.6g}", 1)
-    return f"the scheme's factor, {logit:.3g} at d = {USUAL_HEAD}"
+    return f"the parameterization's factor, {logit:.3g} at d = {USUAL_HEAD}"
 
 
 def _attention_output(
-    scheme: Parameterization, hps: PlainHps, attentions: Collection[SeenAttention]
+    parameterization: Parameterization, hps: PlainHps, attentions: Collection[SeenAttention]
 ) -> Iterator[str]:
     """The factor on attention's output, which depends on the sequence's length."""
     seen = {(one.head_size, one.seq_len) for one in attentions if one.seq_len}
     size, length = next(iter(seen), (USUAL_HEAD, USUAL_LENGTH))
     geometry = {"head_size": size, "seq_len": length, "causal": True}
-    value = scheme_factors(scheme, hps, "attention", **geometry)["output"]
+    value = parameterization_factors(parameterization, hps, "attention", **geometry)["output"]
     heads = f"head size {size}, {length} positions and a causal mask"
-    others = "" if len(seen) == 1 else "; the scheme's scale_op gives it for others"
+    others = "" if len(seen) == 1 else "; the parameterization's scale_op gives it for others"
     if not isclose(value, 1.0):
         yield f"attention: multiply its output by {value:.4g}, which is for {heads}{others}"
 
 
 def _branches(
-    scheme: Parameterization, hps: PlainHps, depth: int, base_depth: int, where: str = ""
+    parameterization: Parameterization, hps: PlainHps, depth: int, base_depth: int, where: str = ""
 ) -> Iterator[str]:
     """Of residual branches, two a layer: their outputs' factors, and the skipped stream's."""
     count = 2 * depth
     geometry = {"branches": count, "base_branches": 2 * base_depth}
     found = [
-        scheme_factors(scheme, hps, "residual", branch=branch, **geometry)
+        parameterization_factors(parameterization, hps, "residual", branch=branch, **geometry)
         for branch in range(1, count + 1)
     ]
     words = {"branch": "each branch's output", "skip": "the skipped stream"}
@@ -318,7 +320,7 @@ class PlannedFactor:
 
 
 def planned_factors(
-    scheme: Parameterization,
+    parameterization: Parameterization,
     hps: PlainHps,
     specs: Sequence[ParamSpec],
     scaled_ops: Sequence[ScaledOp],
@@ -330,21 +332,23 @@ def planned_factors(
     """Every factor of the operations `scaled_ops`, and of those that a `plain` model may have too.
 
     `depths` are the target's and the base's. `attentions` are those that ran, where the model's
-    own are not among `scaled_ops`. A kind of which nothing was seen is given as the scheme has it,
-    attention only where a parameter's name looks like it.
+    own are not among `scaled_ops`. A kind of which nothing was seen is given as the
+    parameterization has it, attention only where a parameter's name looks like it.
     """
-    found = [one for op in scaled_ops for one in _of_operation(op, scheme.scale_op(op, hps))]
+    found = [
+        one for op in scaled_ops for one in _of_operation(op, parameterization.scale_op(op, hps))
+    ]
     if plain:
         seen = {op.kind for op in scaled_ops}
         if "attention" not in seen and may_attend(specs, attentions):
-            found += _attentions(scheme, hps, attentions)
+            found += _attentions(parameterization, hps, attentions)
         if "residual" not in seen:
-            found += _factors_branches(scheme, hps, specs, depths)
+            found += _factors_branches(parameterization, hps, specs, depths)
         if "gated_silu" not in seen:
-            found += _unseen(scheme, hps, "gated_silu")
+            found += _unseen(parameterization, hps, "gated_silu")
         if "loss" not in seen:
             classes = next((spec.fan_out for spec in specs if spec.role is Role.READOUT), 1)
-            found += _unseen(scheme, hps, "loss", classes=classes)
+            found += _unseen(parameterization, hps, "loss", classes=classes)
     return tuple(found)
 
 
@@ -365,7 +369,7 @@ def _of_operation(op: ScaledOp, factors: Mapping[str, float]) -> Iterator[Planne
 
 
 def _attentions(
-    scheme: Parameterization, hps: PlainHps, attentions: Collection[SeenAttention]
+    parameterization: Parameterization, hps: PlainHps, attentions: Collection[SeenAttention]
 ) -> Iterator[PlannedFactor]:
     """Of attention that was only watched; without any, of heads of a usual size."""
     sizes = {seen.head_size: seen for seen in attentions}
@@ -374,7 +378,9 @@ def _attentions(
         length = (seen and seen.seq_len) or USUAL_LENGTH
         where = f"attention of heads of {size}" if seen else f"attention, none seen; at {size}"
         geometry: dict[str, Any] = {"head_size": size, "seq_len": length, "causal": True}
-        for key, value in scheme_factors(scheme, hps, "attention", **geometry).items():
+        for key, value in parameterization_factors(
+            parameterization, hps, "attention", **geometry
+        ).items():
             usual = ((seen and seen.scale) or size**-0.5) if key == "logit" else 1.0
             yield PlannedFactor(
                 kind="attention",
@@ -387,15 +393,18 @@ def _attentions(
 
 
 def _factors_branches(
-    scheme: Parameterization, hps: PlainHps, specs: Sequence[ParamSpec], depths: tuple[int, int]
+    parameterization: Parameterization,
+    hps: PlainHps,
+    specs: Sequence[ParamSpec],
+    depths: tuple[int, int],
 ) -> Iterator[PlannedFactor]:
     """Of residual branches, two a layer; where none was seen, of as many as the depths say."""
     on_branch = next((spec for spec in specs if spec.residual), None)
     depth, base_depth = (on_branch.depth, on_branch.base_depth) if on_branch else depths
     geometry = {"branches": 2 * depth, "base_branches": 2 * base_depth}
     for branch in range(1, 2 * depth + 1):
-        for key, value in scheme_factors(
-            scheme, hps, "residual", branch=branch, **geometry
+        for key, value in parameterization_factors(
+            parameterization, hps, "residual", branch=branch, **geometry
         ).items():
             where = "residual branches" if on_branch else "residual branches, none seen"
             yield PlannedFactor(
@@ -404,8 +413,8 @@ def _factors_branches(
 
 
 def _unseen(
-    scheme: Parameterization, hps: PlainHps, kind: str, **geometry: object
+    parameterization: Parameterization, hps: PlainHps, kind: str, **geometry: object
 ) -> Iterator[PlannedFactor]:
-    for key, value in scheme_factors(scheme, hps, kind, **geometry).items():
+    for key, value in parameterization_factors(parameterization, hps, kind, **geometry).items():
         where = f"{kind.replace('_', ' ')}, where the model has one"
         yield PlannedFactor(kind=kind, factor=key, where=where, value=value)

@@ -53,7 +53,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def plan_table(plan: TransferPlan) -> str:
-    """Sizes, scheme, rows of parameters with the numbers that they absorbed, needs."""
+    """Sizes, parameterization, rows of parameters with the numbers that they absorbed, needs."""
     lines = [
         f"Plan for {named_sizes(plan, 'target')}, tuned at {named_sizes(plan, 'base')}",
         _rules(plan),
@@ -89,7 +89,7 @@ def named_sizes(plan: TransferPlan, which: str) -> str:
 
 
 def _rules(plan: TransferPlan) -> str:
-    """Scheme, optimizer and hyperparameters."""
+    """Parameterization, optimizer and hyperparameters."""
     optimizer = f" with {plan.optimizer.name}" if plan.optimizer else ""
     return f"{plan.parameterization}{optimizer}: {hps_text(plan)}"
 
@@ -387,12 +387,12 @@ def _check_numbers(parameter: PlannedParameter) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """A scheme and an optimizer, and the plugins that plans name for them."""
+    """A parameterization and an optimizer, and the plugins that plans name for them."""
 
-    parameterization: PluginSpec
-    scheme: Parameterization
-    optimizer: PluginSpec
-    updates: Optimizer
+    parameterization_spec: PluginSpec
+    parameterization: Parameterization
+    optimizer_spec: PluginSpec
+    optimizer: Optimizer
 
 
 def make_plan(
@@ -405,10 +405,10 @@ def make_plan(
 ) -> TransferPlan:
     """The plan of what was prepared at `target`, for hyperparameters `hps`, tuned at the base."""
     rules = Rules(
-        parameterization=prepared.spec.parameterization,
-        scheme=prepared.scheme,
-        optimizer=prepared.spec.optimizer,
-        updates=prepared.optimizer,
+        parameterization_spec=prepared.spec.parameterization,
+        parameterization=prepared.parameterization,
+        optimizer_spec=prepared.spec.optimizer,
+        optimizer=prepared.optimizer,
     )
     shape = prepared.architecture
     plan = plan_of(
@@ -482,36 +482,42 @@ def plan_of(
     """
     tuned, hps = hps, _lawful(hps, law)
     parameters = tuple(_planned(spec, rules, hps, tuned) for spec in specs)
-    operations = {op.name: rules.scheme.scale_op(op, hps) for op in scaled_ops}
+    operations = {op.name: rules.parameterization.scale_op(op, hps) for op in scaled_ops}
     multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
     unseen, depths = [], (target.depth, base.depth)
     if plain:
         seen = {op.kind for op in scaled_ops}
-        unseen = unseen_needs(rules.scheme, hps, specs, depths, attentions, seen)
-    if rules.scheme.unit_scaled and not depth_known:
+        unseen = unseen_needs(rules.parameterization, hps, specs, depths, attentions, seen)
+    if rules.parameterization.unit_scaled and not depth_known:
         unseen.append(DEPTH_NEED)
     return TransferPlan(
         base=base,
         target=target,
-        parameterization=rules.parameterization.name,
+        parameterization=rules.parameterization_spec.name,
         hps=hps,
         parameters=parameters,
         operations=operations,
         source=dict(source),
-        optimizer=rules.optimizer,
+        optimizer=rules.optimizer_spec,
         needs=(
             *needs(
                 scaled_ops,
                 operations,
                 multipliers,
                 unseen=unseen,
-                unit_scaled=rules.scheme.unit_scaled,
+                unit_scaled=rules.parameterization.unit_scaled,
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
             ),
             *(f"mind: {caution}" for caution in cautions),
         ),
         factors=planned_factors(
-            rules.scheme, hps, specs, scaled_ops, depths, plain=plain, attentions=attentions
+            rules.parameterization,
+            hps,
+            specs,
+            scaled_ops,
+            depths,
+            plain=plain,
+            attentions=attentions,
         ),
         law=law,
     )
@@ -519,7 +525,7 @@ def plan_of(
 
 def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps) -> PlannedParameter:
     def prescribed(spec: ParamSpec, hps: PlainHps) -> Prescription:
-        return prescription_of(spec, rules.scheme, rules.updates, hps)
+        return prescription_of(spec, rules.parameterization, rules.optimizer, hps)
 
     return PlannedParameter(
         name=spec.name,
@@ -531,6 +537,6 @@ def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps) -> P
         fan_out=spec.fan_out,
         target=prescribed(spec, hps),
         base=prescribed(spec.at_base(), tuned),
-        update=rules.updates.kind(spec),
+        update=rules.optimizer.kind(spec),
         frozen=spec.frozen,
     )

@@ -140,7 +140,7 @@ def plan_for(
     build: Callable[..., Any],
     base: Sizes,
     target: Sizes,
-    scheme: Named | Parameterization,
+    parameterization: Named | Parameterization,
     hps: Mapping[str, float],
     *,
     optimizer: Named | Optimizer = "adamw",
@@ -155,12 +155,12 @@ def plan_for(
     """What `build(**target)` is trained with, given hyperparameters tuned at `build(**base)`.
 
     `base`, `target`, `inputs` and `roles` are those of `classify`; base and target may be equally
-    wide. `scheme` is a parameterization's name, such as "mup", a mapping with options, such as
+    wide. `parameterization` is a name, such as "mup", a mapping with options, such as
     {"name": "mup", "depth": "completep"}, or an object; `optimizer` likewise. `hps` are plain
-    values, not logarithms: those that are left out take the default of the scheme's space.
-    Parameters that match a pattern of `keep_init` keep the values that the model's own code gives
-    them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and those
-    that do not require a gradient, are left alone. A `law`, such as "joint", carries the
+    values, not logarithms: those that are left out take the default of the parameterization's
+    space. Parameters that match a pattern of `keep_init` keep the values that the model's own code
+    gives them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and
+    those that do not require a gradient, are left alone. A `law`, such as "joint", carries the
     hyperparameters on from `base_run`, {"steps": 2000, "batch_size": 32, "seq_len": 512}, to
     `target_run`; without "seq_len" an example counts as one.
 
@@ -168,7 +168,7 @@ def plan_for(
     BadInput name what is refused, and every parameter whose role cannot be read.
     """
     sizes = SizePair.of(base, target)
-    rules = _rules(scheme, optimizer)
+    rules = _rules(parameterization, optimizer)
     plain = _hyperparameters(rules, hps)
     small, large = sizes.size(base), sizes.size(target)
     reading = read_model(
@@ -218,7 +218,7 @@ def _law(
             if run is not None:
                 raise ConfigError(name, dict(run), "given where a law is, such as law='joint'")
         return None
-    betas = {n: v for n, v in rules.updates.settings(hps).items() if n.startswith("beta")}
+    betas = {n: v for n, v in rules.optimizer.settings(hps).items() if n.startswith("beta")}
     counts = [sum(prod(getattr(one, of)) for one in specs) for of in ("base_shape", "shape")]
     base, target = (
         replace(_scale(name, size, run), parameters=count, betas=betas)
@@ -230,7 +230,7 @@ def _law(
         raise ConfigError(RUNS[lacking], runs[lacking], "with seq_len, as the other run has it")
     counted = "tokens" if all(with_length) else "examples"
     applied = ask(law, spec, base, target, counted=counted)
-    rule = str(rules.parameterization.arguments.get("decay", "independent"))
+    rule = str(rules.parameterization_spec.arguments.get("decay", "independent"))
     return replace(applied, notes=(*applied.notes, *decay_notes(rule, applied.factors)))
 
 
@@ -253,19 +253,21 @@ def _source(sizes: SizePair, rules: Rules) -> dict[str, Any]:
     return {
         "made_by": "sweeper.plan_for",
         "sizes": {"base": dict(sizes.base), "target": dict(sizes.target)},
-        "parameterization": asdict(rules.parameterization),
+        "parameterization": asdict(rules.parameterization_spec),
     }
 
 
-def _rules(scheme: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:
-    """The scheme and the optimizer, built."""
-    scheme_object, scheme_spec = _plugin("scheme", "parameterization", scheme, Parameterization)
-    updates, optimizer_spec = _plugin("optimizer", "optimizer", optimizer, Optimizer)
+def _rules(parameterization: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:
+    """The parameterization and the optimizer, built."""
+    parameterization_object, parameterization_spec = _plugin(
+        "parameterization", "parameterization", parameterization, Parameterization
+    )
+    made_optimizer, optimizer_spec = _plugin("optimizer", "optimizer", optimizer, Optimizer)
     return Rules(
-        parameterization=scheme_spec,
-        scheme=scheme_object,
-        optimizer=optimizer_spec,
-        updates=updates,
+        parameterization_spec=parameterization_spec,
+        parameterization=parameterization_object,
+        optimizer_spec=optimizer_spec,
+        optimizer=made_optimizer,
     )
 
 
@@ -307,30 +309,32 @@ def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSp
 
 
 def _hyperparameters(rules: Rules, given: Mapping[str, float]) -> PlainHps:
-    """All of the scheme's, in its order; ConfigError for unknown, missing and impossible ones."""
-    required = rules.scheme.hyperparameters
-    optional = (*SETTING_FACTORS, *SCHEDULE_HPS, *rules.updates.hyperparameters)
+    """All of them in order; ConfigError for unknown, missing and impossible ones."""
+    required = rules.parameterization.hyperparameters
+    optional = (*SETTING_FACTORS, *SCHEDULE_HPS, *rules.optimizer.hyperparameters)
     for name, value in given.items():
         key = f"hps[{name!r}]"
         if name not in (*required, *optional):
             known = suggest(name, {*required, *optional})
-            raise ConfigError(key, value, f"no hyperparameter of the scheme; {known}")
+            raise ConfigError(key, value, f"no hyperparameter of the parameterization; {known}")
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(key, value, "a number")
         if not 0 < value < math.inf:
             raise ConfigError(key, value, "a positive number; plain values, not logarithms")
-    known_defaults = _defaults(rules.parameterization.name)
+    known_defaults = _defaults(rules.parameterization_spec.name)
     for name in required:
         if name not in given and name not in known_defaults:
-            raise ConfigError(f"hps[{name!r}]", None, "it needs a value: the scheme has no default")
+            raise ConfigError(
+                f"hps[{name!r}]", None, "it needs a value: the parameterization has no default"
+            )
     extra = [name for name in given if name not in required]
     values = {**known_defaults, **given}
     return PlainHps({name: float(values[name]) for name in (*required, *extra)})
 
 
-def _defaults(scheme: str) -> dict[str, float]:
-    """The defaults of the space of a scheme's config, as plain values; none without a config."""
-    path = conf_folder() / "parameterization" / f"{scheme}.yaml"
+def _defaults(parameterization: str) -> dict[str, float]:
+    """The defaults of the space of a config, as plain values; none without a config."""
+    path = conf_folder() / "parameterization" / f"{parameterization}.yaml"
     if not path.is_file():
         return {}
     space = yaml.safe_load(path.read_text(encoding="utf-8"))["space"]
@@ -338,10 +342,12 @@ def _defaults(scheme: str) -> dict[str, float]:
 
 
 def _check_rules(rules: Rules, specs: Iterable[ParamSpec]) -> None:
-    """ConfigError for an optimizer that the scheme has no rule for."""
-    ones = PlainHps(dict.fromkeys(rules.scheme.hyperparameters, 1.0))
+    """ConfigError for an optimizer that the parameterization has no rule for."""
+    ones = PlainHps(dict.fromkeys(rules.parameterization.hyperparameters, 1.0))
     try:
         for spec in specs:
-            rules.scheme.scale(spec, ones, rules.updates.kind(spec))
+            rules.parameterization.scale(spec, ones, rules.optimizer.kind(spec))
     except ConfigError as error:
-        raise ConfigError("scheme", rules.parameterization.name, error.allowed) from error
+        raise ConfigError(
+            "parameterization", rules.parameterization_spec.name, error.allowed
+        ) from error

@@ -44,12 +44,12 @@ class Told:
 
 def tables(
     comparison: Comparison,
-    schemes: Mapping[str, str],
+    parameterizations: Mapping[str, str],
     costs: Mapping[str, tuple[Cost, Cost]],
 ) -> list[Told]:
     """Places, losses over width, robustness and cost: for the terminal and for the page."""
     return [
-        _places(comparison, schemes),
+        _places(comparison, parameterizations),
         _widths(comparison),
         _robustness(comparison),
         _costs(comparison, costs),
@@ -64,17 +64,29 @@ def show(console: Console, told: Sequence[Told]) -> None:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _places(comparison: Comparison, schemes: Mapping[str, str]) -> Told:
-    columns = ["study", "scheme", "place", "loss", "above first", "place re-tuned", "loss re-tuned"]
+def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Told:
+    columns = [
+        "study",
+        "parameterization",
+        "place",
+        "loss",
+        "above first",
+        "place re-tuned",
+        "loss re-tuned",
+    ]
     title = f"Ranked at {comparison.flops:.2e} FLOPs of one run, {comparison.seeds} seeds"
-    shown = Grid(title, columns, left=2, spare=("scheme", "loss re-tuned"))
+    shown = Grid(title, columns, left=2, spare=("parameterization", "loss re-tuned"))
     retuned = {one.name: one for one in comparison.by_retuned}
     for one in comparison.by_transferred:
         other = retuned[one.name]
         gap = "" if one is comparison.by_transferred[0] else within_or_diverged(one.gap)
         cells = (place(one), within_or_diverged(one.loss), gap)
         shown.add_row(
-            one.name, schemes[one.name], *cells, place(other), within_or_diverged(other.loss)
+            one.name,
+            parameterizations[one.name],
+            *cells,
+            place(other),
+            within_or_diverged(other.loss),
         )
     legend = (
         "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
@@ -302,11 +314,12 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
 class Several:
     """What the page is made from; `comparison` is None where `notes` say why there is none.
 
-    By study: the record of its validation, its scheme, what tuning and proving took, and its page.
+    By study: the record of its validation, its parameterization, what tuning and proving took, and
+    its page.
     """
 
     validations: Mapping[str, Document]
-    schemes: Mapping[str, str]
+    parameterizations: Mapping[str, str]
     costs: Mapping[str, tuple[Cost, Cost]]
     pages: Mapping[str, str]
     comparison: Comparison | None
@@ -338,7 +351,7 @@ def write_several(found: Several, folder: Path) -> Path:
         compared = comparison_figure(comparison)
         drawings["comparison"] = svg(compared, "f2")
         save(compared, folder / "comparison")
-        told = tables(comparison, found.schemes, found.costs)
+        told = tables(comparison, found.parameterizations, found.costs)
     page = rendered(
         "several.html.j2",
         found=found,
@@ -360,7 +373,7 @@ def _row(found: Several, name: str) -> dict[str, object]:
     return {
         "name": name,
         "page": found.pages.get(name, ""),
-        "scheme": found.schemes[name],
+        "parameterization": found.parameterizations[name],
         "answer": found.verdicts[name],
         "widths": " to ".join(ends),
         "shift": interval(last.get("shift_log2"), "{:+z.2f}"),

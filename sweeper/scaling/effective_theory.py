@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import (
+    BaseParameterization,
     Epsilon,
     ParamScale,
     ParamSpec,
     Role,
     ScaledOp,
-    Scheme,
     Update,
     decay_factor,
     standard_std,
@@ -25,7 +25,7 @@ FFN_IN = frozenset({"up", "gate", "up_gate", "fc1", "linear1", "mlp_in"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectiveTheory(Scheme):
+class EffectiveTheory(BaseParameterization):
     """Absolute rules in the width n; `s` names the strategy.
 
     s = 0 is the learning-rate strategy "neural-tangent", 1/2 the hybrid, 1 maximal-update,
@@ -79,7 +79,7 @@ class EffectiveTheory(Scheme):
         if update is Update.GRADIENT:
             return self.sgd_lambda(spec)
         if update is not Update.SIGN:
-            allowed = f"AdamW or SGD under this scheme; the optimizer's updates are {update}-like"
+            allowed = f"AdamW or SGD under these rules; the optimizer's updates are {update}-like"
             raise ConfigError("s", self.s, allowed)
         return self.sgd_lambda(spec) * self.gradient_size(spec) * self.ffn_factor(spec)
 

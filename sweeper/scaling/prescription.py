@@ -1,6 +1,6 @@
 """What one parameter is trained with, in absolute numbers, with its multiplier or without one.
 
-A scheme gives factors (`ParamScale`), an optimizer and a trial give what they multiply:
+A parameterization gives factors (`ParamScale`), an optimizer and a trial give what they multiply:
 `prescribe` is the one place where they meet. What trains, exports and explains takes its numbers
 from here.
 """
@@ -37,7 +37,7 @@ class Prescription:
 
 
 def prescribe(scale: ParamScale, *, eta: float, eps: float, weight_decay: float) -> Prescription:
-    """The scheme's factors times the global learning rate, eps and weight decay."""
+    """The parameterization's factors times the global learning rate, eps and weight decay."""
     backward = scale.backward_multiplier
     return Prescription(
         init_std=scale.init_std,
@@ -61,10 +61,10 @@ class UpdateRule(Protocol):
 
 
 def prescription_of(
-    spec: ParamSpec, scheme: Parameterization, optimizer: UpdateRule, hps: PlainHps
+    spec: ParamSpec, parameterization: Parameterization, optimizer: UpdateRule, hps: PlainHps
 ) -> Prescription:
-    """What `spec` is trained with by `scheme` and `optimizer`, given every hyperparameter."""
-    scale = scheme.scale(spec, hps, optimizer.kind(spec))
+    """What `spec` is trained with, given every hyperparameter."""
+    scale = parameterization.scale(spec, hps, optimizer.kind(spec))
     factors: Mapping[str, float] = {
         name: getattr(scale, name) * hps[name] for name in SETTING_FACTORS if name in hps
     }

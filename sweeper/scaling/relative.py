@@ -1,4 +1,4 @@
-"""Schemes relative to a base model: powers of its growth in width, one table of exponents each."""
+"""Relative to a base model: powers of its growth in width, one table of exponents each."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from sweeper.scaling.abc import (
 )
 from sweeper.scaling.spec import (
     GAMMAS,
+    BaseParameterization,
     DepthRule,
     Epsilon,
     Parameterization,
@@ -32,7 +33,6 @@ from sweeper.scaling.spec import (
     ParamSpec,
     Role,
     ScaledOp,
-    Scheme,
     Update,
     base_std,
     decay_factor,
@@ -42,10 +42,10 @@ from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relative(Scheme):
-    """A scheme whose rules are powers of width / base width, and nothing at the base.
+class Relative(BaseParameterization):
+    """A parameterization whose rules are powers of width / base width, and nothing at the base.
 
-    A scheme names its `ab_exponents`, and may change what the base model is given (`base_scale`)
+    A subclass names its `ab_exponents`, and may change what the base model is given (`base_scale`)
     and the scale of attention. With m the `width_ratio` of a parameter,
     `eta_l = eta * gamma_l * m^-c_l` and `eps_l = eps * m^-g_l` (Everett et al., section 4).
     Without an `alignment` learning rates and epsilon have no rule: c = g = 0.
@@ -206,7 +206,7 @@ class MuP(Relative):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledEmbedding(Scheme):
+class ScaledEmbedding(BaseParameterization):
     """Kalra and Barkeshli (arXiv:2605.21486), by its abstract; for AdamW.
 
     All is as under `standard` with one learning rate, but the embedding's is multiplied "by a
@@ -251,7 +251,7 @@ class ScaledEmbedding(Scheme):
         """Factor of width on the learning rate, relative to the base: m or 1, over m where shared.
 
         Vectors and what sums over an input have the shared rate; their m is that of their own
-        dimension, as in every scheme.
+        dimension, as in every parameterization.
         """
         if spec.role is Role.FIXED:
             return 1.0
@@ -268,7 +268,8 @@ class ScaledEmbedding(Scheme):
         return float(1 / (m * op.geometry["own"]))
 
 
-# No scheme of sweeper's: a command scales by itself, and takes its hyperparameters as they are.
+# No parameterization of sweeper's: a command scales by itself, and takes its hyperparameters as
+# they are.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +288,8 @@ class Own:
         raise NotImplementedError("the command scales its operations by itself")
 
 
-# A scheme with some exponents of width changed: what an experiment on a scheme trains with.
+# A parameterization with some exponents of width changed: what an experiment on a parameterization
+# trains with.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +302,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Adjusted:
-    """The scheme of the config `scheme`, changed above the base size; at the base it is the same.
+    """A parameterization that is changed above the base size; at the base it is the same.
 
     Multipliers stay as they are: by the abc symmetry (`scaling.abc.shift`) init std and learning
     rate can say whatever a multiplier would. Eps and weight decay stay too, to change one thing at
@@ -308,7 +310,7 @@ class Adjusted:
     size to the base's `head_size`.
     """
 
-    scheme: Mapping[str, Any]
+    parameterization: Mapping[str, Any]
     embedding: Change = field(default_factory=Change)
     hidden: Change = field(default_factory=Change)
     readout: Change = field(default_factory=Change)
@@ -318,25 +320,25 @@ class Adjusted:
 
     @cached_property
     def inner(self) -> Parameterization:
-        """The scheme that is changed."""
+        """The parameterization that is changed."""
         try:
-            scheme: Parameterization = build_plugin(self.scheme)
+            parameterization: Parameterization = build_plugin(self.parameterization)
         except ConfigError as error:
-            raise error.below("scheme") from error
-        return scheme
+            raise error.below("parameterization") from error
+        return parameterization
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
-        """The scheme's."""
+        """The parameterization's."""
         return self.inner.hyperparameters
 
     @property
     def unit_scaled(self) -> bool:
-        """As the scheme's."""
+        """As the parameterization's."""
         return self.inner.unit_scaled
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """The scheme's scales times powers of the width ratio."""
+        """The parameterization's scales times powers of the width ratio."""
         scale = self.inner.scale(spec, hps, update)
         if spec.role is Role.FIXED:
             return scale
@@ -345,7 +347,7 @@ class Adjusted:
         return replace(scale, init_std=scale.init_std * m**-change.b, lr=scale.lr * m**-change.c)
 
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
-        """The scheme's factors, attention's logits times a power of the ratio of head sizes."""
+        """The inner factors, attention's logits times a power of the ratio of head sizes."""
         factors = self.inner.scale_op(op, hps)
         if op.kind != "attention" or not self.attention:
             return factors

@@ -1,4 +1,4 @@
-"""Records that schemes read and write: what a parameter or an operation is, and its scale."""
+"""What parameterizations read and write: what a parameter or operation is, and its scale."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ParamSpec:
 
     `fan_in` and `fan_out` count the entries that an output sums over and that an input feeds.
     `residual` tells that the parameter lies on a residual branch, of which there are
-    2 x `depth`. `init` says how values start: "normal" (times the scheme's std), "ones",
+    2 x `depth`. `init` says how values start: "normal" (times the parameterization's std), "ones",
     "zeros", or "kept" (as the model's own code sets them). `frozen` tells that it is not trained.
     `readout_fan_in` and `base_readout_fan_in` are what its outputs sum over where an embedding is
     tied to the readout, and 0 where it is not; `head_init_fan_in` is the base's, of such a table
@@ -126,7 +126,7 @@ class ParamSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ParamScale:
-    """What a scheme prescribes for one parameter.
+    """What a parameterization prescribes for one parameter.
 
     The forward pass uses `multiplier * W`, `W ~ N(0, init_std^2)`. The gradient that goes back
     to the layer's input is multiplied by `backward_multiplier` in place of `multiplier` (None:
@@ -144,7 +144,7 @@ class ParamScale:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledOp:
-    """An operation without weights that a scheme may scale: attention, gated SiLU, residual, loss.
+    """An operation without weights that may get a scale: attention, gated SiLU, residual, loss.
 
     `kind` is the operation's; `geometry` holds what its rule needs: `head_size`, `seq_len` and
     `causal` for attention; `branch` (1 .. `branches`), `branches`, `base_branches` and, where
@@ -161,7 +161,7 @@ class ScaledOp:
 
 
 class Parameterization(Protocol):
-    """A scheme: scales for parameters and operations, from shapes and hyperparameters alone.
+    """Scales for parameters and operations, from shapes and hyperparameters alone.
 
     `hyperparameters` names those it knows, eta first. `unit_scaled` asks the model for
     operations that are scaled otherwise in the backward pass. Both methods must be pure, and be
@@ -272,7 +272,8 @@ RULE_KEYS = tuple(field.name for field in fields(ModelRules))
 """Keys of the group `model` that are no arguments of the model."""
 
 
-# What all schemes but u-muP share: rules for depth, weight decay, epsilon and plain operations.
+# What all parameterizations but u-muP share: rules for depth, weight decay, epsilon and plain
+# operations.
 
 
 DepthRule = Literal["none", "depth_mup", "completep"]
@@ -340,8 +341,8 @@ def branch_lr(depth_ratio: float, alpha: float | None, update: Update) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheme:
-    """Rules beside those of width, each a field; every scheme composes with them."""
+class BaseParameterization:
+    """Rules beside those of width, each a field; every parameterization composes with them."""
 
     depth: DepthRule = "none"
     completep_alpha: float = 1.0

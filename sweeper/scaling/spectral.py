@@ -15,10 +15,10 @@ from typing import ClassVar, Literal
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import (
     GAMMAS,
+    BaseParameterization,
     ParamScale,
     ParamSpec,
     Role,
-    Scheme,
     Update,
     base_std,
     decay_factor,
@@ -75,7 +75,7 @@ def matched(spec: ParamSpec, update: Update) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spectral(Scheme):
+class Spectral(BaseParameterization):
     """Absolute rules by shape; eta is the RMS by which a layer's output moves in a step.
 
     `rule` names one of `RULES`, or `matched`: the right one for the optimizer's updates. What is

@@ -139,7 +139,7 @@ def _fit_law(widths: Array, rows: Array) -> tuple[Array, Array, Array]:
     return exponents, floors, amplitudes
 
 
-# Which scheme is worth it: studies ranked at equal compute, with intervals.
+# Which parameterization is worth it: studies ranked at equal compute, with intervals.
 # Seeds of two studies share the draws of weights and batches, so losses are compared seed by seed:
 # what a seed does to all of them cancels. All intervals over seeds are Student's.
 

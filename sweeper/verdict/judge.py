@@ -317,8 +317,8 @@ def _answer(
 def _worse_note(axis: str, sizes: Sequence[SizeVerdict]) -> str:
     """What to say when a larger model has the higher loss.
 
-    Its eta may transfer although its scheme is wrong: under muP wider is better throughout
-    training (Tensor Programs V, section 8).
+    Its eta may transfer although its parameterization is wrong: under muP wider is better
+    throughout training (Tensor Programs V, section 8).
     """
     if axis not in ("width", "depth"):
         return ""

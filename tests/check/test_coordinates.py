@@ -17,7 +17,7 @@ from sweeper.scaling.spec import LOGITS, Role
 from sweeper.trial import Trial
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.ladder import Size
-from tests.engine.tiny_trials import ETA, SCHEMES, check_tree, corpus
+from tests.engine.tiny_trials import ETA, PARAMETERIZATIONS, check_tree, corpus
 from tests.specs import spec_of
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
@@ -32,22 +32,24 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
 
 def measured(
     tokens: TokenCorpus,
-    scheme: str,
+    parameterization: str,
     sizes: list[Size],
     planted: str | None = None,
     model: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Runs:
-    """Runs of a decoder under `scheme`, or under the class `planted` in its place."""
+    """Runs of a decoder under `parameterization`, or under the class `planted` in its place."""
     runs = {}
     for size in sizes:
-        made = check_tree(scheme, RULE.steps)
+        made = check_tree(parameterization, RULE.steps)
         made["model"] |= {"width": size.width, "depth": size.depth, **(model or {})}
         made["base"] = {"width": 32, "depth": sizes[0].depth}
         if planted:
-            made["parameterization"]["_target_"] = f"tests.check.wrong_schemes.{planted}"
+            made["parameterization"]["_target_"] = f"tests.check.wrong_parameterizations.{planted}"
         made["parameterization"] |= keys
-        hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme] - 1}
+        hps = dict.fromkeys(PARAMETERIZATIONS[parameterization][1], 0.0) | {
+            "eta": ETA[parameterization] - 1
+        }
         trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(RULE.seeds)]
         runs[size] = [measure_modules(trial, tokens) for trial in trials]
     return runs
@@ -55,14 +57,14 @@ def measured(
 
 def over_width(
     tokens: TokenCorpus,
-    scheme: str,
+    parameterization: str,
     planted: str | None = None,
     widths: tuple[int, ...] = (32, 64, 128),
     **model: Any,
 ) -> CoordinateCheck:
     sizes = [Size(width=width, depth=2) for width in widths]
-    intended = {Role.EMBEDDING: -0.5} if scheme == "umup" else {}
-    runs = measured(tokens, scheme, sizes, planted, model=model)
+    intended = {Role.EMBEDDING: -0.5} if parameterization == "umup" else {}
+    runs = measured(tokens, parameterization, sizes, planted, model=model)
     return check_coordinates("width", runs, RULE, intended)
 
 
@@ -77,9 +79,9 @@ def reasons(found: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("scheme", ["umup", "mup"])
-def test_the_right_rules_pass(tokens: TokenCorpus, scheme: str) -> None:
-    found = over_width(tokens, scheme, widths=WIDTHS)
+@pytest.mark.parametrize("parameterization", ["umup", "mup"])
+def test_the_right_rules_pass(tokens: TokenCorpus, parameterization: str) -> None:
+    found = over_width(tokens, parameterization, widths=WIDTHS)
     assert found.answer == "pass" and found.origins == ()
     head = next(module for module in found.modules if module.name == "head")
     assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)

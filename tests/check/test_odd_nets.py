@@ -20,7 +20,7 @@ from sweeper.scaling.spec import LOGITS
 from sweeper.trial import Trial
 from sweeper.verdict.ladder import Size
 from tests.check.odd_nets import Biased, Listed, Merged, Unseen
-from tests.engine.tiny_trials import SCHEMES, check_tree, corpus
+from tests.engine.tiny_trials import PARAMETERIZATIONS, check_tree, corpus
 from tests.specs import spec_of
 
 RULE = CheckRule(steps=2, seeds=5)
@@ -39,8 +39,8 @@ def trial(net: str, width: int, seed: int, planted: str | None = None) -> Trial:
     made["data"]["classes"] = 64
     made["optimizer"] |= {"weight_decay": 0.0, "eps": 1e-15}
     if planted:
-        made["parameterization"]["_target_"] = f"tests.check.wrong_schemes.{planted}"
-    hps = dict.fromkeys(SCHEMES["mup"][1], 0.0) | {"eta": -10.0}
+        made["parameterization"]["_target_"] = f"tests.check.wrong_parameterizations.{planted}"
+    hps = dict.fromkeys(PARAMETERIZATIONS["mup"][1], 0.0) | {"eta": -10.0}
     return Trial(spec=spec_of(made), log2_hps=hps, seed=seed)
 
 

@@ -16,7 +16,7 @@ from sweeper.engine.pack import Pack, PackRun
 from sweeper.trial import Trial
 from sweeper.verdict.ladder import Size
 from tests.check.plain_nets import PlainNet
-from tests.engine.tiny_trials import SCHEMES, check_tree, corpus
+from tests.engine.tiny_trials import PARAMETERIZATIONS, check_tree, corpus
 from tests.specs import spec_of
 
 RULE = CheckRule(steps=4, seeds=6)
@@ -30,21 +30,24 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
     return corpus(tmp_path_factory.mktemp("tokens"), classes=64)
 
 
-def trial(scheme: str, width: int, seed: int, precision: str = "float32", **net: Any) -> Trial:
-    made = check_tree(scheme, RULE.steps, precision)
+def trial(
+    parameterization: str, width: int, seed: int, precision: str = "float32", **net: Any
+) -> Trial:
+    made = check_tree(parameterization, RULE.steps, precision)
     made["model"] = {"_target_": "tests.check.plain_nets.PlainNet", "width": width, "depth": 3}
     made["model"] |= net
     made["base"] = {"width": 16, "depth": 3}
     made["data"]["classes"] = 64
     made["optimizer"] |= {"weight_decay": 0.0, "eps": 1e-15}
-    hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": LARGE}
+    hps = dict.fromkeys(PARAMETERIZATIONS[parameterization][1], 0.0) | {"eta": LARGE}
     return Trial(spec=spec_of(made), log2_hps=hps, seed=seed)
 
 
-def checked(tokens: TokenCorpus, scheme: str, **net: Any) -> CoordinateCheck:
+def checked(tokens: TokenCorpus, parameterization: str, **net: Any) -> CoordinateCheck:
     runs = {
         Size(width=width, depth=3): [
-            measure_modules(trial(scheme, width, seed, **net), tokens) for seed in range(RULE.seeds)
+            measure_modules(trial(parameterization, width, seed, **net), tokens)
+            for seed in range(RULE.seeds)
         ]
         for width in WIDTHS
     }

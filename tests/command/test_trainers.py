@@ -79,7 +79,7 @@ def test_transformers_trainer(sweeper: Run, workplace: Path) -> None:
 
 @pytest.mark.long
 def test_two_ranks_train_by_a_plan_two_trials_at_a_time(sweeper: Run, workplace: Path) -> None:
-    """FSDP2 on gloo under torchrun, the scheme ours: the script loads the plan of its trial."""
+    """FSDP2 on gloo under torchrun: the script loads the plan of its trial."""
     script = ROOT / "scripts" / "train_with_plan.py"
     shutil.copy(script, workplace)
     command = f"{sys.executable} train_with_plan.py --fsdp --plan={{plan}} --width={{width}} "

@@ -17,7 +17,9 @@ from tests.cli.driver import make_workplace
 
 COMMAND = Path(sys.executable).with_name("sweeper")
 
-SCHEMES = sorted(path.stem for path in (conf_folder() / "parameterization").glob("*.yaml"))
+PARAMETERIZATIONS = sorted(
+    path.stem for path in (conf_folder() / "parameterization").glob("*.yaml")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,7 @@ class TestOverrides:
 
     def test_a_group_gets_its_options(self) -> None:
         assert complete_override("parameterization=") == [
-            f"parameterization={option}" for option in SCHEMES
+            f"parameterization={option}" for option in PARAMETERIZATIONS
         ]
         assert complete_override("parameterization=mu") == ["parameterization=mup"]
         assert complete_override("parameterization=x") == []
@@ -89,7 +91,7 @@ class TestOverrides:
     @pytest.mark.parametrize(
         ("words", "found"),
         [
-            (["sweeper", "search", "parameterization", "="], SCHEMES),
+            (["sweeper", "search", "parameterization", "="], PARAMETERIZATIONS),
             (["sweeper", "search", "a", "=", "1", "search", "=", "in"], ["independent"]),
             (["sweeper", "search", "train.ste"], ["train.steps=", "train.steps=1000"]),
             (["sweeper", "search", "train.steps", "="], ["1000"]),

@@ -33,7 +33,7 @@ def test_hyperparameters_that_change_nothing_are_dropped_with_a_note() -> None:
     dropped, branches, lacking = umup.notes  # and nothing of SiLU, which it has not
     assert 'model.branches=["out.*","down.*"]' in branches
     assert dropped.startswith("alpha_ffn_act, alpha_residual, alpha_residual_attn_ratio: changes")
-    assert "no place for head.backward_multiplier of the scheme" in lacking
+    assert "no place for head.backward_multiplier of the parameterization" in lacking
 
 
 def told(kind: str, **net: object) -> list[str]:

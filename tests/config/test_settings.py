@@ -68,12 +68,12 @@ def test_resolves_the_defaults() -> None:
     assert found.cache == Path("runs/.cache") and next(iter(found.space)) == "eta"
 
 
-@pytest.mark.parametrize("scheme", ["mup", "standard", "umup"])
+@pytest.mark.parametrize("parameterization", ["mup", "standard", "umup"])
 @pytest.mark.parametrize("search", ["lr", "random", "tpe", "independent"])
-def test_every_scheme_goes_with_every_search(scheme: str, search: str) -> None:
+def test_every_parameterization_goes_with_every_search(parameterization: str, search: str) -> None:
     few = ["search.runs=5"] * (search in ("random", "tpe"))
-    found = settings(f"parameterization={scheme}", f"search={search}", *few)
-    assert found.name == f"{scheme}-{search}-w64-d2"
+    found = settings(f"parameterization={parameterization}", f"search={search}", *few)
+    assert found.name == f"{parameterization}-{search}-w64-d2"
 
 
 def test_the_name_is_of_the_classes_modules() -> None:

@@ -64,9 +64,12 @@ def test_what_is_no_list_of_choices_is_refused(axis: dict[str, Any], key: str) -
     assert caught.value.key == f"space.{key}"
 
 
-def test_the_learning_rate_and_a_scheme_s_hyperparameters_have_ranges() -> None:
+def test_the_learning_rate_and_a_parameterization_s_hyperparameters_have_ranges() -> None:
     with pytest.raises(ConfigError, match="a range"):
         read(eta={"choices": [0.1, 0.2]})
-    scheme = {"_target_": "sweeper.scaling.relative.MuP", "space": {"eta": {"choices": [1]}}}
+    parameterization = {
+        "_target_": "sweeper.scaling.relative.MuP",
+        "space": {"eta": {"choices": [1]}},
+    }
     with pytest.raises(ConfigError, match="a range"):
-        read_space(scheme, ())
+        read_space(parameterization, ())

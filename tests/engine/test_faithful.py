@@ -52,9 +52,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
     )
 
 
-def trials(model: str, optimizer: str, scheme: str, where: Corpus) -> list[Trial]:
+def trials(model: str, optimizer: str, parameterization: str, where: Corpus) -> list[Trial]:
     """Three trials at base width 8, target 16: each differs in every hyperparameter and seed."""
-    given = configs("parameterization")[scheme]
+    given = configs("parameterization")[parameterization]
     size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
     config = configs("model")[model]
     tree = {
@@ -96,25 +96,25 @@ REFUSED = {
     ("sgd", "standard_embedding"): "parameterization._target_",
     ("adafactor", "standard_embedding"): "parameterization._target_",
 } | {
-    (optimizer, scheme): key
+    (optimizer, parameterization): key
     for optimizer in ("muon", "shampoo", "soap")
-    for scheme, key in (
+    for parameterization, key in (
         ("effective_theory", "parameterization.s"),
         ("umup", "parameterization._target_"),
         ("standard_embedding", "parameterization._target_"),
     )
 }
-"""Optimizers that a scheme has no rule for, and the key that says so."""
+"""Optimizers that a parameterization has no rule for, and the key that says so."""
 
 
-def is_quick(model: str, optimizer: str, scheme: str) -> bool:
-    """Every optimizer with every scheme, and either of them with a decoder.
+def is_quick(model: str, optimizer: str, parameterization: str) -> bool:
+    """Every optimizer with every parameterization, and either of them with a decoder.
 
-    Most models have tests of their own that pack them under every scheme.
+    Most models have tests of their own that pack them under every parameterization.
     """
     if model in ("mlp", "llama"):
-        return model == "mlp" or optimizer == "adamw" or scheme == "mup"
-    return optimizer == "adamw" and scheme == "mup"
+        return model == "mlp" or optimizer == "adamw" or parameterization == "mup"
+    return optimizer == "adamw" and parameterization == "mup"
 
 
 COMBINATIONS = [
@@ -123,20 +123,20 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "optimizer", "scheme"), COMBINATIONS)
+@pytest.mark.parametrize(("model", "optimizer", "parameterization"), COMBINATIONS)
 def test_packed_equals_alone(
-    model: str, optimizer: str, scheme: str, data: dict[str, Corpus]
+    model: str, optimizer: str, parameterization: str, data: dict[str, Corpus]
 ) -> None:
     where = data[model]
-    if (optimizer, scheme) in REFUSED:
+    if (optimizer, parameterization) in REFUSED:
         with pytest.raises(ConfigError) as refused:
-            trials(model, optimizer, scheme, where)
-        assert refused.value.key == REFUSED[optimizer, scheme]
+            trials(model, optimizer, parameterization, where)
+        assert refused.value.key == REFUSED[optimizer, parameterization]
     else:
-        group = trials(model, optimizer, scheme, where)
+        group = trials(model, optimizer, parameterization, where)
         check(group, where)
-        # Where a trial lies is the optimizer's affair, and no model's or scheme's.
-        if (model, scheme) == ("llama", "mup"):
+        # Where a trial lies is the optimizer's affair, and no model's or parameterization's.
+        if (model, parameterization) == ("llama", "mup"):
             check_place(group, where)
 
 

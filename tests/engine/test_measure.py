@@ -28,7 +28,7 @@ def tokens(tmp_path: Path) -> TokenCorpus:
 
 
 def plain_tree() -> dict[str, Any]:
-    """Somebody's own model under the standard scheme, float64."""
+    """Somebody's own model under the standard parameterization, float64."""
     made = tree("standard", steps=STEPS, warmup=0.0, final_lr=1.0, batch_size=3, seq_len=6)
     made["model"] = {"_target_": "tests.plan.helpers.Plain", "width": 16, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}

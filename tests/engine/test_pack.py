@@ -14,7 +14,7 @@ from sweeper.engine.pack import Pack, PackRun
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution, train
 from sweeper.trial import Result, Trial
-from tests.engine.tiny_trials import SCHEMES, corpus, points, tree, trial
+from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, points, tree, trial
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -26,10 +26,13 @@ def alone(one: Trial, folder: Path) -> Result:
     return train(Pack(trials=(one,), corpus=corpus(folder)))[0]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
+def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
     """float64, 50 steps, trials that differ in everything that a pack allows."""
-    trials = [trial(scheme, seed=i % 2, train=LONG, **hps) for i, hps in enumerate(points(scheme))]
+    trials = [
+        trial(parameterization, seed=i % 2, train=LONG, **hps)
+        for i, hps in enumerate(points(parameterization))
+    ]
     together = train(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
     for one, packed in zip(trials, together, strict=True):
         single = alone(one, tmp_path)
@@ -102,11 +105,11 @@ def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
     assert result.objective != exact.objective
 
 
-@pytest.mark.parametrize("scheme", ["umup", "mup"])
-def test_the_residual_stream_in_bfloat16(scheme: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parameterization", ["umup", "mup"])
+def test_the_residual_stream_in_bfloat16(parameterization: str, tmp_path: Path) -> None:
     """As autocast to its rounding, and the stream itself is of that type, packed and alone."""
     exact, stream = (
-        [trial(scheme, seed=i, train={"precision": p, "steps": 20}) for i in range(2)]
+        [trial(parameterization, seed=i, train={"precision": p, "steps": 20}) for i in range(2)]
         for p in ("float64", "bfloat16_stream")
     )
     run = PackRun(Pack(trials=tuple(stream), corpus=corpus(tmp_path)))
@@ -128,7 +131,7 @@ def test_the_residual_stream_in_bfloat16(scheme: str, tmp_path: Path) -> None:
 
 
 def test_a_scale_without_a_place_in_the_model_is_told(tmp_path: Path) -> None:
-    """Hidden layers have a multiplier; the backward scale that this scheme asks for they lack."""
+    """Hidden layers have a multiplier; they lack the backward scale that is asked for."""
     asking = tree()
     asking["parameterization"] = {"_target_": f"{__name__}.EverythingScaled"}
     prepared = prepare(spec_of(asking))
@@ -140,7 +143,7 @@ def test_a_scale_without_a_place_in_the_model_is_told(tmp_path: Path) -> None:
 
 
 def everything_scaled() -> object:
-    """A scheme that asks hidden layers for a backward scale of their own, which they lack."""
+    """Asks hidden layers for a backward scale of their own, which they lack."""
 
     from sweeper.scaling.umup import UMuP
 

@@ -1,4 +1,4 @@
-"""Modules without scale buffers train exactly as modules with them do, under every scheme."""
+"""Modules without scale buffers train exactly as modules with them do, under all rules."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from sweeper.engine.program import loss_of
 from sweeper.errors import ConfigError
 from sweeper.trial import Trial, plain
 from tests.engine.runs import packed
-from tests.engine.tiny_trials import SCHEMES, corpus, tree, trial
+from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree, trial
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 FACTORS = {"alpha_emb": 1.0, "alpha_output": -1.0, "alpha_attn": 0.5, "gamma_readout": 1.0}
-"""Hyperparameters (log2) that reach multipliers and attention, where the scheme has them."""
-EXPORTABLE = sorted(SCHEMES.keys() - {"umup"})
+"""Hyperparameters (log2) that reach multipliers and attention, where there are such."""
+EXPORTABLE = sorted(PARAMETERIZATIONS.keys() - {"umup"})
 """u-muP also scales backward passes, which no plain module does."""
 
 
-def trials_of(name: str, scheme: str, **train: Any) -> list[Trial]:
+def trials_of(name: str, parameterization: str, **train: Any) -> list[Trial]:
     model = {"_target_": f"tests.engine.plain_decoders.{name}", "width": 32, "depth": 2}
     base = {"width": 16, "depth": 2}
-    spec = spec_of(tree(scheme, **train) | {"model": model, "base": base})
-    one = trial(scheme)
+    spec = spec_of(tree(parameterization, **train) | {"model": model, "base": base})
+    one = trial(parameterization)
     changed = {key: value for key, value in FACTORS.items() if key in one.log2_hps}
     hps = [one.log2_hps, {**one.log2_hps, **changed}]
     return [Trial(spec=spec, log2_hps=each, seed=0) for each in hps]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("scheme", EXPORTABLE)
-def test_a_plain_module_trains_as_one_with_scales(scheme: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parameterization", EXPORTABLE)
+def test_a_plain_module_trains_as_one_with_scales(parameterization: str, tmp_path: Path) -> None:
     for one, other in zip(
-        packed(trials_of("PlainDecoder", scheme), tmp_path),
-        packed(trials_of("ScaledDecoder", scheme), tmp_path),
+        packed(trials_of("PlainDecoder", parameterization), tmp_path),
+        packed(trials_of("ScaledDecoder", parameterization), tmp_path),
         strict=True,
     ):
         assert one.status == other.status == "complete"

@@ -11,7 +11,7 @@ from sweeper.engine.architecture import build_model
 from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
-from tests.engine.tiny_trials import SCHEMES, tree, trial
+from tests.engine.tiny_trials import PARAMETERIZATIONS, tree, trial
 from tests.specs import spec_of
 
 
@@ -23,11 +23,11 @@ def test_flops_and_parameters_of_a_known_model() -> None:
     assert prepared.flops() == tokens * (6 * (hidden + 32 * 32) + 12 * 32 * 8 * 2)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_buffers_have_a_place_in_the_model(scheme: str) -> None:
-    prepared = prepare(spec_of(tree(scheme)))
+@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
+def test_buffers_have_a_place_in_the_model(parameterization: str) -> None:
+    prepared = prepare(spec_of(tree(parameterization)))
     existing = {name for name, _ in prepared.model().named_buffers()}
-    assert prepared.buffers(trial(scheme).hps).keys() <= existing
+    assert prepared.buffers(trial(parameterization).hps).keys() <= existing
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "optimizer", "key"),
+    ("parameterization", "optimizer", "key"),
     [
         ("spectral", "first_order.SGD", "rule"),
         ("effective_theory", "first_order.Adafactor", "s"),
@@ -124,9 +124,9 @@ def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
     ],
 )
 def test_an_optimizer_without_a_rule_is_refused_before_training(
-    scheme: str, optimizer: str, key: str
+    parameterization: str, optimizer: str, key: str
 ) -> None:
-    broken = tree(scheme)
+    broken = tree(parameterization)
     broken["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{optimizer}"}
     with pytest.raises(ConfigError) as caught:
         prepare(spec_of(broken))

@@ -115,9 +115,9 @@ def by_key(scales: list[OperandScale], step: int) -> dict[tuple[str, str], Opera
 
 def test_umup_starts_at_one_and_standard_does_not(tmp_path: Path) -> None:
     """Figure 3 of the u-muP paper: weights and inputs of linear layers, head's gradient."""
-    for scheme, near in (("umup", True), ("standard", False)):
+    for parameterization, near in (("umup", True), ("standard", False)):
         scales = operand_scales(
-            trial(scheme, train={"batch_size": 8, "seq_len": 16}), corpus(tmp_path)
+            trial(parameterization, train={"batch_size": 8, "seq_len": 16}), corpus(tmp_path)
         )
         assert {one.step for one in scales} == {0, 8}
         start = by_key(scales, 0)

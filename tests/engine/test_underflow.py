@@ -87,8 +87,8 @@ def test_it_counts_what_a_loop_counts(tmp_path: Path) -> None:
 
     made, tokens, eps = with_eps("first_order.AdamW", 1e-3), corpus(tmp_path), 1e-3
     run = PackRun(Pack(trials=(made,), corpus=tokens))
-    scheme = run.prepared.scheme
-    factors = {s.name: scheme.scale(s, made.hps).eps for s in run.prepared.specs}
+    parameterization = run.prepared.parameterization
+    factors = {s.name: parameterization.scale(s, made.hps).eps for s in run.prepared.specs}
     x, y = run.feed.batch(0)
     losses, grads = run._gradients(x[run.seed_rows], y[run.seed_rows])
     assert losses.isfinite().all()

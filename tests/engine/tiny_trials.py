@@ -13,7 +13,7 @@ from sweeper.trial import Trial
 from tests.specs import spec_of
 
 GAMMAS = ("eta", "gamma_embedding", "gamma_hidden", "gamma_readout")
-SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
+PARAMETERIZATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "umup": (
         "sweeper.scaling.umup.UMuP",
         (
@@ -38,9 +38,9 @@ SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("eta", "weight_decay"),
     ),
 }
-TWO_SCHEMES = [
+TWO_PARAMETERIZATIONS = [
     pytest.param(name, marks=() if name in ("umup", "mup") else pytest.mark.long)
-    for name in SCHEMES
+    for name in PARAMETERIZATIONS
 ]
 """Two in every run of the tests; `test_pack.py` has all of them with a decoder."""
 ETA = {"umup": 0.0, "spectral": -4.0, "effective_theory": -2.0}
@@ -56,7 +56,7 @@ def corpus(folder: Path, classes: int = 32) -> TokenCorpus:
     return TokenCorpus(path=path, digest="0" * 64, classes=classes, heldout_fraction=0.1)
 
 
-def tree(scheme: str = "umup", **train: Any) -> dict[str, Any]:
+def tree(parameterization: str = "umup", **train: Any) -> dict[str, Any]:
     """A configuration of a tiny decoder, base width 16, target width 32."""
     settings = {
         "steps": 8,
@@ -67,7 +67,7 @@ def tree(scheme: str = "umup", **train: Any) -> dict[str, Any]:
         "heldout_batches": 2,
     }
     return {
-        "parameterization": {"_target_": SCHEMES[scheme][0]},
+        "parameterization": {"_target_": PARAMETERIZATIONS[parameterization][0]},
         "model": {
             "_target_": "sweeper.models.llama.Llama",
             "width": 32,
@@ -81,10 +81,10 @@ def tree(scheme: str = "umup", **train: Any) -> dict[str, Any]:
     }
 
 
-def check_tree(scheme: str, steps: int, precision: str = "float32") -> dict[str, Any]:
+def check_tree(parameterization: str, steps: int, precision: str = "float32") -> dict[str, Any]:
     """The configuration of a run of a coordinate check: at one rate, on 4 sequences of 16."""
     return tree(
-        scheme,
+        parameterization,
         steps=steps,
         batch_size=4,
         seq_len=16,
@@ -95,15 +95,22 @@ def check_tree(scheme: str, steps: int, precision: str = "float32") -> dict[str,
 
 
 def trial(
-    scheme: str = "umup", seed: int = 0, train: dict[str, Any] | None = None, **changed: float
+    parameterization: str = "umup",
+    seed: int = 0,
+    train: dict[str, Any] | None = None,
+    **changed: float,
 ) -> Trial:
-    """A trial at the scheme's defaults but for `changed` (log2)."""
-    hps = dict.fromkeys(SCHEMES[scheme][1], 0.0) | {"eta": ETA[scheme]}
-    return Trial(spec=spec_of(tree(scheme, **(train or {}))), log2_hps=hps | changed, seed=seed)
+    """A trial at the parameterization's defaults but for `changed` (log2)."""
+    hps = dict.fromkeys(PARAMETERIZATIONS[parameterization][1], 0.0) | {
+        "eta": ETA[parameterization]
+    }
+    return Trial(
+        spec=spec_of(tree(parameterization, **(train or {}))), log2_hps=hps | changed, seed=seed
+    )
 
 
-def points(scheme: str) -> list[dict[str, float]]:
-    """The scheme's defaults (log2), every other hyperparameter moved, and the rest moved."""
-    names = SCHEMES[scheme][1]
-    hps = dict.fromkeys(names, 0.0) | {"eta": ETA[scheme]}
+def points(parameterization: str) -> list[dict[str, float]]:
+    """The defaults (log2), every other hyperparameter moved, and the rest moved."""
+    names = PARAMETERIZATIONS[parameterization][1]
+    hps = dict.fromkeys(names, 0.0) | {"eta": ETA[parameterization]}
     return [hps, *(hps | {name: hps[name] + 1.0 for name in names[i::2]} for i in range(2))]

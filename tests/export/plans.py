@@ -1,4 +1,4 @@
-"""Plans to export: of a small decoder and of models of transformers, under three schemes."""
+"""Plans to export: of a small decoder and of models of transformers, by three rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.plan.test_planning import TOKENS, Decoder
 
 MUP = {"name": "mup", "depth": "none"}
 COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}
-SCHEMES: dict[str, Any] = {"mup": MUP, "umup": "umup", "completep": COMPLETEP}
+PARAMETERIZATIONS: dict[str, Any] = {"mup": MUP, "umup": "umup", "completep": COMPLETEP}
 OPTIMIZERS = ("adamw", "lion")
 OPTIONS: dict[str, dict[str, Any]] = {"hf": {"family": "granite"}}
 """Options that an exporter does not do without here."""
@@ -29,11 +29,19 @@ HPS = {
 
 
 @cache
-def plan(scheme: str, optimizer: str = "adamw", width: int = 128, depth: int = 4) -> TransferPlan:
+def plan(
+    parameterization: str, optimizer: str = "adamw", width: int = 128, depth: int = 4
+) -> TransferPlan:
     """From width 32 and depth 2; the decoder has heads of 8."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": width, "n_layer": depth}
     return sweeper.plan_for(
-        Decoder, base, target, SCHEMES[scheme], HPS[scheme], optimizer=optimizer, inputs=TOKENS
+        Decoder,
+        base,
+        target,
+        PARAMETERIZATIONS[parameterization],
+        HPS[parameterization],
+        optimizer=optimizer,
+        inputs=TOKENS,
     )
 
 

@@ -46,12 +46,12 @@ def names(planned: TransferPlan, exporter: Exporter) -> list[str]:
     return [lack.name for lack in lacking(planned, exporter)]
 
 
-@pytest.mark.parametrize("scheme", ["mup", "completep"])
+@pytest.mark.parametrize("parameterization", ["mup", "completep"])
 @given(forward=st.floats(1e-3, 1e3), of=st.sampled_from(list(Role)))
 def test_a_factor_of_the_trainer_s_own_changes_nothing_when_the_rest_follows(
-    scheme: str, forward: float, of: Role
+    parameterization: str, forward: float, of: Role
 ) -> None:
-    assert names(plan(scheme), Able(forward=forward, of=of)) == []
+    assert names(plan(parameterization), Able(forward=forward, of=of)) == []
 
 
 @given(forward=st.floats(1e-3, 1e3))

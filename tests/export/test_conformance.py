@@ -1,4 +1,4 @@
-"""Every exporter over three schemes and two optimizers: its files, its header, and its list."""
+"""Every exporter under three parameterizations, two optimizers: files, header, list."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ import yaml
 from sweeper.errors import ConfigError
 from sweeper.export.compare import NAMES, lacking
 from sweeper.export.exporter import EXPORTERS, build_exporter
-from tests.export.plans import OPTIMIZERS, OPTIONS, SCHEMES, made, missing, plan
+from tests.export.plans import OPTIMIZERS, OPTIONS, PARAMETERIZATIONS, made, missing, plan
 from tests.test_architecture import MODULES, imports
 
-ALL = [(to, scheme, name) for to in EXPORTERS for scheme in SCHEMES for name in OPTIMIZERS]
+ALL = [
+    (to, parameterization, name)
+    for to in EXPORTERS
+    for parameterization in PARAMETERIZATIONS
+    for name in OPTIMIZERS
+]
 
 
-@pytest.mark.parametrize(("to", "scheme", "optimizer"), ALL)
+@pytest.mark.parametrize(("to", "parameterization", "optimizer"), ALL)
 def test_files_are_read_by_their_languages_and_are_the_same_twice(
-    to: str, scheme: str, optimizer: str
+    to: str, parameterization: str, optimizer: str
 ) -> None:
-    planned = plan(scheme, optimizer)
+    planned = plan(parameterization, optimizer)
     files = made(planned, to)
     assert files == made(planned, to) and files
     for name, text in files.items():
@@ -37,15 +42,15 @@ def test_files_are_read_by_their_languages_and_are_the_same_twice(
         assert not [line for line in text.splitlines() if line != line.rstrip()]
 
 
-@pytest.mark.parametrize(("to", "scheme", "optimizer"), ALL)
+@pytest.mark.parametrize(("to", "parameterization", "optimizer"), ALL)
 def test_the_header_says_where_it_is_from_and_what_is_left_out(
-    to: str, scheme: str, optimizer: str
+    to: str, parameterization: str, optimizer: str
 ) -> None:
-    planned = plan(scheme, optimizer)
+    planned = plan(parameterization, optimizer)
     lacks = missing(planned, to)
     assert lacks.keys() <= NAMES.keys()
     text = " ".join(next(iter(made(planned, to).values())).replace("#", " ").split())
-    assert f"Scheme: {planned.parameterization} with {optimizer}" in text
+    assert f"Parameterization: {planned.parameterization} with {optimizer}" in text
     assert "Tuned at n_embd 32, n_layer 2; for n_embd 128, n_layer 4." in text
     for always in ("attention: q k^T times", "residual branches: their outputs times"):
         assert always in text

@@ -25,7 +25,7 @@ from sweeper.export.groups import patterns, regex, rows
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import (
     OPTIMIZERS,
-    SCHEMES,
+    PARAMETERIZATIONS,
     Settings,
     decoder,
     executed,
@@ -38,7 +38,11 @@ from tests.export.plans import (
 )
 from tests.plan.test_planning import TOKENS, Decoder
 
-ALL = [(scheme, optimizer) for scheme in SCHEMES for optimizer in OPTIMIZERS]
+ALL = [
+    (parameterization, optimizer)
+    for parameterization in PARAMETERIZATIONS
+    for optimizer in OPTIMIZERS
+]
 
 
 def assert_planned(found: Settings, planned: TransferPlan, *, over_lr: bool = True) -> None:
@@ -106,13 +110,13 @@ def olmo_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "olmo_core.optim", module)
 
 
-@pytest.mark.parametrize(("scheme", "optimizer"), ALL)
+@pytest.mark.parametrize(("parameterization", "optimizer"), ALL)
 def test_olmo_core_by_its_rule(
-    scheme: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+    parameterization: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shell patterns that all match; a parameter of two overrides would be in two groups."""
     olmo_module(monkeypatch)
-    planned = plan(scheme, optimizer)
+    planned = plan(parameterization, optimizer)
     names = executed(made(planned, "olmo-core")["plan_olmo_core.py"])
     model = decoder(planned)
     groups = []
@@ -149,10 +153,10 @@ def test_olmo_core_keeps_frozen_parameters_out_of_its_default_group(
     assert torch.equal(before, model.wpe.weight)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_olmo_core_by_its_own_code(scheme: str) -> None:
+@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
+def test_olmo_core_by_its_own_code(parameterization: str) -> None:
     optim = pytest.importorskip("olmo_core.optim")
-    planned = plan(scheme)
+    planned = plan(parameterization)
     names = executed(made(planned, "olmo-core")["plan_olmo_core.py"])
     model = decoder(planned)
     made_by = optim.AdamWConfig(group_overrides=names["GROUP_OVERRIDES"]).build(model)
@@ -174,11 +178,11 @@ def by_regex(model: nn.Module, config: list[dict[str, Any]], match: str) -> list
     return groups
 
 
-@pytest.mark.parametrize(("scheme", "optimizer"), ALL)
+@pytest.mark.parametrize(("parameterization", "optimizer"), ALL)
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_llm_foundry_by_its_rule(scheme: str, optimizer: str, wrapped: bool) -> None:
+def test_llm_foundry_by_its_rule(parameterization: str, optimizer: str, wrapped: bool) -> None:
     """Composer's decoupled optimizers hold the decay as the share that a step removes."""
-    planned = plan(scheme, optimizer)
+    planned = plan(parameterization, optimizer)
     section = yaml.safe_load(made(planned, "llm-foundry")["plan_llm_foundry.yaml"])["optimizer"]
     inner = decoder(planned)
     model = nn.ModuleDict({"model": inner}) if wrapped else inner
@@ -233,9 +237,9 @@ def assert_rates(found: Settings, planned: TransferPlan) -> None:
     assert len({numbers[1] for numbers in found.values()}) == 1
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_automodel_by_its_rule(scheme: str) -> None:
-    planned = plan(scheme)
+@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
+def test_automodel_by_its_rule(parameterization: str) -> None:
+    planned = plan(parameterization)
     section = yaml.safe_load(made(planned, "automodel")["plan_automodel.yaml"])["optimizer"]
     model = decoder(planned)
     groups = by_regex(model, section["param_group_overrides"], "pattern")
@@ -243,10 +247,10 @@ def test_automodel_by_its_rule(scheme: str) -> None:
     assert {"eps", "init"} <= missing(planned, "automodel").keys()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_automodel_by_its_own_code(scheme: str) -> None:
+@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
+def test_automodel_by_its_own_code(parameterization: str) -> None:
     optim = pytest.importorskip("nemo_automodel.components.optim.optimizer")
-    planned = plan(scheme)
+    planned = plan(parameterization)
     section = yaml.safe_load(made(planned, "automodel")["plan_automodel.yaml"])["optimizer"]
     model = decoder(planned)
     fields = {name: value for name, value in section.items() if name != "_target_"}
@@ -295,25 +299,27 @@ def titan_model(width: int, depth: int) -> nn.Module:
     return model
 
 
-def titan_plan(scheme: str) -> TransferPlan:
+def titan_plan(parameterization: str) -> TransferPlan:
     inputs = (torch.zeros(2, 8, dtype=torch.long), torch.arange(8)[None].expand(2, -1))
     base, target = {"width": 32, "depth": 2}, {"width": 64, "depth": 3}
     hps = {"eta": 0.01}
-    return sweeper.plan_for(titan_model, base, target, SCHEMES[scheme], hps, inputs=inputs)
+    return sweeper.plan_for(
+        titan_model, base, target, PARAMETERIZATIONS[parameterization], hps, inputs=inputs
+    )
 
 
 Build = Callable[[nn.Module], list[dict[str, Any]]]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
 def test_torchtitan_by_its_own_code(
-    scheme: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    parameterization: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its documented route loads the module, and its own group builder takes the regexes."""
     optim = pytest.importorskip("torchtitan.components.optimizer")
     manager = pytest.importorskip("torchtitan.config.manager")
-    planned = titan_plan(scheme)
+    planned = titan_plan(parameterization)
     for name, text in made(planned, "torchtitan").items():
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)

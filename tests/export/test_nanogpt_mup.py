@@ -41,10 +41,12 @@ class Tied(nn.Module):
         return self.lm_head(x)  # type: ignore[no-any-return]
 
 
-def tied(scheme: Any = "mup", depth: int = 2, width: int = 128, **hps: float) -> TransferPlan:
+def tied(
+    parameterization: Any = "mup", depth: int = 2, width: int = 128, **hps: float
+) -> TransferPlan:
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": width, "n_layer": depth}
     given = {**HPS, **hps}
-    return sweeper.plan_for(Tied, base, target, scheme, given, inputs=TOKENS[0])
+    return sweeper.plan_for(Tied, base, target, parameterization, given, inputs=TOKENS[0])
 
 
 def flags(plan: TransferPlan, **options: Any) -> dict[str, Any]:

@@ -60,7 +60,9 @@ def test_granite_3_8b_is_mup_from_width_256_and_branches_over_the_root_of_40() -
     assert (model.base_width, model.attention_rule) == (256, "1/d")
     assert model.branch_constant == pytest.approx(1.4, rel=0.01)
     assert model.base_depth == 2
-    assert model.scheme.startswith("muP with base width 256; branches over the root of the layers")
+    assert model.parameterization.startswith(
+        "muP with base width 256; branches over the root of the layers"
+    )
     rows = ours(model)
     assert rows["attention: q k^T times"]["ours"] == 0.0078125
     assert rows["output: logits times"]["ours"] == 1 / 16
@@ -81,7 +83,7 @@ def test_minicpm_keeps_the_usual_attention() -> None:
     model = Published.of(MINICPM_2B)
     assert (model.base_width, model.attention_rule) == (256, "1/sqrt(d)")
     assert model.branch_constant == pytest.approx(1.4)
-    assert "attention's 1/sqrt(d) kept" in model.scheme
+    assert "attention's 1/sqrt(d) kept" in model.parameterization
     rows = ours(model)
     assert rows["attention: q k^T times"]["published"] == 0.125
     assert rows["attention: q k^T times"]["ours"] == 1 / 64
@@ -94,7 +96,9 @@ def test_falcon_h1_has_constants_of_its_own() -> None:
     model = Published.of(FALCON_H1_500M)
     assert model.multipliers.attention == pytest.approx(0.390625 / 8)
     assert model.attention_rule == "neither" and model.alpha_attention == pytest.approx(3.125)
-    assert not model.even_branches and "branches have constants of their own" in model.scheme
+    assert (
+        not model.even_branches and "branches have constants of their own" in model.parameterization
+    )
     assert any("0.9375 (attention's), 0.585938 (the FFN's)" in line for line in model.lines())
     for said in ("ssm_in_multiplier: 1.25", "ssm_out_multiplier: 0.2357"):
         assert any(line.startswith(said) for line in model.lines())
@@ -103,11 +107,11 @@ def test_falcon_h1_has_constants_of_its_own() -> None:
 def test_neutral_fields_stand_for_the_standard_parameterization() -> None:
     neutral = {"attention_multiplier": 128**-0.5, "residual_multiplier": 1.0, "logits_scaling": 1.0}
     model = Published.of({**GRANITE_8B, **neutral})
-    assert model.scheme.startswith("the standard parameterization")
+    assert model.parameterization.startswith("the standard parameterization")
     assert model.base_depth == 40 and model.base_width == 4096
     deep = Published.of({**GRANITE_8B, **neutral, "residual_multiplier": 0.22})
-    assert deep.scheme.startswith("the standard parameterization")
-    assert "depth-muP from about 2 layers" in deep.scheme
+    assert deep.parameterization.startswith("the standard parameterization")
+    assert "depth-muP from about 2 layers" in deep.parameterization
 
 
 @pytest.mark.parametrize(

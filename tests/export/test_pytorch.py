@@ -12,7 +12,7 @@ import sweeper
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import (
     HPS,
-    SCHEMES,
+    PARAMETERIZATIONS,
     decoder,
     executed,
     made,
@@ -45,10 +45,10 @@ def assert_equal(one: nn.Module, other: nn.Module) -> None:
         assert name == same and torch.equal(a, b), name
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_it_trains_bit_for_bit_as_the_plan(scheme: str, dtype: torch.dtype) -> None:
-    planned = plan(scheme, width=64)
+def test_it_trains_bit_for_bit_as_the_plan(parameterization: str, dtype: torch.dtype) -> None:
+    planned = plan(parameterization, width=64)
     names = exported(planned)
     ours, theirs = decoder(planned).to(dtype), decoder(planned).to(dtype)
     planned.init_(ours)

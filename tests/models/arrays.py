@@ -16,7 +16,7 @@ from sweeper.engine.train import train
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import SCHEMES, points
+from tests.engine.tiny_trials import PARAMETERIZATIONS, points
 from tests.specs import spec_of
 
 
@@ -31,18 +31,20 @@ def images(folder: Path) -> ArrayCorpus:
     return save_arrays(folder, inputs, labels, 160)
 
 
-def trials(scheme: str, model: dict[str, Any], data: ArrayCorpus, **train: Any) -> list[Trial]:
+def trials(
+    parameterization: str, model: dict[str, Any], data: ArrayCorpus, **train: Any
+) -> list[Trial]:
     """Trials that differ in seed and in every hyperparameter; width 32 on base 16, float64."""
     settings = {"steps": 20, "batch_size": 8, "seq_len": 1, "precision": "float64"}
     tree = {
-        "parameterization": {"_target_": SCHEMES[scheme][0]},
+        "parameterization": {"_target_": PARAMETERIZATIONS[parameterization][0]},
         "model": {"width": 32, "depth": 2, **model},
         "base": {"width": 16, "depth": 1},
         "optimizer": {"_target_": "sweeper.engine.optimizers.first_order.AdamW"},
         "data": data.identity(),
         "train": {**settings, "heldout_batches": 2, **train},
     }
-    spec, every = spec_of(tree), enumerate(points(scheme))
+    spec, every = spec_of(tree), enumerate(points(parameterization))
     return [Trial(spec=spec, log2_hps=each, seed=i % 2) for i, each in every]
 
 
@@ -64,16 +66,16 @@ def assert_unit_scale(build: Build, low: float, high: float) -> None:
 def scales_at_start(build: Build, width: int) -> dict[str, float]:
     """RMS of every activation and of every weight's gradient of a fresh u-muP model, depth 2."""
     torch.manual_seed(0)
-    model, scheme = build(width, 2), UMuP()
+    model, parameterization = build(width, 2), UMuP()
     values = dict.fromkeys(UMuP.hyperparameters, 1.0)
     for spec in specs_between(build, base=(width, 2), target=(width, 2)):
-        scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
+        scale, owner = parameterization.scale(spec, values), spec.name.rpartition(".")[0]
         torch.nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
         if scale.backward_multiplier is not None:
             model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward_multiplier)
     for op in scaled_ops(model):
-        for name, value in scheme.scale_op(op, values).items():
+        for name, value in parameterization.scale_op(op, values).items():
             model.get_buffer(f"{op.name}.{name}").fill_(value)
     seen: dict[str, float] = {}
     for name, module in model.named_modules():
@@ -88,10 +90,10 @@ def rms(x: torch.Tensor) -> float:
     return float(x.detach().pow(2).mean().sqrt())
 
 
-def assert_packed_equals_alone(scheme: str, model: dict[str, Any], folder: Path) -> None:
+def assert_packed_equals_alone(parameterization: str, model: dict[str, Any], folder: Path) -> None:
     """Every trial of a pack ends as it does alone, to 1e-10."""
     data = images(folder)
-    made = trials(scheme, model, data)
+    made = trials(parameterization, model, data)
     together = train(Pack(trials=tuple(made), corpus=data))
     for one, packed in zip(made, together, strict=True):
         single = train(Pack(trials=(one,), corpus=data))[0]
@@ -101,9 +103,9 @@ def assert_packed_equals_alone(scheme: str, model: dict[str, Any], folder: Path)
     assert len({result.objective for result in together}) == len(made)
 
 
-def assert_it_learns(scheme: str, model: dict[str, Any], folder: Path) -> None:
+def assert_it_learns(parameterization: str, model: dict[str, Any], folder: Path) -> None:
     """Four classes of bright quarters are told apart on held-out images, in 150 steps."""
     data = images(folder)
-    one = trials(scheme, model, data, steps=150, batch_size=32, precision="float32")[0]
+    one = trials(parameterization, model, data, steps=150, batch_size=32, precision="float32")[0]
     result = train(Pack(trials=(one,), corpus=data))[0]
     assert result.curve[0] > 1.2 and result.heldout < 0.5

@@ -17,7 +17,7 @@ from sweeper.engine.train import train
 from sweeper.errors import ConfigError
 from sweeper.models.encoder_decoder import EncoderDecoder
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import SCHEMES, TWO_SCHEMES, corpus, points
+from tests.engine.tiny_trials import PARAMETERIZATIONS, TWO_PARAMETERIZATIONS, corpus, points
 from tests.specs import spec_of
 
 CLASSES = 34
@@ -80,11 +80,11 @@ def test_roles() -> None:
     assert {s.name: s.role for s in untied}["head.weight"] == "readout"
 
 
-def trials(scheme: str, folder: Path, **model: Any) -> tuple[list[Trial], SpanCorpus]:
+def trials(parameterization: str, folder: Path, **model: Any) -> tuple[list[Trial], SpanCorpus]:
     how = Corruption(rate=0.3, mean_span=2.0, target="whole", sentinels=2)
     data = SpanCorpus(tokens=corpus(folder), corruption=how)
     tree = {
-        "parameterization": {"_target_": SCHEMES[scheme][0]},
+        "parameterization": {"_target_": PARAMETERIZATIONS[parameterization][0]},
         "model": {
             "_target_": "sweeper.models.encoder_decoder.EncoderDecoder",
             "width": 32,
@@ -103,13 +103,13 @@ def trials(scheme: str, folder: Path, **model: Any) -> tuple[list[Trial], SpanCo
             "heldout_batches": 1,
         },
     }
-    each = enumerate(points(scheme))
+    each = enumerate(points(parameterization))
     return [Trial(spec=spec_of(tree), log2_hps=p, seed=i % 2) for i, p in each], data
 
 
-@pytest.mark.parametrize("scheme", TWO_SCHEMES)
-def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
-    made, data = trials(scheme, tmp_path, tie=scheme != "umup")
+@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
+    made, data = trials(parameterization, tmp_path, tie=parameterization != "umup")
     together = train(Pack(trials=tuple(made), corpus=data))
     for one, packed in list(zip(made, together, strict=True))[1:]:
         single = train(Pack(trials=(one,), corpus=data))[0]
@@ -125,7 +125,7 @@ def test_the_tied_head_has_the_theory_s_factor(tmp_path: Path) -> None:
     prepared = prepare(made[0].spec)
     [op] = [op for op in prepared.scaled_ops if op.kind == "tied_readout"]
     ones = prepared.complete(made[0].hps)
-    assert prepared.scheme.scale_op(op, ones)["output"] == pytest.approx(32**-0.75)
+    assert prepared.parameterization.scale_op(op, ones)["output"] == pytest.approx(32**-0.75)
 
 
 @pytest.mark.parametrize(

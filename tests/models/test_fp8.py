@@ -1,4 +1,4 @@
-"""Simulated FP8: roundings, gradients packed and compiled, schemes, and what is in range."""
+"""Simulated FP8: roundings, gradients packed and compiled, scales, and what is in range."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_under_autocast_operands_are_rounded_from_full_precision() -> None:
         assert float(layer(torch.ones(1, 1)).detach()) == 1.125
 
 
-def scheme(name: str) -> Fp8:
+def parameterization(name: str) -> Fp8:
     found = build_plugin(yaml.safe_load((CONF / f"{name}.yaml").read_text()))
     assert isinstance(found, Fp8)
     return found
@@ -258,11 +258,11 @@ def test_whole_names_tell_the_kinds_of_layers() -> None:
     assert found == {"overhead": None, "head": fp8.head}
 
 
-def test_the_schemes() -> None:
-    assert not scheme("none").casts and scheme("none") == Fp8()
+def test_the_parameterizations() -> None:
+    assert not parameterization("none").casts and parameterization("none") == Fp8()
     plain = Formats(input="e4m3", weight="e4m3", gradient="e4m3")
     grown = Formats(input="e5m2", weight="e4m3", gradient="e4m3")
-    printed, later = scheme("printed"), scheme("later")
+    printed, later = parameterization("printed"), parameterization("later")
     assert printed == Fp8(hidden=plain, attention_out=grown, ffn_down=grown, head=plain)
     assert later == Fp8(hidden=Formats(input="e4m3", weight="e4m3", gradient="e5m2"))
     assert printed.casts and later.casts
@@ -283,15 +283,15 @@ def test_it_changes_no_classification(kind: str, unit: bool) -> None:
 
         return specs_between(at, base=(16, 1), target=(32, 2)), scaled_ops(at(32, 2))
 
-    assert specs(scheme("printed")) == specs(Fp8())
+    assert specs(parameterization("printed")) == specs(Fp8())
 
 
 @pytest.mark.parametrize("kind", LINEARS)
 @pytest.mark.parametrize("name", ["printed", "later"])
-def test_every_model_takes_every_scheme(kind: str, name: str) -> None:
+def test_every_model_takes_every_parameterization(kind: str, name: str) -> None:
     """The loss changes a little, and all gradients are finite."""
     losses = []
-    for fp8 in (scheme(name), Fp8()):
+    for fp8 in (parameterization(name), Fp8()):
         torch.manual_seed(0)
         model = made(kind, 32, 2, unit=True, fp8=fp8)
         for parameter in model.parameters():
@@ -353,7 +353,7 @@ def lost(tensor: Tensor) -> float:
 
 def test_umup_s_operands_are_in_range_where_mup_s_gradients_are_not() -> None:
     """At initialization, without any scale of their own (u-muP paper, Figure 3)."""
-    umup, mup = operands(UMuP(), scheme("printed")), operands(MuP(), Fp8())
+    umup, mup = operands(UMuP(), parameterization("printed")), operands(MuP(), Fp8())
     assert len(umup) == len(mup) == 3 * 9
     for name, tensor in umup.items():
         assert float(tensor.abs().max()) < torch.finfo(DTYPES["e4m3"]).max, name

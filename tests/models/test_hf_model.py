@@ -74,7 +74,7 @@ def test_no_position_sees_what_follows(name: str) -> None:
 
 
 class Branches(Standard):
-    """The standard parameterization; what a scheme does to the stream has no place here."""
+    """The standard parameterization; what others do to the stream has no place here."""
 
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """The logits of attention follow the embedding's constant, so that trials differ."""
@@ -84,12 +84,12 @@ class Branches(Standard):
         return factors
 
 
-def trials(name: str, folder: Path, scheme: str = "Branches") -> list[Trial]:
+def trials(name: str, folder: Path, parameterization: str = "Branches") -> list[Trial]:
     """Trials that differ in seed and in every hyperparameter; width 32 on base 16, float64."""
     data = (images(folder) if name in IMAGES else corpus(folder)).identity()
     settings = {"steps": 10, "batch_size": 4, "seq_len": 8, "precision": "float64"}
     tree = {
-        "parameterization": {"_target_": f"{__name__}.{scheme}"},
+        "parameterization": {"_target_": f"{__name__}.{parameterization}"},
         "model": {
             "_target_": "sweeper.models.hf.HfModel",
             "name": name,

@@ -1,4 +1,4 @@
-"""Where a scheme's factors act in a model of transformers."""
+"""Where a parameterization's factors act in a model of transformers."""
 
 from __future__ import annotations
 

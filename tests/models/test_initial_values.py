@@ -36,7 +36,7 @@ INITS = {"drawn_gain.weight": "ones", "drawn_gain.bias": "zeros", "drawn_linear.
 INITS |= {"kept_zero_gain": "ones", "kept_layer_scale": "ones"}
 
 
-def test_only_centred_draws_and_the_schemes_own_constants_are_drawn() -> None:
+def test_only_centred_draws_and_the_parameterizations_own_constants_are_drawn() -> None:
     names = [name for name, _ in Model().named_parameters()]
     kept = special_parameters(Model, {name: INITS.get(name, "normal") for name in names})
     assert kept == {name for name in names if name.startswith("kept")}

@@ -10,7 +10,7 @@ import torch
 from sweeper.classifier.classify import specs_between
 from sweeper.errors import ConfigError
 from sweeper.models.mlp import MLP
-from tests.engine.tiny_trials import TWO_SCHEMES
+from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 
 MODEL = {"_target_": "sweeper.models.mlp.MLP"}
@@ -20,14 +20,14 @@ def made(width: int, depth: int) -> MLP:
     return MLP(width=width, depth=depth, classes=10, input_shape=(8, 8))
 
 
-@pytest.mark.parametrize("scheme", TWO_SCHEMES)
-def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
-    assert_packed_equals_alone(scheme, MODEL, tmp_path)
+@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
+    assert_packed_equals_alone(parameterization, MODEL, tmp_path)
 
 
-@pytest.mark.parametrize("scheme", TWO_SCHEMES)
-def test_it_learns(scheme: str, tmp_path: Path) -> None:
-    assert_it_learns(scheme, MODEL, tmp_path)
+@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+def test_it_learns(parameterization: str, tmp_path: Path) -> None:
+    assert_it_learns(parameterization, MODEL, tmp_path)
 
 
 def test_unit_scale() -> None:

@@ -19,7 +19,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.moe import Experts, MoE, Routing
 from sweeper.trial import Trial
 from sweeper.verdict.ladder import ModelSize
-from tests.engine.tiny_trials import ETA, TWO_SCHEMES, corpus, points, tree
+from tests.engine.tiny_trials import ETA, TWO_PARAMETERIZATIONS, corpus, points, tree
 from tests.specs import spec_of
 
 ROUTER = "layers.0.experts.router.weight"
@@ -31,8 +31,10 @@ def made(**more: Any) -> MoE:
     return MoE(**{**sizes, "experts": 4, **more})
 
 
-def moe_tree(scheme: str, base: int = 16, train: dict[str, Any] | None = None, **model: Any) -> Any:
-    config = tree(scheme, **(train or {}))
+def moe_tree(
+    parameterization: str, base: int = 16, train: dict[str, Any] | None = None, **model: Any
+) -> Any:
+    config = tree(parameterization, **(train or {}))
     sizes = {"width": 32, "depth": 1, "head_size": 8, "experts": 4, "top_k": 2}
     roles = ["*.router.weight=hidden"]
     target = "sweeper.models.moe.MoE"
@@ -99,16 +101,21 @@ def test_roles_and_fans() -> None:
     assert all(specs[name].inner_growth == 1 for name in specs)
 
 
-@pytest.mark.parametrize("scheme", ["mup", "mean_field", "umup", "spectral", "effective_theory"])
-def test_the_rules_of_granularity(scheme: str) -> None:
+@pytest.mark.parametrize(
+    "parameterization", ["mup", "mean_field", "umup", "spectral", "effective_theory"]
+)
+def test_the_rules_of_granularity(parameterization: str) -> None:
     """arXiv:2601.20205, Table 1: of the second matrices init 1/alpha_ffn, rate 1/alpha_ffn.
 
-    Cut in four, alpha_ffn is a quarter. What a scheme writes as a multiplier counts to both.
+    Cut in four, alpha_ffn is a quarter. What a parameterization writes as a multiplier counts to
+    both.
     """
     numbers = []
     for granularity in (1, 4):
-        prepared = prepare(spec_of(moe_tree(scheme, granularity=granularity)))
-        hps = prepared.complete(Trial(spec=prepared.spec, log2_hps=points(scheme)[0], seed=0).hps)
+        prepared = prepare(spec_of(moe_tree(parameterization, granularity=granularity)))
+        hps = prepared.complete(
+            Trial(spec=prepared.spec, log2_hps=points(parameterization)[0], seed=0).hps
+        )
         numbers.append({s.name: prepared.prescription(s, hps) for s in prepared.specs})
     for name, factor in {DOWN: 4, UP: 1, ROUTER: 1}.items():
         whole, cut = (one[name] for one in numbers)
@@ -182,12 +189,14 @@ def test_a_sum_over_experts_in_place_of_a_mean_grows(
     assert grown == pytest.approx(1, abs=0.3)
 
 
-@pytest.mark.parametrize("scheme", TWO_SCHEMES)
-def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
     """The balancing biases too are each trial's own."""
     data = corpus(tmp_path)
-    spec = spec_of(moe_tree(scheme, granularity=2, shared=1, balance=0.1))
-    trials = [Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points(scheme))]
+    spec = spec_of(moe_tree(parameterization, granularity=2, shared=1, balance=0.1))
+    trials = [
+        Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points(parameterization))
+    ]
     together = train(Pack(trials=tuple(trials), corpus=data))
     for one, packed in list(zip(trials, together, strict=True))[1:]:
         single = train(Pack(trials=(one,), corpus=data))[0]

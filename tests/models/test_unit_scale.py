@@ -27,15 +27,15 @@ def unit_llama(width: int, depth: int, values: dict[str, float]) -> Llama:
     def build(w: int, d: int) -> Llama:
         return Llama(width=w, depth=d, classes=CLASSES, seq_len=SEQ, base_depth=depth, unit=True)
 
-    scheme, model = UMuP(), build(width, depth)
+    parameterization, model = UMuP(), build(width, depth)
     for spec in specs_between(build, base=(width, depth), target=(width, depth)):
-        scale, owner = scheme.scale(spec, values), spec.name.rpartition(".")[0]
+        scale, owner = parameterization.scale(spec, values), spec.name.rpartition(".")[0]
         nn.init.normal_(model.get_parameter(spec.name), std=scale.init_std)
         model.get_buffer(f"{owner}.multiplier").fill_(scale.multiplier)
         if scale.backward_multiplier is not None:
             model.get_buffer(f"{owner}.backward_multiplier").fill_(scale.backward_multiplier)
     for op in scaled_ops(model):
-        for name, value in scheme.scale_op(op, values).items():
+        for name, value in parameterization.scale_op(op, values).items():
             model.get_buffer(f"{op.name}.{name}").fill_(value)
     return model
 

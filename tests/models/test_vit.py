@@ -11,7 +11,7 @@ import torch
 from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.errors import ConfigError
 from sweeper.models.vit import ViT, normalized, patches
-from tests.engine.tiny_trials import TWO_SCHEMES
+from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS
 from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
@@ -30,14 +30,14 @@ def drawn(**more: Any) -> ViT:
     return model
 
 
-@pytest.mark.parametrize("scheme", TWO_SCHEMES)
-def test_packed_equals_alone(scheme: str, tmp_path: Path) -> None:
-    assert_packed_equals_alone(scheme, MODEL, tmp_path)
+@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
+    assert_packed_equals_alone(parameterization, MODEL, tmp_path)
 
 
-@pytest.mark.parametrize("scheme", TWO_SCHEMES)
-def test_it_learns(scheme: str, tmp_path: Path) -> None:
-    assert_it_learns(scheme, MODEL, tmp_path)
+@pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
+def test_it_learns(parameterization: str, tmp_path: Path) -> None:
+    assert_it_learns(parameterization, MODEL, tmp_path)
 
 
 def test_the_paper_s_model_has_86_million_parameters() -> None:

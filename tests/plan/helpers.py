@@ -25,12 +25,14 @@ def mup_tree(**train: Any) -> dict[str, Any]:
     return found
 
 
-def plan(scheme: str = "mup", made: dict[str, Any] | None = None, **changed: float) -> TransferPlan:
-    """The plan of `made` (default: `tree(scheme)`) at changed hyperparameters (log2)."""
-    made = made or tree(scheme)
+def plan(
+    parameterization: str = "mup", made: dict[str, Any] | None = None, **changed: float
+) -> TransferPlan:
+    """The plan of `made` (default: `tree(parameterization)`) at changed hyperparameters (log2)."""
+    made = made or tree(parameterization)
     base, target = (Size(width=made[k]["width"], depth=made[k]["depth"]) for k in ("base", "model"))
     return make_plan(
-        prepare(spec_of(made)), base, target, trial(scheme, **changed).hps, {"by": "hand"}
+        prepare(spec_of(made)), base, target, trial(parameterization, **changed).hps, {"by": "hand"}
     )
 
 

@@ -1,7 +1,8 @@
 """A world without training in which the best learning rate is where muP says it is.
 
-The optimum of a model moves by what its scheme, as the trial's own specification prescribes it,
-lacks to muP: so an experiment that mends the scheme mends the transfer, and no other does.
+The optimum of a model moves by what its parameterization, as the trial's own specification
+prescribes it, lacks to muP: so an experiment that mends the parameterization mends the transfer,
+and no other does.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class WrongReadout(MuP):
 
 
 def optimum(trial: Trial) -> float:
-    """Where the best log2 eta is: at the space's default, but for what the scheme lacks."""
+    """Where the best log2 eta is: at the space's default, but for what is lacking."""
     prepared, moved = prepare(trial.spec), 0.0
     for role, weight in WEIGHTS.items():
         off = []

@@ -54,10 +54,16 @@ def found(s: FailedTransfer) -> dict[str, Ablation]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])
-@pytest.mark.parametrize("scheme", ["mup", "mean_field"])
-def test_schemes_that_train_as_mup_do_not_deviate(scheme: str, optimizer: str) -> None:
-    words = [f"parameterization={scheme}", f"optimizer={optimizer}", "model.norm_gain=true"]
-    if scheme == "mup":
+@pytest.mark.parametrize("parameterization", ["mup", "mean_field"])
+def test_parameterizations_that_train_as_mup_do_not_deviate(
+    parameterization: str, optimizer: str
+) -> None:
+    words = [
+        f"parameterization={parameterization}",
+        f"optimizer={optimizer}",
+        "model.norm_gain=true",
+    ]
+    if parameterization == "mup":
         words.append("parameterization.convention=everett")
     assert mup_deviations(failed_transfer(*words).rows) == {}
 
@@ -75,7 +81,7 @@ def test_schemes_that_train_as_mup_do_not_deviate(scheme: str, optimizer: str) -
         (["parameterization=umup", "parameterization.scaled_embedding_lr=false"], {}),
     ],
 )
-def test_what_a_scheme_lacks_to_mup(words: list[str], lacks: dict[str, Change]) -> None:
+def test_what_a_parameterization_lacks_to_mup(words: list[str], lacks: dict[str, Change]) -> None:
     """By hand from the tables of the papers (u-muP, Table 1; Everett et al., Table 1)."""
     assert mup_deviations(failed_transfer(*words).rows) == {Role(k): v for k, v in lacks.items()}
 
@@ -163,8 +169,8 @@ def test_attention_over_a_head_size_that_grows(power: float, applies: bool) -> N
     tried = found(failed_transfer("parameterization=standard", attention=heads)).get("attention")
     assert (tried is not None) == applies
     if tried:
-        scheme = tried.overrides["parameterization"]
-        assert (scheme["attention"], scheme["head_size"]) == (0.5, 8)
+        parameterization = tried.overrides["parameterization"]
+        assert (parameterization["attention"], parameterization["head_size"]) == (0.5, 8)
         assert "from 8 to 32" in tried.evidence
     same = (AttentionScale(head_size=8, logit=1.0), AttentionScale(head_size=8, logit=1.0))
     assert "attention" not in found(failed_transfer("parameterization=standard", attention=same))

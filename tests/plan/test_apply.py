@@ -233,7 +233,7 @@ class Placed(nn.Module):
 
 
 def placed_plan() -> TransferPlan:
-    """Positions frozen, the gain and the readout kept; every multiplier of the scheme is there."""
+    """Positions frozen, the gain and the readout kept; every multiplier is there."""
     return plan_for(
         Placed,
         {"width": 8},

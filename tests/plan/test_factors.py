@@ -47,7 +47,7 @@ def test_attention_that_was_not_seen_is_told_where_a_name_looks_like_it() -> Non
     assert not told(plain_plan(), "attention", "logit")
     made = prepare(spec_of(mup_tree()))
     specs = [replace(spec, name=f"attn.{spec.name}") for spec in made.specs]
-    found = planned_factors(made.scheme, trial("mup").hps, specs, [], (2, 1), plain=True)
+    found = planned_factors(made.parameterization, trial("mup").hps, specs, [], (2, 1), plain=True)
     ((where, value),) = [
         (f.where, f.value) for f in found if (f.kind, f.factor) == ("attention", "logit")
     ]

@@ -22,9 +22,9 @@ def saved(folder: Path, record: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scheme", ["mup", "umup", "standard"])
-def test_a_plan_is_read_back(scheme: str, tmp_path: Path) -> None:
-    made = plan(scheme)
+@pytest.mark.parametrize("parameterization", ["mup", "umup", "standard"])
+def test_a_plan_is_read_back(parameterization: str, tmp_path: Path) -> None:
+    made = plan(parameterization)
     path = saved(tmp_path, made.to_json())
     assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
 

@@ -34,9 +34,9 @@ LAW = AppliedLaw(
 )
 
 
-@pytest.mark.parametrize("scheme", ["mup", "umup", "standard", "effective_theory"])
-def test_factors_of_scheme_and_law_multiply(scheme: str) -> None:
-    spec, (log2_hps, _) = configured(scheme, "adamw")
+@pytest.mark.parametrize("parameterization", ["mup", "umup", "standard", "effective_theory"])
+def test_factors_of_parameterization_and_law_multiply(parameterization: str) -> None:
+    spec, (log2_hps, _) = configured(parameterization, "adamw")
     base, target = (
         Size(width=w, depth=d)
         for w, d in ((spec.base_width, spec.base_depth), (spec.width, spec.depth))

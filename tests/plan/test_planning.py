@@ -58,11 +58,13 @@ class Block(nn.Module):
 
 
 def decoder_plan(
-    scheme: Any = "mup", hps: dict[str, float] | None = None, depth: int = 2, **more: Any
+    parameterization: Any = "mup", hps: dict[str, float] | None = None, depth: int = 2, **more: Any
 ) -> TransferPlan:
     """From width 32 and depth 2 to width 128."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": depth}
-    return sweeper.plan_for(Decoder, base, target, scheme, hps or HPS, inputs=TOKENS, **more)
+    return sweeper.plan_for(
+        Decoder, base, target, parameterization, hps or HPS, inputs=TOKENS, **more
+    )
 
 
 def by_name(plan: TransferPlan) -> dict[str, PlannedParameter]:
@@ -169,7 +171,7 @@ class TestHyperparameters:
         ("hps", "said"),
         [
             ({"etaa": 1.0}, r"hps\['etaa'\]=1.0 is refused: no hyperparameter.*did you mean eta"),
-            ({"alpha_ffn_act": 1.0}, "no hyperparameter of the scheme"),
+            ({"alpha_ffn_act": 1.0}, "no hyperparameter of the parameterization"),
             ({"eta": -8}, "a positive number; plain values, not logarithms"),
             ({"eta": float("nan")}, "a positive number"),
             ({"eta": "1"}, "a number"),
@@ -196,26 +198,30 @@ class TestRules:
         assert by_name(plan)["h.0.qkv.weight"].update == "gradient"
 
     @pytest.mark.parametrize(
-        ("scheme", "optimizer", "said"),
+        ("parameterization", "optimizer", "said"),
         [
-            ("mpu", "adamw", "scheme='mpu' is refused: .*did you mean .*mup"),
-            ({"depth": "none"}, "adamw", "scheme=.* a name .*umup.*mapping with a name"),
-            ({"name": "mup", "dept": 1}, "adamw", "scheme.dept=1 is refused.*depth"),
-            (MuP, "adamw", r"scheme='MuP' is refused: an object: MuP\(\.\.\.\)"),
+            ("mpu", "adamw", "parameterization='mpu' is refused: .*did you mean .*mup"),
+            ({"depth": "none"}, "adamw", "parameterization=.* a name .*umup.*mapping with a name"),
+            ({"name": "mup", "dept": 1}, "adamw", "parameterization.dept=1 is refused.*depth"),
+            (MuP, "adamw", r"parameterization='MuP' is refused: an object: MuP\(\.\.\.\)"),
             (3, "adamw", "this has no hyperparameters, scale"),
             ("mup", "adam", "optimizer='adam' is refused: .*did you mean adamw"),
-            ("umup", "sgd", "scheme='umup' is refused: its learning rates are Adam's"),
+            ("umup", "sgd", "parameterization='umup' is refused: its learning rates are Adam's"),
         ],
     )
-    def test_what_is_none_is_refused(self, scheme: Any, optimizer: Any, said: str) -> None:
+    def test_what_is_none_is_refused(
+        self, parameterization: Any, optimizer: Any, said: str
+    ) -> None:
         with pytest.raises(ConfigError, match=said):
-            decoder_plan(scheme, {}, optimizer=optimizer)
+            decoder_plan(parameterization, {}, optimizer=optimizer)
 
-    def test_a_scheme_of_ones_own_needs_all_its_hyperparameters(self) -> None:
+    def test_a_parameterization_of_ones_own_needs_all_its_hyperparameters(self) -> None:
         class Own(MuP):
             pass
 
-        with pytest.raises(ConfigError, match=r"hps\['eta_emb'\]=None .*the scheme has no default"):
+        with pytest.raises(
+            ConfigError, match=r"hps\['eta_emb'\]=None .*the parameterization has no default"
+        ):
             decoder_plan(Own(), {"eta": 1.0})
 
 
@@ -281,7 +287,7 @@ def test_a_depth_that_changes_nothing_is_told() -> None:
 
 
 class TestLaw:
-    def test_its_factors_multiply_the_scheme_s(self) -> None:
+    def test_its_factors_multiply_the_parameterization_s(self) -> None:
         """Four times the batch and 16 times the tokens: by hand."""
         without, plan = by_name(decoder_plan()), decoder_plan(law="joint", **RUNS)
         eta, eps = 4**0.5 * 16**-0.3, (4 / 16) ** -0.5
@@ -294,7 +300,7 @@ class TestLaw:
         assert TransferPlan.from_json(plan.to_json()).parameters == plan.parameters
 
     def test_tokens_per_parameter_and_a_coupled_decay_s_note(self) -> None:
-        rules: dict[str, Any] = {"scheme": {"name": "mup", "decay": "coupled"}}
+        rules: dict[str, Any] = {"parameterization": {"name": "mup", "decay": "coupled"}}
         law = {"name": "timescale", "ratio": -0.5}
         plan, plain = decoder_plan(law=law, **rules, **RUNS), decoder_plan(**rules)
         weights = {w: sum(p.numel() for p in Decoder(w).parameters()) for w in (32, 128)}

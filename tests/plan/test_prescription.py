@@ -1,4 +1,4 @@
-"""The engine trains with the numbers that the plan prescribes, for every scheme and optimizer."""
+"""The engine trains with the plan's numbers, for every parameterization and optimizer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHOUT_A_RULE = {
     *product(("effective_theory", "standard_embedding"), ("adafactor",)),
     *product(("umup", "effective_theory", "standard_embedding"), ("muon", "shampoo", "soap")),
 }
-"""Schemes that refuse an optimizer."""
+"""Parameterizations that refuse an optimizer."""
 
 
 def names(group: str) -> list[str]:
@@ -41,15 +41,15 @@ def config(group: str, name: str) -> dict[str, Any]:
     return made
 
 
-def configured(scheme: str, optimizer: str) -> tuple[TrialSpec, list[Log2Hps]]:
+def configured(parameterization: str, optimizer: str) -> tuple[TrialSpec, list[Log2Hps]]:
     """A specification of the two configs, twice its base's size, and two trials' log2 values.
 
     No hyperparameter is at its default, and no two are alike.
     """
-    parameterization = config("parameterization", scheme)
-    space = {**parameterization.pop("space"), "weight_decay": None, "eps": None}
+    made_of = config("parameterization", parameterization)
+    space = {**made_of.pop("space"), "weight_decay": None, "eps": None}
     made = tree("umup")
-    made |= {"parameterization": parameterization, "optimizer": config("optimizer", optimizer)}
+    made |= {"parameterization": made_of, "optimizer": config("optimizer", optimizer)}
     made["model"]["norm_gain"] = True
     first = {name: 0.25 + 0.125 * i for i, name in enumerate(space)}
     second = {name: -0.5 * value for name, value in first.items()}
@@ -85,13 +85,13 @@ def initial(parameter: PlannedParameter, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("optimizer", names("optimizer"))
-@pytest.mark.parametrize("scheme", names("parameterization"))
+@pytest.mark.parametrize("parameterization", names("parameterization"))
 def test_the_engine_trains_with_the_plan_s_numbers(
-    scheme: str, optimizer: str, tmp_path: Path
+    parameterization: str, optimizer: str, tmp_path: Path
 ) -> None:
     """In float64 and to the last bit, in a pack of two trials that differ in every number."""
-    spec, values = configured(scheme, optimizer)
-    if (scheme, optimizer) in WITHOUT_A_RULE:
+    spec, values = configured(parameterization, optimizer)
+    if (parameterization, optimizer) in WITHOUT_A_RULE:
         with pytest.raises(ConfigError, match="parameterization"):
             prepare(spec)
         return
@@ -110,13 +110,15 @@ def test_the_engine_trains_with_the_plan_s_numbers(
                 assert run.buffers[f"{name}.{buffer}"][k].item() == value
 
 
-@pytest.mark.parametrize("scheme", names("parameterization"))
-def test_the_plan_s_numbers_are_the_scheme_s_times_what_they_scale(scheme: str) -> None:
+@pytest.mark.parametrize("parameterization", names("parameterization"))
+def test_the_plan_s_numbers_are_the_parameterization_s_times_what_they_scale(
+    parameterization: str,
+) -> None:
     """Learning rate by eta, eps and decay by the optimizer's value and the trial's factor."""
-    spec, (log2_hps, _) = configured(scheme, "adamw")
+    spec, (log2_hps, _) = configured(parameterization, "adamw")
     prepared, hps, optimizer = prepare(spec), plain(log2_hps), spec.optimizer.arguments
     for param, parameter in zip(prepared.specs, planned(spec, log2_hps).parameters, strict=True):
-        scale, target = prepared.scheme.scale(param, hps), parameter.target
+        scale, target = prepared.parameterization.scale(param, hps), parameter.target
         eps = optimizer["eps"] * hps["eps"] * scale.eps
         decay = optimizer["weight_decay"] * hps["weight_decay"] * scale.weight_decay
         assert target.lr == pytest.approx(hps["eta"] * scale.lr, rel=1e-12, abs=0)

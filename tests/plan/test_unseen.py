@@ -40,8 +40,8 @@ BRANCH = ParamSpec(
 )
 
 
-def lines(scheme: Parameterization, *heads: SeenAttention, **hps: float) -> list[str]:
-    return unseen_needs(scheme, PlainHps({**ONES, **hps}), [BRANCH], (2, 2), heads)
+def lines(parameterization: Parameterization, *heads: SeenAttention, **hps: float) -> list[str]:
+    return unseen_needs(parameterization, PlainHps({**ONES, **hps}), [BRANCH], (2, 2), heads)
 
 
 def test_mup_at_a_known_head_size() -> None:
@@ -61,8 +61,8 @@ def test_what_the_model_does_already_is_not_asked_for() -> None:
 
 def test_several_head_sizes_or_none_seen_get_the_formula() -> None:
     formula = "multiply q k^T by 1.5/d instead of 1/sqrt(d), d being the size of a head"
-    scheme = MuP(depth="none")
-    seen = lines(scheme, SeenAttention(64), SeenAttention(32), alpha_attn=1.5)
+    parameterization = MuP(depth="none")
+    seen = lines(parameterization, SeenAttention(64), SeenAttention(32), alpha_attn=1.5)
     assert seen == [f"attention: {formula}"]
     hps = PlainHps({**ONES, "alpha_attn": 1.5})
     for name, told in (
@@ -71,7 +71,7 @@ def test_several_head_sizes_or_none_seen_get_the_formula() -> None:
         ("pattern.q", False),
         ("mlp", False),
     ):
-        needs = unseen_needs(scheme, hps, [replace(BRANCH, name=name)], (2, 2))
+        needs = unseen_needs(parameterization, hps, [replace(BRANCH, name=name)], (2, 2))
         assert needs == [f"attention, as names tell: {formula}"] * told, name
 
 
@@ -96,7 +96,7 @@ def test_umup_lists_what_differs_by_branch() -> None:
 
 
 class Silent:
-    """A scheme of someone's that knows no operations."""
+    """A parameterization of someone's that knows no operations."""
 
     hyperparameters = ("eta",)
     unit_scaled = False
@@ -108,7 +108,7 @@ class Silent:
         raise ValueError(f"unknown operation {op.kind!r}")
 
 
-def test_a_scheme_that_knows_no_operations() -> None:
+def test_a_parameterization_that_knows_no_operations() -> None:
     assert lines(Silent(), SeenAttention(64)) == []
 
 
@@ -140,10 +140,10 @@ def test_a_tied_readout(name: str) -> None:
     geometry = {"fan_in": 128, "base_fan_in": 32, "own": 1.0}
     ops = [ScaledOp(name=name, kind="tied_readout", geometry=geometry)]
     rules = Rules(
-        parameterization=PluginSpec(name="mup"),
-        scheme=MuP(),
-        optimizer=PluginSpec(name="adamw"),
-        updates=AdamW(),
+        parameterization_spec=PluginSpec(name="mup"),
+        parameterization=MuP(),
+        optimizer_spec=PluginSpec(name="adamw"),
+        optimizer=AdamW(),
     )
     sizes = Size(width=32, depth=2), Size(width=128, depth=2)
     hps = PlainHps({**ONES, "alpha_output": 2.0, "alpha_emb": 8.0})
@@ -158,14 +158,16 @@ def test_a_tied_readout(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "depth"), [("mup", 2), ("mup", 40), ("umup", 40), ("spectral", 12)]
+    ("parameterization", "depth"), [("mup", 2), ("mup", 40), ("umup", 40), ("spectral", 12)]
 )
-def test_the_table_is_short_at_any_depth(scheme: str, depth: int) -> None:
-    plan = decoder_plan(scheme, {}, depth=depth, frozen=["wpe.weight"], keep_init=["scale"])
+def test_the_table_is_short_at_any_depth(parameterization: str, depth: int) -> None:
+    plan = decoder_plan(
+        parameterization, {}, depth=depth, frozen=["wpe.weight"], keep_init=["scale"]
+    )
     text = str(plan)
     assert len(text.splitlines()) < 60
     assert text.startswith(f"Plan for n_embd 128, n_layer {depth}, tuned at n_embd 32, n_layer 2\n")
-    assert f"{scheme} with adamw: eta " in text
+    assert f"{parameterization} with adamw: eta " in text
     table = {line.split("  ")[0]: line.split() for line in text.splitlines() if "  " in line}
     assert table["wpe.weight"][1:] == ["embedding", "frozen", "-", "-", "-"]
     assert table["scale"][1:3] == ["vector", "kept"]

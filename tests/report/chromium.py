@@ -74,8 +74,8 @@ class Browser:
         """Show the page at `path`, `width` CSS pixels wide."""
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        parameterization = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[parameterization])
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
         while "Page.loadEventFired" not in self.events:

@@ -1,4 +1,4 @@
-"""Adjusted schemes: nothing at the base, further powers of the width above it."""
+"""Adjusted parameterizations: nothing at the base, further powers of the width above it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def spec(role: Role, width: int) -> ParamSpec:
     )
 
 
-def ones(scheme: object) -> dict[str, float]:
-    return dict.fromkeys(scheme.hyperparameters, 1.0)  # type: ignore[attr-defined]
+def ones(parameterization: object) -> dict[str, float]:
+    return dict.fromkeys(parameterization.hyperparameters, 1.0)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("role", [Role.EMBEDDING, Role.HIDDEN, Role.READOUT])
 @pytest.mark.parametrize("width", [16, 64, 256])
 def test_the_standard_parameterization_adjusted_is_mup(role: Role, width: int) -> None:
     """Multiplier x init std and multiplier x learning rate are muP's: the same training."""
-    adjusted = Adjusted(scheme=STANDARD, **MUP_S_RULES)  # type: ignore[arg-type]
+    adjusted = Adjusted(parameterization=STANDARD, **MUP_S_RULES)  # type: ignore[arg-type]
     mine = adjusted.scale(spec(role, width), ones(adjusted))
     theirs = MuP().scale(spec(role, width), ones(MuP()))
     assert mine.multiplier * mine.init_std == pytest.approx(theirs.multiplier * theirs.init_std)
@@ -53,14 +53,16 @@ def test_the_standard_parameterization_adjusted_is_mup(role: Role, width: int) -
 
 @pytest.mark.parametrize("role", list(Role))
 def test_nothing_changes_at_the_base(role: Role) -> None:
-    adjusted = Adjusted(scheme=STANDARD, **MUP_S_RULES, vector=Change(c=3.0))  # type: ignore[arg-type]
+    adjusted = Adjusted(parameterization=STANDARD, **MUP_S_RULES, vector=Change(c=3.0))  # type: ignore[arg-type]
     at_base = spec(role, 16)
     assert adjusted.scale(at_base, ones(adjusted)) == Standard().scale(at_base, ones(adjusted))
 
 
 def test_what_does_not_grow_is_left_alone() -> None:
-    fixed, scheme = replace(spec(Role.FIXED, 64)), Adjusted(scheme=STANDARD)
-    assert scheme.scale(fixed, ones(scheme)) == Standard().scale(fixed, ones(scheme))
+    fixed, parameterization = replace(spec(Role.FIXED, 64)), Adjusted(parameterization=STANDARD)
+    assert parameterization.scale(fixed, ones(parameterization)) == Standard().scale(
+        fixed, ones(parameterization)
+    )
 
 
 @pytest.mark.parametrize("size", [8, 32])
@@ -68,14 +70,18 @@ def test_attention_over_the_head_size(size: int) -> None:
     """1/sqrt(d) with a further power of 1/2 is 1/d, but for its value at the base."""
     geometry = {"head_size": size, "seq_len": 4, "causal": True}
     op = ScaledOp(name="core", kind="attention", geometry=geometry)
-    scheme = Adjusted(scheme=STANDARD, attention=0.5, head_size=8)
-    assert scheme.scale_op(op, ones(scheme))["logit"] == pytest.approx(8**0.5 / size)
+    parameterization = Adjusted(parameterization=STANDARD, attention=0.5, head_size=8)
+    assert parameterization.scale_op(op, ones(parameterization))["logit"] == pytest.approx(
+        8**0.5 / size
+    )
     loss = ScaledOp(name="loss", kind="loss", geometry={})
-    assert scheme.scale_op(loss, ones(scheme)) == {"logit": 1.0}
+    assert parameterization.scale_op(loss, ones(parameterization)) == {"logit": 1.0}
 
 
-def test_is_built_from_a_config_and_refuses_an_impossible_scheme() -> None:
-    config = {"_target_": "sweeper.scaling.relative.Adjusted", "scheme": STANDARD}
+def test_is_built_from_a_config_and_refuses_an_impossible_parameterization() -> None:
+    config = {"_target_": "sweeper.scaling.relative.Adjusted", "parameterization": STANDARD}
     assert build_plugin(config | {"hidden": {"c": 1.0}}).hidden == Change(c=1.0)
-    with pytest.raises(ConfigError, match=r"scheme\.depht"):
-        _ = build_plugin(config | {"scheme": STANDARD | {"depht": "none"}}).hyperparameters
+    with pytest.raises(ConfigError, match=r"parameterization\.depht"):
+        _ = build_plugin(
+            config | {"parameterization": STANDARD | {"depht": "none"}}
+        ).hyperparameters

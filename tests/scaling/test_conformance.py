@@ -33,7 +33,7 @@ def config(name: str) -> dict[str, Any]:
     return found
 
 
-def scheme(name: str, **fields: Any) -> Any:
+def parameterization(name: str, **fields: Any) -> Any:
     return build_plugin({k: v for k, v in config(name).items() if k != "space"} | fields)
 
 
@@ -78,9 +78,11 @@ def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
     assert next(iter(space)) == "eta"
     for key, axis in space.items():
         assert axis.low <= axis.default <= axis.high, key
-    fields = {field.name for field in dataclasses.fields(scheme(name))}
+    fields = {field.name for field in dataclasses.fields(parameterization(name))}
     assert fields == config(name).keys() - {"_target_", "space"}, "the config shows every field"
-    assert scheme(name) == type(scheme(name))(), "the config's values are the class's own"
+    assert parameterization(name) == type(parameterization(name))(), (
+        "the config's values are the class's own"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,7 +100,7 @@ def test_any_space_may_hold_weight_decay_and_nothing_unknown(name: str) -> None:
 @given(growth=st.integers(1, 8), log2=st.floats(-3, 3))
 @settings(max_examples=15, deadline=None)
 def test_every_number_is_finite_and_positive(name: str, growth: int, log2: float) -> None:
-    made, hps = scheme(name), {key: v * 2.0**log2 for key, v in values(name).items()}
+    made, hps = parameterization(name), {key: v * 2.0**log2 for key, v in values(name).items()}
     for spec in sizes(growth):
         scale = made.scale(spec, hps, Update.SIGN)
         numbers = [scale.init_std, scale.multiplier, scale.lr, scale.eps, scale.weight_decay]
@@ -111,24 +113,24 @@ def test_operations_get_what_the_model_has_a_buffer_for(name: str) -> None:
     model = Llama(width=32, depth=2, classes=40, seq_len=8, base_depth=1)
     buffers = {key for key, _ in model.named_buffers()}
     for op in scaled_ops(model):
-        factors = scheme(name).scale_op(op, values(name))
+        factors = parameterization(name).scale_op(op, values(name))
         assert {f"{op.name}.{key}" for key in factors} <= buffers
         assert all(math.isfinite(v) and v > 0 for v in factors.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_pure(name: str) -> None:
-    made, hps = scheme(name), values(name)
+    made, hps = parameterization(name), values(name)
     before = copy.deepcopy((made, hps))
     first = [made.scale(spec, hps, Update.SIGN) for spec in sizes(4)]
     assert (made, hps) == before
-    assert first == [scheme(name).scale(spec, hps, Update.SIGN) for spec in sizes(4)]
+    assert first == [parameterization(name).scale(spec, hps, Update.SIGN) for spec in sizes(4)]
 
 
-RELATIVE = [name for name in NAMES if getattr(scheme(name), "relative", False)]
+RELATIVE = [name for name in NAMES if getattr(parameterization(name), "relative", False)]
 
 
-def test_there_are_relative_schemes() -> None:
+def test_there_are_relative_parameterizations() -> None:
     assert {"mup", "standard"} <= set(RELATIVE)
 
 
@@ -136,7 +138,7 @@ def test_there_are_relative_schemes() -> None:
 @pytest.mark.parametrize("name", RELATIVE)
 def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
     """With every hyperparameter at 1: the standard init, and factors of exactly 1."""
-    made, ones = scheme(name), dict.fromkeys(values(name), 1.0)
+    made, ones = parameterization(name), dict.fromkeys(values(name), 1.0)
     for spec in [*sizes(1), *(large.at_base() for large in sizes(4))]:
         std = standard_std(spec, spec.fan_in)
         assert made.scale(spec, ones, update) == ParamScale(init_std=std), spec.name
@@ -147,14 +149,14 @@ def test_at_the_base_shape_nothing_changes(name: str, update: Update) -> None:
 
 
 @pytest.mark.parametrize("name", ALIGNED)
-def test_abc_schemes_have_their_fields(name: str) -> None:
+def test_abc_parameterizations_have_their_fields(name: str) -> None:
     """Alignment, depth, decay and epsilon compose with each of the four."""
     ones = dict.fromkeys(values(name), 1.0)
     for alignment in ("full", "none"):
         for depth in ("none", "depth_mup", "completep"):
             for decay in ("independent", "coupled", "scaled"):
                 fields = {"alignment": alignment, "depth": depth, "decay": decay}
-                made = scheme(name, **fields, epsilon="fixed", completep_alpha=0.75)
+                made = parameterization(name, **fields, epsilon="fixed", completep_alpha=0.75)
                 assert {key: getattr(made, key) for key in fields} == fields
                 for spec in sizes(4):
                     found = made.scale(spec, ones)
@@ -171,8 +173,8 @@ def test_gammas_are_constants_of_their_layers(name: str) -> None:
         (Role.READOUT, "readout"),
     ):
         spec = next(s for s in sizes(4) if s.role == role)
-        plain = scheme(name).scale(spec, ones)
-        tuned = scheme(name).scale(spec, ones | {f"gamma_{gamma}": 3.0})
+        plain = parameterization(name).scale(spec, ones)
+        tuned = parameterization(name).scale(spec, ones | {f"gamma_{gamma}": 3.0})
         assert tuned.lr == pytest.approx(3 * plain.lr)
         assert tuned.init_std == plain.init_std
 
@@ -180,9 +182,9 @@ def test_gammas_are_constants_of_their_layers(name: str) -> None:
 def test_depth_alone_leaves_width_s_factors() -> None:
     """Depth and width compose: the factor of both is the product of each."""
     ones = dict.fromkeys(values("ntk"), 1.0)
-    made = scheme("ntk", depth="completep", completep_alpha=0.75)
+    made = parameterization("ntk", depth="completep", completep_alpha=0.75)
     both = {s.name: made.scale(s, ones) for s in sizes(4)}
-    wide = {s.name: scheme("ntk").scale(s, ones) for s in sizes(4)}
+    wide = {s.name: parameterization("ntk").scale(s, ones) for s in sizes(4)}
     for spec in sizes(4):
         deep = 4**-0.25 if spec.residual else 1.0
         assert both[spec.name].lr == pytest.approx(deep * wide[spec.name].lr)

@@ -1,8 +1,8 @@
 """The theory's own table, re-measured: how far one step moves each layer's output, over widths.
 
-A net of one embedding, one hidden and one readout layer takes a step under a scheme; what its
-changed weights add to each layer's output has an RMS that goes as a power of the width: slope 0
-where the scheme is stable, and the slope that the exponents predict where it is not.
+A net of one embedding, one hidden and one readout layer takes a step under a parameterization; what
+its changed weights add to each layer's output has an RMS that goes as a power of the width: slope 0
+where the parameterization is stable, and the slope that the exponents predict where it is not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeper.scaling.spec import ParamSpec, Role, Update
 CLASSES, WIDTHS, BASE, BATCH = 16, (64, 128, 256, 512), 64, 4
 ROLES = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)
 PLACE = "sweeper.scaling"
-SCHEMES = {
+PARAMETERIZATIONS = {
     "standard, one rate": {"_target_": f"{PLACE}.relative.Standard"},
     "standard, full": {"_target_": f"{PLACE}.relative.Standard", "alignment": "full"},
     "scaled embedding": {"_target_": f"{PLACE}.relative.ScaledEmbedding"},
@@ -101,9 +101,9 @@ def forward(weights: list[Tensor], tokens: Tensor, multipliers: list[float]) -> 
 
 def moves(config: dict[str, object], update: Update, width: int, seed: int) -> list[float]:
     """RMS of what one step of each layer's weights adds to its output."""
-    scheme = build_plugin(config)
-    ones = dict.fromkeys(scheme.hyperparameters, 1.0)
-    scales = [scheme.scale(spec, ones, update) for spec in specs(width)]
+    parameterization = build_plugin(config)
+    ones = dict.fromkeys(parameterization.hyperparameters, 1.0)
+    scales = [parameterization.scale(spec, ones, update) for spec in specs(width)]
     torch.manual_seed(seed)
     weights = [
         (torch.randn(spec.shape, dtype=torch.float64) * scale.init_std).requires_grad_()
@@ -137,9 +137,9 @@ def slopes(config: dict[str, object], update: Update) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ADAM)
 def test_adam(name: str) -> None:
-    assert slopes(SCHEMES[name], Update.SIGN) == pytest.approx(ADAM[name], abs=0.12)
+    assert slopes(PARAMETERIZATIONS[name], Update.SIGN) == pytest.approx(ADAM[name], abs=0.12)
 
 
 @pytest.mark.parametrize("name", SGD)
 def test_sgd(name: str) -> None:
-    assert slopes(SCHEMES[name], Update.GRADIENT) == pytest.approx(SGD[name], abs=0.12)
+    assert slopes(PARAMETERIZATIONS[name], Update.GRADIENT) == pytest.approx(SGD[name], abs=0.12)

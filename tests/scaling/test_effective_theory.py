@@ -91,7 +91,7 @@ def test_the_authors_optimum() -> None:
     assert 20 * scales(Update.SIGN, s=0.0)["qkv"].lr == pytest.approx(0.94e-3, rel=0.005)
 
 
-def exponents(scheme: object, update: Update) -> dict[str, tuple[float, ...]]:
+def exponents(parameterization: object, update: Update) -> dict[str, tuple[float, ...]]:
     """Measured: powers of width of every parameter's start, step and smallest gradient.
 
     Each is taken as the function sees it, whatever is written where: m W at the start, m lr u
@@ -105,7 +105,7 @@ def exponents(scheme: object, update: Update) -> dict[str, tuple[float, ...]]:
     rows = []
     for width in (64, 256):
         specs = specs_between(llama, base=(64, 1), target=(width, 1))
-        found = {s.name: scheme.scale(s, hps, update) for s in specs}  # type: ignore[attr-defined]
+        found = {s.name: parameterization.scale(s, hps, update) for s in specs}  # type: ignore[attr-defined]
         power = 2 if update is Update.GRADIENT else 1
         rows.append(
             {

@@ -164,7 +164,7 @@ def test_readout_multiplier_equals_the_oracle_s(m: int) -> None:
 
 @given(shapes)
 @settings(max_examples=20, deadline=None)
-def test_everett_s_convention_is_the_same_scheme(shape: tuple[int, int, int]) -> None:
+def test_everett_s_convention_is_the_same_parameterization(shape: tuple[int, int, int]) -> None:
     """Erratum E1 (docs/errata.md): the function and the length of a step agree."""
     for spec in specs(*shape).values():
         one = MuP().scale(spec, DEFAULTS)
@@ -199,12 +199,12 @@ def test_completep() -> None:
     """Branch m_L^-alpha; rate m^-1 m_L^(alpha-1); eps m^-1 m_L^-alpha; decay times m."""
     deep = hidden(residual=True, depth=8, base_depth=2)
     for alpha in (0.5, 0.75, 1.0):
-        scheme = MuP(depth="completep", completep_alpha=alpha, decay="scaled")
-        scale = scheme.scale(deep, DEFAULTS)
+        parameterization = MuP(depth="completep", completep_alpha=alpha, decay="scaled")
+        scale = parameterization.scale(deep, DEFAULTS)
         assert scale.lr == pytest.approx(0.25 * 4 ** (alpha - 1))
         assert scale.eps == pytest.approx(0.25 * 4**-alpha)
         assert scale.weight_decay / scale.lr == pytest.approx(4.0)
-        assert scheme.scale_op(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
+        assert parameterization.scale_op(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
     assert MuP(depth="completep", completep_alpha=0.5).scale(deep, DEFAULTS) == MuP().scale(
         deep, DEFAULTS
     )

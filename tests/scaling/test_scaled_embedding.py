@@ -24,8 +24,8 @@ def specs(width: int = 64, base: int = 16) -> list[ParamSpec]:
     return specs_between(build, base=(base, 1), target=(width, 1))
 
 
-def rates(scheme: ScaledEmbedding, width: int = 64) -> dict[Role, float]:
-    return {spec.role: scheme.scale(spec, ONES).lr for spec in specs(width)}
+def rates(parameterization: ScaledEmbedding, width: int = 64) -> dict[Role, float]:
+    return {spec.role: parameterization.scale(spec, ONES).lr for spec in specs(width)}
 
 
 def test_the_embedding_s_rate_is_times_the_width_as_printed() -> None:
@@ -58,8 +58,8 @@ def test_the_base_model_is_the_standard_one_with_the_ratio_alone() -> None:
 
 def test_scaled_decay_leaves_the_factor_of_width_out() -> None:
     embedding = next(spec for spec in specs() if spec.role is Role.EMBEDDING)
-    scheme = ScaledEmbedding(factor="ratio", decay="scaled")
-    assert scheme.scale(embedding, HALF).weight_decay == 0.5
+    parameterization = ScaledEmbedding(factor="ratio", decay="scaled")
+    assert parameterization.scale(embedding, HALF).weight_decay == 0.5
     coupled = ScaledEmbedding(factor="ratio", decay="coupled")
     assert coupled.scale(embedding, HALF).weight_decay == 2.0
 

@@ -161,7 +161,7 @@ def test_a_gradient_sums_over_the_batch_alone(batch: int) -> None:
         assert float((d @ x.T).square().mean().sqrt()) == pytest.approx(batch**0.5, rel=0.15)
 
 
-def test_for_adam_the_matched_rule_is_the_standard_scheme_with_full_alignment() -> None:
+def test_for_adam_the_matched_rule_is_the_standard_parameterization_with_full_alignment() -> None:
     for update in (Update.SIGN, Update.PARAMETER):
         small, large = (factor("matched", (n, n), update) for n in (64, 256))
         assert log2(small / large) / 2 == exponents(STANDARD, Role.HIDDEN, update).c

@@ -23,7 +23,7 @@ def spec(role: Role, width: int) -> ParamSpec:
     )  # fmt: skip
 
 
-def scheme(name: str) -> tuple[object, dict[str, float]]:
+def parameterization(name: str) -> tuple[object, dict[str, float]]:
     built = build_plugin({"_target_": name})
     return built, dict.fromkeys(built.hyperparameters, 1.0)
 
@@ -39,7 +39,7 @@ def logits_moved(name: str, width: int) -> float:
 
     The gradient of the hidden weights comes through the readout, from any errors of the logits.
     """
-    made, ones = scheme(name)
+    made, ones = parameterization(name)
     hidden, readout = (
         made.scale(spec(role, width), ones, update)  # type: ignore[attr-defined]
         for role, update in ((Role.HIDDEN, Update.ORTHOGONAL), (Role.READOUT, Update.SIGN))
@@ -60,7 +60,7 @@ def test_logits_move_alike_at_every_width_with_the_readout_of_mup(name: str, slo
 
 
 def test_only_the_readout_s_start_differs_and_nothing_at_the_base() -> None:
-    (plain, ones), (muon, _) = scheme(SPECTRAL), scheme(SPECTRAL_MUP)
+    (plain, ones), (muon, _) = parameterization(SPECTRAL), parameterization(SPECTRAL_MUP)
     for role in Role:
         for width in (BASE, 4 * BASE):
             for update in (Update.SIGN, Update.ORTHOGONAL):

@@ -1,4 +1,4 @@
-"""The abc symmetry on whole training runs: equivalent schemes train to the same losses."""
+"""The abc symmetry on whole training runs: equivalent rules train to the same losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sweeper.scaling.abc import STANDARD, ABExponents
 from sweeper.scaling.relative import Relative
 from sweeper.scaling.spec import Role
 from sweeper.trial import Trial
-from tests.engine.tiny_trials import SCHEMES, corpus, tree
+from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree
 from tests.specs import spec_of
 
 SGD = {
@@ -60,25 +60,25 @@ KNOWN: dict[str, torch.Tensor] = {}
 
 def losses(
     folder: Path,
-    scheme: dict[str, Any],
+    parameterization: dict[str, Any],
     optimizer: str = "ADAM",
     **changed: Any,
 ) -> torch.Tensor:
     """The losses at width 64 over a base of 16, in float64, and the held-out loss."""
-    asked = json.dumps([scheme, optimizer, changed], sort_keys=True)
+    asked = json.dumps([parameterization, optimizer, changed], sort_keys=True)
     if asked not in KNOWN:
-        KNOWN[asked] = trained(folder, scheme, optimizer, changed)
+        KNOWN[asked] = trained(folder, parameterization, optimizer, changed)
     return KNOWN[asked]
 
 
 def trained(
-    folder: Path, scheme: dict[str, Any], optimizer: str, changed: dict[str, Any]
+    folder: Path, parameterization: dict[str, Any], optimizer: str, changed: dict[str, Any]
 ) -> torch.Tensor:
     made = tree("ntk", steps=STEPS, batch_size=8)
-    made["parameterization"] = scheme
+    made["parameterization"] = parameterization
     made["model"] |= {"width": 64, "norm_gain": True}
     made["optimizer"] = OPTIMIZERS[optimizer] | changed
-    names = SCHEMES["mup" if scheme["_target_"].endswith("MuP") else "ntk"][1]
+    names = PARAMETERIZATIONS["mup" if parameterization["_target_"].endswith("MuP") else "ntk"][1]
     hps = dict.fromkeys(names, 0.0) | {"eta": ETA[optimizer]}
     run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=hps),), corpus=corpus(folder)))
     rows = torch.stack([*(run.step() for _ in range(STEPS)), run.heldout()])
@@ -86,14 +86,14 @@ def trained(
     return rows
 
 
-def scheme(name: str, **fields: Any) -> dict[str, Any]:
-    return {"_target_": SCHEMES[name][0], "alignment": "full", "depth": "none", **fields}
+def parameterization(name: str, **fields: Any) -> dict[str, Any]:
+    return {"_target_": PARAMETERIZATIONS[name][0], "alignment": "full", "depth": "none", **fields}
 
 
 PAIRS = [
-    (scheme("standard"), scheme("ntk")),
-    (scheme("mup"), scheme("mean_field")),
-    (scheme("mup"), scheme("mup", convention="everett")),
+    (parameterization("standard"), parameterization("ntk")),
+    (parameterization("mup"), parameterization("mean_field")),
+    (parameterization("mup"), parameterization("mup", convention="everett")),
 ]
 
 
@@ -104,7 +104,7 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
 @pytest.mark.parametrize(("alignment", "depth"), [("full", "none"), ("none", "completep")])
-def test_equivalent_schemes_train_alike(
+def test_equivalent_parameterizations_train_alike(
     pair: tuple[dict[str, Any], dict[str, Any]],
     optimizer: str,
     alignment: str,
@@ -147,9 +147,9 @@ def test_coupled_decay_breaks_it(tmp_path: Path) -> None:
 
 def test_alignments_and_equivalence_classes_train_otherwise(tmp_path: Path) -> None:
     """The comparison can tell: what is not equivalent does not agree."""
-    full, none = (losses(tmp_path, scheme("ntk", alignment=a)) for a in ("full", "none"))
+    full, none = (losses(tmp_path, parameterization("ntk", alignment=a)) for a in ("full", "none"))
     assert worst(full, none) > 1e-3
-    assert worst(full, losses(tmp_path, scheme("mean_field"))) > 1e-3
+    assert worst(full, losses(tmp_path, parameterization("mean_field"))) > 1e-3
 
 
 thetas = st.floats(-1.5, 1.5)

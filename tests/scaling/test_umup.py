@@ -100,7 +100,7 @@ def residual_step(tau: float, weight: torch.Tensor, x: torch.Tensor) -> torch.Te
 @pytest.mark.parametrize(
     ("layers", "residual", "ratio"), [(1, 0.5, 0.5), (3, 2.0, 1 / 3), (6, 0.25, 4.0)]
 )
-def test_the_residual_scheme_is_the_plain_network_rescaled(
+def test_the_residual_parameterization_is_the_plain_network_rescaled(
     layers: int, residual: float, ratio: float
 ) -> None:
     """Lemma C.1 with errata E4 and E6: R_l over the root of the sum of squared multipliers."""
@@ -131,11 +131,11 @@ def test_learning_rates_equal_the_oracle(n_in: int, n_out: int, depth: int, insi
 
 
 def test_learning_rates_by_hand() -> None:
-    scheme, inside = UMuP(), {"residual": True, "depth": 4}
-    assert scheme.scale(spec(Role.EMBEDDING, 256, 1000), DEFAULTS).lr == 0.0625
-    assert scheme.scale(spec(Role.HIDDEN, 768, 256, **inside), DEFAULTS).lr == 0.03125
-    assert scheme.scale(spec(Role.HIDDEN, 256, 1024, **inside), DEFAULTS).lr == 0.015625
-    assert scheme.scale(spec(Role.READOUT, 1000, 256), DEFAULTS).lr == 1.0
+    parameterization, inside = UMuP(), {"residual": True, "depth": 4}
+    assert parameterization.scale(spec(Role.EMBEDDING, 256, 1000), DEFAULTS).lr == 0.0625
+    assert parameterization.scale(spec(Role.HIDDEN, 768, 256, **inside), DEFAULTS).lr == 0.03125
+    assert parameterization.scale(spec(Role.HIDDEN, 256, 1024, **inside), DEFAULTS).lr == 0.015625
+    assert parameterization.scale(spec(Role.READOUT, 1000, 256), DEFAULTS).lr == 1.0
 
 
 def test_the_embedding_rule_can_be_switched_off() -> None:
@@ -145,11 +145,13 @@ def test_the_embedding_rule_can_be_switched_off() -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_its_rates_are_adam_s_and_no_other_update_gets_them(role: Role) -> None:
-    weight, scheme = spec(role, 64, 32), UMuP()
-    assert scheme.scale(weight, DEFAULTS, Update.PARAMETER) == scheme.scale(weight, DEFAULTS)
+    weight, parameterization = spec(role, 64, 32), UMuP()
+    assert parameterization.scale(weight, DEFAULTS, Update.PARAMETER) == parameterization.scale(
+        weight, DEFAULTS
+    )
     for update in (Update.GRADIENT, Update.ORTHOGONAL, Update.NORMALIZED):
         with pytest.raises(ConfigError, match="are Adam's"):
-            scheme.scale(weight, DEFAULTS, update)
+            parameterization.scale(weight, DEFAULTS, update)
 
 
 def test_readout_multipliers() -> None:

@@ -28,9 +28,9 @@ def config(path: Path) -> dict[str, Any]:
     return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
 
 
-def space_of(scheme: str) -> Space:
+def space_of(parameterization: str) -> Space:
     """The ranges in `conf/parameterization/`."""
-    found = config(CONF / "parameterization" / f"{scheme}.yaml")["space"]
+    found = config(CONF / "parameterization" / f"{parameterization}.yaml")["space"]
     return {name: Axis(**axis) for name, axis in found.items()}
 
 

@@ -30,9 +30,9 @@ def where(hps: Log2Hps) -> tuple[float, ...]:
     return tuple(hps[name] for name in SPACE)
 
 
-@pytest.mark.parametrize("scheme", ["umup", "mup"])
-def test_default_phases_are_9_330_6_and_12_runs(scheme: str) -> None:
-    space, search = space_of(scheme), IndependentSearch()
+@pytest.mark.parametrize("parameterization", ["umup", "mup"])
+def test_default_phases_are_9_330_6_and_12_runs(parameterization: str) -> None:
+    space, search = space_of(parameterization), IndependentSearch()
     assert [(p.name, p.trials) for p in search.plan(space)] == [
         ("eta", 9),
         ("lines", 330),

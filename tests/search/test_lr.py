@@ -82,8 +82,8 @@ def test_half_the_seeds_of_the_first_point_are_no_optimum_yet() -> None:
 
 
 def test_works_for_every_parameterization() -> None:
-    for scheme in ("umup", "mup", "standard"):
-        space = space_of(scheme)
+    for parameterization in ("umup", "mup", "standard"):
+        space = space_of(parameterization)
         history = run_search(LearningRateLine(), space, basin(space))
         assert len(history.results) == 9
 

@@ -60,7 +60,7 @@ def test_a_loss_is_measured_or_on_the_chord_and_unknown_beyond() -> None:
     assert np.isnan(losses_at(found, 2.5)).all()
 
 
-def test_the_better_scheme_wins_at_both_etas_by_what_was_put_in() -> None:
+def test_the_better_parameterization_wins_at_both_etas_by_what_was_put_in() -> None:
     good = ladder("good", {16: 3.0, 32: 2.8, 64: 2.7})
     bad = ladder("bad", {16: 3.0, 32: 2.9, 64: 2.85}, optimum=1.0)
     found = compare([bad, good])

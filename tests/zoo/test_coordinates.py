@@ -141,9 +141,9 @@ def call_of(name: str) -> dict[str, Tensor]:
     return {"input_ids": given, "labels": given}
 
 
-def slopes(name: str, scheme: str) -> dict[tuple[str, int], float]:
+def slopes(name: str, parameterization: str) -> dict[tuple[str, int], float]:
     """By module and step: the slope of log2 of its output's mean size over log2 of the width."""
-    models = {width: lazy(name, width, scheme) for width in WIDTHS}
+    models = {width: lazy(name, width, parameterization) for width in WIDTHS}
     names = with_one_tensor(models[BASE](), call_of(name))
     records = coord_check._get_coord_data(
         models,
@@ -162,12 +162,14 @@ def slopes(name: str, scheme: str) -> dict[tuple[str, int], float]:
     return dict(zip(sizes.index, lines[0], strict=True))
 
 
-def lazy(name: str, width: int, scheme: str) -> Callable[[], nn.Module]:
+def lazy(name: str, width: int, parameterization: str) -> Callable[[], nn.Module]:
     """What mup's check calls for the model of each of its seeds."""
     build, head = MODELS[name]
     sizes = {"base": {"width": BASE}, "target": {"width": width}}
     call = call_of(name)
-    plan = sweeper.plan_for(build, **sizes, scheme=scheme, hps={"eta": ETA}, inputs=call)
+    plan = sweeper.plan_for(
+        build, **sizes, parameterization=parameterization, hps={"eta": ETA}, inputs=call
+    )
 
     def make() -> nn.Module:
         model = build(width=width)
@@ -215,7 +217,7 @@ def test_gemma_s_own_root_of_the_width_is_told_and_seen() -> None:
     build = MODELS.setdefault("gemma", (gemma, "lm_head"))[0]
     sizes = {"base": {"width": BASE}, "target": {"width": 4 * BASE}}
     call = call_of("gemma")
-    plan = sweeper.plan_for(build, **sizes, scheme="mup", hps={"eta": ETA}, inputs=call)
+    plan = sweeper.plan_for(build, **sizes, parameterization="mup", hps={"eta": ETA}, inputs=call)
     assert "model.embed_tokens multiplies by 8 at width=64" in str(plan.needs)
     found = slopes("gemma", "mup")
     assert found["model.embed_tokens", 1] == pytest.approx(0.5, abs=0.05)

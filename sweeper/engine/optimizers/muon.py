@@ -41,12 +41,12 @@ class Muon:
     AdamW's. The decay is independent of the learning rate. With `split` the matrices that a model
     fuses in one parameter, as query, key and value, are orthogonalised each on its own.
 
-    Nothing here multiplies O by a function of the shape: the scheme does, as it knows which side
-    is the fan-in. `parameterization=spectral` has every published rule by name
-    (sqrt(d_out/d_in), sqrt(max(1, d_out/d_in)), 0.2 sqrt(max)). In schemes relative to a base
-    model the ratio of a matrix's sides belongs to the base, and how it grows to their exponents.
-    A rule of shapes sees the whole parameter, also where `split` takes it apart: for three square
-    matrices in one, sqrt(d_out/d_in) is sqrt(3) at every width.
+    Nothing here multiplies O by a function of the shape: the parameterization does, as it knows
+    which side is the fan-in. `parameterization=spectral` has every published rule by name
+    (sqrt(d_out/d_in), sqrt(max(1, d_out/d_in)), 0.2 sqrt(max)). In parameterizations relative to a
+    base model the ratio of a matrix's sides belongs to the base, and how it grows to their
+    exponents. A rule of shapes sees the whole parameter, also where `split` takes it apart: for
+    three square matrices in one, sqrt(d_out/d_in) is sqrt(3) at every width.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = (

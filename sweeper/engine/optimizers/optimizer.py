@@ -53,10 +53,10 @@ class StepInfo:
 class Optimizer(Protocol):
     """Init and update over stacked parameters: lists of tensors [K, ...], one slice a trial.
 
-    `eps` and `weight_decay` are those before a scheme's and a trial's factors. `hyperparameters`
-    names settings that a space may hold. One that divides by the root of a second moment may have
-    `second_moment_roots(state, hps, step)`, which gives these roots after `step` steps, as eps
-    meets them: a tensor for each parameter, [K, ...] or [K, 0] where there is none.
+    `eps` and `weight_decay` are those before a parameterization's and a trial's factors.
+    `hyperparameters` names settings that a space may hold. One that divides by the root of a second
+    moment may have `second_moment_roots(state, hps, step)`, which gives these roots after `step`
+    steps, as eps meets them: a tensor for each parameter, [K, ...] or [K, 0] where there is none.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]]
