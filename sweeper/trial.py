@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from math import ceil, cos, pi
-from typing import Any, Literal, NewType, cast, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args
 
 from sweeper.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # How a trial is trained, beside its model, data and optimizer.
 
@@ -478,7 +479,7 @@ def judged(
     measured, NaN.
     """
     objective = float(losses[-train.window() :].mean())
-    finite = bool(np.isfinite(losses).all())
+    finite = all(map(math.isfinite, losses.tolist()))
     status = stopped
     # A loss below zero, such as a log-density, is no scale to measure by.
     too_high = losses[0] > 0 and objective > DIVERGENCE_RATIO * float(losses[0])
@@ -494,6 +495,8 @@ def judged(
 
 def curve(losses: NDArray[np.float64]) -> list[float]:
     """`losses` averaged over at most CURVE_POINTS equal stretches; not finite becomes +inf."""
+    import numpy as np  # `--help` reads this file, and loads no numpy
+
     pieces = np.array_split(losses, min(CURVE_POINTS, len(losses)))
     means = (float(piece.mean()) for piece in pieces)
     return [round(mean, 5) if math.isfinite(mean) else math.inf for mean in means]
