@@ -25,7 +25,7 @@ ONLY = {
     "omegaconf": {"config.compose"},
     "submitit": {"launch.slurm"},
     "wandb": {"study.logs.wandb", "command.metrics"},
-    "optuna": {"study.optuna_copy", "search.optuna", "search.prune"},
+    "optuna": {"study.optuna_copy", "search.optuna"},
     "jinja2": {"export.exporter", "report.page"},
     "tokenizers": {"data.text"},
     "sklearn": {"data.arrays"},

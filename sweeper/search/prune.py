@@ -1,7 +1,8 @@
 """Early stopping: which trials of a pack need not train to their end.
 
-Optuna's pruners decide, each at a few rungs, among all trials of one specification and seed that
-reached the rung. What a line search rests on is kept whatever they say.
+The rules are those of Optuna's median and successive halving, asked at a few rungs among all trials
+of one specification and seed that reached the rung. What a line search rests on is kept whatever
+they say.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from statistics import median
+from typing import Any, Literal, get_args
 
 from sweeper.errors import ConfigError
 from sweeper.trial import Choice, Log2Hps, Result, Trial
-
-if TYPE_CHECKING:
-    import optuna
 
 PrunerKind = Literal["none", "median", "halving"]
 
@@ -40,9 +39,6 @@ KEPT_DISTANCE = 2.0
 
 LOSS_TOLERANCE = 0.01
 """Points of a line whose loss is within this fraction of the least at the rung are best ones."""
-
-NON_FINITE_LOSS = 1e30
-"""Stands for a loss that is not finite: Optuna's percentiles cannot hold infinities."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,65 +231,17 @@ def _lines_through(
 
 
 def should_stop(kind: PrunerKind, others: Sequence[float], losses: Sequence[float]) -> list[bool]:
-    """Whether Optuna's pruner of this kind would stop the trials with `losses` at a rung.
+    """Whether the trials with `losses` at a rung are worse than those that go on.
 
-    All of them, and `others`, have reached it. Optuna is made for trials that come one after the
-    other: its median asks only finished trials, and its halving only those that were asked before,
-    so that of equal trials the first asked would win. The trials of a pack reach a rung together:
-    here Optuna is asked about each of them with the losses of all others in its study.
+    All of them, and `others`, have reached it. `median`: above the median of all. `halving`: not
+    among the best one in HALVING_FACTOR. These are Optuna's MedianPruner and
+    SuccessiveHalvingPruner. Optuna is made for trials that come one after the other, and compares
+    a trial with the past alone. Trials of a pack reach a rung together: each is compared with all.
     """
-    import optuna
-
-    if kind == "none":
+    if kind == "none" or not losses:
         return [False] * len(losses)
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    at_rung = [loss if math.isfinite(loss) else NON_FINITE_LOSS for loss in [*others, *losses]]
-    try:
-        return (_median if kind == "median" else _halving)(at_rung, len(losses))
-    finally:
-        optuna.logging.set_verbosity(level)
-
-
-def _median(losses: Sequence[float], count: int) -> list[bool]:
-    """Which of the last `count` are above the median of all at the rung, the trial among them."""
-    import optuna
-
-    study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
-    study.add_trials(
-        [optuna.trial.create_trial(value=loss, intermediate_values={1: loss}) for loss in losses]
-    )
-    return [_should_prune(study, loss) for loss in losses[-count:]]
-
-
-def _halving(losses: Sequence[float], count: int) -> list[bool]:
-    """Which of the last `count` are not the best of HALVING_FACTOR at the rung.
-
-    Optuna marks the trials that it was asked about, and compares a trial with those alone. So it
-    is asked about all of them first. Then it is asked about each again, in a study with all
-    others: the question leaves the trial in the study, where it would count for the next.
-    """
-    import optuna
-
-    def new_study() -> optuna.Study:
-        pruner = optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=1, reduction_factor=HALVING_FACTOR
-        )
-        return optuna.create_study(pruner=pruner)
-
-    first = new_study()
-    for loss in losses:
-        _should_prune(first, loss)
-    marked, stop = first.get_trials(deepcopy=False), []
-    for index in range(len(losses) - count, len(losses)):
-        study = new_study()
-        study.add_trials(marked[:index] + marked[index + 1 :])
-        stop.append(_should_prune(study, losses[index]))
-    return stop
-
-
-def _should_prune(study: optuna.Study, loss: float) -> bool:
-    """What the study's pruner says of a trial with this loss at its first step."""
-    trial = study.ask()
-    trial.report(loss, 1)
-    return trial.should_prune()
+    ranked = sorted([*others, *losses])
+    # Of an odd number the smaller half goes on, of a single trial that one.
+    best = ranked[max(1, len(ranked) // HALVING_FACTOR) - 1]
+    limit = median(ranked) if kind == "median" else best
+    return [loss > limit for loss in losses]
