@@ -105,7 +105,7 @@ bench: setup ## Time sweeper against its peers on this machine, half an hour; re
 		--out $(BENCH)/orchestration.json --markdown $(BENCH)/orchestration.md
 	$(BIN)/python scripts/bench/search.py --device cpu --launcher local --steps 20 --repeats 3 \
 		--out $(BENCH)/search.json --markdown $(BENCH)/search.md
-	$(BIN)/python scripts/bench/packing.py --device cpu --sizes s0,s1 --out $(BENCH)/packing.json
+	$(BIN)/python scripts/bench/batching.py --device cpu --sizes s0,s1 --out $(BENCH)/batching.json
 	$(BIN)/python scripts/bench/traffic.py --out $(BENCH)/traffic.json --markdown $(BENCH)/traffic.md
 	$(BIN)/python scripts/bench/growth.py --sizes 1000 10000 --out $(BENCH)/growth.json
 	$(BIN)/python scripts/bench/verdict.py --out $(BENCH)/verdict.json --markdown $(BENCH)/verdict.md

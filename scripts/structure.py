@@ -27,7 +27,12 @@ PACKAGE = ROOT / "sweeper"
 TINY = [
     *("data=text", "data.path=a.txt", "model.width=16", "model.depth=1", "model.head_size=8"),
     *("train.steps=4", "train.batch_size=2", "train.seq_len=16", "train.heldout_batches=1"),
-    *("search=lr", "search.line={points: 3, extend: 0}", "runner.pack=1", "runner.device=cpu"),
+    *(
+        "search=lr",
+        "search.line={points: 3, extend: 0}",
+        "runner.batched_trials=1",
+        "runner.device=cpu",
+    ),
     *("launcher=inline", "transfer.check=false", "study=a"),
 ]
 LADDER = ["transfer", "--study", "a", "--to-width", "32", "--validate", "transfer.widths=[16,32]"]
@@ -123,7 +128,7 @@ def trace() -> None:
         os.chdir(folder)
         Path("a.txt").write_text("tune small, train big. " * 4000)
         for name, words, stop in (
-            ("search, to its first step", ["search", *TINY], "PackRun.step"),
+            ("search, to its first step", ["search", *TINY], "BatchedRun.step"),
             ("transfer --validate, to its end", LADDER, None),
         ):
             passed = Passed(stop)

@@ -388,7 +388,7 @@ class Result:
     when the run diverged and NaN only when it failed for another reason (`error`). `heldout`
     is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
     training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
-    pack's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
+    batch's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
     """
 
     trial: Trial

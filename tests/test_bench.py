@@ -29,7 +29,7 @@ def run(script: str, *words: str) -> str:
         "gpu.py",
         "growth.py",
         "orchestration.py",
-        "packing.py",
+        "batching.py",
         "pruning.py",
         "search.py",
         "traffic.py",
@@ -56,7 +56,7 @@ def test_the_proof_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> None:
     assert [*stages] == ["machine", "tests", "time-tiny", "profile-tiny", "search"]
     assert all(stage["exit"] == 0 for stage in stages.values())
     [times] = [record["times"] for record in records if "times" in record]
-    assert times["packed-compiled"]["2"] > 0 and times["processes"]["2"] > 0
+    assert times["batched-compiled"]["2"] > 0 and times["processes"]["2"] > 0
     assert stages["search"]["found"][-1]["trials"] >= 7
     assert "| tiny |" in (tmp_path / "table.md").read_text()
 
@@ -111,11 +111,11 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_a_size_whose_pack_was_not_timed_is_told(proof: Any) -> None:
-    """It may have been too large for the device, which is no failure of `packing.py`."""
-    proof.keep({"times": {"size": "s1", "packed-compiled": {"336": float("nan")}}})
+def test_a_size_whose_batch_was_not_timed_is_told(proof: Any) -> None:
+    """It may have been too large for the device, which is no failure of `batching.py`."""
+    proof.keep({"times": {"size": "s1", "batched-compiled": {"336": float("nan")}}})
     assert proof.gpu.verdict(proof) == 1
-    proof.records[0]["times"]["packed-compiled"]["336"] = 0.1
+    proof.records[0]["times"]["batched-compiled"]["336"] = 0.1
     assert proof.gpu.verdict(proof) == 0
 
 
@@ -140,13 +140,13 @@ def test_a_search_that_is_cut_is_no_failure(proof: Any) -> None:
 
 def test_what_is_called_compiled_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    packing = load_script("bench/packing.py")
-    side = packing.Packed.__new__(packing.Packed)
+    batching = load_script("bench/batching.py")
+    side = batching.Batched.__new__(batching.Batched)
     side.compiled, side.run = True, SimpleNamespace(compiled=False, program=SimpleNamespace())
     side.run.program.unsupported = {"compiled mapped": "no kernel"}
-    with pytest.raises(packing.NotCompiledError, match="compiled mapped: no kernel"):
+    with pytest.raises(batching.NotCompiledError, match="compiled mapped: no kernel"):
         side.check()
-    assert packing.packs_of("2,s1=8", ["s0", "s1"]) == {"s0": [2], "s1": [2, 8]}
+    assert batching.counts_of("2,s1=8", ["s0", "s1"]) == {"s0": [2], "s1": [2, 8]}
 
 
 @pytest.mark.long
@@ -157,7 +157,7 @@ def test_our_own_orchestration_is_timed_and_what_cannot_be_is_said(tmp_path: Pat
     (mlp,) = json.loads(out.read_text())["rows"]
     assert mlp["trials"] == 5 and 0 < mlp["training_ms"] < mlp["ms"]
     assert "Optuna on SQLite: not measured" in printed
-    assert "| sweeper, packs of 64, a step of an MLP |" in table.read_text()
+    assert "| sweeper, batches of 64, a step of an MLP |" in table.read_text()
 
 
 def test_a_side_that_trains_nothing_does_everything_else(
@@ -165,8 +165,8 @@ def test_a_side_that_trains_nothing_does_everything_else(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     orchestration = load_script("bench/orchestration.py")
-    pack = orchestration.run_own(orchestration.OWN["pack"], 5, tmp_path, False)
-    assert pack["trials"] == 5 and pack["ms"] > 0 and pack["training_ms"] == 0
+    batch = orchestration.run_own(orchestration.OWN["batch"], 5, tmp_path, False)
+    assert batch["trials"] == 5 and batch["ms"] > 0 and batch["training_ms"] == 0
 
 
 def test_the_verdict_s_errors_are_counted(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tables import Findings
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "scripts/bench"
 DEADLINE = 570.0
-PACKS = {"s0": 512, "s1": 336, "s2": 64, "s3": 16, "s4": 8}
+BATCHED = {"s0": 512, "s1": 336, "s2": 64, "s3": 16, "s4": 8}
 GOALS = {"s0": 0.010, "s1": 0.045, "s2": 0.55, "s3": 2.2, "s4": 4.0}
 """Milliseconds per trial and step."""
 PROFILED = ("s1", "s3", "s4")
@@ -155,13 +155,13 @@ def own(stage: str, *words: str) -> list[str]:
     return [sys.executable, str(BENCH / "gpu_stages.py"), stage, *words]
 
 
-def packing(
+def batching(
     proof: Proof, size: str, sides: str, seconds: float, out: str, *words: str
 ) -> Sequence[str]:
-    """`packing.py` at one size."""
-    pack = 2 if proof.fake else PACKS[size]
-    command = [sys.executable, str(BENCH / "packing.py"), "--sizes", size, "--sides", sides]
-    command += ["--packs", str(pack), "--seconds", str(seconds), "--out", str(proof.out / out)]
+    """`batching.py` at one size."""
+    count = 2 if proof.fake else BATCHED[size]
+    command = [sys.executable, str(BENCH / "batching.py"), "--sizes", size, "--sides", sides]
+    command += ["--batched", str(count), "--seconds", str(seconds), "--out", str(proof.out / out)]
     return [*command, "--device", proof.device, *words]
 
 
@@ -172,7 +172,7 @@ def prove(proof: Proof, wheels: Path | None) -> int:
         pip += ["--no-compile", "--target", str(proof.out / "site")]
         files = [str(path) for path in sorted(wheels.absolute().glob("*.whl"))]
         proof.run(Stage(name="wheels", command=[*pip, *files], limit=60))
-    sizes = [FAKE_SIZE] if proof.fake else list(PACKS)
+    sizes = [FAKE_SIZE] if proof.fake else list(BATCHED)
     device = ["--device", proof.device]
     proof.run(Stage(name="machine", command=own("machine", *device), limit=60))
     proof.run(*first_stages(proof, sizes))
@@ -182,7 +182,7 @@ def prove(proof: Proof, wheels: Path | None) -> int:
         proof.run(Stage(name=f"time-{size}", command=timing(proof, size), limit=limit))
         keep_times(proof, size)
     for size in sizes if proof.fake else PROFILED:
-        words = ["--size", size, "--count", "2" if proof.fake else str(PACKS[size])]
+        words = ["--size", size, "--count", "2" if proof.fake else str(BATCHED[size])]
         proof.run(Stage(name=f"profile-{size}", command=own("profile", *device, *words), limit=60))
     # It has ten seconds to save itself, and some to say how far it came.
     words = ["--seconds", str(max(1.0, proof.left() - 32))]
@@ -192,18 +192,18 @@ def prove(proof: Proof, wheels: Path | None) -> int:
 
 
 def timing(proof: Proof, size: str) -> Sequence[str]:
-    """All that is timed at one size; at s1 many processes and an eager pack as well."""
-    sides = "packed-compiled" if proof.fake else "eager,compiled,packed-compiled"
+    """All that is timed at one size; at s1 many processes and eager batched trials as well."""
+    sides = "batched-compiled" if proof.fake else "eager,compiled,batched-compiled"
     words = []
     if proof.fake or size == "s1":
-        sides, words = f"{sides},processes,packed", ["--processes", "2" if proof.fake else "14"]
-    return packing(proof, size, sides, 0.1 if proof.fake else 3.0, f"{size}.json", *words)
+        sides, words = f"{sides},processes,batched", ["--processes", "2" if proof.fake else "14"]
+    return batching(proof, size, sides, 0.1 if proof.fake else 3.0, f"{size}.json", *words)
 
 
 def first_stages(proof: Proof, sizes: Sequence[str]) -> list[Stage]:
     """The GPU tests, and at the same time what compiles the timed forms into the cache.
 
-    s2 waits for s0: the packs of all sizes at once would not fit into the GPU's memory.
+    s2 waits for s0: the trials of all sizes at once would not fit into the GPU's memory.
     """
     pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
     tests = ROOT / "tests/engine" / ("test_gpu.py" if proof.fake else "")
@@ -211,7 +211,7 @@ def first_stages(proof: Proof, sizes: Sequence[str]) -> list[Stage]:
     stages = [Stage(name="tests", command=pytest, limit=150)]
 
     def warm(size: str, then: Stage | None = None) -> Stage:
-        command = packing(proof, size, "compiled,packed-compiled", 0.0, f"warm-{size}.json")
+        command = batching(proof, size, "compiled,batched-compiled", 0.0, f"warm-{size}.json")
         return Stage(name=f"warm-{size}", command=command, limit=150, then=then)
 
     if proof.fake:
@@ -220,7 +220,7 @@ def first_stages(proof: Proof, sizes: Sequence[str]) -> list[Stage]:
 
 
 def keep_times(proof: Proof, size: str) -> None:
-    """What `packing.py` wrote, even if it was cut short."""
+    """What `batching.py` wrote, even if it was cut short."""
     try:
         [row] = json.loads((proof.out / f"{size}.json").read_text())["sizes"]
     except (OSError, ValueError, KeyError):
@@ -229,7 +229,7 @@ def keep_times(proof: Proof, size: str) -> None:
 
 
 def verdict(proof: Proof) -> int:
-    """1 when a stage failed, a GPU test failed or was not run, or a pack was not timed compiled."""
+    """1 when a stage failed, a GPU test failed or was not run, or no trials were timed batched."""
     problems = []
     for record in proof.records:
         name, code = record.get("stage", ""), record.get("exit")
@@ -241,9 +241,9 @@ def verdict(proof: Proof) -> int:
             problems.append("tests: none was run on the GPU, or some were skipped")
     timed = [record["times"] for record in proof.records if "times" in record]
     problems += [
-        f"{row['size']}: no compiled pack was timed"
+        f"{row['size']}: no trials were timed batched and compiled"
         for row in timed
-        if not known(row.get("packed-compiled"))
+        if not known(row.get("batched-compiled"))
     ]
     for problem in problems:
         print(f"FAILED {problem}", flush=True)
@@ -271,7 +271,14 @@ def tell(proof: Proof) -> None:
     notes = [*notes_of(proof), f"{time.monotonic() - proof.started:.0f} s in all"]
     if proof.fake:
         notes.append("--fake: a CPU, and nothing is proven")
-    columns = ["size", "ms, packed compiled", "goal", "x one compiled process", "TB/s", "best else"]
+    columns = [
+        "size",
+        "ms, batched compiled",
+        "goal",
+        "x one compiled process",
+        "TB/s",
+        "best else",
+    ]
     Findings(
         title="per trial and step",
         columns=columns,
@@ -288,11 +295,11 @@ def has_traffic() -> bool:
 
 def table_row(row: Mapping[str, Any], counted: Mapping[str, Any]) -> list[str]:
     """One size; blank where nothing was measured."""
-    size, best = row["size"], min(known(row.get("packed-compiled")), default=None)
+    size, best = row["size"], min(known(row.get("batched-compiled")), default=None)
     if best is None:
         return [size, "; ".join(row["failures"].values())[:60] or "not measured", "", "", "", ""]
     [*alone] = known({"": row.get("compiled")})
-    others = [*known(row.get("processes")), *known(row.get("packed")), *alone]
+    others = [*known(row.get("processes")), *known(row.get("batched")), *alone]
     met = ("met" if 1000 * best <= GOALS[size] else "missed") if size in GOALS else ""
     rate = f"{counted['bytes'] / best / 1e12:.2f}" if counted else ""
     return [

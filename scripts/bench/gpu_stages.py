@@ -39,8 +39,8 @@ def machine(device: str) -> None:
 
 
 def profile(size: str, device: str, count: str) -> None:
-    """Three compiled steps of a pack: launches, the share of time the GPU worked, top kernels."""
-    from packing import Packed
+    """Three compiled steps of batched trials: launches, share of time at work, top kernels."""
+    from batching import Batched
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
@@ -48,7 +48,7 @@ def profile(size: str, device: str, count: str) -> None:
     precision = "bfloat16" if device == "cuda" else "float32"
     kind = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
     with tempfile.TemporaryDirectory() as folder:
-        side = Packed(size, precision, device, Path(folder), int(count), "on")
+        side = Batched(size, precision, device, Path(folder), int(count), "on")
         for _ in range(4):
             side.step()
         start = time.perf_counter()
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("stage", choices=("machine", "profile", "search"))
     parser.add_argument("--device", required=True)
     parser.add_argument("--size", help="of a profile")
-    parser.add_argument("--count", help="trials of a profile's pack")
+    parser.add_argument("--count", help="batched trials of a profile")
     parser.add_argument("--seconds", type=float, help="for a search")
     options = parser.parse_args()
     match options.stage:

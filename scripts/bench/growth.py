@@ -43,7 +43,7 @@ SPEC = TrialSpec(
 )
 CURVE = 100
 EXTRA = {1: 50, 16: 20, 64: 8, 128: 4}
-"""Trials to a pack: packs that are recorded into the study once it has its size."""
+"""Trials to a batch: batches that are recorded into the study once it has its size."""
 
 
 def search(size: int) -> RandomGrid:
@@ -73,7 +73,7 @@ def make(point: Point, number: int) -> Result:
 
 
 def fill(folder: Path, size: int, extra: int) -> dict[str, float]:
-    """Make a study of `size` trials in packs of 128, then time packs of every size in it."""
+    """Make a study of `size` trials in batches of 128, then time batches of every size in it."""
     points = search(size + extra).propose(SPACE, History())
     made: dict[str, float] = {}
     with Study.open(folder) as study:
@@ -82,13 +82,13 @@ def fill(folder: Path, size: int, extra: int) -> dict[str, float]:
             ends = range(first, min(first + 128, size))
             study.record([make(points[i], i) for i in ends])
         made["fill_s"] = time.perf_counter() - start
-        for pack, packs in EXTRA.items():
+        for batch, batches in EXTRA.items():
             left = points[len(study) :]
-            new = [make(point, len(study) + i) for i, point in enumerate(left[: pack * packs])]
+            new = [make(point, len(study) + i) for i, point in enumerate(left[: batch * batches])]
             start = time.perf_counter()
-            for first in range(0, len(new), pack):
-                study.record(new[first : first + pack])
-            made[f"record_{pack}_ms"] = (time.perf_counter() - start) / len(new) * 1e3
+            for first in range(0, len(new), batch):
+                study.record(new[first : first + batch])
+            made[f"record_{batch}_ms"] = (time.perf_counter() - start) / len(new) * 1e3
         assert not study.notices, study.notices
     files = [path for path in folder.glob("results/*") if path.is_file()]
     made |= {"files": len(files), "results_MB": sum(p.stat().st_size for p in files) / 1e6}
@@ -151,7 +151,7 @@ def measure(size: int) -> dict[str, float]:
 
 def run_part(part: str, folder: Path, size: int) -> dict[str, float]:
     """One part, in this process, with all the time and the most memory that it needed."""
-    extra = sum(pack * packs for pack, packs in EXTRA.items())
+    extra = sum(batch * batches for batch, batches in EXTRA.items())
     found = PARTS[part](folder, size, extra)
     unit = 1e6 if sys.platform == "darwin" else 1e3
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -75,27 +75,28 @@ def _own(name: str, words: str, **more: Any) -> Side:
 
 
 OWN = {
-    "pack": _own("packs of 64", f"search=random runner.pack=64 {TEXT}"),
-    "single": _own("one at a time", f"search=random runner.pack=1 {TEXT}"),
-    "tpe": _own("TPE, one at a time", f"search=tpe search.batch=1 runner.pack=1 {TEXT}"),
-    "pack-mlp": _own(
-        "packs of 64, a step of an MLP",
-        f"search=random runner.pack=64 runner.device=cpu {TINY}",
+    "batch": _own("batches of 64", f"search=random runner.batched_trials=64 {TEXT}"),
+    "single": _own("one at a time", f"search=random runner.batched_trials=1 {TEXT}"),
+    "tpe": _own("TPE, one at a time", f"search=tpe search.batch=1 runner.batched_trials=1 {TEXT}"),
+    "batch-mlp": _own(
+        "batches of 64, a step of an MLP",
+        f"search=random runner.batched_trials=64 runner.device=cpu {TINY}",
         trains=True,
     ),
     "single-mlp": _own(
         "one at a time, a step of an MLP",
-        f"search=random runner.pack=1 runner.device=cpu {TINY}",
+        f"search=random runner.batched_trials=1 runner.device=cpu {TINY}",
         trains=True,
     ),
     "worker-mlp": _own(
         "in a warm worker process, a step of an MLP",
-        f"search=random launcher=local launcher.workers=1 runner.pack=1 runner.device=cpu {TINY}",
+        "search=random launcher=local launcher.workers=1 runner.batched_trials=1"
+        f" runner.device=cpu {TINY}",
         trains=True,
         worker=True,
     ),
 }
-"""Our sides. Where nothing is trained, everything else is done: packs, results with curves of
+"""Our sides. Where nothing is trained, everything else is done: batches, results with curves of
 100 points, records on the disk, the copy for Optuna, progress."""
 BASELINE = "Optuna on SQLite, random"
 OTHERS = [
@@ -132,12 +133,12 @@ OTHERS = [
 ]
 
 
-def instant(pack: Any, execution: Any, control: Any, pruner: Any) -> list[Any]:
+def instant(batched: Any, execution: Any, control: Any, pruner: Any) -> list[Any]:
     """In place of training: a result with a full curve for every trial, at once."""
     from sweeper.trial import Result
 
     results = []
-    for trial in pack.trials:
+    for trial in batched.trials:
         value = 3 + sum(hp * hp for hp in trial.log2_hps.values())
         curve = tuple(round(value * (1 + 0.37 / step), 5) for step in range(1, 101))
         results.append(
@@ -307,7 +308,7 @@ def goals(rows: dict[str, dict[str, Any]]) -> list[str]:
         return float(rows.get(key, {}).get("net_ms", nan))
 
     aims = [
-        ("under 2 ms a trial in a pack", own("pack"), 2.0),
+        ("under 2 ms a trial in a batch", own("batch"), 2.0),
         ("one at a time not above bare Optuna on SQLite", own("single"), own(BASELINE)),
         ("nor with TPE", own("tpe"), own("Optuna on SQLite, TPE")),
         ("under 15 ms with a warm process of its own", own("worker-mlp"), 15.0),

@@ -88,9 +88,9 @@ class Replay:
     saved: float
 
 
-def replay(sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], **rule: Any) -> Replay:
-    """The search again in packs of `pack` trials, in `order`, each pack knowing those before."""
-    ends = train(sweep, kind, pack, order, [], **rule)
+def replay(sweep: Sweep, kind: Any, batch: int, order: Sequence[Result], **rule: Any) -> Replay:
+    """The search again in batches of `batch` trials, in `order`; each knows those before it."""
+    ends = train(sweep, kind, batch, order, [], **rule)
     stopped = frozenset(key for key, end in ends.items() if end < sweep.steps)
     return Replay(stopped=stopped, saved=1 - sum(ends.values()) / (sweep.steps * len(order)))
 
@@ -98,15 +98,15 @@ def replay(sweep: Sweep, kind: Any, pack: int, order: Sequence[Result], **rule: 
 def train(
     sweep: Sweep,
     kind: Any,
-    pack: int,
+    batch: int,
     order: Sequence[Result],
     earlier: list[RungLosses],
     **rule: Any,
 ) -> dict[str, int]:
-    """The steps that each of `order` trains, in packs of `pack`; adds their losses to `earlier`."""
+    """Steps that each of `order` trains, in batches of `batch`; adds their losses to `earlier`."""
     found: dict[str, int] = {}
-    for start in range(0, len(order), pack):
-        part, later = order[start : start + pack], order[start + pack :]
+    for start in range(0, len(order), batch):
+        part, later = order[start : start + batch], order[start + batch :]
         planned = (_at_rungs(result, ()) for result in later)
         pruner = Pruner(
             kind=kind,
@@ -129,7 +129,7 @@ def _at_rungs(result: Result, losses: tuple[float, ...]) -> RungLosses:
     return RungLosses(log2_hps=result.trial.log2_hps, seed=result.trial.seed, losses=losses)
 
 
-def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | None:
+def concluded(sweep: Sweep, kind: Any, batch: int) -> tuple[Conclusion, float] | None:
     """The whole search again, the strategy choosing its points: its conclusion, and steps saved.
 
     None when it asks for a trial that was not recorded, so that it went another way.
@@ -142,7 +142,7 @@ def concluded(sweep: Sweep, kind: Any, pack: int) -> tuple[Conclusion, float] | 
         results = [result for result in order if result is not None]
         if len(results) < len(order):
             return None
-        ends = train(sweep, kind, pack, results, earlier)
+        ends = train(sweep, kind, batch, results, earlier)
         for result in results:
             stopped = ends[result.key] < sweep.steps
             history.add(replace(result, status="pruned") if stopped else result)
@@ -164,7 +164,7 @@ def _strategy(sweep: Sweep) -> tuple[Strategy, Space]:
 
 
 def _train(pruner: Pruner, part: Sequence[Result]) -> dict[str, int]:
-    """The steps that each trial of a pack trains."""
+    """The steps that each trial of a batch trains."""
     trials: list[Trial] = [result.trial for result in part]
     ends = {trial.key: pruner.steps for trial in trials}
     losses = {result.key: losses_at(result, pruner.rungs, pruner.window) for result in part}
@@ -298,34 +298,34 @@ def orders(sweep: Sweep, count: int) -> Iterator[list[Result]]:
 
 
 def table(sweeps: Sequence[Sweep], count: int, **rule: Any) -> None:
-    """A row for every sweep, kind and pack size: steps saved, and what was lost in any order."""
-    print(f"{'sweep':28} {'kind':8} {'pack':>4} {'saved':>6}  orders losing: optimum±1, fit±1")
+    """A row for every sweep, kind and batch: steps saved, and what was lost in any order."""
+    print(f"{'sweep':28} {'kind':8} {'batch':>4} {'saved':>6}  orders losing: optimum±1, fit±1")
     for sweep in sweeps:
         least, fit = needed(sweep), needed(sweep, near=1.0)
         for kind in ("median", "halving"):
-            for pack in (1, 4, len(sweep.results)):
-                runs = [replay(sweep, kind, pack, o, **rule) for o in orders(sweep, count)]
+            for batch in (1, 4, len(sweep.results)):
+                runs = [replay(sweep, kind, batch, o, **rule) for o in orders(sweep, count)]
                 lost = [bool(run.stopped & least) for run in runs]
                 unfit = [bool(run.stopped & fit) for run in runs]
                 saved = mean(run.saved for run in runs)
                 counts = f"{sum(lost)}/{len(runs)}, {sum(unfit)}/{len(runs)}"
-                print(f"{sweep.name:28} {kind:8} {pack:4} {saved:6.1%}  {counts}")
+                print(f"{sweep.name:28} {kind:8} {batch:4} {saved:6.1%}  {counts}")
 
 
 def conclusions(sweeps: Sequence[Sweep]) -> None:
     """A row for every line or independent search: what it concludes, pruned and not."""
-    print(f"\n{'search':28} {'kind':8} {'pack':>4} {'saved':>6}  best point, and its loss")
+    print(f"\n{'search':28} {'kind':8} {'batch':>4} {'saved':>6}  best point, and its loss")
     for sweep in sweeps:
         whole = None if sweep.kind == "random" else concluded(sweep, "none", 1)
         if whole is None:
             continue
         for kind in ("median", "halving"):
-            for pack in (1, 4, len(sweep.results)):
-                found = concluded(sweep, kind, pack)
+            for batch in (1, 4, len(sweep.results)):
+                found = concluded(sweep, kind, batch)
                 same = found is not None and found[0].best_log2 == whole[0].best_log2
                 same = same and found[0].objective == whole[0].objective
                 saved = f"{found[1]:6.1%}" if found else "     -"
-                print(f"{sweep.name:28} {kind:8} {pack:4} {saved}  {'same' if same else 'OTHER'}")
+                print(f"{sweep.name:28} {kind:8} {batch:4} {saved}  {'same' if same else 'OTHER'}")
 
 
 def main() -> None:

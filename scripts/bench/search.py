@@ -4,10 +4,10 @@
     python scripts/bench/search.py --steps 2000 --processes 14 --peer-trials 56         # a GPU
 
 Both sides train the same trials: those that the search asked for. The peer is what one would write
-without packs: a loop with torch's own AdamW in every process, and one driver that asks and tells
-an Optuna study on SQLite (several would claim the same trials twice). Its processes are started,
-and have taken a step, before its time begins. `--peer-trials` trains only so many of them on the
-peer's side and extrapolates, which the output then says.
+without batched trials: a loop with torch's own AdamW in every process, and one driver that asks
+and tells an Optuna study on SQLite (several would claim the same trials twice). Its processes are
+started, and have taken a step, before its time begins. `--peer-trials` trains only so many of them
+on the peer's side and extrapolates, which the output then says.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sweeper.cli.shared import open_experiment
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve
 from sweeper.data.corpus import Corpus
-from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.study.study import Study
 from sweeper.trial import Result, Trial
 
@@ -50,27 +50,27 @@ class Plain:
 
     def __init__(self, trial: Trial, corpus: Corpus, device: str) -> None:
         """The same initial weights as ours."""
-        pack = PackRun(Pack(trials=(trial,), corpus=corpus))
+        run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus))
         self.train, self.trial, self.corpus, self.device = (
-            pack.prepared.train,
+            run.prepared.train,
             trial,
             corpus,
             device,
         )
         with torch.device(device):
-            self.model = pack.prepared.model()
-        weights = {name: value[0].detach() for name, value in (pack.params | pack.buffers).items()}
+            self.model = run.prepared.model()
+        weights = {name: value[0].detach() for name, value in (run.params | run.buffers).items()}
         self.model.load_state_dict(weights, strict=False)
         buffers = dict(self.model.named_buffers())
-        for name in pack.buffers:
+        for name in run.buffers:
             buffers[name].copy_(weights[name])
-        self.optimizer = torch.optim.AdamW(self._groups(pack), fused=device != "cpu")
+        self.optimizer = torch.optim.AdamW(self._groups(run), fused=device != "cpu")
 
-    def _groups(self, pack: PackRun) -> list[dict[str, Any]]:
+    def _groups(self, run: BatchedRun) -> list[dict[str, Any]]:
         """Parameters of equal settings as one group."""
-        own = pack.prepared.optimizer
+        own = run.prepared.optimizer
         groups: dict[tuple[float, float, float], list[Any]] = {}
-        prescriptions = pack.prepared.prescriptions(self.trial.hps)
+        prescriptions = run.prepared.prescriptions(self.trial.hps)
         for name, parameter in self.model.named_parameters():
             numbers = prescriptions[name]
             key = (numbers.lr, numbers.eps, numbers.weight_decay)

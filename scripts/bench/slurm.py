@@ -1,9 +1,9 @@
-"""What the driver of launcher=slurm costs: a search of one-trial packs on a throw-away cluster.
+"""What the driver of launcher=slurm costs: a search of one-trial jobs on a throw-away cluster.
 
 Starts `scripts/slurm_local.sh` (root, slurm-wlm, munge), trains N trivial trials as N jobs, and
 tells the time, the driver's CPU and memory, and how long after a job's end the driver knew.
 
-    python scripts/bench/slurm.py --packs 100 --out slurm.json
+    python scripts/bench/slurm.py --jobs 100 --out slurm.json
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ TRIVIAL = (
     "launcher=slurm",
     "launcher.gpus=0",
     "launcher.cpus=1",
-    "runner.pack=1",
+    "runner.batched_trials=1",
     "launcher.time=10",
     "launcher.warn=30",
     "runner.compile=off",
 )
 
 
-def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
+def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
     """The search through the loop itself; when each result was made, and when it was recorded."""
     from sweeper.cli.output import Output
     from sweeper.cli.shared import open_experiment, progress
@@ -55,7 +55,7 @@ def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
 
     (folder / "text.txt").write_text("All happy families are alike. " * 300)
     words = [*TRIVIAL, f"data.path={folder / 'text.txt'}", f"root={folder / 'runs'}", "study=bench"]
-    words += [f"search.runs={packs}", f"launcher.poll={poll}", f"launcher.jobs={packs}"]
+    words += [f"search.runs={jobs}", f"launcher.poll={poll}", f"launcher.jobs={jobs}"]
     settings = resolve(compose_tree(words, None))
     bench, known, quiet = open_experiment(settings), dict[str, float](), Console(quiet=True)
     with StudyLock(settings.folder), Study.open(settings.folder) as study:
@@ -67,18 +67,18 @@ def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
 
         study.record = recorded  # type: ignore[method-assign]
         cpu, start = time.process_time(), time.perf_counter()
-        with progress(settings, Output(people=quiet, watchers=quiet), "search", packs) as monitor:
+        with progress(settings, Output(people=quiet, watchers=quiet), "search", jobs) as monitor:
             Sweep(bench, study, monitor).search(lambda conclusion, finished: None)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         late = sorted(known[result.key] - result.finished_at for result in study.results())
         states = [result.status for result in study.results()]
     return {
-        "packs": packs,
+        "jobs": jobs,
         "poll": poll,
         "results": len(states),
         "failed": states.count("failed"),
         "seconds": seconds,
-        "driver_cpu_ms": 1000 * cpu / packs,
+        "driver_cpu_ms": 1000 * cpu / jobs,
         "driver_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "known_after_s": {"median": statistics.median(late), "most": late[-1]},
     }
@@ -87,7 +87,7 @@ def search(folder: Path, packs: int, poll: float) -> dict[str, Any]:
 def main() -> None:
     """Start the cluster, search, stop it, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--packs", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--poll", type=float, default=2.0, help="seconds between looks")
     parser.add_argument("--slots", type=int, default=1, help="jobs that a node runs at a time")
     parser.add_argument("--out", type=Path)
@@ -96,12 +96,12 @@ def main() -> None:
         folder = Path(name)
         folder.chmod(0o755)  # munge wants its socket where others could reach it
         env = {"SLURM_LOCAL_DIR": str(folder / "slurm"), "SLURM_LOCAL_CPUS": str(options.slots)}
-        env["SLURM_LOCAL_ARRAY"] = str(options.packs + 1)
+        env["SLURM_LOCAL_ARRAY"] = str(options.jobs + 1)
         os.environ.update(env, SLURM_CONF=str(folder / "slurm/slurm.conf"), OMP_NUM_THREADS="1")
         os.environ["PATH"] += ":/usr/sbin:/sbin"
         subprocess.run([SCRIPT, "up", "2"], check=True)
         try:
-            found = search(folder, options.packs, options.poll)
+            found = search(folder, options.jobs, options.poll)
         finally:
             subprocess.run([SCRIPT, "down"], check=False)
     table = Table("", "measured", title="launcher=slurm, one trivial trial a job")

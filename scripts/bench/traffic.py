@@ -1,9 +1,9 @@
 """Kernels and bytes of memory traffic of a compiled training step, counted without a GPU.
 
-A step of a small model takes as long as its memory traffic. So what `PackRun(compile="on")` would
-compile on a GPU (the mapped loss under autocast, its gradients, the optimizer's update) is lowered
-for one here, and every kernel's bytes are added up: what it reads and writes at best, each byte
-once. The counts are compared with a committed budget; the exit status is 1 where one is exceeded.
+A step of a small model takes as long as its memory traffic. So what `BatchedRun(compile="on")`
+would compile on a GPU (the mapped loss under autocast, its gradients, the optimizer's update) is
+lowered for one here, and every kernel's bytes are added up: what it reads and writes at best, each
+byte once. The counts are compared with a committed budget; exit status 1 where one is exceeded.
 
     python scripts/bench/traffic.py --sizes s0,s1
     python scripts/bench/traffic.py --kernels s1           # what takes how much
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batching import SIZES, trial
 from lowering import Kernel, Lowered, lowering
-from packing import SIZES, trial
 from tables import Findings
 from torch import Tensor
 
@@ -30,8 +30,8 @@ from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.engine.program import Program
 from sweeper.models import loss
 
-PACKS = {"s0": 512, "s1": 336, "s2": 64, "s3": 16, "s4": 8}
-"""Trials of a pack at each size."""
+BATCHED = {"s0": 512, "s1": 336, "s2": 64, "s3": 16, "s4": 8}
+"""Trials of a batch at each size."""
 BUDGET = Path(__file__).with_suffix(".json")
 TOLERANCE = 0.05
 """A count may exceed its budget by less than this fraction."""
@@ -40,7 +40,7 @@ PARTS = ("forward", "backward", "update", "loss")
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The kernels of a pack's step, by its parts; "loss" is the operator of the chunked loss."""
+    """Kernels of a step of batched trials, by part; "loss" is the operator of the chunked loss."""
 
     count: int
     kernels: dict[str, tuple[Kernel, ...]]
@@ -55,8 +55,8 @@ class Step:
 
 
 def count_step(size: str) -> Step:
-    """The step of a pack at a size, in bfloat16 over weights in float32, with AdamW."""
-    prepared, count = prepare(trial(size, "bfloat16", 0).spec), PACKS[size]
+    """The step of batched trials at a size, in bfloat16 over weights in float32, with AdamW."""
+    prepared, count = prepare(trial(size, "bfloat16", 0).spec), BATCHED[size]
     program = Program(prepared, torch.device("cpu"))
     with lowering() as found:
         _gradients_and_update(program, prepared, size, count)
@@ -75,7 +75,7 @@ def _of(graphs: list[Lowered], part: str) -> tuple[Kernel, ...]:
 
 
 def _gradients_and_update(program: Program, prepared: PreparedSpec, size: str, count: int) -> None:
-    """What a step compiles, with fake tensors in the place of a pack's."""
+    """What a step compiles, with fake tensors in the place of the trials' own."""
     _, _, _, seq_len, batch = SIZES[size]
     hps, specs = trial(size, "bfloat16", 0).hps, prepared.trained_specs
     for module in program.model.modules():
@@ -156,7 +156,7 @@ def findings(steps: dict[str, Step], budget: dict[str, Any]) -> Findings:
     for size, step in steps.items():
         parts = {part: step.record(part) for part in PARTS}
         total = {key: sum(part[key] for part in parts.values()) for key in ("bytes", "kernels")}
-        record[size] = {**total, "pack": step.count, **parts}
+        record[size] = {**total, "trials": step.count, **parts}
         allowed = budget.get(size, {}).get("bytes")
         against = f"{100 * (total['bytes'] / allowed - 1):+.1f} %" if allowed else ""
         shown = [str(parts[part]["kernels"]) for part in PARTS[:3]]
@@ -164,14 +164,16 @@ def findings(steps: dict[str, Step], budget: dict[str, Any]) -> Findings:
         rows.append([size, str(step.count), *shown, f"{total['bytes'] / 1e6:,.1f}", against])
     columns = ["size", "K", *(f"kernels {part}" for part in PARTS[:3])]
     columns += [*(f"{part}, MB" for part in PARTS), "total, MB", "against the budget"]
-    notes = [f"Per trial and step, torch {torch.__version__}; kernels are those of a pack's step."]
+    notes = [
+        f"Per trial and step, torch {torch.__version__}; kernels are those of a step of them all."
+    ]
     return Findings(title="memory traffic", columns=columns, rows=rows, notes=notes, record=record)
 
 
 def exceeded(record: dict[str, Any], budget: dict[str, Any]) -> list[str]:
     """A sentence for every size that moves more than its budget allows."""
     sentences = []
-    for size in PACKS.keys() & record.keys() & budget.keys():
+    for size in BATCHED.keys() & record.keys() & budget.keys():
         now, allowed = record[size]["bytes"], budget[size]["bytes"]
         if now >= (1 + TOLERANCE) * allowed:
             more = f"{now / 1e6:.1f} MB per trial and step, {100 * (now / allowed - 1):.1f} % above"
@@ -194,8 +196,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", default=",".join(PACKS), help="of %(default)s")
-    parser.add_argument("--kernels", choices=PACKS, help="list the kernels of this size instead")
+    parser.add_argument("--sizes", default=",".join(BATCHED), help="of %(default)s")
+    parser.add_argument("--kernels", choices=BATCHED, help="list the kernels of this size instead")
     parser.add_argument("--budget", type=Path, default=BUDGET)
     parser.add_argument("--write-budget", action="store_true", help="from what is counted now")
     parser.add_argument("--out", type=Path)

@@ -31,7 +31,7 @@ FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
 LONG = 600.0
 """Seconds from which on the cost is said."""
-MOST_IN_PACK = 16
+MOST_BATCHED = 16
 """Trials that are timed together."""
 
 
@@ -79,11 +79,11 @@ def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -
     time. NaN where neither is possible.
     """
     settings, hps = experiment.settings, defaults(experiment.settings.space)
-    trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_IN_PACK)]
-    pack, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
+    trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_BATCHED)]
+    per_job, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
     if settings.raw["runner"].get("command"):
-        return pack, trial_seconds(settings, known).of(trials[0]) / at_once(known)
-    return pack, seconds * trials[0].spec.train.steps
+        return per_job, trial_seconds(settings, known).of(trials[0]) / at_once(known)
+    return per_job, seconds * trials[0].spec.train.steps
 
 
 def _smaller(

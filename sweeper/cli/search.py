@@ -249,7 +249,7 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
         check_model(experiment, output)
         _note_command(settings, output)
         known = Study.read(settings.folder).results() if settings.folder.is_dir() else []
-        pack, seconds = run_time(experiment, settings.base, known)
+        per_job, seconds = run_time(experiment, settings.base, known)
         trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
         finished = _finished(settings, experiment)
     parameters = settings.runner.parameters(spec)
@@ -259,7 +259,7 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
         f"{spec.train.steps} steps. Points that phases share are trained once; a line that ends at "
         f"its optimum is extended. Time: {'not known' if math.isnan(seconds) else 'measured'} "
-        f"here, {pack} {'trial' if pack == 1 else 'trials'} a job."
+        f"here, {per_job} {'trial' if per_job == 1 else 'trials'} a job."
     )
     if finished:
         facts += f" Of these trials, {finished} are finished already."
@@ -277,12 +277,12 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
         "study": settings.name,
         "phases": [{"phase": row.name, "trials": row.runs, **cost_record(row)} for row in rows],
         "finished": finished,
-        "pack": pack,
+        "batched_trials": per_job,
     }
     if command := say_command(settings, trial, output, at="at the defaults"):
         record["command"] = command
     if isinstance(settings.launcher, Scheduled):
-        jobs = -(-phases[0].trials // pack)
+        jobs = -(-phases[0].trials // per_job)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
         output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")
     planned = sum(phase.trials for phase in phases)

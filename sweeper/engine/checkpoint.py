@@ -1,4 +1,4 @@
-"""A pack on disk in the middle of its training: one safetensors file with a JSON header."""
+"""A batch on disk in the middle of its training: one safetensors file with a JSON header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sweeper.engine.pack import PackRun
+from sweeper.engine.batched import BatchedRun
 from sweeper.files import RECORD_ERRORS, sync_folder
 from sweeper.trial import Trial, digest
 
@@ -25,12 +25,12 @@ FORMAT_VERSION = 1
 
 
 @dataclass(kw_only=True)
-class PackProgress:
-    """What the host knows of a pack's training: the part of a checkpoint that is on no device.
+class RunProgress:
+    """What the host knows of a batch's training: the part of a checkpoint that is on no device.
 
     `losses` [steps, trials] are NaN where nothing is known; `steps` counts those of each trial
     that are. `stopped` maps the index of a trial that trains no more to its status. `seconds` is
-    the time that the pack has taken, over all attempts.
+    the time that the batch has taken, over all attempts.
     """
 
     losses: np.ndarray
@@ -40,11 +40,11 @@ class PackProgress:
 
 
 def path_of(folder: Path, trials: Sequence[Trial]) -> Path:
-    """Where a pack of these trials is saved in `folder`; in another order it is another pack."""
+    """Where a batch of these trials is saved in `folder`; in another order it is another batch."""
     return folder / f"{digest([trial.key for trial in trials])[:32]}{SUFFIX}"
 
 
-def save(run: PackRun, progress: PackProgress, path: Path) -> None:
+def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
     """Write aside, sync, rename: a kill at any moment leaves the old checkpoint or the new one.
 
     OSError when it cannot be written.
@@ -52,7 +52,7 @@ def save(run: PackRun, progress: PackProgress, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     header = {
         "format": FORMAT_VERSION,
-        "keys": [trial.key for trial in run.pack.trials],
+        "keys": [trial.key for trial in run.batched.trials],
         "slots": run.slots,
         "step": run.step_index,
         # The header's name for `stopped`: files of this format must stay readable.
@@ -78,7 +78,7 @@ def save(run: PackRun, progress: PackProgress, path: Path) -> None:
             temporary.unlink()
 
 
-def load(run: PackRun, progress: PackProgress, path: Path) -> None:
+def load(run: BatchedRun, progress: RunProgress, path: Path) -> None:
     """Bring a fresh `run` and its `progress` to where `path` was saved, if there is such a file.
 
     ValueError for a file that is damaged, or of other trials: then nothing has changed.
@@ -89,7 +89,7 @@ def load(run: PackRun, progress: PackProgress, path: Path) -> None:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads(file.metadata()["sweeper"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        # All is read and checked before anything changes: a refused file leaves a fresh pack.
+        # All is read and checked before anything changes: a refused file leaves a fresh batch.
         _check(header, tensors, run)
         stopped = {int(index): str(status) for index, status in header["left"].items()}
         steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
@@ -101,11 +101,11 @@ def load(run: PackRun, progress: PackProgress, path: Path) -> None:
     progress.stopped, progress.steps, progress.seconds = stopped, steps, seconds
 
 
-def _check(header: dict[str, Any], tensors: dict[str, torch.Tensor], run: PackRun) -> None:
-    """ValueError unless the checkpoint is one of this pack."""
+def _check(header: dict[str, Any], tensors: dict[str, torch.Tensor], run: BatchedRun) -> None:
+    """ValueError unless the checkpoint is one of this batch."""
     if header["format"] != FORMAT_VERSION:
         raise ValueError(f"its format is {header['format']!r}")
-    if header["keys"] != [trial.key for trial in run.pack.trials]:
+    if header["keys"] != [trial.key for trial in run.batched.trials]:
         raise ValueError("it is of other trials")
     count = len(header["slots"])
     for name, value in run.tensors().items():
@@ -125,7 +125,7 @@ def saved_keys(path: Path) -> list[str]:
 
 
 def forget(folder: Path, trials: Sequence[Trial]) -> None:
-    """Remove the checkpoint of a pack of these trials, whose results are recorded."""
+    """Remove the checkpoint of a batch of these trials, whose results are recorded."""
     with suppress(OSError):
         path_of(folder, trials).unlink()
 
@@ -148,13 +148,13 @@ def tidy(folder: Path, is_finished: Callable[[str], bool], *, idle: bool) -> Non
             path.unlink()
 
 
-def saved_packs(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:
-    """Packs of `trials` that have a checkpoint in `folder`; a trial is in one of them at most."""
+def saved_batches(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ...]]:
+    """Batches of `trials` that have a checkpoint in `folder`; a trial is in one of them at most."""
     by_key = {trial.key: trial for trial in trials}
-    packs = []
+    batches = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         with suppress(ValueError):
             keys = saved_keys(path)
             if all(key in by_key for key in keys):
-                packs.append(tuple(by_key.pop(key) for key in keys))
-    return packs
+                batches.append(tuple(by_key.pop(key) for key in keys))
+    return batches

@@ -1,6 +1,6 @@
 """A whole step as one CUDA graph: one launch where there were hundreds.
 
-The host then needs microseconds a step. It pays for packs whose step the GPU finishes sooner than
+The host then needs microseconds a step. It pays for batches whose step the GPU finishes sooner than
 the host can launch it: small ones, and those that are not compiled. The numbers are those of the
 step without it, to the last bit: the same kernels run on the same memory.
 """
@@ -21,7 +21,7 @@ from sweeper.engine.program import raise_if_out_of_memory
 from sweeper.errors import first_line
 
 if TYPE_CHECKING:
-    from sweeper.engine.pack import PackRun, StepInputs
+    from sweeper.engine.batched import BatchedRun, StepInputs
 
 WARM_STEPS = 3
 """Steps before a capture: kernels are compiled or loaded, modes and algorithms chosen by then."""
@@ -75,7 +75,7 @@ def _leave_capture(before: torch.cuda.Stream, pool: Any) -> None:
 
 
 class StepGraph:
-    """The steps of one pack, captured once and replayed; captured anew after `forget`."""
+    """The steps of one batch, captured once and replayed; captured anew after `forget`."""
 
     def __init__(self, capture: Capture = capture_cuda) -> None:
         """Nothing is captured before WARM_STEPS steps."""
@@ -88,7 +88,7 @@ class StepGraph:
         """What was captured is no longer what a step does."""
         self._graph, self._inputs, self._losses, self._steps = None, None, None, 0
 
-    def step(self, run: PackRun, inputs: StepInputs) -> Tensor:
+    def step(self, run: BatchedRun, inputs: StepInputs) -> Tensor:
         """One step of `run`, replayed where that can be; losses [K]."""
         self._steps += 1
         if self._graph is None and not self._begin(run, inputs):
@@ -99,8 +99,8 @@ class StepGraph:
         self._graph.replay()
         return self._losses.clone()
 
-    def _begin(self, run: PackRun, inputs: StepInputs) -> bool:
-        """Capture where it is time, and the pack's mode allows it."""
+    def _begin(self, run: BatchedRun, inputs: StepInputs) -> bool:
+        """Capture where it is time, and the batch's mode allows it."""
         if self._steps <= WARM_STEPS or run.mode not in ("mapped", "compiled mapped"):
             return False
         source = tuple(part.clone() for part in inputs.source)

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 
 from sweeper.data.corpus import Corpus
+from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
 from sweeper.engine.operand_scales import MEASUREMENTS
-from sweeper.engine.pack import Pack, PackRun, UpdateBrokenError
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import (
     forget_frames,
@@ -34,17 +34,17 @@ from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial, encode
 
 MAX_TIME_RATIO = 0.95
-"""A larger pack must take at most this fraction of the smaller one's time per trial."""
+"""A larger batch must take at most this fraction of the smaller one's time per trial."""
 
 
 def step_seconds(
-    pack: Pack, device: str, *, steps: int = 3, control: Control = UNCONTROLLED
+    batched: BatchedTrials, device: str, *, steps: int = 3, control: Control = UNCONTROLLED
 ) -> float:
-    """Seconds of one step of `pack`: the fastest of `steps`.
+    """Seconds of one step of `batched`: the fastest of `steps`.
 
     The first is not counted: it warms up allocators and, on a GPU, loads kernels.
     """
-    run, times = PackRun(pack, device), []
+    run, times = BatchedRun(batched, device), []
     try:
         with quiet_attention():
             for _ in range(steps + 1):
@@ -62,9 +62,9 @@ def step_seconds(
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSize:
-    """The pack size with the least time per trial, and its seconds per trial and step.
+    """How many batched trials take the least time each, and the seconds of a trial's step then.
 
-    `limited_by_trials` tells that a larger pack might be better still: there were too few trials
+    `limited_by_trials` tells that a larger batch might be better still: there were too few trials
     to try one.
     """
 
@@ -73,20 +73,22 @@ class MeasuredSize:
     limited_by_trials: bool
 
     def covers(self, trials: int) -> bool:
-        """Whether measuring with so many trials would try no larger pack."""
+        """Whether measuring with so many trials would try no larger batch."""
         return not self.limited_by_trials or trials <= self.size
 
 
-def measure_pack_size(pack: Pack, device: str, control: Control = UNCONTROLLED) -> MeasuredSize:
-    """The pack size with the least time per trial; sizes double, up to all, as long as it pays.
+def measure_size(
+    batched: BatchedTrials, device: str, control: Control = UNCONTROLLED
+) -> MeasuredSize:
+    """How many batched trials take the least time each; doubled, up to all, as long as it pays.
 
-    Running out of memory ends the search, not the work. Packs are timed without compiling
-    them: a compiled pack gains from size at least as much, and each size costs a compilation.
+    Running out of memory ends the search, not the work. Batches are timed without compiling
+    them: a compiled batch gains from size at least as much, and each size costs a compilation.
     """
     best, size = MeasuredSize(size=1, seconds=math.inf, limited_by_trials=False), 1
-    count = len(pack.trials)
+    count = len(batched.trials)
     while size <= count:
-        part = Pack(trials=pack.trials[:size], corpus=pack.corpus)
+        part = BatchedTrials(trials=batched.trials[:size], corpus=batched.corpus)
         try:
             seconds = step_seconds(part, device, control=control) / size
         except (RuntimeError, MemoryError) as error:
@@ -111,7 +113,7 @@ def split(trials: Sequence[object], size: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
-# The engine's tasks: to train a pack, and to find out how large a pack should be.
+# The engine's tasks: to train batched trials, and to find out how many to batch.
 
 
 UNTRAINABLE = (
@@ -129,20 +131,20 @@ UNTRAINABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainPack:
-    """The task of a job: a pack, how to run it, and what may stop its trials early."""
+class TrainTrials:
+    """The task of a job: a batch, how to run it, and what may stop its trials early."""
 
-    pack: Pack
+    batched: BatchedTrials
     execution: Execution
     pruner: Pruner | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """Those of the pack."""
-        return self.pack.trials
+        """Those of the batch."""
+        return self.batched.trials
 
     def run(self, control: Control) -> Outcome:
-        """Train, or measure, the pack; `Leave` when it was told to leave.
+        """Train, or measure, the batch; `Leave` when it was told to leave.
 
         Whatever a model raises is the outcome's failure. What is too large for the device is one
         too, but for a single trial, which is trained once more with its activations recomputed.
@@ -157,12 +159,12 @@ class TrainPack:
         except (MemoryError, *UNTRAINABLE) as error:
             problem: BaseException = error
         if is_out_of_memory(problem):
-            # Only here: the error being handled keeps the pack's tensors alive.
+            # Only here: the error being handled keeps the batch's tensors alive.
             forget_frames(problem)
             free_unused(device)
-            program = program_for(self.pack.trials[0].spec, self.execution.device)
-            program.forget_sizes(len(self.pack.trials))
-            if (count := len(self.pack.trials)) > 1:
+            program = program_for(self.batched.trials[0].spec, self.execution.device)
+            program.forget_sizes(len(self.batched.trials))
+            if (count := len(self.batched.trials)) > 1:
                 control.notify(f"{count} trials do not fit the device together: they are halved")
             elif program.recompute():
                 control.notify("a trial does not fit the device: its activations are recomputed")
@@ -176,12 +178,12 @@ class TrainPack:
         return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
     def _results(self, control: Control) -> list[Result]:
-        trial = self.pack.trials[0]
+        trial = self.batched.trials[0]
         if not trial.measurement:
-            return train(self.pack, self.execution, control, self.pruner)
+            return train(self.batched, self.execution, control, self.pruner)
         start = time.perf_counter()
         measure = MEASUREMENTS[trial.measurement]
-        value = measure(trial, self.pack.corpus, self.execution.device, control)
+        value = measure(trial, self.batched.corpus, self.execution.device, control)
         return [
             Result(
                 trial=trial,
@@ -198,45 +200,45 @@ class TrainPack:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; TypeError for a corpus that is no dataclass."""
         return {
-            "corpus": describe(self.pack.corpus),
+            "corpus": describe(self.batched.corpus),
             "execution": _plain(self.execution),
             "pruner": None if self.pruner is None else self.pruner.to_json(),
         }
 
     @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainPack:
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainTrials:
         """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
         execution = dict(record["execution"])
         if execution["checkpoints"] is not None:
             execution["checkpoints"] = Path(execution["checkpoints"])
         pruner = record["pruner"]
         return cls(
-            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])),
+            batched=BatchedTrials(trials=trials, corpus=build_plugin(record["corpus"])),
             execution=Execution(**execution),
             pruner=None if pruner is None else Pruner.from_json(pruner),
         )
 
     def modules(self) -> list[str]:
         """Modules of the user's own that the specification and the corpus name."""
-        return modules_of(self.pack)
+        return modules_of(self.batched)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasurePack:
-    """The task of finding the size of the best pack of these trials on a device."""
+class MeasureSize:
+    """The task of finding how many of these trials to batch on a device."""
 
-    pack: Pack
+    batched: BatchedTrials
     device: str
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """Those of the pack."""
-        return self.pack.trials
+        """Those of the batch."""
+        return self.batched.trials
 
     def run(self, control: Control) -> dict[str, Any] | None:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
         try:
-            return asdict(measure_pack_size(self.pack, self.device, control))
+            return asdict(measure_size(self.batched, self.device, control))
         except SweeperError:
             return None
         except UNTRAINABLE as error:
@@ -245,24 +247,25 @@ class MeasurePack:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; TypeError for a corpus that is no dataclass."""
-        return {"corpus": describe(self.pack.corpus), "device": self.device}
+        return {"corpus": describe(self.batched.corpus), "device": self.device}
 
     @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MeasurePack:
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MeasureSize:
         """Inverse of `to_json`."""
         return cls(
-            pack=Pack(trials=trials, corpus=build_plugin(record["corpus"])), device=record["device"]
+            batched=BatchedTrials(trials=trials, corpus=build_plugin(record["corpus"])),
+            device=record["device"],
         )
 
     def modules(self) -> list[str]:
         """As for training."""
-        return modules_of(self.pack)
+        return modules_of(self.batched)
 
 
-def modules_of(pack: Pack) -> list[str]:
-    """Modules of the user's own that a pack's specification and corpus name."""
-    dotted = (plugin.name.rpartition(".")[0] for plugin in pack.trials[0].spec.plugins)
-    modules = {*filter(None, dotted), type(pack.corpus).__module__}
+def modules_of(batched: BatchedTrials) -> list[str]:
+    """Modules of the user's own that a batch's specification and corpus name."""
+    dotted = (plugin.name.rpartition(".")[0] for plugin in batched.trials[0].spec.plugins)
+    modules = {*filter(None, dotted), type(batched.corpus).__module__}
     return sorted(name for name in modules if name.split(".")[0] != "sweeper")
 
 
@@ -350,21 +353,21 @@ class TryStep:
 
     def modules(self) -> list[str]:
         """Modules of the user's own that are needed."""
-        return modules_of(self._pack)
+        return modules_of(self._batched)
 
     @property
-    def _pack(self) -> Pack:
+    def _batched(self) -> BatchedTrials:
         train = self.trial.spec.train
         small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
         one = replace(self.trial, spec=replace(self.trial.spec, train=small))
-        return Pack(trials=(one,), corpus=self.corpus)
+        return BatchedTrials(trials=(one,), corpus=self.corpus)
 
     @property
     def _target(self) -> str:
         return plugin_target("model", self.trial.spec.model.name)
 
     def _loss(self) -> float:
-        run = PackRun(self._pack, self.device)
+        run = BatchedRun(self._batched, self.device)
         try:
             with quiet_attention():
                 return float(run.step()[0])
@@ -376,35 +379,37 @@ class TryStep:
         return ConfigError("model._target_", self._target, allowed)
 
 
-# How many trials a pack holds, and how many jobs run at a time: measured where jobs run.
+# How many trials a job batches, and how many jobs run at a time: measured where jobs run.
 # A model that brings its process down must not bring down the driver, so that with worker
 # processes the driver never trains.
 
 
-PackSize = int | Literal["auto"]
+TrialCount = int | Literal["auto"]
 
 MEASURING_PAYS = 60.0
 """Seconds of work in one process above which it is worth measuring whether several are faster."""
 MIN_GAIN = 1.05
 """Several processes must be so much faster than one."""
 UNMEASURED_SIZE = 16
-"""Trials of a pack where nothing can be measured: a login node cannot tell what fits a GPU."""
+"""How many are batched where nothing can be measured: a login node cannot tell what fits a GPU."""
 
 _MEASURED: dict[str, MeasuredSize] = {}
-"""Pack sizes by specification, device and layout, found by this process or its workers."""
+"""What was measured, by specification, device and layout, in this process or its workers."""
 
 
 def measure_here(
-    trials: tuple[Trial, ...], corpus: Corpus, device: str, size: PackSize
+    trials: tuple[Trial, ...], corpus: Corpus, device: str, size: TrialCount
 ) -> tuple[int, float]:
-    """Pack size and seconds of a trial's step, measured in this process; once for a spec."""
+    """How many trials to batch and seconds of a trial's step; measured once for a spec."""
     if size != "auto":
-        part = Pack(trials=trials[:size], corpus=corpus)
+        part = BatchedTrials(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
     measured = _MEASURED.get(key)
     if measured is None or not measured.covers(len(trials)):
-        measured = _MEASURED[key] = measure_pack_size(Pack(trials=trials, corpus=corpus), device)
+        measured = _MEASURED[key] = measure_size(
+            BatchedTrials(trials=trials, corpus=corpus), device
+        )
     return measured.size, measured.seconds
 
 
@@ -412,13 +417,13 @@ def _key(trial: Trial, device: str, layout: int) -> str:
     return f"{trial.spec.digest} {device} {layout}"
 
 
-class PackSizes:
-    """Pack sizes for one sweep, and the layout of its executor."""
+class TrialsPerJob:
+    """How many trials a job batches, for one sweep, and the layout of its executor."""
 
     def __init__(
-        self, size: PackSize, corpus: Corpus, device: str, notify: Callable[[str], None]
+        self, size: TrialCount, corpus: Corpus, device: str, notify: Callable[[str], None]
     ) -> None:
-        """`size` is that of a pack, "auto" to measure it."""
+        """`size` is how many, "auto" to measure it."""
         self.fixed, self.corpus, self.device, self.notify = size, corpus, device, notify
         self._layout: int | None = None
 
@@ -428,12 +433,12 @@ class PackSizes:
         return self._layout
 
     @staticmethod
-    def elsewhere(size: PackSize) -> int:
+    def elsewhere(size: TrialCount) -> int:
         """The size where nothing can be measured."""
         return UNMEASURED_SIZE if size == "auto" else size
 
     def size(self, trials: Sequence[Trial], executor: Executor) -> int:
-        """Trials to a pack of these, which are of one specification."""
+        """How many to batch of these, which are of one specification."""
         if self.fixed != "auto" or self._layout is None:
             return self.elsewhere(self.fixed)
         fair = -(-len(trials) // self._layout)  # what each of the jobs at a time would get
@@ -485,7 +490,7 @@ class PackSizes:
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
     ) -> MeasuredSize | None:
-        """The best pack of at most `trials`; None when they cannot be trained.
+        """The best batch of at most `trials`; None when they cannot be trained.
 
         Measured once for a specification, and for more trials again.
         """
@@ -497,8 +502,10 @@ class PackSizes:
                 _MEASURED[key] = measured
         return measured
 
-    def _task(self, trials: Sequence[Trial]) -> MeasurePack:
-        return MeasurePack(pack=Pack(trials=tuple(trials), corpus=self.corpus), device=self.device)
+    def _task(self, trials: Sequence[Trial]) -> MeasureSize:
+        return MeasureSize(
+            batched=BatchedTrials(trials=tuple(trials), corpus=self.corpus), device=self.device
+        )
 
 
 def _read(answer: Mapping[str, Any] | None) -> MeasuredSize | None:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sweeper.data.corpus import Batch, Corpus
-from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.program import Stacked, quiet_attention
 from sweeper.errors import BadInput
 from sweeper.launch.job import UNCONTROLLED, Control
@@ -191,7 +191,7 @@ def measure_modules(
     outside of modules, and those that no other row shows, make its direct change. Weights do not
     decay: decay moves them in proportion to what they are, at any width and with any rate.
     """
-    run = PackRun(Pack(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
+    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
     no_decay = [torch.zeros_like(value) for value in run.update_hps.weight_decay]
     run.update_hps = replace(run.update_hps, weight_decay=no_decay)
     start = {name: value.detach().clone() for name, value in run.params.items()}
@@ -230,7 +230,7 @@ def measure_modules(
 
 
 def _measure_step(
-    run: PackRun, start: Stacked, before: Outputs
+    run: BatchedRun, start: Stacked, before: Outputs
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Changes of all rows by the run's last step, and the direct ones."""
     after, _ = _evaluate(run, run.params)
@@ -278,7 +278,7 @@ def _rms_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
 
 
 def _evaluate(
-    run: PackRun, params: Stacked, weights: Mapping[str, Tensor] = MappingProxyType({})
+    run: BatchedRun, params: Stacked, weights: Mapping[str, Tensor] = MappingProxyType({})
 ) -> tuple[Outputs, Outputs]:
     """Outputs on the run's batch with `params`; those of modules that have `weights` instead."""
     outputs: Outputs = {}

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.data.corpus import Corpus
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import measure_modules
-from sweeper.engine.pack import Pack, PackRun
 from sweeper.engine.program import quiet_attention, random_seed
 from sweeper.launch.job import UNCONTROLLED, Control
 from sweeper.models.fp8 import DTYPES, Format, rounded
@@ -102,7 +102,7 @@ def operand_scales(
     Measured are the products of `Linear`, `nn.Linear` and `Attention`; what a model multiplies
     elsewhere is not. An operand's entries that are 0 are no underflow.
     """
-    run = PackRun(Pack(trials=(trial,), corpus=corpus), device)
+    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus), device)
     with quiet_attention():
         try:
             at_start = _operands(run)
@@ -114,7 +114,7 @@ def operand_scales(
             run.program.release()
 
 
-def _operands(run: PackRun) -> list[OperandScale]:
+def _operands(run: BatchedRun) -> list[OperandScale]:
     """All operands in one forward and backward pass on the batch that comes next."""
     sums: OperandTable = {}
     x, y = run.feed.batch(run.step_index)
@@ -220,7 +220,7 @@ def fraction_below_eps(
     (of tokens that did not occur, say) are left out. NaN where no entry remains, where a moment is
     not finite, and for optimizers that divide by no such root.
     """
-    run = PackRun(Pack(trials=(trial,), corpus=corpus), device)
+    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus), device)
     second_moment_roots = getattr(run.prepared.optimizer, "second_moment_roots", None)
     if second_moment_roots is None:
         run.program.release()

@@ -1,6 +1,6 @@
 """A model's module, and the modes of getting losses and gradients of many trials from it.
 
-A program outlives the packs that use it, so that what was compiled for a pack serves the next.
+A program outlives the batches that use it, so that what was compiled for a batch serves the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sweeper.models.scaled import Embedding
 from sweeper.trial import TrialSpec
 
 if TYPE_CHECKING:
-    from sweeper.engine.pack import PackRun
+    from sweeper.engine.batched import BatchedRun
 
 # What an error of a device means: too little memory, a broken device, or the model's own fault.
 
@@ -135,7 +135,7 @@ def begin_stream_in_bfloat16(model: nn.Module) -> None:
 
 @contextmanager
 def computing(prepared: PreparedSpec, device: torch.device) -> Iterator[None]:
-    """What the precision and the device ask of torch while a pack computes."""
+    """What the precision and the device ask of torch while a batch computes."""
     with ExitStack() as stack:
         if prepared.train.precision == "tf32":
             stack.enter_context(_tf32())
@@ -170,25 +170,25 @@ def quiet_attention() -> Iterator[None]:
         yield
 
 
-# Whether compiling a pack's step pays: eager steps are timed, and then the compiled ones.
-# A short pack ends sooner than its compilation would. So a pack of a size that is not compiled yet
+# Whether compiling a batch's step pays: eager steps are timed, and then the compiled ones.
+# A short batch ends sooner than its compilation would. So one of a size that is not compiled yet
 # begins eagerly, and is compiled where that should save time over all trials that wait. What it
-# gains is measured: a pack that gains nothing goes back, and those after it know.
+# gains is measured: a batch that gains nothing goes back, and those after it know.
 
 
 TIMED_STEPS = (4, 12, 16, 24)
 """Eager steps are timed from the first to the second of these, compiled ones from the third to the
-fourth; counted from where this attempt at the pack begins. Steps before are slower: they warm up
+fourth; counted from where this attempt at the batch begins. Steps before are slower: they warm up
 caches and allocators, or compile."""
 EXPECTED_SECONDS = 40.0
-"""What compiling a pack is taken to cost until it has been seen."""
+"""What compiling a batch is taken to cost until it has been seen."""
 EXPECTED_GAIN = {"cpu": 1.4}
 """How much faster a step is taken to become by compiling it, until it has been seen."""
 EXPECTED_GAIN_GPU = 2.0
 MIN_GAIN = 1.05
 """What is not so much faster compiled goes on eagerly."""
 MARGIN_CPU = 4.0
-"""On a CPU compiling must save so many times its cost: it takes the cores that other packs train
+"""On a CPU compiling must save so many times its cost: it takes the cores that other batches train
 on, and equal runs are equal to the last bit only where none is compiled."""
 
 
@@ -196,7 +196,7 @@ on, and equal runs are equal to the last bit only where none is compiled."""
 class CompileRecord:
     """What compiling a program has been seen to cost, in seconds, and to gain; None if not yet.
 
-    `per_slice` is the seconds of a compiled step, divided by the slices of its pack.
+    `per_slice` is the seconds of a compiled step, divided by the slices of its batch.
     """
 
     seconds: float | None = None
@@ -205,14 +205,14 @@ class CompileRecord:
 
 
 class CompileDecision:
-    """For one run of a pack with `compile=auto`."""
+    """For one run of a batch with `compile=auto`."""
 
-    def __init__(self, run: PackRun, steps: int, pending_steps: float) -> None:
-        """`steps` are those of a whole run; `pending_steps`, such packs' steps that wait beside."""
+    def __init__(self, run: BatchedRun, steps: int, pending_steps: float) -> None:
+        """`steps` are those of a whole run; `pending_steps`, steps of such batches that wait."""
         self.run, self.steps, self.pending_steps = run, steps, pending_steps
         self.record = run.program.compile_record
         first = run.step_index
-        # A pack that begins compiled has nothing to decide.
+        # A batch that begins compiled has nothing to decide.
         self.points = [] if run.compiled else [first + step for step in TIMED_STEPS]
         self._began, self._eager, self._decided, self._size = 0.0, 0.0, 0.0, 0
 
@@ -236,7 +236,7 @@ class CompileDecision:
                 self._judge(self._per_step(3, now))
 
     def shrinks(self, size: int) -> bool:
-        """Whether compiling the pack for `size` slices saves more time than it costs."""
+        """Whether compiling the batch for `size` slices saves more time than it costs."""
         left = self.steps - self.run.step_index
         saved = (self.record.per_slice or 0.0) * (len(self.run.slots) - size) * left
         return saved > self._cost()
@@ -280,7 +280,7 @@ StackedLoss = Callable[[Stacked, Stacked, Tensor, Tensor], Tensor]
 """Losses [K] of weights and buffers on inputs and targets [K, batch, ...]."""
 
 GradientMode = Literal["mapped", "alone", "looped", "compiled mapped", "compiled alone"]
-"""How gradients of a pack are computed.
+"""How gradients of a batch are computed.
 
 "mapped": vmap over all trials; "alone": the module itself, of one trial; "looped": one trial after
 the other, for modules that cannot be mapped.
@@ -291,7 +291,7 @@ COMPILED_UPDATE = "compiled update"
 MAX_COMPILATIONS = 256
 """Shapes that may be compiled before torch gives up on compiling: far more than a study has."""
 # The compiler's own random numbers differ from those of eager torch. They are part of a trial's
-# result, which must not depend on whether its pack was compiled. Inductor stores what reads more
+# result, which must not depend on whether its batch was compiled. Inductor stores what reads more
 # than four tensors; a factor of every trial counts as one, so that the gradient of a gated
 # activation or of a scaled norm would be written and read once more (8 % of a step's traffic).
 COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True, "realize_reads_threshold": 8}
@@ -300,7 +300,7 @@ COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True, "realize_reads_thres
 class Program:
     """The module of a specification on a device, and its mapped and compiled forms.
 
-    `compiled_sizes` are sizes of packs that have been compiled. `unsupported` holds the modes
+    `compiled_sizes` are sizes of batches that have been compiled. `unsupported` holds the modes
     that failed for this module, and COMPILED_UPDATE if it did, each with the reason.
     `compile_record` says what compiling it cost and gained.
     """
@@ -323,7 +323,7 @@ class Program:
         self._mapped: StackedLoss = vmap(self._loss)
         self._compiled: dict[str, Any] = {}
         self._recomputing = False
-        # The parameters of the pack whose only slice the module is bound to. At first the module
+        # The parameters of the batch whose only slice the module is bound to. At first the module
         # counts as bound to itself, so that `release` frees the weights it was built with.
         self._bound: object = self.model
         self.release()
@@ -331,7 +331,7 @@ class Program:
     def release(self) -> None:
         """Let go of the weights that the module was last used with; its buffers are as new.
 
-        The module of a program outlives packs. Bound to the weights of one, it would keep their
+        The module of a program outlives batches. Bound to the weights of one, it would keep their
         memory from the next, and would hand on buffers that training has changed.
         """
         if self._bound is None:
@@ -357,7 +357,7 @@ class Program:
         return self._recomputing
 
     def forget_sizes(self, least: int) -> None:
-        """Let no pack be filled up to `least` slices or more: so many do not fit the device."""
+        """Let no batch be filled up to `least` slices or more: so many do not fit the device."""
         self.compiled_sizes -= {size for size in self.compiled_sizes if size >= least}
 
     def module_state(self) -> dict[str, Tensor]:
@@ -445,7 +445,7 @@ class Program:
         # so, but would leave its tensors in a module that has several names.
         loss = functional_call(self.model, tensors, (x, y), tie_weights=False)
         # A module may put a new tensor in the place of a buffer rather than write into it. torch
-        # leaves that tensor in `tensors`; its values go to the pack's.
+        # leaves that tensor in `tensors`; its values go to the batch's.
         for name in self._state_names:
             if tensors[name] is not buffers[name]:
                 buffers[name].copy_(tensors[name])
@@ -457,7 +457,7 @@ class Program:
         """`function` compiled, once for each name."""
         if name not in self._compiled:
             config: Any = torch._dynamo.config
-            # Every size of a pack is another shape; torch's limit on them has had two names.
+            # Every size of a batch is another shape; torch's limit on them has had two names.
             key = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
             setattr(config, key, max(getattr(config, key), MAX_COMPILATIONS))
             self._compiled[name] = torch.compile(
@@ -482,7 +482,7 @@ class Program:
         return loss.detach()[None], [grad[None] for grad in grads]
 
     def _bind(self, params: Stacked, buffers: Stacked) -> None:
-        """Let the module's tensors be views of the only slice; once for a pack."""
+        """Let the module's tensors be views of the only slice; once for a batch."""
         if self._bound is params:
             return
         self.release()
@@ -575,7 +575,7 @@ def _slice_of(stacked: Stacked, index: int) -> Stacked:
 
 @lru_cache(maxsize=16)
 def program(prepared: PreparedSpec, device: torch.device) -> Program:
-    """The program of a specification: the same object for every pack of it in this process."""
+    """The program of a specification: the same object for every batch of it in this process."""
     return Program(prepared, device)
 
 

@@ -1,4 +1,4 @@
-"""The runner that trains in sweeper's own engine: many trials as one model, a pack a job."""
+"""The runner that trains in sweeper's own engine: a job's trials train as one model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 
 from sweeper.data.corpus import Corpus
 from sweeper.engine import checkpoint
-from sweeper.engine.jobs import PackSize, PackSizes, TrainPack, TryStep, measure_here, split
-from sweeper.engine.pack import Compile, Pack
+from sweeper.engine.batched import BatchedTrials, Compile
+from sweeper.engine.jobs import TrainTrials, TrialCount, TrialsPerJob, TryStep, measure_here, split
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution
 from sweeper.errors import ConfigError
@@ -51,16 +51,17 @@ def resolve_device(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Trains packs: trials of one specification, stacked and trained as one model.
+    """Trains batched trials: of one specification, stacked, as one model.
 
-    `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells. `pack` is
-    the number of trials of a pack, "auto" to measure it. `compile` is "auto" (where there is enough
-    to train to earn the compile time back), "on" or "off". With `cuda_graph` a step on a GPU is
-    captured once and replayed. A pack saves itself every `save_every` seconds.
+    `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells.
+    `batched_trials` is how many are trained at a time, "auto" to measure it. `compile` is "auto"
+    (where there is enough to train to earn the compile time back), "on" or "off". With `cuda_graph`
+    a step on a GPU is captured once and replayed. A checkpoint is written every `save_every`
+    seconds.
     """
 
     device: str = "auto"
-    pack: PackSize = "auto"
+    batched_trials: TrialCount = "auto"
     compile: Compile = "auto"
     cuda_graph: bool = False
     save_every: float = 300.0
@@ -68,9 +69,9 @@ class Engine:
     failures: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
-        """Refuse an impossible pack size or time."""
-        if self.pack != "auto" and self.pack < 1:
-            raise ConfigError("pack", self.pack, "auto, or at least 1")
+        """ConfigError for an impossible number of trials or time."""
+        if self.batched_trials != "auto" and self.batched_trials < 1:
+            raise ConfigError("batched_trials", self.batched_trials, "auto, or at least 1")
         if not self.save_every > 0:
             raise ConfigError("save_every", self.save_every, "a positive number of seconds")
 
@@ -108,14 +109,14 @@ class Engine:
     def estimate(
         self, trials: Sequence[Trial], corpus: Corpus, launcher: Launcher
     ) -> tuple[int, float]:
-        """Trials to a pack and seconds of one trial's step, measured with `trials` of one spec.
+        """How many trials to batch, and seconds of a trial's step, measured with these of one spec.
 
         NaN seconds for jobs that run elsewhere: how long a node takes cannot be measured here.
         """
         device = self.device_of(launcher)
         if launcher.device is not None:
-            return PackSizes.elsewhere(self.pack), math.nan
-        size, seconds = measure_here(tuple(trials), corpus, device, self.pack)
+            return TrialsPerJob.elsewhere(self.batched_trials), math.nan
+        size, seconds = measure_here(tuple(trials), corpus, device, self.batched_trials)
         return size, seconds / launcher.gpus_at_once(visible_gpus(device))
 
     def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
@@ -152,7 +153,7 @@ class Engine:
 
 
 class EngineRunner:
-    """Packs as jobs; see `Runner`."""
+    """Batches as jobs; see `Runner`."""
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class EngineRunner:
             checkpoints=self.checkpoints,
             save_every=settings.save_every,
         )
-        self.sizes = PackSizes(settings.pack, corpus, self.execution.device, notify)
+        self.sizes = TrialsPerJob(settings.batched_trials, corpus, self.execution.device, notify)
         self._pending = Counter[str]()
 
     def machine(self) -> Machine:
@@ -182,18 +183,18 @@ class EngineRunner:
         return Machine(gpus=visible_gpus(self.device), threads=torch.get_num_threads())
 
     def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
-        """Packs that were begun before, as they were, so that they go on from their checkpoints.
+        """Batches that were begun before, as they were, so that they go on from their checkpoints.
 
         The others hold trials of one specification, as equal in size as they can be. A trial that
         measures more than its loss is a batch by itself.
         """
-        batches = checkpoint.saved_packs(self.checkpoints, trials)
+        batches = checkpoint.saved_batches(self.checkpoints, trials)
         begun = {trial.key for batch in batches for trial in batch}
         fresh = [trial for trial in trials if trial.key not in begun]
-        packed = [trial for trial in fresh if not trial.measurement]
-        if packed:
-            self.sizes.choose_layout(packed, executor)
-        for _, group in groupby(packed, key=lambda trial: trial.spec.digest):
+        batched = [trial for trial in fresh if not trial.measurement]
+        if batched:
+            self.sizes.choose_layout(batched, executor)
+        for _, group in groupby(batched, key=lambda trial: trial.spec.digest):
             same = tuple(group)
             batches += [same[part] for part in split(same, self.sizes.size(same, executor))]
         for batch in batches:
@@ -201,9 +202,11 @@ class EngineRunner:
         return batches + [(trial,) for trial in fresh if trial.measurement]
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:
-        """The job that trains a pack."""
-        pack = Pack(trials=batch, corpus=self.corpus)
-        return Job(task=TrainPack(pack=pack, execution=self._execution(batch), pruner=pruner))
+        """The job that trains a batch."""
+        batched = BatchedTrials(trials=batch, corpus=self.corpus)
+        return Job(
+            task=TrainTrials(batched=batched, execution=self._execution(batch), pruner=pruner)
+        )
 
     def _execution(self, batch: Batch) -> Execution:
         """With this process's share of the trials that wait: compiling serves them as well."""
@@ -213,7 +216,7 @@ class EngineRunner:
         return replace(self.execution, pending=self._pending[digest] / layout if layout else 0.0)
 
     def forget(self, batch: Batch) -> None:
-        """Remove the pack's checkpoint."""
+        """Remove the batch's checkpoint."""
         checkpoint.forget(self.checkpoints, batch)
 
     def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:

@@ -1,4 +1,4 @@
-"""Train a pack to its end and say what came of every trial."""
+"""Train batched trials to their end and say what came of every trial."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from sweeper.engine import checkpoint
-from sweeper.engine.checkpoint import PackProgress
+from sweeper.engine.batched import PADDING, BatchedRun, BatchedTrials, Compile
+from sweeper.engine.checkpoint import RunProgress
 from sweeper.engine.graph import StepGraph
-from sweeper.engine.pack import PADDING, Compile, Pack, PackRun
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import CompileDecision, quiet_attention
 from sweeper.launch.job import UNCONTROLLED, Control, Leave
@@ -28,7 +28,7 @@ SYNC_POINTS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a pack is run: nothing here changes what comes of its trials beyond rounding.
+    """How a batch is run: nothing here changes what comes of its trials beyond rounding.
 
     `compile` is "auto" to compile where it earns its time back: `pending` are trials of the same
     specification that are to be trained in this process later. With `cuda_graph` steps on a GPU are
@@ -45,58 +45,58 @@ class Execution:
 
 
 def train(
-    pack: Pack,
+    batched: BatchedTrials,
     execution: Execution = Execution(),
     control: Control = UNCONTROLLED,
     pruner: Pruner | None = None,
 ) -> list[Result]:
-    """Train all trials of `pack` together; one result each, in their order.
+    """Train all trials of `batched` together; one result each, in their order.
 
     A trial has diverged, and its objective is +inf, when its loss was ever not finite or ends at
     more than twice what it was before the first step. A trial that diverges or
-    is pruned leaves the pack at the next sync point. A pack that has a checkpoint goes on from
+    is pruned leaves the batch at the next sync point. A batch that has a checkpoint goes on from
     there. `Leave` is raised when the control says so.
     """
     with quiet_attention():
-        return Training(pack, execution, control, pruner).run()
+        return Training(batched, execution, control, pruner).run()
 
 
 class Training:
     """One call of `train`.
 
-    A resumed pack ends as an undisturbed one, to the last bit on a CPU. Dropping slices changes
+    A resumed batch ends as an undisturbed one, to the last bit on a CPU. Dropping slices changes
     the shapes of kernels, and thereby how they round. So it happens at sync points, which the
     step fixes, and never because a checkpoint was written.
     """
 
     def __init__(
-        self, pack: Pack, execution: Execution, control: Control, pruner: Pruner | None
+        self, batched: BatchedTrials, execution: Execution, control: Control, pruner: Pruner | None
     ) -> None:
-        """Draw the pack's weights, or take them from its checkpoint."""
+        """Draw the batch's weights, or take them from its checkpoint."""
         self.execution, self.control, self.pruner = execution, control, pruner
         self.start = time.perf_counter()
-        self.trials = pack.trials
-        self.pack_run = PackRun(pack, execution.device, compile=execution.compile)
-        if execution.cuda_graph and self.pack_run.device.type == "cuda":
-            self.pack_run.graph = StepGraph()
-        self.train = self.pack_run.prepared.train
-        count = len(pack.trials)
+        self.trials = batched.trials
+        self.batched_run = BatchedRun(batched, execution.device, compile=execution.compile)
+        if execution.cuda_graph and self.batched_run.device.type == "cuda":
+            self.batched_run.graph = StepGraph()
+        self.train = self.batched_run.prepared.train
+        count = len(batched.trials)
         losses = np.full((self.train.steps, count), np.nan, np.float64)
-        self.progress = PackProgress(losses=losses, stopped={}, steps=[0] * count)
+        self.progress = RunProgress(losses=losses, stopped={}, steps=[0] * count)
         self.path = None
         if execution.checkpoints is not None:
-            self.path = checkpoint.path_of(execution.checkpoints, pack.trials)
+            self.path = checkpoint.path_of(execution.checkpoints, batched.trials)
             self._resume(self.path)
         self.saved_at = time.perf_counter()
         self.unread_losses: list[torch.Tensor] = []
         self.compiling = None
         if execution.compile == "auto":
             pending_steps = execution.pending / count * self.train.steps
-            self.compiling = CompileDecision(self.pack_run, self.train.steps, pending_steps)
+            self.compiling = CompileDecision(self.batched_run, self.train.steps, pending_steps)
 
     def _resume(self, path: Path) -> None:
         try:
-            checkpoint.load(self.pack_run, self.progress, path)
+            checkpoint.load(self.batched_run, self.progress, path)
         except ValueError as error:
             self.control.notify(f"{error}; its trials begin anew")
         # The time of earlier attempts counts, the time of what they lost does not.
@@ -108,17 +108,17 @@ class Training:
             sync_points = self._sync_points()
             timed = self.compiling.points if self.compiling else []
             for stop in sorted({*sync_points, *(t for t in timed if t < self.train.steps)}):
-                while self.pack_run.step_index < stop:
-                    self.unread_losses.append(self.pack_run.step())
+                while self.batched_run.step_index < stop:
+                    self.unread_losses.append(self.batched_run.step())
                     self._save_if_due()
                 if stop in sync_points and not self._settle(stop):
                     break
-                # A pack is compiled for the size that it goes on with.
+                # A batch is compiled for the size that it goes on with.
                 if self.compiling:
                     self.compiling.look(stop)
             return self._results()
         finally:
-            self.pack_run.program.release()
+            self.batched_run.program.release()
 
     def _settle(self, stop: int) -> bool:
         """Drop what has stopped at this sync point; whether any trial is left to train."""
@@ -129,23 +129,23 @@ class Training:
         return bool(self._active())
 
     def _sync_points(self) -> set[int]:
-        """Steps after which the host reads the losses, from where the pack stands."""
+        """Steps after which the host reads the losses, from where the batch stands."""
         stretch = max(1, self.train.steps // SYNC_POINTS)
         rungs = self.pruner.rungs if self.pruner else ()
         stops = {*range(stretch, self.train.steps, stretch), *rungs, self.train.steps}
-        # The step of a checkpoint is among them: its pack may not have been made smaller yet.
-        here = self.pack_run.step_index
+        # The step of a checkpoint is among them: its batch may not have been made smaller yet.
+        here = self.batched_run.step_index
         return {stop for stop in stops if here <= stop <= self.train.steps}
 
     def _active(self) -> list[int]:
         """Indices of the trials that still train, in the order of their slices."""
         stopped = self.progress.stopped
-        return [slot for slot in self.pack_run.slots if slot != PADDING and slot not in stopped]
+        return [slot for slot in self.batched_run.slots if slot != PADDING and slot not in stopped]
 
     def _sync(self) -> None:
         """Take the losses to the host; stop trials; report."""
         first = self._read_losses()
-        step, progress = self.pack_run.step_index, self.progress
+        step, progress = self.batched_run.step_index, self.progress
         for slot in self._active():
             broken = np.flatnonzero(~np.isfinite(progress.losses[first:step, slot]))
             if len(broken):
@@ -155,9 +155,9 @@ class Training:
                 progress.steps[slot] = first + int(broken[0]) + 1
         if step < self.train.steps:
             self._prune(step)
-        slots = self.pack_run.slots
-        self.pack_run.slots = [PADDING if slot in progress.stopped else slot for slot in slots]
-        for notice in self.pack_run.take_notices():
+        slots = self.batched_run.slots
+        self.batched_run.slots = [PADDING if slot in progress.stopped else slot for slot in slots]
+        for notice in self.batched_run.take_notices():
             self.control.notify(notice)
         # What a stopped trial is spared counts as done.
         remaining = (self.train.steps - step) * len(self._active())
@@ -167,11 +167,11 @@ class Training:
         """Take the losses since the last sync point, in one copy; the first of these steps."""
         losses = torch.stack(self.unread_losses).double().cpu().numpy()
         self.unread_losses.clear()
-        first = self.pack_run.step_index - len(losses)
-        for column, slot in enumerate(self.pack_run.slots):
+        first = self.batched_run.step_index - len(losses)
+        for column, slot in enumerate(self.batched_run.slots):
             if slot != PADDING:
                 self.progress.losses[first : first + len(losses), slot] = losses[:, column]
-                self.progress.steps[slot] = self.pack_run.step_index
+                self.progress.steps[slot] = self.batched_run.step_index
         return first
 
     def _prune(self, step: int) -> None:
@@ -188,7 +188,7 @@ class Training:
 
         Another size would be compiled anew: only where that saves more time than it takes.
         """
-        run, size = self.pack_run, len(self._active())
+        run, size = self.batched_run, len(self._active())
         if run.compiled and not (self.compiling and self.compiling.shrinks(size)):
             sizes = run.program.compiled_sizes
             size = min((compiled for compiled in sizes if compiled >= size), default=size)
@@ -214,16 +214,16 @@ class Training:
         self.progress.seconds = time.perf_counter() - self.start
         self.saved_at = time.perf_counter()
         try:
-            checkpoint.save(self.pack_run, self.progress, path)
+            checkpoint.save(self.batched_run, self.progress, path)
         except OSError as error:
             self.control.notify(f"no checkpoint could be written ({error}); training goes on")
 
     def _results(self) -> list[Result]:
         heldout = dict.fromkeys(range(len(self.trials)), math.nan)
         if self._active():
-            values = self.pack_run.heldout().double().cpu().numpy()
-            heldout |= {s: float(v) for s, v in zip(self.pack_run.slots, values, strict=True)}
-        # Trials of a pack divide its time among them by their steps.
+            values = self.batched_run.heldout().double().cpu().numpy()
+            heldout |= {s: float(v) for s, v in zip(self.batched_run.slots, values, strict=True)}
+        # Trials of a batch divide its time among them by their steps.
         seconds = time.perf_counter() - self.start
         per_step = seconds / max(1, sum(self.progress.steps))
         return [
@@ -244,7 +244,7 @@ class Training:
             seconds=seconds,
             steps=len(losses),
             finished_at=time.time(),
-            device=device_name(self.pack_run.device),
+            device=device_name(self.batched_run.device),
         )
 
 
@@ -297,7 +297,7 @@ class Speed:
 def speeds(results: Iterable[Result]) -> list[Speed]:
     """Throughput by size and device, smallest first; trials that failed or kept no time are out.
 
-    Trials of a pack share its time, so that theirs is the pack's throughput. FLOPs are the
+    Trials of a batch share its time, so that theirs is the batch's throughput. FLOPs are the
     model's own (`PreparedSpec.flops`): recomputed activations do not count.
     """
     groups: dict[tuple[int, int, str], list[Result]] = {}

@@ -432,7 +432,7 @@ class Slurm:
         if self.warn >= 60 * self.time:
             raise ConfigError("warn", self.warn, f"less than time, {60 * self.time} seconds")
         if self.gpus not in (0, 1):
-            raise ConfigError("gpus", self.gpus, "0 or 1: a job trains one pack on one device")
+            raise ConfigError("gpus", self.gpus, "0 or 1: a job trains its trials on one device")
         if self.memory is not None and not re.fullmatch(r"\d+[KMGT]?", self.memory):
             raise ConfigError("memory", self.memory, "a size such as 16G, or null")
         if self.python is not None and not self.python:

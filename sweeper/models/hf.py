@@ -1,4 +1,4 @@
-"""Which tokens a masked language model has to guess: no random numbers, which packs forbid."""
+"""Which tokens a masked language model has to guess: no random numbers, as trials are batched."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def scaled_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """The function that transformers calls: [batch, heads, seq, head_size] of query, key, value.
 
-    The query is multiplied by a tensor, so that each trial of a pack has a factor of its own.
+    The query is multiplied by a tensor, so that each of the batched trials has a factor of its own.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     function = _eager(module) if eager else _fused()
@@ -142,7 +142,7 @@ def scaled_attention(
         return out, weights
     query = query * (scale.logit * (scaling * sqrt(scale.geometry["head_size"])))
     # Rotation may have made them wider than the values under autocast, which does not mend that
-    # in a pack.
+    # in a batch.
     query, key = query.to(value.dtype), key.to(value.dtype)
     out, weights = function(module, query, key, value, attention_mask, scaling=1.0, **options)
     return out * scale.output, weights

@@ -1,6 +1,6 @@
 """Building blocks with scales: plain modules whose multipliers are scalar buffers.
 
-A parameterization fills the buffers; a pack of trials stacks them like parameters, so that every
+A parameterization fills the buffers; a batch of trials stacks them like parameters, so that every
 trial has multipliers of its own. At their initial value of 1 the blocks are the ordinary ones. With
 `unit=True` a block has backward scales of its own (unit scaling); these are written with
 `scale_gradient`, because `torch.compile(vmap(...))` drops the backward of a custom

@@ -241,7 +241,7 @@ class SweepProgress:
         self._show()
 
     def advanced(self, trials: float) -> None:
-        """Part of a pack was trained."""
+        """Part of a batch was trained."""
         self._partial += trials
         self._show()
 

@@ -1,4 +1,4 @@
-"""Early stopping: which trials of a pack need not train to their end.
+"""Early stopping: which trials of a batch need not train to their end.
 
 The rules are those of Optuna's median and successive halving, asked at a few rungs among all trials
 of one specification and seed that reached the rung. What a line search rests on is kept whatever
@@ -108,18 +108,18 @@ class Pruner:
     ) -> set[str]:
         """Keys of the trials to stop, of those in `losses` (key: smoothed loss at `step`).
 
-        `trials` are the pack's; only those in `losses` are still training. A trial whose loss is
+        `trials` are the batch's; only those in `losses` are still training. A trial whose loss is
         not finite is never named: it has diverged, which is another thing.
         """
         rung, keys = self.rungs.index(step), set[str]()
         for seed in {trial.seed for trial in trials}:
-            pack = {trial.key: trial for trial in trials if trial.seed == seed}
-            training = {key: losses[key] for key in pack if key in losses}
-            keys |= self._to_stop_of_seed(rung, training, pack, seed)
+            batch = {trial.key: trial for trial in trials if trial.seed == seed}
+            training = {key: losses[key] for key in batch if key in losses}
+            keys |= self._to_stop_of_seed(rung, training, batch, seed)
         return keys
 
     def _to_stop_of_seed(
-        self, rung: int, losses: Mapping[str, float], pack: Mapping[str, Trial], seed: int
+        self, rung: int, losses: Mapping[str, float], batch: Mapping[str, Trial], seed: int
     ) -> set[str]:
         """`trials_to_stop` among the trials of one seed, which see the same batches."""
         at_rung = [
@@ -130,7 +130,7 @@ class Pruner:
         other_losses = [loss for _, loss in at_rung if loss is not None]
         if not losses or len(other_losses) + len(losses) < MIN_TRIALS_AT_RUNG:
             return set()
-        known: list[AtRung] = [*at_rung, *((t, losses.get(key)) for key, t in pack.items())]
+        known: list[AtRung] = [*at_rung, *((t, losses.get(key)) for key, t in batch.items())]
         stop = should_stop(self.kind, other_losses, list(losses.values()))
         return {
             key
@@ -138,8 +138,8 @@ class Pruner:
             if worse
             and math.isfinite(loss)
             and not any(
-                self._is_near_optimum(pack[key].log2_hps[name], line)
-                for name, line in _lines_through(pack[key], known)
+                self._is_near_optimum(batch[key].log2_hps[name], line)
+                for name, line in _lines_through(batch[key], known)
             )
         }
 
@@ -236,7 +236,7 @@ def should_stop(kind: PrunerKind, others: Sequence[float], losses: Sequence[floa
     All of them, and `others`, have reached it. `median`: above the median of all. `halving`: not
     among the best one in HALVING_FACTOR. These are Optuna's MedianPruner and
     SuccessiveHalvingPruner. Optuna is made for trials that come one after the other, and compares
-    a trial with the past alone. Trials of a pack reach a rung together: each is compared with all.
+    a trial with the past alone. Trials of a batch reach a rung together: each is compared with all.
     """
     if kind == "none" or not losses:
         return [False] * len(losses)

@@ -140,7 +140,7 @@ class Replay:
     """A search replayed against the results so far, which goes on from where it stopped.
 
     Only results that the strategy asked for enter its history, in the order in which it asked. A
-    study also holds trials of earlier settings and of ladders, and packs finish in any order: with
+    study also holds trials of earlier settings and of ladders, and jobs finish in any order: with
     these a resumed or repeated search would see another history and take another way.
 
     A result must not disappear between two calls: the strategy is not asked again about it.

@@ -13,8 +13,8 @@ from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.cli.coordinates import sentence
 from sweeper.command.in_script import FILE, STEPS
 from sweeper.data.corpus import TokenCorpus
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
-from sweeper.engine.pack import Pack, PackRun
 from sweeper.report.checks import legend, rows
 from sweeper.scaling.spec import LOGITS
 from sweeper.trial import Trial
@@ -79,7 +79,7 @@ def test_weights_that_no_row_shows_cannot_pass(tokens: TokenCorpus) -> None:
 def test_a_product_s_direct_change_is_that_of_its_parameter(tokens: TokenCorpus) -> None:
     one = trial("Listed", 16, 0)
     measured = {row.name: row for row in measure_modules(one, tokens)}
-    run = PackRun(Pack(trials=(one,), corpus=tokens))
+    run = BatchedRun(BatchedTrials(trials=(one,), corpus=tokens))
     start = {name: value.detach()[0].clone() for name, value in run.params.items()}
     run.step()
     x = run.feed.batch(0)[0][0]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.data.corpus import TokenCorpus
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import measure_modules
-from sweeper.engine.pack import Pack, PackRun
 from sweeper.trial import Trial
 from sweeper.verdict.ladder import Size
 from tests.check.plain_nets import PlainNet
@@ -54,7 +54,7 @@ def checked(tokens: TokenCorpus, parameterization: str, **net: Any) -> Coordinat
     return check_coordinates("width", runs, RULE)
 
 
-def head_moves(run: PackRun, width: int) -> tuple[list[float], list[float]]:
+def head_moves(run: BatchedRun, width: int) -> tuple[list[float], list[float]]:
     """By step, what the new matrix of mup's readout under mup's Adam make of the head's input.
 
     Of its first input, and of the one at that step.
@@ -89,7 +89,7 @@ def head_moves(run: PackRun, width: int) -> tuple[list[float], list[float]]:
 def test_the_direct_change_is_that_of_mup_s_own_adam(tokens: TokenCorpus) -> None:
     for width in (16, 64):
         one = trial("mup", width, 1, precision="float64")
-        run = PackRun(Pack(trials=(one,), corpus=tokens))
+        run = BatchedRun(BatchedTrials(trials=(one,), corpus=tokens))
         first, at_the_time = head_moves(run, width)
         measured = {m.name: m for m in measure_modules(one, tokens)}
         assert measured["head"].direct_changes == pytest.approx(first, rel=1e-3)

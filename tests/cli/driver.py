@@ -26,7 +26,7 @@ SIZES = [
     "model.width=16",
     "model.head_size=8",
     "model.depth=1",
-    "runner.pack=1",
+    "runner.batched_trials=1",
     "runner.device=cpu",
 ]
 SEARCH = ["search=lr", "search.line={points: 3, extend: 0}", "transfer.widths=[16,32]"]

@@ -11,7 +11,7 @@ REAL = [
     "train.steps=40",
     "train.seq_len=16",
     "train.batch_size=4",
-    "runner.pack=9",
+    "runner.batched_trials=9",
     "search.line={points: 9, extend: 4}",
 ]
 LADDER = ["transfer.widths=[16,96]", "transfer.step=1.0", "transfer.extend=6"]

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from sweeper.engine import jobs
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
 from sweeper.report.documents import Documents
 from sweeper.study.lock import StudyLock
 from sweeper.trial import FORMAT
@@ -34,9 +34,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     train = jobs.train
 
-    def watched(pack: Pack, *given: Any) -> Any:
-        keys.extend(trial.key for trial in pack.trials)
-        return train(pack, *given)
+    def watched(batched: BatchedTrials, *given: Any) -> Any:
+        keys.extend(trial.key for trial in batched.trials)
+        return train(batched, *given)
 
     monkeypatch.setattr(jobs, "train", watched)
     return keys
@@ -47,7 +47,7 @@ class TestSearch:
         self, sweeper: Run, workplace: Path
     ) -> None:
         sweeper("search", *TINY, "study=a")
-        again = sweeper("search", *TINY, "study=a", "runner.pack=2")
+        again = sweeper("search", *TINY, "study=a", "runner.batched_trials=2")
         assert "other values" not in again.out
         changed = sweeper("search", *TINY, "study=a", "--new-setup", "train.warmup=0.3", HUGE)
         said = "was searched with other values of parameterization.space, train.warmup before"
@@ -118,7 +118,12 @@ class TestAnotherSetup:
     def test_what_changes_no_trial_is_not_refused(
         self, sweeper: Run, study: Path, trained: list[str]
     ) -> None:
-        for word in ("runner.pack=2", "logger=jsonl", "launcher=local", "transfer.seeds=3"):
+        for word in (
+            "runner.batched_trials=2",
+            "logger=jsonl",
+            "launcher=local",
+            "transfer.seeds=3",
+        ):
             assert sweeper("search", *TINY, "study=a", word).code == 0
         assert trained == []
 

@@ -68,7 +68,7 @@ class TestOverrides:
         assert len(precisions) == 7, "each once, and the key"
         assert "search.prune=halving" in complete_override("search.prune=h")
         assert "runner.compile=off" in complete_override("runner.comp")
-        assert "runner.pack=auto" in complete_override("runner.pack=")
+        assert "runner.batched_trials=auto" in complete_override("runner.batched_trials=")
         assert "parameterization.decay=scaled" in complete_override("parameterization.decay=")
         assert "optimizer.nesterov=true" in complete_override("optimizer.nest")
 

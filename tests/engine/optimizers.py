@@ -1,4 +1,4 @@
-"""Every shipped optimizer, packs of trials to run it on, and a stand-in that follows the weight."""
+"""Every shipped optimizer, trials to run it on, and a stand-in that follows the weight."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SPECS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """What one trial of a pack trains with; a parameter's lr and eps differ from the next one's."""
+    """What one batched trial trains with; a parameter's lr and eps differ from the next one's."""
 
     lr: float = 0.1
     eps: float = 1e-8
@@ -72,7 +72,7 @@ def _column(values: list[float], dims: int, dtype: torch.dtype) -> Tensor:
 
 
 class OptimizerRun:
-    """A pack in training on random gradients, a trial's all drawn from its seed."""
+    """A batch in training on random gradients, a trial's all drawn from its seed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Packs that are trained in tests, comparisons of their results, and what stops them."""
+"""Batches that are trained in tests, comparisons of their results, and what stops them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.train import train
 from sweeper.launch.job import Control
 from sweeper.trial import Result, Trial
@@ -17,8 +17,8 @@ from tests.engine.tiny_trials import corpus, tree, trial
 from tests.specs import spec_of
 
 
-def packed(trials: Sequence[Trial], folder: Path, **options: Any) -> list[Result]:
-    return train(Pack(trials=tuple(trials), corpus=corpus(folder)), **options)
+def train_trials(trials: Sequence[Trial], folder: Path, **options: Any) -> list[Result]:
+    return train(BatchedTrials(trials=tuple(trials), corpus=corpus(folder)), **options)
 
 
 def same_result(one: Result, other: Result) -> bool:
@@ -49,7 +49,7 @@ class StopTrials:
 
 
 def leave_at(step: int) -> Control:
-    """Control that tells the pack to save itself and leave after so many steps."""
+    """Control that tells the batch to save itself and leave after so many steps."""
     remaining = [step]
 
     def should_leave() -> bool:

@@ -1,4 +1,4 @@
-"""When a pack is compiled, by times that are given."""
+"""When a batch is compiled, by times that are given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPU = torch.device("meta")
 
 @dataclass
 class Run:
-    """A pack whose steps take `eager` seconds, or `compiled` after `cost` for compiling it."""
+    """A batch whose steps take `eager` seconds, or `compiled` after `cost` for compiling it."""
 
     eager: float = 1.0
     compiled_seconds: float = 0.25
@@ -73,7 +73,9 @@ def test_compiled_where_it_should_save_more_than_it_costs(
     assert run.compiled == compiled
 
 
-def test_cost_and_gain_are_measured_for_the_packs_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_and_gain_are_measured_for_the_batches_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = Run()
     train(run, 1000, monkeypatch)
     assert run.record.gain == pytest.approx(4.0)
@@ -100,11 +102,11 @@ def test_a_cpu_compiles_only_what_takes_long(monkeypatch: pytest.MonkeyPatch) ->
     assert (short.compiled, long.compiled) == (False, True)
 
 
-def test_a_pack_that_begins_compiled_decides_nothing() -> None:
+def test_a_batch_that_begins_compiled_decides_nothing() -> None:
     assert CompileDecision(Run(compiled=True), 100, 0.0).points == []  # type: ignore[arg-type]
 
 
-def test_a_smaller_pack_is_compiled_where_the_steps_left_earn_it(
+def test_a_smaller_batch_is_compiled_where_the_steps_left_earn_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Compiling costs 30 s; a slice's part of a step is 0.0625 s."""
@@ -117,7 +119,7 @@ def test_a_smaller_pack_is_compiled_where_the_steps_left_earn_it(
     assert not decision.shrinks(size=1), "of two slices one is all that is saved"
 
 
-def test_a_pack_that_begins_compiled_shrinks_by_what_others_measured() -> None:
+def test_a_batch_that_begins_compiled_shrinks_by_what_others_measured() -> None:
     record = CompileRecord(seconds=30.0, gain=2.0, per_slice=0.1)
     run = Run(compiled=True, record=record)
     assert CompileDecision(run, 1000, 0.0).shrinks(size=1)  # type: ignore[arg-type]
@@ -125,7 +127,7 @@ def test_a_pack_that_begins_compiled_shrinks_by_what_others_measured() -> None:
     assert not CompileDecision(run, 1000, 0.0).shrinks(size=1)  # type: ignore[arg-type]
 
 
-def test_a_pack_that_shrinks_while_it_is_timed_says_nothing_of_the_gain(
+def test_a_batch_that_shrinks_while_it_is_timed_says_nothing_of_the_gain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(program.time, "perf_counter", lambda: run.now)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sweeper.engine import program
-from sweeper.engine.jobs import TrainPack
-from sweeper.engine.pack import Pack, PackRun, UpdateBrokenError
+from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
+from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.program import forget_frames, is_out_of_memory, program_for, raise_if_broken
 from sweeper.engine.train import Execution
 from sweeper.errors import BrokenDeviceError, SweeperError
@@ -82,9 +82,11 @@ def test_a_device_that_answers_no_more_is_broken() -> None:
     raise_if_broken(torch.device("cpu"), RuntimeError("an assertion"))
 
 
-def task(folder: Path, count: int = 2) -> TrainPack:
-    pack = Pack(trials=tuple(trial(seed=i) for i in range(count)), corpus=corpus(folder))
-    return TrainPack(pack=pack, execution=Execution())
+def task(folder: Path, count: int = 2) -> TrainTrials:
+    batched = BatchedTrials(
+        trials=tuple(trial(seed=i) for i in range(count)), corpus=corpus(folder)
+    )
+    return TrainTrials(batched=batched, execution=Execution())
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -95,10 +97,10 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("where", ["_gradients", "_update"])
-def test_a_failed_allocation_is_the_pack_s_failure(
+def test_a_failed_allocation_is_the_batch_s_failure(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PackRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+    monkeypatch.setattr(BatchedRun, where, failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
     outcome = task(tmp_path).run(UNCONTROLLED)
     assert outcome.failure is not None and not outcome.failure.retry and not outcome.results
 
@@ -107,9 +109,9 @@ def test_halves_are_not_filled_up_to_what_did_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = task(tmp_path)
-    found = program_for(one.pack.trials[0].spec, "cpu")
-    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.pack.trials), 64})
-    monkeypatch.setattr(PackRun, "step", failing(torch.OutOfMemoryError("full")))
+    found = program_for(one.batched.trials[0].spec, "cpu")
+    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.batched.trials), 64})
+    monkeypatch.setattr(BatchedRun, "step", failing(torch.OutOfMemoryError("full")))
     one.run(UNCONTROLLED)
     assert found.compiled_sizes == {1}
 
@@ -133,7 +135,7 @@ def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 def test_no_memory_rules_out_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = PackRun(task(tmp_path).pack)
+    run = BatchedRun(task(tmp_path).batched)
     with monkeypatch.context() as patch:
         patch.setattr(run.program, "_mapped", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
         with pytest.raises(torch.OutOfMemoryError, match="ALLOC_FAILED"):
@@ -177,32 +179,34 @@ def test_what_an_error_kept_alive_is_let_go() -> None:
 def test_an_execution_is_the_same_but_for_what_waits(tmp_path: Path) -> None:
     one = task(tmp_path)
     record = replace(one, execution=replace(one.execution, pending=2.5)).to_json()
-    assert TrainPack.from_json(one.trials, record).execution.pending == 2.5
+    assert TrainTrials.from_json(one.trials, record).execution.pending == 2.5
 
 
 def test_what_does_not_fit_together_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(PackRun, "_gradients", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
+    monkeypatch.setattr(
+        BatchedRun, "_gradients", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"))
+    )
     task(tmp_path).run(Control(notify=told.append))
     assert told == ["2 trials do not fit the device together: they are halved"]
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
-def test_a_pack_whose_update_broke_begins_anew(
+def test_a_batch_whose_update_broke_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, broken = list[str](), [UpdateBrokenError("a kernel failed")]
-    update = PackRun._update
+    update = BatchedRun._update
 
-    def fails_once(self: PackRun, *given: Any) -> None:
+    def fails_once(self: BatchedRun, *given: Any) -> None:
         if broken:
             raise broken.pop()
         update(self, *given)
 
     whole = task(tmp_path, 1).run(UNCONTROLLED)
-    monkeypatch.setattr(PackRun, "_update", fails_once)
+    monkeypatch.setattr(BatchedRun, "_update", fails_once)
     again = task(tmp_path, 1).run(Control(notify=told.append))
     assert again.results[0].objective == whole.results[0].objective
     assert told == ["the compiled update failed (a kernel failed): begun anew without it"]

@@ -1,4 +1,4 @@
-"""Packed equals alone: every model, optimizer and parameterization that has a config.
+"""Batched equals alone: every model, optimizer and parameterization that has a config.
 
 Pairs of them are in every run of the tests; all combinations are in `make test-long`.
 """
@@ -17,7 +17,7 @@ from sweeper.config.settings import read_space
 from sweeper.data.arrays import Digits
 from sweeper.data.corpus import Corpus
 from sweeper.data.spans import Corruption, SpanCorpus
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.prepare import optional_hyperparameters, prepare
 from sweeper.engine.train import train
 from sweeper.errors import ConfigError
@@ -110,7 +110,7 @@ REFUSED = {
 def is_quick(model: str, optimizer: str, parameterization: str) -> bool:
     """Every optimizer with every parameterization, and either of them with a decoder.
 
-    Most models have tests of their own that pack them under every parameterization.
+    Most models have tests of their own that batch them under every parameterization.
     """
     if model in ("mlp", "llama"):
         return model == "mlp" or optimizer == "adamw" or parameterization == "mup"
@@ -124,7 +124,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("model", "optimizer", "parameterization"), COMBINATIONS)
-def test_packed_equals_alone(
+def test_batched_equals_alone(
     model: str, optimizer: str, parameterization: str, data: dict[str, Corpus]
 ) -> None:
     where = data[model]
@@ -149,15 +149,15 @@ def tolerance(group: list[Trial]) -> float:
 
 
 def check(group: list[Trial], where: Corpus) -> None:
-    together = train(Pack(trials=tuple(group), corpus=where))
+    together = train(BatchedTrials(trials=tuple(group), corpus=where))
     assert len({result.objective for result in together}) == len(group)
-    alone = train(Pack(trials=(group[1],), corpus=where))[0]
+    alone = train(BatchedTrials(trials=(group[1],), corpus=where))[0]
     assert together[1].status == alone.status == "complete"
     assert together[1].objective == pytest.approx(alone.objective, rel=tolerance(group))
     assert together[1].heldout == pytest.approx(alone.heldout, rel=tolerance(group))
 
 
 def check_place(group: list[Trial], where: Corpus) -> None:
-    one = train(Pack(trials=(group[2], group[1]), corpus=where))[1]
-    other = train(Pack(trials=(group[1],), corpus=where))[0]
+    one = train(BatchedTrials(trials=(group[2], group[1]), corpus=where))[1]
+    other = train(BatchedTrials(trials=(group[1],), corpus=where))[0]
     assert one.objective == pytest.approx(other.objective, rel=tolerance(group))

@@ -10,7 +10,7 @@ import torch
 
 from sweeper.data.arrays import save_arrays
 from sweeper.data.corpus import Corpus
-from sweeper.engine.pack import BLOCK_STEPS, Feed
+from sweeper.engine.batched import BLOCK_STEPS, Feed
 from sweeper.trial import TrainSettings
 from tests.engine.tiny_trials import corpus
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.graph import StepGraph
-from sweeper.engine.pack import Pack, PackRun
 from sweeper.engine.runner import Engine
 from sweeper.engine.train import Execution, train
 from sweeper.launch.executor import Context
@@ -48,28 +48,28 @@ def wide(seed: int = 0, eta: float = 0.0, **train: Any) -> Trial:
     return replace(one, spec=replace(one.spec, model=model, width=64, base_width=64))
 
 
-def pack(folder: Path, count: int = 3, **train: Any) -> Pack:
+def batched(folder: Path, count: int = 3, **train: Any) -> BatchedTrials:
     trials = tuple(wide(seed=i % 2, eta=i / 4, **train) for i in range(count))
-    return Pack(trials=trials, corpus=corpus(folder))
+    return BatchedTrials(trials=trials, corpus=corpus(folder))
 
 
-def gradients(run: PackRun) -> list[Tensor]:
+def gradients(run: BatchedRun) -> list[Tensor]:
     x, y = run.feed.batch(0)
     with run.precision():
         return run._accumulated(x[run.seed_rows], y[run.seed_rows])[1]
 
 
-def test_bfloat16_gradients_packed_and_compiled_are_those_alone(tmp_path: Path) -> None:
+def test_bfloat16_gradients_batched_and_compiled_are_those_alone(tmp_path: Path) -> None:
     """To the rounding of bfloat16: kernels of other shapes add in another order."""
-    many = pack(tmp_path)
-    run = PackRun(many, DEVICE, compile="on")
+    many = batched(tmp_path)
+    run = BatchedRun(many, DEVICE, compile="on")
     together = gradients(run)
     assert run.program.unsupported == {} and run.compiled
     for i, one in enumerate(many.trials):
-        alone = gradients(PackRun(Pack(trials=(one,), corpus=many.corpus), DEVICE))
+        alone = gradients(BatchedRun(BatchedTrials(trials=(one,), corpus=many.corpus), DEVICE))
         exact = gradients(
-            PackRun(
-                Pack(
+            BatchedRun(
+                BatchedTrials(
                     trials=(replace(one, spec=wide(precision="float32").spec),),
                     corpus=many.corpus,
                 ),
@@ -93,7 +93,7 @@ def no_host_waits() -> Iterator[None]:
 
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_no_step_waits_for_the_device(compile: Any, tmp_path: Path) -> None:
-    run = PackRun(pack(tmp_path), DEVICE, compile=compile)
+    run = BatchedRun(batched(tmp_path), DEVICE, compile=compile)
     for _ in range(3):
         run.step()
     with no_host_waits():
@@ -104,7 +104,7 @@ def test_no_step_waits_for_the_device(compile: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_replayed_steps_are_the_launched_ones(compile: Any, tmp_path: Path) -> None:
     """Bit for bit but for gradients of embeddings, which are added up in any order."""
-    plain, replayed = (PackRun(pack(tmp_path), DEVICE, compile=compile) for _ in range(2))
+    plain, replayed = (BatchedRun(batched(tmp_path), DEVICE, compile=compile) for _ in range(2))
     replayed.graph = StepGraph()
     one, other = (torch.stack([run.step() for _ in range(16)]) for run in (plain, replayed))
     assert replayed.take_notices() == [] and replayed.graph is not None
@@ -112,8 +112,8 @@ def test_replayed_steps_are_the_launched_ones(compile: Any, tmp_path: Path) -> N
     torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
 
 
-def test_a_killed_pack_goes_on_within_rounding(tmp_path: Path) -> None:
-    many = pack(tmp_path)
+def test_a_killed_batch_goes_on_within_rounding(tmp_path: Path) -> None:
+    many = batched(tmp_path)
     execution = Execution(device=DEVICE, compile="on", checkpoints=tmp_path / "checkpoints")
     whole = train(many, replace(execution, checkpoints=None))
     with pytest.raises(Leave):
@@ -122,24 +122,26 @@ def test_a_killed_pack_goes_on_within_rounding(tmp_path: Path) -> None:
         assert other.objective == pytest.approx(one.objective, rel=5e-3)
 
 
-def peak(many: Pack) -> int:
-    """Bytes that two steps and the evaluation of a pack need at once, and all that is there."""
+def peak(many: BatchedTrials) -> int:
+    """Bytes that two steps and the evaluation of a batch need at once, and all that is there."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    run = PackRun(many, DEVICE)
+    run = BatchedRun(many, DEVICE)
     for _ in range(2):
         run.step()
     run.heldout()
     return torch.cuda.max_memory_allocated()
 
 
-def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path) -> None:
     """Under a real limit of the device's memory, between the needs of 16 trials and of 64.
 
     What any step needs, such as cuBLAS's workspaces, is larger than many of these trials.
     """
-    trials = pack(tmp_path, 64).trials
-    needs = [peak(Pack(trials=trials[:count], corpus=corpus(tmp_path))) for count in (16, 64)]
+    trials = batched(tmp_path, 64).trials
+    needs = [
+        peak(BatchedTrials(trials=trials[:count], corpus=corpus(tmp_path))) for count in (16, 64)
+    ]
     assert needs[1] - needs[0] > 2**26, "the limit would not tell them apart"
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
@@ -157,8 +159,8 @@ def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path) -> None:
 def run_sweep(
     trials: tuple[Trial, ...], folder: Path, results: list[Any], sizes: list[int]
 ) -> None:
-    """To its end; `sizes` are those of the packs that were trained to theirs."""
-    engine = Engine(device=DEVICE, pack=64, compile="off")
+    """To its end; `sizes` are those of the batches that were trained to theirs."""
+    engine = Engine(device=DEVICE, batched_trials=64, compile="off")
     runner = engine.open(corpus(folder), Inline(), folder)
     wanted = list(trials)
 
@@ -178,8 +180,8 @@ def run_sweep(
 WORKER = """
 import sys
 from pathlib import Path
-from tests.engine.test_gpu import Execution, pack, train
-results = train(pack(Path(sys.argv[1])), Execution(device="cuda"))
+from tests.engine.test_gpu import Execution, batched, train
+results = train(batched(Path(sys.argv[1])), Execution(device="cuda"))
 print(*(result.objective for result in results))
 """
 
@@ -201,7 +203,7 @@ def test_two_processes_share_a_gpu(tmp_path: Path) -> None:
         )
         for folder in folders
     ]
-    here = [result.objective for result in train(pack(tmp_path), Execution(device=DEVICE))]
+    here = [result.objective for result in train(batched(tmp_path), Execution(device=DEVICE))]
     for worker in workers:
         out, _ = worker.communicate(timeout=120)
         assert worker.returncode == 0

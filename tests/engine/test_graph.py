@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sweeper.engine import train as training
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.graph import WARM_STEPS, StepGraph, _capture_stream, capture_cuda
-from sweeper.engine.pack import Pack, PackRun
 from sweeper.engine.train import Execution
-from tests.engine.runs import StopTrials, packed
+from tests.engine.runs import StopTrials, train_trials
 from tests.engine.tiny_trials import corpus, tree, trial
 from tests.specs import spec_of
 
@@ -53,8 +53,8 @@ class Recorder(TorchDispatchMode):
                     old.copy_(new)
 
 
-def recorder(run: PackRun, captures: list[Recorder]) -> Callable[..., Any]:
-    """A capture that leaves the pack as it was: CUDA's does nothing either."""
+def recorder(run: BatchedRun, captures: list[Recorder]) -> Callable[..., Any]:
+    """A capture that leaves the batch as it was: CUDA's does nothing either."""
 
     def capture(function: Callable[[], Tensor], _: torch.device) -> tuple[Recorder, Tensor]:
         before = {name: value.clone() for name, value in run.tensors().items()}
@@ -70,27 +70,27 @@ def recorder(run: PackRun, captures: list[Recorder]) -> Callable[..., Any]:
     return capture
 
 
-def losses_of(run: PackRun, steps: int = STEPS) -> Tensor:
+def losses_of(run: BatchedRun, steps: int = STEPS) -> Tensor:
     return torch.stack([run.step() for _ in range(steps)])
 
 
 def both(
     folder: Path, optimizer: str = "first_order.AdamW", **train: Any
-) -> tuple[PackRun, PackRun, list[Recorder]]:
-    """A pack that runs its steps, and the same that replays them."""
+) -> tuple[BatchedRun, BatchedRun, list[Recorder]]:
+    """A batch that runs its steps, and the same that replays them."""
     described = tree("mup", **{"steps": STEPS, **train})
     described["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{optimizer}"}
     trials = tuple(
         replace(trial("mup", seed=i % 2, eta=0.5 * i - 7), spec=spec_of(described))
         for i in range(3)
     )
-    pack = Pack(trials=trials, corpus=corpus(folder))
-    plain, replayed, captures = PackRun(pack), PackRun(pack), list[Recorder]()
+    batched = BatchedTrials(trials=trials, corpus=corpus(folder))
+    plain, replayed, captures = BatchedRun(batched), BatchedRun(batched), list[Recorder]()
     replayed.graph = StepGraph(recorder(replayed, captures))
     return plain, replayed, captures
 
 
-def check(plain: PackRun, replayed: PackRun, captures: list[Recorder]) -> None:
+def check(plain: BatchedRun, replayed: BatchedRun, captures: list[Recorder]) -> None:
     assert torch.equal(losses_of(plain), losses_of(replayed))
     assert len(captures) == 1
     for name, value in plain.tensors().items():
@@ -111,7 +111,7 @@ def test_every_optimizer_s_update_is_replayed(optimizer: str, tmp_path: Path) ->
     check(*both(tmp_path, optimizer))
 
 
-def test_a_pack_that_changes_is_captured_anew(tmp_path: Path) -> None:
+def test_a_batch_that_changes_is_captured_anew(tmp_path: Path) -> None:
     plain, replayed, captures = both(tmp_path, steps=30)
     for run in (plain, replayed):
         losses_of(run)
@@ -123,16 +123,16 @@ def test_a_pack_that_changes_is_captured_anew(tmp_path: Path) -> None:
 def test_what_a_step_would_read_of_the_host_would_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = PackRun.compute
+    compute = BatchedRun.compute
 
-    def of_the_host(self: PackRun, inputs: Any) -> Tensor:
+    def of_the_host(self: BatchedRun, inputs: Any) -> Tensor:
         losses = compute(self, inputs)
         with torch.no_grad():
             for value in self.params.values():
                 value.mul_(1 + self.step_index / 100)
         return losses
 
-    monkeypatch.setattr(PackRun, "compute", of_the_host)
+    monkeypatch.setattr(BatchedRun, "compute", of_the_host)
     plain, replayed, _ = both(tmp_path)
     one, other = losses_of(plain), losses_of(replayed)
     assert torch.equal(one[: WARM_STEPS + 1], other[: WARM_STEPS + 1])
@@ -196,7 +196,9 @@ def test_a_capture_that_cannot_be_ended_leaves_nothing_behind(
 
 def test_a_trial_alone_is_launched(tmp_path: Path) -> None:
     """What is random in it follows the host's seeds."""
-    run = PackRun(Pack(trials=(trial(train={"steps": STEPS}),), corpus=corpus(tmp_path)))
+    run = BatchedRun(
+        BatchedTrials(trials=(trial(train={"steps": STEPS}),), corpus=corpus(tmp_path))
+    )
     captures: list[Recorder] = []
     run.graph = StepGraph(recorder(run, captures))
     losses_of(run)
@@ -206,15 +208,15 @@ def test_a_trial_alone_is_launched(tmp_path: Path) -> None:
 def test_a_whole_run_with_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = [trial(seed=i, train={"steps": 20}) for i in range(3)]
     pruner = StopTrials(9, trials[1].key)
-    plain = packed(trials, tmp_path, pruner=pruner)
+    plain = train_trials(trials, tmp_path, pruner=pruner)
     captures: list[Recorder] = []
 
-    class Replaying(PackRun):
+    class Replaying(BatchedRun):
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **named)
             self.graph = StepGraph(recorder(self, captures))
 
-    monkeypatch.setattr(training, "PackRun", Replaying)
-    replayed = packed(trials, tmp_path, execution=Execution(), pruner=pruner)
+    monkeypatch.setattr(training, "BatchedRun", Replaying)
+    replayed = train_trials(trials, tmp_path, execution=Execution(), pruner=pruner)
     assert [r.objective for r in plain] == [r.objective for r in replayed]
     assert len(captures) == 2

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.data.corpus import TokenCorpus
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import RepeatedBatch, measure_modules, rms, tensors_in
-from sweeper.engine.pack import Pack, PackRun
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import program
 from sweeper.scaling.spec import LOGITS
@@ -58,7 +58,7 @@ def stages(model: Plain, x: Tensor) -> dict[str, Tensor]:
 def test_changes_are_those_of_torch_s_own_adam(tokens: TokenCorpus) -> None:
     """Another optimizer's code trains the same weights on the same batch over and over."""
     trial = plain_trial()
-    run = PackRun(Pack(trials=(trial,), corpus=tokens))
+    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=tokens))
     model = Plain(16, 2).double()
     model.load_state_dict({name: value.detach()[0] for name, value in run.params.items()})
     x, y = (part[0] for part in run.feed.batch(0))
@@ -111,7 +111,7 @@ def test_logits_are_measured_with_the_parameters_outside_of_modules(tokens: Toke
     made = plain_tree() | {"model": {"_target_": f"{__name__}.Outside", "width": 16, "depth": 2}}
     one = replace(plain_trial(), spec=spec_of(made))
     logits = next(found for found in measure_modules(one, tokens) if found.name == LOGITS)
-    run = PackRun(Pack(trials=(one,), corpus=RepeatedBatch(tokens)))
+    run = BatchedRun(BatchedTrials(trials=(one,), corpus=RepeatedBatch(tokens)))
     start = {name: value.detach()[0].clone() for name, value in run.params.items()}
     model, (x, _) = Outside(16, 2).double(), (part[0] for part in run.feed.batch(0))
     model.load_state_dict(start)

@@ -1,4 +1,4 @@
-"""What every optimizer owes: the published update, trial by trial, whatever is packed beside it."""
+"""What every optimizer owes: the published update, trial by trial, whatever trains beside it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def assert_alike(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float = 1e
 def assert_equals_oracle(
     name: str, optimizer: Optimizer, trials: list[Member], specs: Sequence[ParamSpec] = SPECS
 ) -> None:
-    """Five steps of a pack, and of the oracle on every trial."""
+    """Five steps of a batch, and of the oracle on every trial."""
     run = OptimizerRun(optimizer, trials, specs)
     oracle_params = [[p[k].detach().clone() for p in run.params] for k in range(len(trials))]
     kinds = run.update_hps.kinds
@@ -125,12 +125,12 @@ def test_equals_it_on_any_shapes(
 
 
 @variants
-def test_packed_equals_alone(name: str, changed: dict[str, object]) -> None:
+def test_batched_equals_alone(name: str, changed: dict[str, object]) -> None:
     optimizer = shipped(name, **changed)
     trials = members(optimizer)
-    packed = OptimizerRun(optimizer, trials).train()
+    batched = OptimizerRun(optimizer, trials).train()
     for k, member in enumerate(trials):
-        assert_alike([p[k : k + 1] for p in packed], OptimizerRun(optimizer, [member]).train())
+        assert_alike([p[k : k + 1] for p in batched], OptimizerRun(optimizer, [member]).train())
 
 
 @variants
@@ -155,9 +155,9 @@ def test_a_gradient_that_is_not_finite_stays_with_its_trial(
 def test_the_order_of_trials_changes_nothing(name: str, changed: dict[str, object]) -> None:
     optimizer = shipped(name, **changed)
     trials, order = members(optimizer), [2, 0, 3, 1]
-    packed = OptimizerRun(optimizer, trials).train()
+    batched = OptimizerRun(optimizer, trials).train()
     reordered = OptimizerRun(optimizer, [trials[k] for k in order]).train()
-    assert_alike([p[order] for p in packed], reordered)
+    assert_alike([p[order] for p in batched], reordered)
 
 
 @variants

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import loss_of
 from sweeper.errors import ConfigError
 from sweeper.trial import Trial, plain
-from tests.engine.runs import packed
+from tests.engine.runs import train_trials
 from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree, trial
 from tests.specs import spec_of
 
@@ -39,8 +39,8 @@ def trials_of(name: str, parameterization: str, **train: Any) -> list[Trial]:
 @pytest.mark.parametrize("parameterization", EXPORTABLE)
 def test_a_plain_module_trains_as_one_with_scales(parameterization: str, tmp_path: Path) -> None:
     for one, other in zip(
-        packed(trials_of("PlainDecoder", parameterization), tmp_path),
-        packed(trials_of("ScaledDecoder", parameterization), tmp_path),
+        train_trials(trials_of("PlainDecoder", parameterization), tmp_path),
+        train_trials(trials_of("ScaledDecoder", parameterization), tmp_path),
         strict=True,
     ):
         assert one.status == other.status == "complete"
@@ -73,7 +73,7 @@ def test_a_tied_head_begins_near_the_uniform_guess(width: int, tmp_path: Path) -
     spec = trials_of("TiedDecoder", "mup", batch_size=16)[0].spec
     hps = trials_of("TiedDecoder", "mup")[0].log2_hps
     trial = Trial(spec=replace(spec, width=width), log2_hps=hps, seed=0)
-    run = PackRun(Pack(trials=(trial,), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus(tmp_path)))
     assert float(run.step()[0]) == pytest.approx(math.log(32), rel=0.1)
 
 
@@ -110,7 +110,7 @@ def test_a_tied_head_that_no_factor_reaches_is_refused() -> None:
 
 def test_the_row_of_a_padding_stays_zero(tmp_path: Path) -> None:
     trials = trials_of("PaddedDecoder", "mup")
-    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
     for _ in range(2):
         zero = (run.params["rows.weight"] == 0).all(-1).tolist()
         assert zero == [[row == 2 for row in range(32)]] * 2
@@ -127,8 +127,8 @@ def test_what_a_plain_module_lacks_is_told() -> None:
 @pytest.mark.parametrize("name", ["PlainDecoder", "ScaledDecoder"])
 def test_parts_of_a_batch_add_up_to_it(name: str, tmp_path: Path) -> None:
     settings = {"batch_size": 4, "steps": 6}
-    whole = packed(trials_of(name, "mup", **settings), tmp_path)
-    parts = packed(trials_of(name, "mup", **settings, accumulate=2), tmp_path)
+    whole = train_trials(trials_of(name, "mup", **settings), tmp_path)
+    parts = train_trials(trials_of(name, "mup", **settings, accumulate=2), tmp_path)
     for one, other in zip(whole, parts, strict=True):
         assert one.curve == pytest.approx(other.curve, rel=1e-5)
         assert one.heldout == pytest.approx(other.heldout, rel=1e-9)
@@ -136,7 +136,7 @@ def test_parts_of_a_batch_add_up_to_it(name: str, tmp_path: Path) -> None:
 
 def test_the_objective_may_be_the_loss_on_held_out_data(tmp_path: Path) -> None:
     training, heldout = (
-        packed(trials_of("PlainDecoder", "mup", objective=kind), tmp_path)[0]
+        train_trials(trials_of("PlainDecoder", "mup", objective=kind), tmp_path)[0]
         for kind in ("training", "heldout")
     )
     assert heldout.objective == heldout.heldout == training.heldout != training.objective
@@ -147,7 +147,7 @@ def test_kept_values_are_the_models_own_of_the_trials_seed(tmp_path: Path) -> No
     arguments = {**spec.model.arguments, "keep_init": ["qkv.*"]}
     spec = replace(spec, model=replace(spec.model, arguments=arguments))
     trials = [replace(trials_of("PlainDecoder", "mup")[0], spec=spec, seed=s) for s in (0, 1)]
-    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
     kept = run.params["qkv.0.weight"].detach()
     for seed in (0, 1):
         torch.manual_seed(seed)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.engine.jobs import TrainPack
+from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.optimizers.optimizer import StepInfo
-from sweeper.engine.pack import Pack, PackRun
 from sweeper.engine.program import program_for
 from sweeper.engine.train import Execution, train
 from sweeper.launch.job import Control
-from tests.engine.runs import close_results, packed, same_result, trial_of, trials_of
+from tests.engine.runs import close_results, same_result, train_trials, trial_of, trials_of
 from tests.engine.tiny_trials import corpus, tree, trial
 from tests.specs import spec_of
 
@@ -27,21 +27,23 @@ MODULES += ["Tied", "Shared", "WithExtraState", "ReadsItsValues"]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_of_users_train_in_packs(name: str, tmp_path: Path) -> None:
+def test_modules_of_users_train_in_batches(name: str, tmp_path: Path) -> None:
     notices: list[str] = []
     trials = trials_of(name)
-    together = packed(trials, tmp_path, control=Control(notify=notices.append))
+    together = train_trials(trials, tmp_path, control=Control(notify=notices.append))
     for one, result in zip(trials, together, strict=True):
-        assert close_results(result, packed([one], tmp_path)[0])
+        assert close_results(result, train_trials([one], tmp_path)[0])
     looped = name in ("Unmappable", "WithDropout")
     assert ("mapped" in program_for(trials[0].spec, "cpu").unsupported) == looped
     assert len(notices) == looped and all("one after the other" in line for line in notices)
 
 
 def test_replaced_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
-    run = PackRun(Pack(trials=tuple(trials_of("WithReplacedBuffers")), corpus=corpus(tmp_path)))
+    run = BatchedRun(
+        BatchedTrials(trials=tuple(trials_of("WithReplacedBuffers")), corpus=corpus(tmp_path))
+    )
     alone = [
-        PackRun(Pack(trials=(t,), corpus=corpus(tmp_path)))
+        BatchedRun(BatchedTrials(trials=(t,), corpus=corpus(tmp_path)))
         for t in trials_of("WithReplacedBuffers")
     ]
     for _ in range(3):
@@ -61,13 +63,13 @@ def test_replaced_buffers_are_those_of_plain_torch(tmp_path: Path) -> None:
 
 def test_recomputed_activations_change_nothing(tmp_path: Path) -> None:
     one = trial_of("Plain", steps=11)
-    whole = packed([one], tmp_path)[0]
+    whole = train_trials([one], tmp_path)[0]
     program = program_for(one.spec, "cpu")
     assert program.recompute() and not program.recompute()
     calls: list[int] = []
     for block in program.model.hidden:  # type: ignore[union-attr]
         block.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[union-attr]
-    assert close_results(packed([one], tmp_path)[0], whole)
+    assert close_results(train_trials([one], tmp_path)[0], whole)
 
 
 @pytest.mark.slow
@@ -81,30 +83,30 @@ def test_recomputed_activations_change_nothing(tmp_path: Path) -> None:
 )
 def test_compiled_modules_of_users_train_alike(name: str, tmp_path: Path) -> None:
     one, notices = trial_of(name, steps=4), list[str]()
-    (whole,) = packed([one], tmp_path)
+    (whole,) = train_trials([one], tmp_path)
     reporter = Control(notify=notices.append)
-    (compiled,) = packed([one], tmp_path, execution=Execution(compile="on"), control=reporter)
+    (compiled,) = train_trials([one], tmp_path, execution=Execution(compile="on"), control=reporter)
     assert close_results(compiled, whole) and not notices
 
 
 def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
     trials = [replace(one, spec=trial_of("Tied", steps=9).spec) for one in trials_of("Tied")]
-    pack, program = (
-        Pack(trials=tuple(trials), corpus=corpus(tmp_path)),
+    batched, program = (
+        BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)),
         program_for(trials[0].spec, "cpu"),
     )
-    whole = train(pack)
+    whole = train(batched)
     assert program.recompute()
-    outcome = TrainPack(pack=pack, execution=Execution()).run(Control())
+    outcome = TrainTrials(batched=batched, execution=Execution()).run(Control())
     assert not outcome.results and outcome.failure and not program.unsupported
     assert "OutOfMemoryError" in outcome.failure.reason and not outcome.failure.retry
-    assert close_results(packed(trials[:1], tmp_path)[0], whole[0])
+    assert close_results(train_trials(trials[:1], tmp_path)[0], whole[0])
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_frozen_parameters_stay_as_the_model_made_them(count: int, tmp_path: Path) -> None:
     trials = trials_of("Frozen")[:count]
-    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
     assert "head.weight" not in run.params
     before = {k: v.detach().clone() for k, v in run.params.items()}
     frozen = run.buffers["head.weight"].clone()
@@ -118,12 +120,12 @@ def test_frozen_parameters_stay_as_the_model_made_them(count: int, tmp_path: Pat
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_output_that_is_no_loss_is_an_error_that_says_so(count: int, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"must return the loss.*not a tuple of"):
-        packed(trials_of("ReturnsMore")[:count], tmp_path)
+        train_trials(trials_of("ReturnsMore")[:count], tmp_path)
 
 
 def test_an_error_in_the_model_itself_rules_out_no_mode(tmp_path: Path) -> None:
     with pytest.raises(IndexError):
-        packed(trials_of("Raises"), tmp_path)
+        train_trials(trials_of("Raises"), tmp_path)
     assert not program_for(trial_of("Raises").spec, "cpu").unsupported
 
 
@@ -137,12 +139,16 @@ def test_a_failure_to_compile_leaves_the_modules_buffers_alone(
 
         return fail
 
-    (whole,) = packed([trial_of("WithStatistics")], tmp_path)
+    (whole,) = train_trials([trial_of("WithStatistics")], tmp_path)
     monkeypatch.setattr(torch, "compile", broken)
     program = program_for(trial_of("WithStatistics").spec, "cpu")
-    (result,) = packed([trial_of("WithStatistics")], tmp_path, execution=Execution(compile="on"))
+    (result,) = train_trials(
+        [trial_of("WithStatistics")], tmp_path, execution=Execution(compile="on")
+    )
     assert "compiled alone" in program.unsupported and same_result(result, whole)
-    run = PackRun(Pack(trials=(trial_of("WithStatistics"),), corpus=corpus(tmp_path)), compile="on")
+    run = BatchedRun(
+        BatchedTrials(trials=(trial_of("WithStatistics"),), corpus=corpus(tmp_path)), compile="on"
+    )
     assert not run.compiled  # nor tried again
     program.unsupported.clear()
 
@@ -161,11 +167,13 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
 
     made = tree("standard", steps=3)
     made["optimizer"] = {"_target_": f"sweeper.engine.optimizers.{name}"}
-    pack = Pack(trials=(replace(trial("standard"), spec=spec_of(made)),), corpus=corpus(tmp_path))
-    plain, other = PackRun(pack), PackRun(pack)
+    batched = BatchedTrials(
+        trials=(replace(trial("standard"), spec=spec_of(made)),), corpus=corpus(tmp_path)
+    )
+    plain, other = BatchedRun(batched), BatchedRun(batched)
     monkeypatch.setattr(torch, "compile", broken)
     other.compiled, other.device = True, torch.device("meta")  # not a CPU, whose update is eager
-    monkeypatch.setattr(PackRun, "_gradient_modes", lambda self: ["alone"])
+    monkeypatch.setattr(BatchedRun, "_gradient_modes", lambda self: ["alone"])
     grads = [torch.ones_like(value) for value in plain.params.values()]
     now = StepInfo(step=torch.ones(()), schedule=torch.ones(1))
     for run in (plain, other):
@@ -181,7 +189,7 @@ def test_an_update_that_cannot_be_compiled_is_done_without(
 def test_an_update_that_fails_half_way_is_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have changed some weights: the pack begins anew, and then does not compile it."""
+    """It may have changed some weights: the batch begins anew, and then does not compile it."""
 
     def broken(function: Any, **_: Any) -> Any:
         def fail(params: list[Any], *given: Any) -> None:
@@ -190,7 +198,7 @@ def test_an_update_that_fails_half_way_is_not_done_again(
 
         return fail
 
-    run = PackRun(Pack(trials=(trial("mup", eta=-9.0),), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=(trial("mup", eta=-9.0),), corpus=corpus(tmp_path)))
     monkeypatch.setattr(torch, "compile", broken)
     run.program.unsupported.clear()
     run.compiled, run.device = True, torch.device("meta")

@@ -1,4 +1,4 @@
-"""The engine as a runner: packs by specification; what does not fit is halved, or fails."""
+"""The engine as a runner: batches by specification; what does not fit is halved, or fails."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sweeper.engine import jobs
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.checkpoint import path_of
-from sweeper.engine.pack import Pack
 from sweeper.engine.runner import Engine
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.executor import Context
@@ -26,15 +26,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 Train = Callable[..., list[Result]]
 
 
-def stand_in(sizes: list[int], refuse: Callable[[Pack], None] = lambda pack: None) -> Train:
-    """A `train` that notes the sizes of the packs it gets and takes no time."""
+def stand_in(
+    sizes: list[int], refuse: Callable[[BatchedTrials], None] = lambda batched: None
+) -> Train:
+    """A `train` that notes the sizes of the batches it gets and takes no time."""
 
-    def train(pack: Pack, execution: Any, control: Control, pruner: Any) -> list[Result]:
+    def train(
+        batched: BatchedTrials, execution: Any, control: Control, pruner: Any
+    ) -> list[Result]:
         control.progress(0.5)
-        refuse(pack)
-        sizes.append(len(pack.trials))
+        refuse(batched)
+        sizes.append(len(batched.trials))
         control.progress(1.0)
-        return [Result(trial=t, status="complete", objective=1.0) for t in pack.trials]
+        return [Result(trial=t, status="complete", objective=1.0) for t in batched.trials]
 
     return train
 
@@ -45,29 +49,29 @@ def run(trials: list[Trial], folder: Path, **options: Any) -> tuple[list[Result]
     return list(sweep.run(Inline(), **options).values()), sweep.work_done
 
 
-def test_packs_hold_trials_of_one_specification(
+def test_batches_hold_trials_of_one_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(jobs, "train", stand_in(sizes))
     trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
-    results, told = run(trials, tmp_path, pack=3)
+    results, told = run(trials, tmp_path, batched_trials=3)
     assert sizes == [2, 3, 2]
     assert [result.key for result in results] == [t.key for t in trials]
     assert told == pytest.approx(7)
 
 
-def test_out_of_memory_halves_the_pack_and_loses_nothing(
+def test_out_of_memory_halves_the_batch_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(pack: Pack) -> None:
-        if len(pack.trials) > 2:
+    def refuse(batched: BatchedTrials) -> None:
+        if len(batched.trials) > 2:
             raise torch.OutOfMemoryError("too large")
 
     sizes: list[int] = []
     monkeypatch.setattr(jobs, "train", stand_in(sizes, refuse))
     trials = [trial(seed=i) for i in range(7)]
-    results, told = run(trials, tmp_path, pack=8)
+    results, told = run(trials, tmp_path, batched_trials=8)
     assert sorted(r.key for r in results) == sorted(t.key for t in trials)
     assert all(result.status == "complete" for result in results) and max(sizes) == 2
     assert told == pytest.approx(7)
@@ -76,12 +80,12 @@ def test_out_of_memory_halves_the_pack_and_loses_nothing(
 def test_a_trial_that_cannot_be_trained_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(pack: Pack) -> None:
-        if any(t.seed == 3 for t in pack.trials):
+    def refuse(batched: BatchedTrials) -> None:
+        if any(t.seed == 3 for t in batched.trials):
             raise RuntimeError("a bad kernel")
 
     monkeypatch.setattr(jobs, "train", stand_in([], refuse))
-    results, _ = run([trial(seed=i) for i in range(5)], tmp_path, pack=5)
+    results, _ = run([trial(seed=i) for i in range(5)], tmp_path, batched_trials=5)
     failed = [result for result in results if result.status == "failed"]
     assert [result.trial.seed for result in failed] == [3]
     reason, *places = failed[0].error.splitlines()
@@ -98,43 +102,43 @@ def test_a_trial_that_cannot_be_trained_fails_alone(
 def test_whatever_a_model_raises_fails_its_trial(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(pack: Pack) -> None:
+    def refuse(batched: BatchedTrials) -> None:
         raise error
 
     monkeypatch.setattr(jobs, "train", stand_in([], refuse))
-    results, _ = run([trial(seed=i) for i in range(2)], tmp_path, pack="auto")
+    results, _ = run([trial(seed=i) for i in range(2)], tmp_path, batched_trials="auto")
     reasons = [r.error.partition(":\n")[0] for r in results]
     assert reasons == [f"{type(error).__name__}: {error}"] * 2
 
 
-def test_a_pack_that_goes_on_in_parts_leaves_no_checkpoint(
+def test_a_batch_that_goes_on_in_parts_leaves_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = [trial(seed=i) for i in range(2)]
     path = path_of(tmp_path / "checkpoints", trials)
 
-    def refuse(pack: Pack) -> None:
-        if len(pack.trials) > 1:
+    def refuse(batched: BatchedTrials) -> None:
+        if len(batched.trials) > 1:
             path.parent.mkdir(exist_ok=True)
             path.touch()
             raise torch.OutOfMemoryError("too large")
 
     monkeypatch.setattr(jobs, "train", stand_in([], refuse))
-    assert len(run(trials, tmp_path, pack=2)[0]) == 2 and not path.exists()
+    assert len(run(trials, tmp_path, batched_trials=2)[0]) == 2 and not path.exists()
 
 
 def test_an_error_of_the_configuration_is_not_a_failed_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(pack: Pack) -> None:
+    def refuse(batched: BatchedTrials) -> None:
         raise SweeperError("the model cannot apply these scales")
 
     monkeypatch.setattr(jobs, "train", stand_in([], refuse))
     with pytest.raises(SweeperError):
-        run([trial()], tmp_path, pack=1)
+        run([trial()], tmp_path, batched_trials=1)
 
 
-def test_a_measured_pack_trains_for_real(tmp_path: Path) -> None:
+def test_a_measured_batch_trains_for_real(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(3)]
     results, told = run(trials, tmp_path)
     assert [result.key for result in results] == [t.key for t in trials]
@@ -142,7 +146,9 @@ def test_a_measured_pack_trains_for_real(tmp_path: Path) -> None:
     assert told == pytest.approx(3)
 
 
-@pytest.mark.parametrize(("key", "value"), [("pack", 0), ("pack", -1), ("save_every", 0.0)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("batched_trials", 0), ("batched_trials", -1), ("save_every", 0.0)]
+)
 def test_impossible_settings_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Engine(**{key: value})
@@ -162,12 +168,12 @@ def test_precision_follows_the_device() -> None:
 def test_the_size_is_measured_again_when_there_are_more_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step costs the same whatever the pack: larger is always better."""
+    """A step costs the same whatever the batch: larger is always better."""
     monkeypatch.setattr(jobs, "_MEASURED", {})
     monkeypatch.setattr("sweeper.engine.jobs.step_seconds", lambda *_, **__: 1.0)
     engine, where = Engine(device="cpu"), corpus(tmp_path)
-    packs = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
-    sizes = [engine.estimate(trials, where, Inline())[0] for trials in packs]
+    batches = [[trial(seed=i) for i in range(n)] for n in (1, 3, 9, 2)]
+    sizes = [engine.estimate(trials, where, Inline())[0] for trials in batches]
     assert sizes == [1, 3, 9, 9]
 
 
@@ -190,11 +196,11 @@ class Told:
 
 
 def chosen(executor: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
-    """What is said of the layouts, and the size of packs of four trials in the one chosen."""
+    """What is said of the layouts, and the size of batches of four trials in the one chosen."""
     monkeypatch.setattr(jobs, "_MEASURED", {})
     monkeypatch.setattr(jobs, "MEASURING_PAYS", 0.0)
     trials, said = [trial(seed=i) for i in range(4)], list[str]()
-    sizes = jobs.PackSizes("auto", corpus(folder), "cpu", said.append)
+    sizes = jobs.TrialsPerJob("auto", corpus(folder), "cpu", said.append)
     sizes.choose_layout(trials, executor)  # type: ignore[arg-type]
     return said, sizes.size(trials, executor)  # type: ignore[arg-type]
 
@@ -218,14 +224,14 @@ def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
     assert chosen(executor, tmp_path, monkeypatch) == ([], 1) and executor.used == 1
 
 
-def test_packs_that_were_begun_wait_as_well(
+def test_batches_that_were_begun_wait_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiling serves them too, and taking one up leaves as many of the others waiting."""
     trials = [trial(seed=i) for i in range(6)]
     begun = [tuple(trials[:2])]
-    monkeypatch.setattr("sweeper.engine.runner.checkpoint.saved_packs", lambda *_: list(begun))
-    runner = Engine(device="cpu", pack=2).open(corpus(tmp_path), Inline(), tmp_path)
+    monkeypatch.setattr("sweeper.engine.runner.checkpoint.saved_batches", lambda *_: list(begun))
+    runner = Engine(device="cpu", batched_trials=2).open(corpus(tmp_path), Inline(), tmp_path)
     executor = Inline().executor(Context(folder=tmp_path, machine=runner.machine()))
     batches = runner.batches(trials, executor)
     waiting = [runner.job(batch, None).task.execution.pending for batch in batches]

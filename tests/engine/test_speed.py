@@ -1,4 +1,4 @@
-"""Throughput: tokens of the pack over its time, and the fraction of a known peak."""
+"""Throughput: tokens of the batch over its time, and the fraction of a known peak."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def result(seconds: float, **changed: object) -> Result:
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
-def test_a_packs_trials_share_its_time() -> None:
+def test_a_batches_trials_share_its_time() -> None:
     (speed,) = speeds([result(0.5), result(0.5)])
     assert speed.tokens_per_second == pytest.approx(2 * 8 * 2 * 8 / 1.0)
     assert (speed.width, speed.trials, speed.utilisation) == (32, 2, None)

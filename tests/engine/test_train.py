@@ -1,4 +1,4 @@
-"""The run of a pack: which trials stop and when, saving, clipping, schedules, and compiling."""
+"""The run of a batch: which trials stop and when, saving, clipping, schedules, and compiling."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sweeper.engine import checkpoint
+from sweeper.engine.batched import PADDING, BatchedRun, BatchedTrials
 from sweeper.engine.optimizers.optimizer import clip_gradients
-from sweeper.engine.pack import PADDING, Pack, PackRun
 from sweeper.engine.program import program_for
 from sweeper.engine.train import Execution
 from sweeper.errors import ConfigError
@@ -23,8 +23,8 @@ from tests.engine.runs import (
     close_results,
     diverging_trial,
     leave_at,
-    packed,
     same_result,
+    train_trials,
 )
 from tests.engine.tiny_trials import corpus, trial
 
@@ -34,39 +34,41 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 def test_pruned_trials_stop_and_change_nothing(tmp_path: Path) -> None:
     trials = [trial(seed=i, train={"steps": 20}) for i in range(4)]
     pruner = StopTrials(12, trials[1].key, trials[3].key)
-    results = packed(trials, tmp_path, pruner=pruner)
+    results = train_trials(trials, tmp_path, pruner=pruner)
     assert [r.status for r in results] == ["complete", "pruned", "complete", "pruned"]
     assert [r.steps for r in results] == [20, 12, 20, 12]
     for index in (0, 2):
-        assert close_results(results[index], packed([trials[index]], tmp_path)[0])
+        assert close_results(results[index], train_trials([trials[index]], tmp_path)[0])
     pruned = results[1]
     assert len(pruned.curve) == 12 and math.isnan(pruned.heldout)
     assert pruned.objective == pytest.approx(pruner.losses[pruned.key])
     assert pruned.objective == pytest.approx(sum(pruned.curve[-2:]) / 2, abs=1e-4)
 
 
-def test_a_diverged_trial_leaves_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_trial_leaves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    step = PackRun.step
+    step = BatchedRun.step
 
-    def counted(self: PackRun) -> Tensor:
+    def counted(self: BatchedRun) -> Tensor:
         sizes.append(len(self.slots))
         return step(self)
 
-    monkeypatch.setattr(PackRun, "step", counted)
+    monkeypatch.setattr(BatchedRun, "step", counted)
     settings = {"precision": "float32", "steps": 40}
     calm = trial("standard", train=settings)
-    results = packed([diverging_trial(), calm], tmp_path)
+    results = train_trials([diverging_trial(), calm], tmp_path)
     assert results[0].status == "diverged" and results[0].steps < 10
     assert sizes[0] == 2 and sizes[-1] == 1 and results[1].status == "complete"
-    assert results[1].objective == pytest.approx(packed([calm], tmp_path)[0].objective, rel=1e-5)
+    assert results[1].objective == pytest.approx(
+        train_trials([calm], tmp_path)[0].objective, rel=1e-5
+    )
 
 
-def test_a_pack_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_saves_itself_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     monkeypatch.setattr(checkpoint, "save", lambda run, *_: saved.append(run.step_index))
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
-    packed([trial()], tmp_path, execution=execution)
+    train_trials([trial()], tmp_path, execution=execution)
     assert saved == list(range(1, 9))
 
 
@@ -79,7 +81,7 @@ def test_a_full_disk_costs_the_checkpoint_alone(
     notices: list[str] = []
     monkeypatch.setattr(checkpoint, "save", full)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
-    (result,) = packed(
+    (result,) = train_trials(
         [trial()], tmp_path, execution=execution, control=Control(notify=notices.append)
     )
     assert result.status == "complete" and "No space left" in notices[0]
@@ -107,17 +109,17 @@ def test_clipping_equals_that_of_torch_for_each_trial(max_norm: float) -> None:
 def test_clipping_depends_on_the_trial_alone(tmp_path: Path) -> None:
     settings = {"clip": 0.01}
     trials = [trial("mup", seed=i, train=settings) for i in range(2)]
-    together = packed(trials, tmp_path)
-    assert close_results(together[1], packed([trials[1]], tmp_path)[0])
-    assert together[0].objective != packed([trial("mup")], tmp_path)[0].objective
+    together = train_trials(trials, tmp_path)
+    assert close_results(together[1], train_trials([trials[1]], tmp_path)[0])
+    assert together[0].objective != train_trials([trial("mup")], tmp_path)[0].objective
 
 
 def test_schedule_and_decay_rates_differ_between_trials(tmp_path: Path) -> None:
     names = ("warmup", "final_lr", "eps", "weight_decay", "one_minus_beta1", "one_minus_beta2")
     trials = [trial("mup"), *(trial("mup", **{name: 1.0}) for name in names)]
-    together = packed(trials, tmp_path)
+    together = train_trials(trials, tmp_path)
     for one, result in zip(trials, together, strict=True):
-        assert close_results(result, packed([one], tmp_path)[0])
+        assert close_results(result, train_trials([one], tmp_path)[0])
     assert len({result.objective for result in together}) == len(trials)
 
 
@@ -136,24 +138,24 @@ def test_an_impossible_clip_is_refused(value: float) -> None:
     assert caught.value.key == "clip"
 
 
-def test_a_pack_is_filled_up_to_a_size_that_is_compiled(
+def test_a_batch_is_filled_up_to_a_size_that_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     trials = [trial(seed=i, train={"steps": 13}) for i in range(4)]
     program_for(trials[0].spec, "cpu").compiled_sizes.clear()
-    packed(trials, tmp_path, execution=Execution(compile="on"))
-    run = PackRun(Pack(trials=tuple(trials[:3]), corpus=corpus(tmp_path)), compile="on")
+    train_trials(trials, tmp_path, execution=Execution(compile="on"))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials[:3]), corpus=corpus(tmp_path)), compile="on")
     assert run.slots == [0, 1, 2, PADDING]
     pruner = StopTrials(5, trials[0].key)
-    filled = packed(trials[:3], tmp_path, execution=Execution(compile="on"), pruner=pruner)
+    filled = train_trials(trials[:3], tmp_path, execution=Execution(compile="on"), pruner=pruner)
     assert [r.status for r in filled] == ["pruned", "complete", "complete"]
     for one, result in zip(trials[1:3], filled[1:], strict=True):
-        assert close_results(result, packed([one], tmp_path)[0])
+        assert close_results(result, train_trials([one], tmp_path)[0])
     assert program_for(trials[0].spec, "cpu").compiled_sizes == {4}
 
 
-def test_a_failure_to_compile_is_reported_and_the_pack_trains_on(
+def test_a_failure_to_compile_is_reported_and_the_batch_trains_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(function: Any, **_: Any) -> Any:
@@ -164,7 +166,7 @@ def test_a_failure_to_compile_is_reported_and_the_pack_trains_on(
 
     monkeypatch.setattr(torch, "compile", broken)
     trials, notices = [trial(seed=i, train={"steps": 14}) for i in range(2)], list[str]()
-    results = packed(
+    results = train_trials(
         trials, tmp_path, execution=Execution(compile="on"), control=Control(notify=notices.append)
     )
     assert all(result.status == "complete" for result in results)
@@ -175,25 +177,25 @@ def test_a_failure_to_compile_is_reported_and_the_pack_trains_on(
 
 def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:
     settings = {"precision": "float32", "steps": 100}
-    pack = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
-    whole = packed(pack, tmp_path)
+    batch = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
+    whole = train_trials(batch, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)
     assert whole[0].status == "diverged" and math.isinf(whole[0].curve[-1])
-    assert all(map(same_result, whole, packed(pack, tmp_path, execution=execution)))
-    checkpoint.forget(tmp_path / "checkpoints", pack)
+    assert all(map(same_result, whole, train_trials(batch, tmp_path, execution=execution)))
+    checkpoint.forget(tmp_path / "checkpoints", batch)
     with pytest.raises(Leave):
-        packed(pack, tmp_path, execution=execution, control=leave_at(whole[0].steps + 1))
-    assert all(map(same_result, whole, packed(pack, tmp_path, execution=execution)))
+        train_trials(batch, tmp_path, execution=execution, control=leave_at(whole[0].steps + 1))
+    assert all(map(same_result, whole, train_trials(batch, tmp_path, execution=execution)))
 
 
-def test_a_pack_that_goes_on_is_timed_where_it_goes_on(
+def test_a_batch_that_goes_on_is_timed_where_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(PackRun, "compile", lambda run, *, pays: asked.append(run.step_index))
+    monkeypatch.setattr(BatchedRun, "compile", lambda run, *, pays: asked.append(run.step_index))
     execution = Execution(checkpoints=tmp_path / "checkpoints", compile="auto")
     long = trial("standard", train={"steps": 60})
     with pytest.raises(Leave):
-        packed([long], tmp_path, execution=execution, control=leave_at(30))
-    packed([long], tmp_path, execution=execution)
+        train_trials([long], tmp_path, execution=execution, control=leave_at(30))
+    train_trials([long], tmp_path, execution=execution)
     assert asked == [12, 42]

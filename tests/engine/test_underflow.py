@@ -22,7 +22,7 @@ MEMBERS = [Member(seed=0), Member(seed=1, values={"one_minus_beta2": 16.0})]
 
 
 def trained(name: str) -> tuple[OptimizerRun, list[list[Tensor]], list[Tensor]]:
-    """A pack after some steps, its gradients by parameter, and the optimizer's roots."""
+    """A batch after some steps, its gradients by parameter, and the optimizer's roots."""
     optimizer = shipped(name)
     run, grads = OptimizerRun(optimizer, MEMBERS), []
     for _ in range(STEPS):
@@ -83,10 +83,10 @@ def test_the_fraction_grows_with_eps_from_nothing_to_all(tmp_path: Path, name: s
 
 def test_it_counts_what_a_loop_counts(tmp_path: Path) -> None:
     """After one step Adam's roots are the gradients themselves; eps is that of the parameter."""
-    from sweeper.engine.pack import Pack, PackRun
+    from sweeper.engine.batched import BatchedRun, BatchedTrials
 
     made, tokens, eps = with_eps("first_order.AdamW", 1e-3), corpus(tmp_path), 1e-3
-    run = PackRun(Pack(trials=(made,), corpus=tokens))
+    run = BatchedRun(BatchedTrials(trials=(made,), corpus=tokens))
     parameterization = run.prepared.parameterization
     factors = {s.name: parameterization.scale(s, made.hps).eps for s in run.prepared.specs}
     x, y = run.feed.batch(0)

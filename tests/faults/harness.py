@@ -25,7 +25,7 @@ from tests.faults.forked_command import run_command
 ROOT = Path(__file__).parents[2]
 TAG = "SWEEPER_TEST_TAG"
 WORDS = [*TINY, "search.line.points=7", "train.steps=60", "train.precision=float64", "study=a"]
-"""A search of seven trials, in packs of one: results are equal to the last bit."""
+"""A search of seven trials, in batches of one: results are equal to the last bit."""
 FAULTY = [*WORDS, "data._target_=tests.faults.injection.FaultyText"]
 """The same trials; `+data.fault=...` says what is done to them."""
 SLOW = [*FAULTY, "+data.fault=slow"]

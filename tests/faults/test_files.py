@@ -35,8 +35,8 @@ def unfinished(study: Path) -> list[Path]:
     return found
 
 
-def stopped_within_a_pack(harness: Harness, launcher: str) -> list[Path]:
-    """A search whose driver was killed while packs were trained; their checkpoints."""
+def stopped_within_a_batch(harness: Harness, launcher: str) -> list[Path]:
+    """A search whose driver was killed while batches were trained; their checkpoints."""
     driver = harness.start("search", *SLOW, *LAUNCHERS[launcher])
     until(lambda: recorded(harness.study) >= 2 and unfinished(harness.study))
     driver.kill()
@@ -50,7 +50,7 @@ def stopped_within_a_pack(harness: Harness, launcher: str) -> list[Path]:
 def test_damaged_files_cost_their_trials_time_alone(
     harness: Harness, expected: Outcomes, launcher: str
 ) -> None:
-    checkpoints = stopped_within_a_pack(harness, launcher)
+    checkpoints = stopped_within_a_batch(harness, launcher)
     for path in checkpoints:
         os.truncate(path, path.stat().st_size // 2)
     jobs = list(harness.study.glob("jobs/*/"))
@@ -69,9 +69,11 @@ def test_damaged_files_cost_their_trials_time_alone(
     assert_whole(harness, expected)
 
 
-def test_a_damaged_checkpoint_of_a_known_pack_is_told(harness: Harness, expected: Outcomes) -> None:
-    """It still says whose it is, so that the same pack is trained, and from its beginning."""
-    (path,) = stopped_within_a_pack(harness, "inline")
+def test_a_damaged_checkpoint_of_a_known_batch_is_told(
+    harness: Harness, expected: Outcomes
+) -> None:
+    """It still says whose it is, so that the same batch is trained, and from its beginning."""
+    (path,) = stopped_within_a_batch(harness, "inline")
     whole = path.read_bytes()
     damaged = whole.replace(rb"\"format\":", rb"\"fxrmat\":")
     assert damaged != whole

@@ -28,13 +28,13 @@ from tests.faults.test_clock import HOUR, clock
 from tests.launch.cluster import slurm
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("cluster")]
-GIVEN = ("runner.pack", "runner.device")
+GIVEN = ("runner.batched_trials", "runner.device")
 SLURM_WORDS = [
     "launcher=slurm",
     "launcher.gpus=0",
     "launcher.cpus=1",
     "runner.compile=off",
-    "runner.pack=4",
+    "runner.batched_trials=4",
     "launcher.time=5",
     "launcher.poll=0.2",
     "launcher.grace=2",
@@ -42,23 +42,23 @@ SLURM_WORDS = [
 
 
 def words(base: list[str]) -> list[str]:
-    """A search on the cluster, in packs of at most four."""
+    """A search on the cluster, in batches of at most four."""
     return ["search", *(word for word in base if not word.startswith(GIVEN)), *SLURM_WORDS]
 
 
 JOBS = 3
-"""Five trials in two packs, then two that refine the line."""
+"""Five trials in two batches, then two that refine the line."""
 
 
 @pytest.fixture(scope="session")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What an undisturbed search of the same trials finds in the same packs, here."""
-    folder = make_workplace(tmp_path_factory.mktemp("packed"))
-    here = [word for word in WORDS if not word.startswith("runner.pack")]
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """What an undisturbed search of the same trials finds in the same batches, here."""
+    folder = make_workplace(tmp_path_factory.mktemp("batched"))
+    here = [word for word in WORDS if not word.startswith("runner.batched_trials")]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         made = Harness(folder)
-        assert made.run("search", *here, "runner.pack=4").code == 0
+        assert made.run("search", *here, "runner.batched_trials=4").code == 0
     return outcomes(made.study)
 
 
@@ -79,14 +79,14 @@ def no_jobs(harness: Harness) -> Iterator[None]:
     assert not left
 
 
-def assert_finished(harness: Harness, packed: Outcomes) -> None:
+def assert_finished(harness: Harness, undisturbed: Outcomes) -> None:
     answer = harness.run(*words(WORDS))
     assert answer.code == 0 and "Traceback" not in answer.err, answer
-    assert_whole(harness, packed)
+    assert_whole(harness, undisturbed)
 
 
 def test_a_second_driver_is_refused_and_the_first_killed(
-    harness: Harness, packed: Outcomes
+    harness: Harness, undisturbed: Outcomes
 ) -> None:
     driver = harness.start(*words(WORDS))
     until(lambda: jobs(harness))
@@ -94,25 +94,25 @@ def test_a_second_driver_is_refused_and_the_first_killed(
     if driver.lives():
         assert_refused(refused, "study a already has a driver: ", f"process {driver.pid} on")
     driver.kill()
-    assert_finished(harness, packed)
+    assert_finished(harness, undisturbed)
     assert len(jobs(harness)) == JOBS, "no job was submitted twice"
 
 
 @pytest.mark.parametrize("seed", range(-(-SEEDS // 5)))
 def test_the_driver_is_killed_again_and_again(
-    harness: Harness, packed: Outcomes, seed: int
+    harness: Harness, undisturbed: Outcomes, seed: int
 ) -> None:
     generator = random.Random(seed)
     for _ in range(3 + generator.randrange(3)):
         driver = harness.start(*words(WORDS))
         driver.lives(generator.choice([generator.uniform(0.3, 2.5), generator.uniform(0.3, 15)]))
         driver.kill()
-    assert_finished(harness, packed)
+    assert_finished(harness, undisturbed)
     assert len(jobs(harness)) == JOBS, "no job was submitted twice"
 
 
 @pytest.mark.parametrize("seed", range(max(1, SEEDS // 25)))
-def test_jobs_are_killed_at_random(harness: Harness, packed: Outcomes, seed: int) -> None:
+def test_jobs_are_killed_at_random(harness: Harness, undisturbed: Outcomes, seed: int) -> None:
     generator, kills = random.Random(seed), 0
     driver = harness.start(*words(SLOW), "launcher.retries=9", "runner.save_every=0.1")
     while driver.lives(generator.uniform(1.0, 4.0)):
@@ -122,10 +122,10 @@ def test_jobs_are_killed_at_random(harness: Harness, packed: Outcomes, seed: int
                 os.kill(generator.choice(found), signal.SIGKILL)
             kills += 1
     assert driver.wait().code == 0 and kills
-    assert_finished(harness, packed)
+    assert_finished(harness, undisturbed)
 
 
-def test_damaged_files_of_jobs_cost_time_alone(harness: Harness, packed: Outcomes) -> None:
+def test_damaged_files_of_jobs_cost_time_alone(harness: Harness, undisturbed: Outcomes) -> None:
     answer = harness.run(*words(WORDS), "--detach")
     assert answer.code == 0, answer
     until(lambda: not jobs(harness, active=True))
@@ -134,11 +134,11 @@ def test_damaged_files_of_jobs_cost_time_alone(harness: Harness, packed: Outcome
         path.write_bytes(path.read_bytes()[:1000])
     (second / "job.json").write_text("{")
     assert harness.run(*words(WORDS)).code == 0
-    assert_finished(harness, packed)  # the log of a job that died stays until the next run
+    assert_finished(harness, undisturbed)  # the log of a job that died stays until the next run
 
 
 def test_a_job_whose_file_is_damaged_while_it_waits_is_trained_by_the_next_search(
-    harness: Harness, packed: Outcomes
+    harness: Harness, undisturbed: Outcomes
 ) -> None:
     other = slurm("sbatch", "--parsable", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null",
                   "--wrap=sleep 600").strip()  # fmt: skip
@@ -152,10 +152,10 @@ def test_a_job_whose_file_is_damaged_while_it_waits_is_trained_by_the_next_searc
     assert "there is no job in" in answer.out + answer.err
     answer = harness.run(*words(WORDS))
     assert answer.code == 0 and "failed" not in answer.out, answer
-    assert recorded(harness.study) == len(packed)
+    assert recorded(harness.study) == len(undisturbed)
 
 
-def test_a_clock_that_jumps_submits_nothing_twice(harness: Harness, packed: Outcomes) -> None:
+def test_a_clock_that_jumps_submits_nothing_twice(harness: Harness, undisturbed: Outcomes) -> None:
     """The driver's and the jobs', forwards and back; polling and waiting do not break."""
     env = clock(harness, (0.0, 2 * HOUR), (2.0, -3 * HOUR), (4.0, 5 * HOUR))
     driver = harness.start(*words(SLOW), env=env)
@@ -163,7 +163,7 @@ def test_a_clock_that_jumps_submits_nothing_twice(harness: Harness, packed: Outc
     driver.kill()
     answer = harness.run(*words(SLOW), env=clock(harness, (0.0, -9 * HOUR), (3.0, HOUR)))
     assert answer.code == 0, answer
-    assert_finished(harness, packed)
+    assert_finished(harness, undisturbed)
     assert len(jobs(harness)) == JOBS
 
 

@@ -37,7 +37,7 @@ SMALL: Mapping[str, Any] = {
 }
 
 
-ENGINE_KEYS = {"pack", "save_every"}
+ENGINE_KEYS = {"batched_trials", "save_every"}
 """Options of tests that the engine takes."""
 
 
@@ -134,10 +134,10 @@ class Driver(threading.Thread):
             raise self.error
 
 
-def inline(folder: Path, trials: Sequence[Trial], pack: int) -> list[float]:
-    """Objectives of the same packs, trained here."""
+def inline(folder: Path, trials: Sequence[Trial], batched_trials: int) -> list[float]:
+    """Objectives of the same batches, trained here."""
     sweep = ClusterSweep(folder, trials)
-    sweep.run(Inline(), pack=pack)
+    sweep.run(Inline(), batched_trials=batched_trials)
     return sweep.objectives()
 
 

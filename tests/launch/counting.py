@@ -111,11 +111,11 @@ def _result(trial: Trial, value: float) -> Result:
 
 @dataclass(frozen=True, kw_only=True)
 class CountRunner:
-    """Batches of `pack` trials; those that were saved first, as they were."""
+    """Batches of `batched_trials` trials; those that were saved first, as they were."""
 
     trouble: Trouble
     saves: Path
-    pack: int
+    batched_trials: int
 
     def machine(self) -> Machine:
         return Machine()
@@ -129,7 +129,10 @@ class CountRunner:
             tuple(map(wanted.pop, keys)) for keys in saved if keys and wanted.keys() >= {*keys}
         ]
         fresh = list(wanted.values())
-        return begun + [tuple(fresh[i : i + self.pack]) for i in range(0, len(fresh), self.pack)]
+        return begun + [
+            tuple(fresh[i : i + self.batched_trials])
+            for i in range(0, len(fresh), self.batched_trials)
+        ]
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:
         return Job(task=Count(trials=batch, trouble=self.trouble, saves=self.saves))
@@ -160,7 +163,9 @@ class CountSweep(TrialSweep):
 
     def runner(self, launcher: Any, **options: Any) -> CountRunner:
         saves = self.folder.absolute() / "checkpoints"
-        return CountRunner(trouble=self.trouble, saves=saves, pack=options.get("pack", 1))
+        return CountRunner(
+            trouble=self.trouble, saves=saves, batched_trials=options.get("batched_trials", 1)
+        )
 
 
 def expected(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:

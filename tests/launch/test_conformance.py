@@ -53,19 +53,19 @@ def test_it_trains_what_is_named_once_and_asks_for_more(tmp_path: Path, launcher
         return second if known >= 3 else []
 
     sweep = CountSweep(trials=first, folder=tmp_path, more=more)
-    results = sweep.run(launcher, pack=2)
+    results = sweep.run(launcher, batched_trials=2)
     assert without_times(results) == expected([*first, *second], tmp_path)
     assert sweep.work_done == pytest.approx(4)
     assert not list((tmp_path / "checkpoints").glob("*")), "no checkpoint outlives its results"
     assert not [path for path in (tmp_path / "jobs").glob("*") if path.is_dir()]
-    sweep.run(launcher, pack=2)
+    sweep.run(launcher, batched_trials=2)
     assert sweep.times_recorded == 4, "nothing is pending, nothing is run"
 
 
 def test_what_cannot_be_trained_fails_alone(tmp_path: Path, launcher: Launcher) -> None:
     trials = [counted(seed=i) for i in range(2)]
     sweep = CountSweep(trials=trials, trouble=trouble(tmp_path, "fail", seed=1), folder=tmp_path)
-    good, bad = (sweep.run(launcher, pack=2)[t.key] for t in trials)
+    good, bad = (sweep.run(launcher, batched_trials=2)[t.key] for t in trials)
     assert good.status == "complete"
     assert bad.status == "failed" and math.isnan(bad.objective)
     assert "ValueError: not this one" in bad.error
@@ -78,14 +78,14 @@ def test_what_the_configuration_is_to_blame_for_is_told(tmp_path: Path, launcher
     sweep = CountSweep(trials=[counted()], trouble=refuses, folder=tmp_path)
     said = []
     try:
-        said += [result.error for result in sweep.run(launcher, pack=2).values()]
+        said += [result.error for result in sweep.run(launcher, batched_trials=2).values()]
     except BadInput as error:
         said.append(str(error))
     assert len(said) == 1 and "not to be read" in said[0]
 
 
 def test_it_says_how_it_computes_and_what_a_step_costs(tmp_path: Path, launcher: Launcher) -> None:
-    engine = Engine(device="cpu", pack=2)
+    engine = Engine(device="cpu", batched_trials=2)
     assert engine.precision(launcher) in ("float32", "bfloat16")
     trials = [trial(seed=i) for i in range(2)]
     size, seconds = engine.estimate(trials, corpus(tmp_path), launcher)
@@ -103,7 +103,7 @@ def test_a_sweep_that_is_cancelled_ends_and_goes_on_later(
     )
     timer.start()
     with pytest.raises(SweeperError, match="cancelled"):
-        sweep.run(launcher, pack=1)
+        sweep.run(launcher, batched_trials=1)
     timer.join()
     assert not sweep.results
-    assert [r.status for r in sweep.run(launcher, pack=1).values()] == ["complete"]
+    assert [r.status for r in sweep.run(launcher, batched_trials=1).values()] == ["complete"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.engine import checkpoint
-from sweeper.engine.jobs import TrainPack
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
+from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution, train
 from sweeper.launch.job import Control, Job, Leave, write_job
 from sweeper.study.lock import tidy as tidy_jobs
@@ -27,10 +27,10 @@ def tidy(folder: Path, is_finished: Callable[[str], bool]) -> None:
 
 def save(folder: Path, one: Trial) -> None:
     """Leave a checkpoint of `one` after its first step."""
-    pack = Pack(trials=(one,), corpus=corpus(folder))
+    batched = BatchedTrials(trials=(one,), corpus=corpus(folder))
     with pytest.raises(Leave):
         train(
-            pack,
+            batched,
             Execution(checkpoints=folder / "checkpoints"),
             Control(should_leave=lambda: True),
         )
@@ -51,15 +51,17 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in (folder / "checkpoints").iterdir()}
 
 
-def test_what_no_pack_goes_on_from_is_removed(folder: Path) -> None:
+def test_what_no_batch_goes_on_from_is_removed(folder: Path) -> None:
     tidy(folder, lambda key: key == ONE.key)
-    assert checkpoint.saved_packs(folder / "checkpoints", [ONE, OTHER]) == [(OTHER,)]
+    assert checkpoint.saved_batches(folder / "checkpoints", [ONE, OTHER]) == [(OTHER,)]
     assert names(folder) == {checkpoint.path_of(Path(), [OTHER]).name}
 
 
 def test_a_job_may_still_be_writing(folder: Path) -> None:
-    pack = Pack(trials=(OTHER,), corpus=corpus(folder))
-    job_dir = write_job(folder / "jobs", Job(task=TrainPack(pack=pack, execution=Execution())))
+    batched = BatchedTrials(trials=(OTHER,), corpus=corpus(folder))
+    job_dir = write_job(
+        folder / "jobs", Job(task=TrainTrials(batched=batched, execution=Execution()))
+    )
     tidy(folder, lambda key: key == ONE.key)
     assert job_dir.is_dir() and {".0123.tmp", ".safetensors"} <= names(folder)
     tidy(folder, lambda key: True)

@@ -71,7 +71,7 @@ def test_a_trial_that_always_kills_its_worker_fails_alone(
     trials = [counted(seed=i) for i in range(2)]
     bad_luck = trouble(tmp_path, how, seed=1, at=3)
     sweep = CountSweep(trials=trials, trouble=bad_luck, folder=tmp_path)
-    results = sweep.run(Local(workers=2, retries=retries), pack=2)
+    results = sweep.run(Local(workers=2, retries=retries), batched_trials=2)
     good, bad = (results[t.key] for t in trials)
     assert bad.status == "failed" and reason in bad.error and math.isnan(bad.objective)
     assert without_times({good.key: good}) == expected(trials[:1], tmp_path)
@@ -160,7 +160,7 @@ def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
 
 
 def driver(folder: Path) -> subprocess.Popen[bytes]:
-    """One in a process group of its own, its workers in the middle of their packs."""
+    """One in a process group of its own, its workers in the middle of their batches."""
     command = [sys.executable, "-m", "tests.launch.local_driver", str(folder)]
     root = Path(__file__).parent.parent.parent
     process = subprocess.Popen(
@@ -188,7 +188,7 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
     trials = [counted(seed=seed, steps=STEPS) for seed in range(2)]
     sweep = CountSweep(trials=trials, trouble=trouble(tmp_path), folder=tmp_path)
-    results = sweep.run(Local(workers=1), pack=2)
+    results = sweep.run(Local(workers=1), batched_trials=2)
     assert without_times(results) == expected(trials, tmp_path)
     after = calls(tmp_path)
     assert len(before) < 2 * STEPS
@@ -209,7 +209,7 @@ def test_what_a_dead_driver_s_workers_finished_counts(tmp_path: Path) -> None:
     job_dir = left_job(tmp_path, trials[:2])
     other = left_job(tmp_path, [counted(eta=1.0)])
     sweep = CountSweep(trials=trials, trouble=trouble(tmp_path), folder=tmp_path)
-    results = sweep.run(Local(workers=1), pack=2)
+    results = sweep.run(Local(workers=1), batched_trials=2)
     assert without_times(results) == expected(trials, tmp_path)
     assert {seed for seed, *_ in calls(tmp_path)} == {2, 3}
     assert not job_dir.exists() and other.exists(), "what is not wanted now may be wanted later"
@@ -238,7 +238,7 @@ def test_damaged_files_cost_time_alone(tmp_path: Path) -> None:
     assert isinstance(task, Count)
     task.saves.mkdir()
     task.path.write_text('{"keys": [')
-    results = sweep.run(Local(workers=1), pack=2)
+    results = sweep.run(Local(workers=1), batched_trials=2)
     assert without_times(results) == expected(trials, tmp_path)
     assert any("begin anew" in sentence for sentence in sweep.notices)
     assert not task.path.exists()

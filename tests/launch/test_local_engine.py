@@ -1,4 +1,4 @@
-"""The engine in worker processes: results equal to inline's, packs that go on, sizes measured."""
+"""The engine in worker processes: results equal to inline's, batches that go on, sizes measured."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def expected(trials: list[Trial], folder: Path, pack: int) -> dict[str, Result]:
+def expected(trials: list[Trial], folder: Path, batched_trials: int) -> dict[str, Result]:
     """What the inline launcher makes of `trials`."""
     inline = folder / "inline"
     inline.mkdir()
     sweep = TrialSweep(trials=trials, corpus=corpus(inline), folder=inline)
-    return without_times(sweep.run(Inline(), pack=pack))
+    return without_times(sweep.run(Inline(), batched_trials=batched_trials))
 
 
 def test_results_equal_those_of_inline(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(5)] + [trial("mup", seed=i) for i in range(2)]
     sweep = TrialSweep(trials=trials, corpus=deadly(tmp_path), folder=tmp_path)
-    results = sweep.run(Local(workers=2), pack=2)
+    results = sweep.run(Local(workers=2), batched_trials=2)
     assert without_times(results) == expected(trials, tmp_path, 2)
     assert sweep.work_done == pytest.approx(7)
     assert len({process for _, _, process, _ in calls(tmp_path)}) == 2
@@ -50,11 +50,11 @@ def test_results_equal_those_of_inline(tmp_path: Path) -> None:
     assert not list((tmp_path / "jobs").iterdir()) and not sweep.notices
 
 
-def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_worker_s_batch_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     trials = [trial(seed=i) for i in range(2)]
     kills = deadly(tmp_path, "kill", seed=0, at=5, once=True)
     sweep = TrialSweep(trials=trials, corpus=kills, folder=tmp_path)
-    results = sweep.run(Local(workers=1), pack=2, save_every=EVERY_STEP)
+    results = sweep.run(Local(workers=1), batched_trials=2, save_every=EVERY_STEP)
     assert without_times(results) == expected(trials, tmp_path, 2)
     assert [step for seed, step, *_ in calls(tmp_path) if seed == 1] == list(range(8))
     assert sweep.work_done == pytest.approx(2)
@@ -62,7 +62,7 @@ def test_a_killed_worker_s_pack_goes_on_from_its_checkpoint(tmp_path: Path) -> N
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_a_pack_size_is_measured_once_a_specification(
+def test_a_batch_size_is_measured_once_a_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "_MEASURED", {})

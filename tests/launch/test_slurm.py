@@ -1,4 +1,4 @@
-"""Packs as jobs of a real Slurm: what comes of them, and of what dies."""
+"""Batches as jobs of a real Slurm: what comes of them, and of what dies."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def long_ones(sweep: ClusterSweep) -> list[Path]:
     return [path for path in begun if '"steps": 500' in (path.parent / "job.json").read_text()]
 
 
-def test_arrays_of_packs_give_what_the_same_packs_give_here(tmp_path: Path) -> None:
+def test_arrays_of_batches_give_what_the_same_batches_give_here(tmp_path: Path) -> None:
     trials = [trial(seed=seed) for seed in range(6)]
     sweep = ClusterSweep(tmp_path, trials)
-    driver = Driver(sweep, pack=2)
+    driver = Driver(sweep, batched_trials=2)
     folder = until(lambda: sweep.find("jobs/*/submission-0"))[0]
     assert all(path.stat().st_mode & 0o77 == 0 for path in (folder, folder.parent))
     driver.join()
@@ -60,7 +60,7 @@ def test_arrays_of_packs_give_what_the_same_packs_give_here(tmp_path: Path) -> N
     assert len(sweep.queue()) == 3 and sorted(counts) == [1, 2, 2]
     assert sweep.times_recorded == 6 and sweep.work_done == pytest.approx(6)
     (tmp_path / "here").mkdir()
-    assert sweep.objectives() == inline(tmp_path / "here", trials, pack=2)
+    assert sweep.objectives() == inline(tmp_path / "here", trials, batched_trials=2)
     assert not sweep.find("jobs/*") and not sweep.find("slurm/*/*") and not sweep.find("*/*.pkl")
 
 
@@ -89,7 +89,7 @@ def test_what_the_cluster_would_never_run_is_refused_at_once(
 def test_a_job_that_is_cancelled_fails_alone(tmp_path: Path) -> None:
     trials = [trial(seed=0), trial(seed=1, train=LONG)]
     sweep = ClusterSweep(tmp_path, trials)
-    driver = Driver(sweep, pack=1)
+    driver = Driver(sweep, batched_trials=1)
     (slow,) = until(lambda: long_ones(sweep))
     (found,) = slurm_arrays.arrays(sweep.study)
     index = [member.folder for member in found.members].index(slow)
@@ -113,7 +113,7 @@ def test_what_a_job_dies_of_is_told_and_the_rest_goes_on(
     monkeypatch.syspath_prepend(str(tmp_path))
     trials = [trial(), of_model("doomed.Doomed"), of_model("not.there.Model")]
     sweep = ClusterSweep(tmp_path, trials)
-    Driver(sweep, pack=1).join()
+    Driver(sweep, batched_trials=1).join()
     assert sweep.results[trials[0].key].status == "complete"
     died, missing = sweep.errors()
     assert "FAILED" in died and "the last words" in died and ".err" in died
@@ -128,7 +128,7 @@ def test_a_node_without_python(tmp_path: Path) -> None:
     folder = tmp_path / "a folder's $HOME; name"
     folder.mkdir()
     sweep = ClusterSweep(folder, [trial()])
-    Driver(sweep, pack=1, python=("/no/such/python",)).join()
+    Driver(sweep, batched_trials=1, python=("/no/such/python",)).join()
     (error,) = sweep.errors()
     assert "FAILED" in error and "/no/such/python" in error and len(sweep.queue()) == 2
 
@@ -149,7 +149,7 @@ def test_fewer_are_sent_when_slurm_takes_no_more(
     (folder / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     sweep = ClusterSweep(tmp_path, [trial(seed=seed) for seed in range(2)])
-    Driver(sweep, pack=1).join()
+    Driver(sweep, batched_trials=1).join()
     assert sweep.times_recorded == 2 and not sweep.errors()
     assert len({entry.array for entry in sweep.queue()}) == 2
     assert any("accounting/QOS policy" in notice for notice in sweep.notices)
@@ -172,7 +172,7 @@ if sys.argv[2] == "pickles":
 else:
     Array.accept = die
 trials = [trial(seed=seed) for seed in range(int(sys.argv[3]))]
-ClusterSweep(Path(sys.argv[1]), trials).run(Slurm(**SMALL), pack=1)
+ClusterSweep(Path(sys.argv[1]), trials).run(Slurm(**SMALL), batched_trials=1)
 """
 
 
@@ -187,14 +187,14 @@ def test_a_driver_killed_right_after_sbatch_submits_nothing_twice(
     sweep = ClusterSweep(tmp_path, [trial(seed=seed) for seed in range(jobs)])
     before = {entry.id for entry in sweep.queue()}
     assert len(before) == jobs
-    Driver(sweep, pack=1).join()
+    Driver(sweep, batched_trials=1).join()
     assert {entry.id for entry in sweep.queue()} == before
     assert sweep.times_recorded == jobs and not sweep.errors() and not sweep.notices
 
 
 def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(tmp_path: Path) -> None:
     sweep = ClusterSweep(tmp_path, [trial(train=LONG)])
-    driver = Driver(sweep, pack=1)
+    driver = Driver(sweep, batched_trials=1)
     until(lambda: driver.sweep.find("slurm/*/id.json"))
     assert slurm_arrays.cancel_jobs(sweep.study) == 1
     with pytest.raises(SweeperError, match="cancelled"):
@@ -208,7 +208,7 @@ def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(tmp_path: Path)
 def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
     trials = [trial(train=LONG)]
     sweep = ClusterSweep(tmp_path, trials)
-    driver = Driver(sweep, pack=1, save_every=0.5)
+    driver = Driver(sweep, batched_trials=1, save_every=0.5)
     until(lambda: saved_step(sweep) > 50)
     (entry,) = [entry for entry in sweep.queue() if entry.active]
     slurm("scancel", "--signal=USR2", entry.id)
@@ -217,5 +217,5 @@ def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
     assert_goes_on(sweep, saved_step(sweep))
     driver.join()
     (tmp_path / "here").mkdir()
-    assert sweep.objectives() == inline(tmp_path / "here", trials, pack=1)
+    assert sweep.objectives() == inline(tmp_path / "here", trials, batched_trials=1)
     assert len({entry.id for entry in sweep.queue()}) == 1

@@ -89,7 +89,7 @@ class Cluster:
 
 def drive(folder: Path, queue: Queue, trials: int = 1) -> ClusterSweep:
     sweep = ClusterSweep(folder, [trial(seed=seed) for seed in range(trials)])
-    sweep.run(Cluster(queue), pack=1)
+    sweep.run(Cluster(queue), batched_trials=1)
     return sweep
 
 

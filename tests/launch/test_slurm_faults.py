@@ -47,7 +47,7 @@ def long_run(
 ) -> tuple[ClusterSweep, Driver]:
     """A long trial that has a checkpoint."""
     sweep = ClusterSweep(folder, [trial(train={**LONG, "steps": steps})])
-    driver = Driver(sweep, pack=1, save_every=0.5, grace=10.0, **options)
+    driver = Driver(sweep, batched_trials=1, save_every=0.5, grace=10.0, **options)
     until(lambda: saved_step(sweep) > 50)
     return sweep, driver
 
@@ -60,7 +60,7 @@ def intrude(seconds: int) -> str:
 
 def test_time_limit(tmp_path: Path) -> None:
     sweep = ClusterSweep(tmp_path, [trial(train={"steps": 10000, "batch_size": 1})])
-    driver = Driver(sweep, pack=1, time=1, warn=30)
+    driver = Driver(sweep, batched_trials=1, time=1, warn=30)
     started(sweep, restart=1)
     (left,) = sweep.find("jobs/*/submission-0/left-0.json")
     assert 0 < try_json(left)["fraction"] < 1
@@ -101,14 +101,14 @@ def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(sweep.queue()) == 2
 
 
-def test_a_pack_that_crashes_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_crashes_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "crashing.py").write_text(
         "import os, signal\ndef Model(**arguments):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     monkeypatch.syspath_prepend(str(tmp_path))
     sweep = ClusterSweep(tmp_path, [of_model("crashing.Model", seed=seed) for seed in range(2)])
-    Driver(sweep, pack=2, retries=0).join()
+    Driver(sweep, batched_trials=2, retries=0).join()
     assert len(sweep.queue()) == 3 and len(sweep.errors()) == 2
     assert sum("halved" in notice for notice in sweep.notices) == 1
 
@@ -177,12 +177,12 @@ def test_code_edited_while_the_job_waits(
     monkeypatch.syspath_prepend(str(tmp_path))
     other = intrude(60)
     sweep = ClusterSweep(tmp_path, [of_model("edited_model.Mine"), trial()])
-    sweep.run(Slurm(**SMALL), wait=False, pack=1)
+    sweep.run(Slurm(**SMALL), wait=False, batched_trials=1)
     assert not sweep.results and len(sweep.queue()) == 2
     module.write_text("# edited\nfrom sweeper.models.llama import Llama as Mine\n")
     if anew:
         own_modules.cache_clear()
-    driver = Driver(sweep, pack=1)
+    driver = Driver(sweep, batched_trials=1)
     until(lambda: len({entry.array for entry in sweep.queue()}) == (2 if anew else 1))
     slurm("scancel", other)
     driver.join()

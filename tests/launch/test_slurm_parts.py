@@ -18,8 +18,8 @@ from rich.console import Console
 
 from sweeper.cli.output import Output
 from sweeper.cli.status import jobs_state, show_jobs
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import modules_of
-from sweeper.engine.pack import Pack
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import slurm_arrays, slurm_node, slurm_queue
 from sweeper.launch.code import changed, code_digests, own_modules
@@ -299,7 +299,7 @@ def test_a_change_of_the_user_s_module_is_seen(
     made = tree()
     made["model"]["_target_"] = "users_own.Model"
     trial = Trial(spec=spec_of(made), log2_hps={})
-    modules = modules_of(Pack(trials=(trial,), corpus=corpus(tmp_path)))
+    modules = modules_of(BatchedTrials(trials=(trial,), corpus=corpus(tmp_path)))
     before = code_digests(modules)
     assert before.keys() == {"sweeper", "users_own"} and all(before.values())
     (tmp_path / "users_own.py").write_text("2")

@@ -11,7 +11,7 @@ import torch
 
 from sweeper.classifier.classify import Build, scaled_ops, specs_between
 from sweeper.data.arrays import ArrayCorpus, save_arrays
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.train import train
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.umup import UMuP
@@ -90,16 +90,16 @@ def rms(x: torch.Tensor) -> float:
     return float(x.detach().pow(2).mean().sqrt())
 
 
-def assert_packed_equals_alone(parameterization: str, model: dict[str, Any], folder: Path) -> None:
-    """Every trial of a pack ends as it does alone, to 1e-10."""
+def assert_batched_equals_alone(parameterization: str, model: dict[str, Any], folder: Path) -> None:
+    """Every trial of a batch ends as it does alone, to 1e-10."""
     data = images(folder)
     made = trials(parameterization, model, data)
-    together = train(Pack(trials=tuple(made), corpus=data))
-    for one, packed in zip(made, together, strict=True):
-        single = train(Pack(trials=(one,), corpus=data))[0]
-        assert packed.status == "complete"
-        assert packed.objective == pytest.approx(single.objective, rel=1e-10)
-        assert packed.heldout == pytest.approx(single.heldout, rel=1e-10)
+    together = train(BatchedTrials(trials=tuple(made), corpus=data))
+    for one, batched in zip(made, together, strict=True):
+        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
+        assert batched.status == "complete"
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
     assert len({result.objective for result in together}) == len(made)
 
 
@@ -107,5 +107,5 @@ def assert_it_learns(parameterization: str, model: dict[str, Any], folder: Path)
     """Four classes of bright quarters are told apart on held-out images, in 150 steps."""
     data = images(folder)
     one = trials(parameterization, model, data, steps=150, batch_size=32, precision="float32")[0]
-    result = train(Pack(trials=(one,), corpus=data))[0]
+    result = train(BatchedTrials(trials=(one,), corpus=data))[0]
     assert result.curve[0] > 1.2 and result.heldout < 0.5

@@ -15,15 +15,15 @@ _WARNINGS = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 GRADIENT_MODES = [
     pytest.param(
         backend,
-        packed,
+        batched,
         # Inductor takes seconds for each, and computes what the traced form does.
         marks=(_WARNINGS, pytest.mark.long) if backend == "inductor" else _WARNINGS,
-        id=f"{backend or 'eager'}-{'packed' if packed else 'alone'}",
+        id=f"{backend or 'eager'}-{'batched' if batched else 'alone'}",
     )
     for backend in ("", "aot_eager", "inductor")
-    for packed in (False, True)
+    for batched in (False, True)
 ]
-"""Arguments `backend` (of `torch.compile`; empty: eager) and `packed` of `run`."""
+"""Arguments `backend` (of `torch.compile`; empty: eager) and `batched` of `run`."""
 
 Tensors = dict[str, Tensor]
 
@@ -42,18 +42,18 @@ def run(
     inputs: tuple[Tensor, ...],
     *,
     backend: str,
-    packed: bool,
+    batched: bool,
 ) -> tuple[Tensor, Tensors]:
     """Losses [K] and stacked gradients; everything given has the trials in front."""
 
     def loss(p: Tensors, b: Tensors, *x: Tensor) -> Tensor:
         return cast(Tensor, functional_call(model, {**p, **b}, x))
 
-    function: Callable[..., Tensor] = vmap(loss) if packed else loss
+    function: Callable[..., Tensor] = vmap(loss) if batched else loss
     if backend:
         torch.compiler.reset()
         function = torch.compile(function, backend=backend)
-    if packed:
+    if batched:
         return _differentiate(function, params, buffers, inputs)
     found = []
     for i in range(len(inputs[0])):

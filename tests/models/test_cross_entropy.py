@@ -1,4 +1,4 @@
-"""The chunked loss against the plain one: loss and gradients, packed, compiled, in bfloat16."""
+"""The chunked loss against the plain one: loss and gradients, batched, compiled, in bfloat16."""
 
 from __future__ import annotations
 
@@ -53,33 +53,33 @@ def draw(dtype: torch.dtype) -> tuple[Tensors, Tensors, tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("unit", [False, True])
-@pytest.mark.parametrize(("backend", "packed"), GRADIENT_MODES)
-def test_loss_and_gradients_are_the_plain_ones(unit: bool, backend: str, packed: bool) -> None:
-    assert_as_plain(unit=unit, readout=True, backend=backend, packed=packed)
+@pytest.mark.parametrize(("backend", "batched"), GRADIENT_MODES)
+def test_loss_and_gradients_are_the_plain_ones(unit: bool, backend: str, batched: bool) -> None:
+    assert_as_plain(unit=unit, readout=True, backend=backend, batched=batched)
 
 
 def test_a_head_without_a_backward_multiplier() -> None:
-    assert_as_plain(unit=True, readout=False, backend="", packed=True)
+    assert_as_plain(unit=True, readout=False, backend="", batched=True)
 
 
-def assert_as_plain(*, unit: bool, readout: bool, backend: str, packed: bool) -> None:
+def assert_as_plain(*, unit: bool, readout: bool, backend: str, batched: bool) -> None:
     params, buffers, inputs = draw(torch.float64)
     known = dict(Head(unit=unit, readout=readout).named_buffers())
     buffers = {name: value for name, value in buffers.items() if name in known}
     plain, chunked = (Head(unit=unit, readout=readout, plain=p).double() for p in (True, False))
-    expected = run(plain, params, buffers, inputs, backend="", packed=False)
-    found = run(chunked, params, buffers, inputs, backend=backend, packed=packed)
+    expected = run(plain, params, buffers, inputs, backend="", batched=False)
+    found = run(chunked, params, buffers, inputs, backend=backend, batched=batched)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("backend", "packed"), GRADIENT_MODES)
-def test_under_autocast(backend: str, packed: bool) -> None:
+@pytest.mark.parametrize(("backend", "batched"), GRADIENT_MODES)
+def test_under_autocast(backend: str, batched: bool) -> None:
     """Products in bfloat16, loss and weight gradients in float32: as near as the plain way is."""
     params, buffers, inputs = draw(torch.float32)
-    exact = run(Head(unit=True, plain=True), params, buffers, inputs, backend="", packed=False)
+    exact = run(Head(unit=True, plain=True), params, buffers, inputs, backend="", batched=False)
     model = Head(unit=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = run(model, params, buffers, inputs, backend=backend, packed=packed)
+        found = run(model, params, buffers, inputs, backend=backend, batched=batched)
     assert found[0].dtype == torch.float32
     torch.testing.assert_close(found[0], exact[0], rtol=0.03, atol=0.03)
     for name, gradient in found[1].items():
@@ -151,9 +151,9 @@ def test_large_logits_do_not_overflow() -> None:
 def test_a_diverged_trial_does_not_touch_its_neighbours() -> None:
     params, buffers, inputs = draw(torch.float64)
     model = Head(unit=True).double()
-    sound = run(model, params, buffers, inputs, backend="", packed=True)
+    sound = run(model, params, buffers, inputs, backend="", batched=True)
     params["head.weight"][1, 3] = math.inf
-    losses, gradients = run(model, params, buffers, inputs, backend="", packed=True)
+    losses, gradients = run(model, params, buffers, inputs, backend="", batched=True)
     assert not torch.isfinite(losses[1])
     rest = {name: g[[0, 2]] for name, g in gradients.items()}
     torch.testing.assert_close(

@@ -1,4 +1,4 @@
-"""The encoder-decoder: the paper's count, what sees what, and training in packs."""
+"""The encoder-decoder: the paper's count, what sees what, and training in batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sweeper.classifier.classify import specs_between
 from sweeper.data.spans import Corruption, SpanCorpus
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import train
 from sweeper.errors import ConfigError
@@ -108,14 +108,14 @@ def trials(parameterization: str, folder: Path, **model: Any) -> tuple[list[Tria
 
 
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
-def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
+def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     made, data = trials(parameterization, tmp_path, tie=parameterization != "umup")
-    together = train(Pack(trials=tuple(made), corpus=data))
-    for one, packed in list(zip(made, together, strict=True))[1:]:
-        single = train(Pack(trials=(one,), corpus=data))[0]
-        assert packed.status == "complete"
-        assert packed.objective == pytest.approx(single.objective, rel=1e-10)
-        assert packed.heldout == pytest.approx(single.heldout, rel=1e-10)
+    together = train(BatchedTrials(trials=tuple(made), corpus=data))
+    for one, batched in list(zip(made, together, strict=True))[1:]:
+        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
+        assert batched.status == "complete"
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
     assert len({result.objective for result in together}) == len(made)
 
 

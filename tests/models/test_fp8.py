@@ -1,4 +1,4 @@
-"""Simulated FP8: roundings, gradients packed and compiled, scales, and what is in range."""
+"""Simulated FP8: roundings, gradients batched and compiled, scales, and what is in range."""
 
 from __future__ import annotations
 
@@ -170,16 +170,16 @@ def by_hand(
 
 
 @pytest.mark.parametrize("unit", [False, True])
-@pytest.mark.parametrize(("backend", "packed"), GRADIENT_MODES)
-def test_a_net_against_its_formulas(unit: bool, backend: str, packed: bool) -> None:
+@pytest.mark.parametrize(("backend", "batched"), GRADIENT_MODES)
+def test_a_net_against_its_formulas(unit: bool, backend: str, batched: bool) -> None:
     torch.manual_seed(1)
     model = Two(ALL, unit=unit).double()
     params, buffers = stacked(model, 3)
     x = torch.randn(3, 7, 6).double()
     slope = torch.randn(3, 7, 4).double() * 2.0 ** torch.randint(-12, 3, (3, 7, 4))
-    losses, gradients = run(model, params, buffers, (x, slope), backend=backend, packed=packed)
+    losses, gradients = run(model, params, buffers, (x, slope), backend=backend, batched=batched)
     plain = run(
-        Two(Formats(), unit=unit).double(), params, buffers, (x, slope), backend="", packed=True
+        Two(Formats(), unit=unit).double(), params, buffers, (x, slope), backend="", batched=True
     )[1]
     for i in range(3):
         p, b = ({n: t[i] for n, t in group.items()} for group in (params, buffers))

@@ -1,4 +1,4 @@
-"""Models of transformers by name: their own loss, and packs of them."""
+"""Models of transformers by name: their own loss, and batches of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from sweeper.classifier.classify import scaled_ops, specs_between
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.train import train
 from sweeper.models.hf import HfModel
 from sweeper.scaling.relative import Standard
@@ -110,14 +110,14 @@ def trials(name: str, folder: Path, parameterization: str = "Branches") -> list[
     "name",
     ["LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"],
 )
-def test_packed_equals_alone(name: str, tmp_path: Path) -> None:
+def test_batched_equals_alone(name: str, tmp_path: Path) -> None:
     made_trials = trials(name, tmp_path)
     data = images(tmp_path) if name in IMAGES else corpus(tmp_path)
-    together = train(Pack(trials=tuple(made_trials), corpus=data))
-    for one, packed in zip(made_trials, together, strict=True):
-        single = train(Pack(trials=(one,), corpus=data))[0]
-        assert packed.objective == pytest.approx(single.objective, rel=1e-10)
-        assert packed.heldout == pytest.approx(single.heldout, rel=1e-10)
+    together = train(BatchedTrials(trials=tuple(made_trials), corpus=data))
+    for one, batched in zip(made_trials, together, strict=True):
+        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
     # The constant of readouts has nothing to act on where the head is the embedding.
     tied = name in ("GPT2LMHeadModel", "BertForMaskedLM")
     assert len({result.objective for result in together}) == len(made_trials) - tied
@@ -150,7 +150,7 @@ def test_every_family_maps_over_trials(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_family_maps_under_autocast(name: str) -> None:
-    """Losses in bfloat16 of one trial in a pack, beside those in float32."""
+    """Losses in bfloat16 of one trial in a batch, beside those in float32."""
     model, (x, y) = drawn(name).float(), batch(name)
     x = x.float() if name in IMAGES else x
     params = {n: p.detach()[None] for n, p in model.named_parameters()}

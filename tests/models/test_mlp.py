@@ -1,4 +1,4 @@
-"""The perceptron: scale at initialization, sizes, and training in packs."""
+"""The perceptron: scale at initialization, sizes, and training in batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sweeper.classifier.classify import specs_between
 from sweeper.errors import ConfigError
 from sweeper.models.mlp import MLP
 from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS
-from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
+from tests.models.arrays import assert_batched_equals_alone, assert_it_learns, assert_unit_scale
 
 MODEL = {"_target_": "sweeper.models.mlp.MLP"}
 
@@ -21,8 +21,8 @@ def made(width: int, depth: int) -> MLP:
 
 
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
-def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    assert_packed_equals_alone(parameterization, MODEL, tmp_path)
+def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
+    assert_batched_equals_alone(parameterization, MODEL, tmp_path)
 
 
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: routing by hand, roles, the rules of granularity, and packs."""
+"""Mixtures of experts: routing by hand, roles, the rules of granularity, and batches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from sweeper.check.judge import CheckRule, check_coordinates
 from sweeper.engine.architecture import architecture
+from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
-from sweeper.engine.pack import Pack
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import train
 from sweeper.errors import ConfigError
@@ -190,19 +190,19 @@ def test_a_sum_over_experts_in_place_of_a_mean_grows(
 
 
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
-def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
+def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
     """The balancing biases too are each trial's own."""
     data = corpus(tmp_path)
     spec = spec_of(moe_tree(parameterization, granularity=2, shared=1, balance=0.1))
     trials = [
         Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points(parameterization))
     ]
-    together = train(Pack(trials=tuple(trials), corpus=data))
-    for one, packed in list(zip(trials, together, strict=True))[1:]:
-        single = train(Pack(trials=(one,), corpus=data))[0]
-        assert packed.status == "complete"
-        assert packed.objective == pytest.approx(single.objective, rel=1e-10)
-        assert packed.heldout == pytest.approx(single.heldout, rel=1e-10)
+    together = train(BatchedTrials(trials=tuple(trials), corpus=data))
+    for one, batched in list(zip(trials, together, strict=True))[1:]:
+        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
+        assert batched.status == "complete"
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
     assert len({result.objective for result in together}) == len(trials)
 
 

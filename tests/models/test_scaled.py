@@ -163,11 +163,11 @@ def test_cross_entropy(alpha: float) -> None:
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize("trials", [None, 3])
 def test_the_compiled_cross_entropy_is_the_plain_one(trials: int | None, unit: bool) -> None:
-    """Compiled it is written in another way, alone and packed."""
-    block, pack = CrossEntropy(10, unit=unit), () if trials is None else (trials,)
+    """Compiled it is written in another way, alone and batched."""
+    block, stack = CrossEntropy(10, unit=unit), () if trials is None else (trials,)
     fill(block, logit=1.7)
-    targets = torch.randint(10, (*pack, 2, 7), generator=torch.Generator().manual_seed(0))
-    (x, x2) = twin(*pack, 2, 7, 10)
+    targets = torch.randint(10, (*stack, 2, 7), generator=torch.Generator().manual_seed(0))
+    (x, x2) = twin(*stack, 2, 7, 10)
     loss = block if trials is None else vmap(block)
     actual, plain = torch.compile(loss, backend="aot_eager")(x, targets), loss(x2, targets)
     torch.testing.assert_close(actual, plain, rtol=1e-12, atol=1e-12)
@@ -246,15 +246,15 @@ def gradients(
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_packed_gradients_equal_those_alone(compiled: bool) -> None:
+def test_batched_gradients_equal_those_alone(compiled: bool) -> None:
     """The trap of custom backward passes under `torch.compile(vmap(...))`: none is lost here."""
     model, params, buffers, tokens = stacked(3)
 
     def loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(model, {**p, **b}, (x,))  # type: ignore[no-any-return]
 
-    packed = vmap(loss)
-    function = torch.compile(packed) if compiled else packed
+    batched = vmap(loss)
+    function = torch.compile(batched) if compiled else batched
     together = gradients(function, params, buffers, tokens)
     for i in range(3):
         alone = gradients(

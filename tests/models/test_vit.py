@@ -1,4 +1,4 @@
-"""The Vision Transformer: patches, parameters by the paper's count, and training in packs."""
+"""The Vision Transformer: patches, parameters by the paper's count, and training in batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.errors import ConfigError
 from sweeper.models.vit import ViT, normalized, patches
 from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS
-from tests.models.arrays import assert_it_learns, assert_packed_equals_alone, assert_unit_scale
+from tests.models.arrays import assert_batched_equals_alone, assert_it_learns, assert_unit_scale
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
 
@@ -31,8 +31,8 @@ def drawn(**more: Any) -> ViT:
 
 
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)
-def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    assert_packed_equals_alone(parameterization, MODEL, tmp_path)
+def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
+    assert_batched_equals_alone(parameterization, MODEL, tmp_path)
 
 
 @pytest.mark.parametrize("parameterization", TWO_PARAMETERIZATIONS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput
 from sweeper.plan.apply import match_parameters
@@ -37,11 +37,13 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, index: int) -> floa
 
 
 def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> None:
-    """Plain AdamW with a scheduler on a model without multipliers: the pack's losses to 1e-9."""
+    """Plain AdamW with a scheduler on a model without multipliers: the batch's losses to 1e-9."""
     made = mup_tree(steps=12)
     log2_hps = trial("mup", **CHANGED, alpha_output=2.0).log2_hps
     data = corpus(tmp_path)
-    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=log2_hps, seed=3),), corpus=data))
+    run = BatchedRun(
+        BatchedTrials(trials=(Trial(spec=spec_of(made), log2_hps=log2_hps, seed=3),), corpus=data)
+    )
     planned = plan("mup", made, **CHANGED, alpha_output=2.0)
     model = planned.init_(plain_model(planned, made), seed=3)
     optimizer = torch.optim.AdamW(planned.param_groups(model))

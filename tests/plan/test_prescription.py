@@ -11,7 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
 from sweeper.models.initial_values import normal
@@ -62,8 +62,8 @@ def planned(spec: TrialSpec, log2_hps: Log2Hps) -> TransferPlan:
     return make_plan(prepare(spec), base, target, plain(log2_hps), {})
 
 
-def trained_with(run: PackRun, index: int, trial: int) -> dict[str, float]:
-    """The numbers of a parameter's slice in the pack."""
+def trained_with(run: BatchedRun, index: int, trial: int) -> dict[str, float]:
+    """The numbers of a parameter's slice in the batch."""
     name = list(run.params)[index]
     module = name.rpartition(".")[0]
     multiplier = run.buffers.get(f"{module}.multiplier", torch.ones(len(run.slots)))
@@ -89,14 +89,14 @@ def initial(parameter: PlannedParameter, seed: int) -> Tensor:
 def test_the_engine_trains_with_the_plan_s_numbers(
     parameterization: str, optimizer: str, tmp_path: Path
 ) -> None:
-    """In float64 and to the last bit, in a pack of two trials that differ in every number."""
+    """In float64 and to the last bit, in a batch of two trials that differ in every number."""
     spec, values = configured(parameterization, optimizer)
     if (parameterization, optimizer) in WITHOUT_A_RULE:
         with pytest.raises(ConfigError, match="parameterization"):
             prepare(spec)
         return
     trials = [Trial(spec=spec, log2_hps=h, seed=s) for h, s in zip(values, SEEDS, strict=True)]
-    run = PackRun(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
     for k, (hps, seed) in enumerate(zip(values, SEEDS, strict=True)):
         plan = planned(spec, hps)
         assert [parameter.name for parameter in plan.parameters] == list(run.params)

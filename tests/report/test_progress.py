@@ -110,7 +110,7 @@ def test_work_not_yet_proposed_counts_too(tmp_path: Path, clock: Clock) -> None:
         assert monitor.snapshot.left == pytest.approx(45.0)
 
 
-def test_parts_of_a_pack_count_and_may_be_taken_back(tmp_path: Path, clock: Clock) -> None:
+def test_parts_of_a_batch_count_and_may_be_taken_back(tmp_path: Path, clock: Clock) -> None:
     with watch(tmp_path) as monitor:
         batch = trials(4)
         monitor.proposed(0, batch)

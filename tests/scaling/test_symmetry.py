@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.scaling.abc import STANDARD, ABExponents
 from sweeper.scaling.relative import Relative
 from sweeper.scaling.spec import Role
@@ -80,7 +80,9 @@ def trained(
     made["optimizer"] = OPTIMIZERS[optimizer] | changed
     names = PARAMETERIZATIONS["mup" if parameterization["_target_"].endswith("MuP") else "ntk"][1]
     hps = dict.fromkeys(names, 0.0) | {"eta": ETA[optimizer]}
-    run = PackRun(Pack(trials=(Trial(spec=spec_of(made), log2_hps=hps),), corpus=corpus(folder)))
+    run = BatchedRun(
+        BatchedTrials(trials=(Trial(spec=spec_of(made), log2_hps=hps),), corpus=corpus(folder))
+    )
     rows = torch.stack([*(run.step() for _ in range(STEPS)), run.heldout()])
     assert float(rows[-6:].mean()) < float(rows[:3].mean()), "a run that learns says more"
     return rows

@@ -375,10 +375,10 @@ def test_the_config_refuses_an_unknown_kind() -> None:
 def test_a_replay_never_loses_the_optimum_or_its_neighbours(sweep: object, kind: str) -> None:
     needed = BENCH.needed(sweep)
     count = len(sweep.results)  # type: ignore[attr-defined]
-    for pack in (count, 4, 1):
+    for batch in (count, 4, 1):
         saved = []
-        for order in BENCH.orders(sweep, 2 if pack < count else 0):
-            found = BENCH.replay(sweep, kind, pack, order)
+        for order in BENCH.orders(sweep, 2 if batch < count else 0):
+            found = BENCH.replay(sweep, kind, batch, order)
             assert not found.stopped & needed
             saved.append(found.saved)
         assert max(saved) > 0.02, "the pruner must do something"

@@ -84,11 +84,11 @@ def test_no_recorded_result_is_lost_by_a_kill(folder: Path) -> None:
     assert mirrored(folder) == filed(folder)
 
 
-PACK = [make(number) for number in range(2, 6)]
+BATCH = [make(number) for number in range(2, 6)]
 
 
 def record_until(folder: Path, calls: int, torn: bool) -> bool:
-    """Record `PACK` in a child that is killed before its n-th system call; whether it got done.
+    """Record `BATCH` in a child that is killed before its n-th system call; whether it got done.
 
     If `torn`, a write that is to be the last one does half of its work.
     """
@@ -108,14 +108,14 @@ def record_until(folder: Path, calls: int, torn: bool) -> bool:
 
         for name in ("open", "write", "fsync", "fstat", "close", "ftruncate", "replace"):
             setattr(os, name, counted(getattr(os, name)))
-        Study.open(folder).record(PACK)
+        Study.open(folder).record(BATCH)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_pack_survives_a_kill_between_any_two_system_calls(
+def test_a_batch_survives_a_kill_between_any_two_system_calls(
     folder: Path, unmirrored: None, torn: bool, damaged: bool
 ) -> None:
     for calls in range(100):
@@ -128,11 +128,12 @@ def test_a_pack_survives_a_kill_between_any_two_system_calls(
         for study in (Study.read(here), Study.open(here)):
             found = study.results()
             assert (
-                found[:2] == [make(0), make(1)] and found == [make(0), make(1), *PACK][: len(found)]
+                found[:2] == [make(0), make(1)]
+                and found == [make(0), make(1), *BATCH][: len(found)]
             )
-            assert not done or found[2:] == PACK
-        study.record(PACK)
-        assert Study.open(here).results() == [make(0), make(1), *PACK]
+            assert not done or found[2:] == BATCH
+        study.record(BATCH)
+        assert Study.open(here).results() == [make(0), make(1), *BATCH]
         aside = list((here / "results").glob("*.damaged"))
         assert not damaged or b"{\n" in b"".join(path.read_bytes() for path in aside)
         if done:
@@ -141,7 +142,7 @@ def test_a_pack_survives_a_kill_between_any_two_system_calls(
 
 
 def test_results_are_in_the_file_before_record_returns(folder: Path) -> None:
-    """A pack is one addition to one file, synced before anything is told to the mirror."""
+    """A batch is one addition to one file, synced before anything is told to the mirror."""
     with Study.open(folder) as study:
         for first in (0, 20, 40):
             study.record([make(number) for number in range(first, first + 20)])

@@ -33,12 +33,12 @@ def lost(job: Job, **changed: Any) -> Event:
 
 
 class Pretended:
-    """Runner and executor: packs of `pack`, whose jobs meet their fate one after the other."""
+    """Runner and executor: jobs of `batched_trials`, which meet their fate in turn."""
 
     layouts = range(0)
 
-    def __init__(self, fate: Fate, pack: int = 4) -> None:
-        self.fate, self.pack = fate, pack
+    def __init__(self, fate: Fate, batched_trials: int = 4) -> None:
+        self.fate, self.batched_trials = fate, batched_trials
         self.recovered: dict[str, tuple[Trial, ...]] = {}
         self.jobs: list[Job] = []
         self.claimed: list[str] = []
@@ -47,7 +47,10 @@ class Pretended:
         self.closed = False
 
     def batches(self, trials: Sequence[Trial], executor: Any) -> list[tuple[Trial, ...]]:
-        return [tuple(trials[i : i + self.pack]) for i in range(0, len(trials), self.pack)]
+        return [
+            tuple(trials[i : i + self.batched_trials])
+            for i in range(0, len(trials), self.batched_trials)
+        ]
 
     def job(self, batch: tuple[Trial, ...], pruner: Any) -> Job:
         return Job(task=MadeUp(batch, 1.0))
@@ -180,7 +183,7 @@ def test_results_that_a_job_lacks_are_failures_not_a_loop_without_end() -> None:
     def fate(job: Job, times: int) -> Event:
         return Finished(job=job.id, outcome=Outcome(results=complete(job.trials[:1])))
 
-    driven = Driven(Pretended(fate, pack=2), trials=2)
+    driven = Driven(Pretended(fate, batched_trials=2), trials=2)
     assert driven.run() == {0: "complete", 1: "failed"}
     assert {r.error for r in driven.results.values()} == {"", "its job left no result"}
 
@@ -239,7 +242,7 @@ def test_a_job_of_an_earlier_driver_that_nobody_wants_is_left_alone() -> None:
 
 
 def test_a_cancelled_sweep_ends_after_what_it_knows_is_recorded() -> None:
-    place = Pretended(lambda job, times: finished(job), pack=1)
+    place = Pretended(lambda job, times: finished(job), batched_trials=1)
     driven = Driven(place, cancelled=lambda: len(driven.results) == 2)
     with pytest.raises(SweeperError, match="cancelled"):
         driven.run()

@@ -1,4 +1,4 @@
-"""Packs of equal parts, and a size that is measured."""
+"""Batches of equal parts, and a size that is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.engine import jobs
-from sweeper.engine.pack import Pack
+from sweeper.engine.batched import BatchedTrials
 from tests.engine.tiny_trials import corpus, trial
 
 
@@ -30,14 +30,14 @@ def chosen(
 ) -> jobs.MeasuredSize:
     """The measured size when a step of K trials takes `times[K]`; memory ends where they do."""
 
-    def seconds(pack: Pack, device: str, **_: object) -> float:
-        if len(pack.trials) not in times:
+    def seconds(batched: BatchedTrials, device: str, **_: object) -> float:
+        if len(batched.trials) not in times:
             raise torch.OutOfMemoryError
-        return times[len(pack.trials)]
+        return times[len(batched.trials)]
 
     monkeypatch.setattr(jobs, "step_seconds", seconds)
     trials = tuple(trial(seed=i) for i in range(count))
-    return jobs.measure_pack_size(Pack(trials=trials, corpus=corpus(folder)), "cpu")
+    return jobs.measure_size(BatchedTrials(trials=trials, corpus=corpus(folder)), "cpu")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def chosen(
         "no gain",
         "too few trials to tell",
         "out of memory",
-        "nine are one pack",
+        "nine are one batch",
         "nine are slower than eight",
     ],
 )
@@ -73,4 +73,4 @@ def test_measured_size(
 
 
 def test_a_step_takes_time(tmp_path: Path) -> None:
-    assert jobs.step_seconds(Pack(trials=(trial(),), corpus=corpus(tmp_path)), "cpu") > 0
+    assert jobs.step_seconds(BatchedTrials(trials=(trial(),), corpus=corpus(tmp_path)), "cpu") > 0

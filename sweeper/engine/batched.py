@@ -1,4 +1,4 @@
-"""A pack: trials that share architecture, data and length, trained as one model.
+"""Batched trials: they share architecture, data and length, and train as one model.
 
 The weights, moments and scale buffers of K trials are stacked along a leading dimension, and
 the loss of a plain module is mapped over it with `torch.func.vmap`. Nothing is ever reduced over
@@ -45,7 +45,7 @@ from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import ParamSpec
 from sweeper.trial import TrainSettings, Trial
 
-# The tensors that a pack starts from: drawn weights, scales, and what its update reads.
+# The tensors that a batch starts from: drawn weights, scales, and what its update reads.
 
 
 class Start:
@@ -80,7 +80,7 @@ class Start:
         return {name: torch.stack([values[name] for values in by_seed]) for name in kept}
 
     def params(self) -> Stacked:
-        """Initial weights, by (seed, name) alone: company in a pack changes nothing."""
+        """Initial weights, by (seed, name) alone: the other trials of the batch change nothing."""
         return {
             spec.name: self._param(spec, [by_name[spec.name] for by_name in self._trained_with])
             for spec in self.prepared.trained_specs
@@ -100,7 +100,7 @@ class Start:
         return values.to(self.dtype).requires_grad_()
 
     def _own_value(self, name: str) -> Tensor:
-        """A parameter [K, ...] as the model's own code sets it, in the pack's precision."""
+        """A parameter [K, ...] as the model's own code sets it, in the batch's precision."""
         values = self._own_values[name].to(self.device)[self.seed_rows]
         return values.to(self.dtype) if values.is_floating_point() else values
 
@@ -253,11 +253,11 @@ class Feed:
 
 Compile = Literal["auto", "on", "off"]
 PADDING = -1
-"""The slot of a slice without a trial: such slices fill a pack up to a size that is compiled."""
+"""The slot of a slice without a trial: such slices fill a batch up to a size that is compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pack:
+class BatchedTrials:
     """Trials of one specification, and the corpus that its data names."""
 
     trials: tuple[Trial, ...]
@@ -267,7 +267,7 @@ class Pack:
 class UpdateBrokenError(RuntimeError):
     """A compiled update failed while it ran: it may have changed some of the weights.
 
-    The pack has to begin anew. It then does not compile its update.
+    The batch has to begin anew. It then does not compile its update.
     """
 
 
@@ -280,29 +280,31 @@ class StepInputs:
     schedule: Tensor
 
 
-class PackRun:
-    """A pack in the middle of its training.
+class BatchedRun:
+    """Batched trials in the middle of their training.
 
-    `slots` holds for every slice the index of its trial in the pack, or PADDING. Slices can be
+    `slots` holds for every slice the index of its trial in the batch, or PADDING. Slices can be
     dropped at any step (`select`): the others train on as if those had never been there.
     `notices` are sentences for the user.
     """
 
-    def __init__(self, pack: Pack, device: str = "cpu", *, compile: Compile = "off") -> None:
+    def __init__(
+        self, batched: BatchedTrials, device: str = "cpu", *, compile: Compile = "off"
+    ) -> None:
         """Draw the weights of every trial and stack them on `device`.
 
         `compile`: from the first step on, or ("auto") where a fitting size is compiled already.
         """
-        self.pack, self.device = pack, torch.device(device)
-        self.prepared: PreparedSpec = prepare(pack.trials[0].spec)
+        self.batched, self.device = batched, torch.device(device)
+        self.prepared: PreparedSpec = prepare(batched.trials[0].spec)
         self.dtype = weights_dtype(self.prepared)
         self.program = program(self.prepared, self.device)
         self.program.release()
         self.notices: list[str] = []
         self.graph: StepGraph | None = None
         self.slots, self.compiled = self._choose_slots(compile)
-        self.seeds = sorted({trial.seed for trial in pack.trials})
-        self.feed = Feed(pack.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
+        self.seeds = sorted({trial.seed for trial in batched.trials})
+        self.feed = Feed(batched.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
         self.step_index, self._part = 0, 0
         trials = self._trials()
         start = Start(self.prepared, trials, self.seeds, self.device)
@@ -319,7 +321,7 @@ class PackRun:
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         """The slots, padded to a compiled size; and whether to compile."""
-        slots = list(range(len(self.pack.trials)))
+        slots = list(range(len(self.batched.trials)))
         if compile == "off":
             return slots, False
         if _compiled_mode(len(slots)) in self.program.unsupported:
@@ -359,7 +361,7 @@ class PackRun:
 
     def _trials(self) -> list[Trial]:
         """The trial of every slice; padding repeats the first."""
-        return [self.pack.trials[max(slot, 0)] for slot in self.slots]
+        return [self.batched.trials[max(slot, 0)] for slot in self.slots]
 
     def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device)
@@ -390,7 +392,7 @@ class PackRun:
                 tensors = (self.params, self.buffers, x, y)
                 gradients = self.program.gradients(mode, *tensors, self._random_seeds)
             except Exception as error:
-                # Says nothing of the mode: a smaller pack may well fit in it.
+                # Says nothing of the mode: a smaller batch may well fit in it.
                 raise_if_out_of_memory(error)
                 if mode == modes[-1]:  # the module itself fails: no other mode is to blame
                     raise
@@ -436,7 +438,7 @@ class PackRun:
         return [by_seed[trial.seed] for trial in self._trials()]
 
     def precision(self) -> AbstractContextManager[None]:
-        """What the precision and the device ask of torch while the pack computes."""
+        """What the precision and the device ask of torch while the batch computes."""
         return computing(self.prepared, self.device)
 
     def step(self) -> Tensor:
@@ -554,7 +556,7 @@ class PackRun:
         self._forget_graph()  # whose memory nothing else can use
         train, losses = self.prepared.train, []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
-        for batch in self.pack.corpus.heldout(*size):
+        for batch in self.batched.corpus.heldout(*size):
             x, y = (
                 part.expand(len(self.slots), *part.shape[1:])
                 for part in self.feed.to_device([batch])

@@ -1,13 +1,13 @@
-"""Milliseconds per trial and step: trials packed as one model, against a process a trial.
+"""Milliseconds per trial and step: trials batched as one model, against a process a trial.
 
 Every side trains the same u-muP decoder with AdamW on the same batches, in one run, one side after
 the other: a plain loop with torch's own AdamW, eager and compiled; N such processes that share
-the device; and packs of K trials, eager and compiled. Ratios are against one compiled process
+the device; and K batched trials, eager and compiled. Ratios are against one compiled process
 and against the best number of processes. What is called compiled was compiled, whole, or the side
 has failed and says why. `--out` is written after every number.
 
-    python scripts/bench/packing.py --sizes s0,s1 --packs 1,2,4,8 --processes 2 --out packing.json
-    python scripts/bench/packing.py --sizes s1,s3 --packs s1=336,s3=16 --sides packed-compiled
+    python scripts/bench/batching.py --sizes s0,s1 --batched 1,2,4,8 --processes 2 --out a.json
+    python scripts/bench/batching.py --sizes s1,s3 --batched s1=336,s3=16 --sides batched-compiled
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rich.table import Table
 from torch._dynamo.utils import counters
 
 from sweeper.data.corpus import TokenCorpus
-from sweeper.engine.pack import Compile, Feed, Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials, Compile, Feed
 from sweeper.engine.program import quiet_attention
 from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
 
@@ -46,7 +46,7 @@ SIZES = {  # width, depth, vocabulary, sequence, batch
 }
 HPS = ("eta", "alpha_attn", "alpha_ffn_act", "alpha_residual")
 HPS += ("alpha_residual_attn_ratio", "alpha_loss_softmax")
-SIDES = ("eager", "compiled", "processes", "packed", "packed-compiled")
+SIDES = ("eager", "compiled", "processes", "batched", "batched-compiled")
 READY, GO = "ready", "go"
 
 
@@ -105,8 +105,10 @@ class Plain:
         self, size: str, precision: str, device: str, folder: Path, compiled: bool
     ) -> None:
         """With our initial weights, so that the losses can be compared."""
-        pack = Pack(trials=(trial(size, precision, 0),), corpus=corpus(folder, SIZES[size][2]))
-        run = PackRun(pack)
+        batched = BatchedTrials(
+            trials=(trial(size, precision, 0),), corpus=corpus(folder, SIZES[size][2])
+        )
+        run = BatchedRun(batched)
         with torch.device(device):
             self.model = run.prepared.model()
         weights = {name: value[0].detach() for name, value in (run.params | run.buffers).items()}
@@ -116,7 +118,9 @@ class Plain:
                 value.copy_(weights[name])
         fused = device != "cpu"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=fused)
-        self.feed = Feed(pack.corpus, run.prepared.train, [0], torch.device(device), torch.float32)
+        self.feed = Feed(
+            batched.corpus, run.prepared.train, [0], torch.device(device), torch.float32
+        )
         self.call: Callable[..., Any] = torch.compile(self.model) if compiled else self.model
         self.compiled, self.count = compiled, 0
         self.casts = torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16")
@@ -138,16 +142,16 @@ class Plain:
             raise NotCompiledError(f"graph breaks: {dict(counters['graph_break'])}")
 
 
-class Packed:
-    """A pack of `count`."""
+class Batched:
+    """`count` trials as one model."""
 
     def __init__(
         self, size: str, precision: str, device: str, folder: Path, count: int, compile: Compile
     ) -> None:
         """Compiled from the first step on where `compile` is "on"."""
         trials = tuple(trial(size, precision, seed) for seed in range(count))
-        pack = Pack(trials=trials, corpus=corpus(folder, SIZES[size][2]))
-        self.run, self.compiled = PackRun(pack, device, compile=compile), compile == "on"
+        batched = BatchedTrials(trials=trials, corpus=corpus(folder, SIZES[size][2]))
+        self.run, self.compiled = BatchedRun(batched, device, compile=compile), compile == "on"
         self.step = self.run.step
 
     def check(self) -> None:
@@ -208,7 +212,7 @@ def measure(
     options.found.append(found)
     common = (size, options.precision, options.device, folder)
 
-    def timed(name: str, make: Callable[[], Plain | Packed], trials: int = 1) -> float:
+    def timed(name: str, make: Callable[[], Plain | Batched], trials: int = 1) -> float:
         counters.clear()
         try:
             with quiet_attention():
@@ -236,13 +240,13 @@ def measure(
         found["processes"][count] = value = shared(options, size, folder, count)
         say.print(f"  {size} {count} processes: {1000 * value:.4f} ms", highlight=False)
         save()
-    modes: dict[str, Compile] = {"packed-compiled": "on", "packed": "off"}
+    modes: dict[str, Compile] = {"batched-compiled": "on", "batched": "off"}
     for side in [mode for mode in modes if mode in options.sides]:
         found[side] = {}
-        for count in options.packs[size]:
+        for count in options.batched[size]:
             found[side][count] = timed(
                 f"{side}, K={count}",
-                lambda count=count, side=side: Packed(*common, count, modes[side]),  # type: ignore[misc]
+                lambda count=count, side=side: Batched(*common, count, modes[side]),  # type: ignore[misc]
                 count,
             )
             save()
@@ -252,13 +256,13 @@ def measure(
 def summary(found: list[dict[str, Any]]) -> Table:
     """Best of every side, and the ratios."""
     table = Table(title="ms per trial and step")
-    for name in ("proxy", "eager", "compiled", "processes", "packed", "x compiled", "x processes"):
+    for name in ("proxy", "eager", "compiled", "processes", "batched", "x compiled", "x processes"):
         table.add_column(name, justify="right")
     for row in found:
         best = min(
             (
-                (value, f"K={count}{', compiled' * (side == 'packed-compiled')}")
-                for side in ("packed", "packed-compiled")
+                (value, f"K={count}{', compiled' * (side == 'batched-compiled')}")
+                for side in ("batched", "batched-compiled")
                 for count, value in row.get(side, {}).items()
                 if value == value
             ),
@@ -285,8 +289,8 @@ def summary(found: list[dict[str, Any]]) -> Table:
     return table
 
 
-def packs_of(words: str, sizes: list[str]) -> dict[str, list[int]]:
-    """Pack sizes of every size: "1,2,4" for all of them, or "s0=512,s1=336"."""
+def counts_of(words: str, sizes: list[str]) -> dict[str, list[int]]:
+    """Numbers of batched trials of every size: "1,2,4" for all of them, or "s0=512,s1=336"."""
     found: dict[str, list[int]] = {size: [] for size in sizes}
     for word in words.split(","):
         size, _, count = word.rpartition("=")
@@ -299,7 +303,7 @@ def main(words: list[str] | None = None) -> None:
     """Parse, measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--sizes", default="s0,s1")
-    parser.add_argument("--packs", default="1,2,4,8,16", help="of all sizes, or s0=512,s1=336")
+    parser.add_argument("--batched", default="1,2,4,8,16", help="of all sizes, or s0=512,s1=336")
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--processes", default="2")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -318,7 +322,7 @@ def main(words: list[str] | None = None) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     sizes = options.sizes.split(",")
-    options.packs, options.sides = packs_of(options.packs, sizes), options.sides.split(",")
+    options.batched, options.sides = counts_of(options.batched, sizes), options.sides.split(",")
     if unknown := {*options.sides} - {*SIDES} | {*sizes} - {*SIZES}:
         known = f"sides are {', '.join(SIDES)}, sizes {', '.join(SIZES)}"
         parser.error(f"{', '.join(sorted(unknown))}: {known}")
@@ -339,7 +343,7 @@ def main(words: list[str] | None = None) -> None:
             measure(options, size, Path(folder), say, save)
     save()
     Console().print(summary(options.found))
-    # Larger packs than fit are no failure.
+    # More trials than fit are no failure.
     reasons = [reason for row in options.found for reason in row["failures"].values()]
     raise SystemExit(int(any(not reason.startswith("OutOfMemory") for reason in reasons)))
 

@@ -1,4 +1,4 @@
-"""A pack trains each of its trials as if it were alone."""
+"""A batch trains each of its trials as if it were alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeper.engine.pack import Pack, PackRun
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution, train
 from sweeper.trial import Result, Trial
@@ -23,23 +23,23 @@ LONG = {"steps": 50}
 
 
 def alone(one: Trial, folder: Path) -> Result:
-    return train(Pack(trials=(one,), corpus=corpus(folder)))[0]
+    return train(BatchedTrials(trials=(one,), corpus=corpus(folder)))[0]
 
 
 @pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
-def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
-    """float64, 50 steps, trials that differ in everything that a pack allows."""
+def test_batched_equals_alone(parameterization: str, tmp_path: Path) -> None:
+    """float64, 50 steps, trials that differ in everything that a batch allows."""
     trials = [
         trial(parameterization, seed=i % 2, train=LONG, **hps)
         for i, hps in enumerate(points(parameterization))
     ]
-    together = train(Pack(trials=tuple(trials), corpus=corpus(tmp_path)))
-    for one, packed in zip(trials, together, strict=True):
+    together = train(BatchedTrials(trials=tuple(trials), corpus=corpus(tmp_path)))
+    for one, batched in zip(trials, together, strict=True):
         single = alone(one, tmp_path)
-        assert packed.key == single.key == one.key
-        assert packed.objective == pytest.approx(single.objective, rel=1e-10)
-        assert packed.heldout == pytest.approx(single.heldout, rel=1e-10)
-        assert packed.curve == pytest.approx(single.curve, abs=1e-5)
+        assert batched.key == single.key == one.key
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
+        assert batched.curve == pytest.approx(single.curve, abs=1e-5)
     assert len({result.objective for result in together}) == len(trials)
 
 
@@ -47,7 +47,7 @@ def test_packed_equals_alone(parameterization: str, tmp_path: Path) -> None:
 def test_a_diverging_neighbour_changes_nothing(precision: str, tmp_path: Path) -> None:
     settings = {"precision": precision}
     calm, wild = trial("standard", train=settings), trial("standard", eta=60.0, train=settings)
-    first, second = train(Pack(trials=(wild, calm), corpus=corpus(tmp_path)))
+    first, second = train(BatchedTrials(trials=(wild, calm), corpus=corpus(tmp_path)))
     assert (first.status, first.objective, first.heldout) == ("diverged", math.inf, math.inf)
     assert second.status == "complete"
     close = 1e-12 if precision == "float64" else 1e-5
@@ -57,13 +57,13 @@ def test_a_diverging_neighbour_changes_nothing(precision: str, tmp_path: Path) -
 def test_order_and_company_change_nothing(tmp_path: Path) -> None:
     a, b, c = trial(seed=0), trial(seed=1, eta=1.0), trial(seed=2, alpha_attn=1.0)
     where = corpus(tmp_path)
-    one = train(Pack(trials=(a, b, c), corpus=where))
-    other = train(Pack(trials=(c, a), corpus=where))
+    one = train(BatchedTrials(trials=(a, b, c), corpus=where))
+    other = train(BatchedTrials(trials=(c, a), corpus=where))
     assert one[0].objective == pytest.approx(other[1].objective, rel=1e-12)
     assert one[2].objective == pytest.approx(other[0].objective, rel=1e-12)
 
 
-def test_a_pack_that_diverges_as_a_whole_stops_early(tmp_path: Path) -> None:
+def test_a_batch_that_diverges_as_a_whole_stops_early(tmp_path: Path) -> None:
     wild = trial("standard", eta=60.0, train={"steps": 400, "precision": "float32"})
     result = alone(wild, tmp_path)
     assert result.status == "diverged" and result.steps < 400
@@ -73,7 +73,7 @@ def test_a_pack_that_diverges_as_a_whole_stops_early(tmp_path: Path) -> None:
 def test_the_objective_is_the_mean_of_the_last_stretch(tmp_path: Path) -> None:
     settings = {"steps": 40, "objective_window": 0.25}
     one = trial(train=settings)
-    run = PackRun(Pack(trials=(one,), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=(one,), corpus=corpus(tmp_path)))
     losses = [float(run.step()[0]) for _ in range(40)]
     assert alone(one, tmp_path).objective == pytest.approx(sum(losses[-10:]) / 10, rel=1e-12)
 
@@ -87,8 +87,8 @@ def test_training_learns(tmp_path: Path) -> None:
 
 def test_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
     where = corpus(tmp_path)
-    wide = PackRun(Pack(trials=(trial(seed=3), trial(seed=4)), corpus=where))
-    again = PackRun(Pack(trials=(trial(seed=4, eta=1.0),), corpus=where))
+    wide = BatchedRun(BatchedTrials(trials=(trial(seed=3), trial(seed=4)), corpus=where))
+    again = BatchedRun(BatchedTrials(trials=(trial(seed=4, eta=1.0),), corpus=where))
     for name, value in wide.params.items():
         assert torch.equal(value[1], again.params[name][0])
         assert not torch.equal(value[0], value[1])
@@ -96,7 +96,7 @@ def test_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
 
 def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
     one = trial(train={"precision": "bfloat16"})
-    run = PackRun(Pack(trials=(one,), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=(one,), corpus=corpus(tmp_path)))
     assert all(value.dtype == torch.float32 for value in run.params.values())
     result = alone(one, tmp_path)
     exact = alone(trial(), tmp_path)
@@ -107,12 +107,12 @@ def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parameterization", ["umup", "mup"])
 def test_the_residual_stream_in_bfloat16(parameterization: str, tmp_path: Path) -> None:
-    """As autocast to its rounding, and the stream itself is of that type, packed and alone."""
+    """As autocast to its rounding, and the stream itself is of that type, batched and alone."""
     exact, stream = (
         [trial(parameterization, seed=i, train={"precision": p, "steps": 20}) for i in range(2)]
         for p in ("float64", "bfloat16_stream")
     )
-    run = PackRun(Pack(trials=tuple(stream), corpus=corpus(tmp_path)))
+    run = BatchedRun(BatchedTrials(trials=tuple(stream), corpus=corpus(tmp_path)))
     types: dict[str, torch.dtype] = {}
 
     def note(name: str) -> Callable[..., None]:
@@ -165,8 +165,8 @@ def test_compiled_equals_eager(tmp_path: Path) -> None:
     first = replace(trial(), spec=spec_of(settings))
     second = replace(first, seed=1, log2_hps=trial(alpha_ffn_act=1.0).log2_hps)
     trials, where = (first, second), corpus(tmp_path)
-    eager = train(Pack(trials=trials, corpus=where))
-    compiled = train(Pack(trials=trials, corpus=where), Execution(compile="on"))
+    eager = train(BatchedTrials(trials=trials, corpus=where))
+    compiled = train(BatchedTrials(trials=trials, corpus=where), Execution(compile="on"))
     for a, b in zip(eager, compiled, strict=True):
         assert a.objective == pytest.approx(b.objective, rel=1e-9)
 
@@ -177,7 +177,9 @@ def test_compiled_equals_eager(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning:torch")
 def test_gpu_equals_cpu(tmp_path: Path) -> None:
     trials, where = (trial(), trial(seed=1, alpha_ffn_act=1.0)), corpus(tmp_path)
-    here = train(Pack(trials=trials, corpus=where))
-    there = train(Pack(trials=trials, corpus=where), Execution(device="cuda", compile="on"))
+    here = train(BatchedTrials(trials=trials, corpus=where))
+    there = train(
+        BatchedTrials(trials=trials, corpus=where), Execution(device="cuda", compile="on")
+    )
     for a, b in zip(here, there, strict=True):
         assert a.objective == pytest.approx(b.objective, rel=1e-6)
