@@ -22,7 +22,7 @@ import numpy as np
 from sweeper.search.strategy import Point
 from sweeper.verdict.curve import BASIN_TOLERANCE, Estimate, fit_curve
 from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
-from sweeper.verdict.ladder import LadderRule, Size, SizeCurve
+from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.verdict.noise import Array
 from sweeper.verdict.trend import Trend, fit_trend
 
@@ -101,7 +101,7 @@ SCENARIOS = (
 class Valley:
     """One width's true curve: its optimum, losses around it, and noise as a multiple of others'."""
 
-    size: Size
+    size: LadderSize
     optimum: float
     floor: float
     curvature: float
@@ -160,7 +160,7 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
     skew, cliff, steep = map(uniform, (scenario.skew, scenario.cliff, scenario.steep))
     valleys = tuple(
         Valley(
-            size=Size(width=width, depth=2),
+            size=LadderSize(width=width, depth=2, batch_size=16, steps=1000),
             optimum=centre + slope * step + float(generator.normal(0, scenario.scatter)),
             floor=3.0 * 0.93**step,
             curvature=curvature,

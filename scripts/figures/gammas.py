@@ -38,7 +38,7 @@ def main() -> None:
     lab = Lab.of("gammas")
     searched = lab.search("gammas", *ALONE)
     width = 4 * searched["base"]["width"]
-    found = {name: lab.transfer("gammas", width, along=name) for name in GAMMAS}
+    found = {name: lab.transfer("gammas", width, hyperparameter=name) for name in GAMMAS}
     judge(lab, found)
     lab.finish(draw(found))
 

@@ -109,7 +109,9 @@ def _embedding(lab: Lab) -> Document:
     line = ["search.axes=[eta_emb]", "search.runs=9", "search.seeds=1"]
     found = lab.search("mup-embedding", *_options(lab, "mup"), *line)
     more = ["transfer.seeds=8"] * _small(lab)  # the basin is flat, and its place as noisy
-    return lab.transfer("mup-embedding", 4 * found["base"]["width"], *more, along="eta_emb")
+    return lab.transfer(
+        "mup-embedding", 4 * found["base"]["width"], *more, hyperparameter="eta_emb"
+    )
 
 
 def _rules(lab: Lab) -> dict[bool, Document]:

@@ -99,17 +99,19 @@ class Lab:
             shared.append(PAPER_ETA)
         return self.sweeper("search", *shared, f"study={study}", f"root={self.folder}")
 
-    def transfer(self, study: str, width: int, *overrides: str, along: str = "eta") -> Document:
+    def transfer(
+        self, study: str, width: int, *overrides: str, hyperparameter: str = "eta"
+    ) -> Document:
         """`sweeper transfer --validate` of a study; the content of its `validation.json`.
 
-        `along` another hyperparameter than eta the curves lie in a file named after it.
+        another hyperparameter than eta the curves lie in a file named after it.
         """
         options = ["--study", study, "--to-width", str(width), "--validate"]
-        other = [] if along == "eta" else [f"transfer.along={along}"]
+        other = [] if hyperparameter == "eta" else [f"transfer.hyperparameter={hyperparameter}"]
         done = self.sweeper("transfer", *options, f"root={self.folder}", *other, *overrides)
         target = done["plan"]["target"]
         name = f"w{target['width']}-d{target['depth']}"
-        file = "-".join(["validation", along][: 1 + len(other)])
+        file = "-".join(["validation", hyperparameter][: 1 + len(other)])
         path = self.folder / study / "transfer" / name / f"{file}.json"
         found: Document = json.loads(path.read_text())
         return found
@@ -251,7 +253,7 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
     for index, judged in enumerate(verdicts):
         size = judged["size"]
         measured = next(c for c in validation["curves"] if all(c[k] == size[k] for k in size))
-        key = f"log2_{validation.get('along', 'eta')}"
+        key = f"log2_{validation.get('hyperparameter', 'eta')}"
         points = [(p[key], mean(p["losses"])) for p in measured["points"]]
         finite = [(eta, loss) for eta, loss in points if math.isfinite(loss)]
         color = shade(index, len(verdicts))

@@ -52,7 +52,7 @@ class Candidate:
 
     title: str
     overrides: tuple[str, ...] = ()
-    along: str = "eta"
+    hyperparameter: str = "eta"
     whole: bool = False
 
     @property
@@ -67,7 +67,7 @@ READOUT_RATE = "parameterization.space.gamma_readout.default=2"
 CANDIDATES: Mapping[str, Candidate] = {
     "standard": Candidate(title="nothing changed", whole=True),
     "readout": Candidate(title=READOUT, overrides=(MUP,), whole=True),
-    "hidden": Candidate(title="the hidden matrices' rate alone", along="gamma_hidden"),
+    "hidden": Candidate(title="the hidden matrices' rate alone", hyperparameter="gamma_hidden"),
     "own": Candidate(
         title="a quarter of the rate for hidden matrices", overrides=(HIDDEN_RATE,), whole=True
     ),
@@ -108,9 +108,9 @@ def main() -> None:
 def _ladder(lab: Lab, name: str, one: Candidate) -> Document:
     base = lab.search(name, *one.overrides)["base"]["width"]
     if one.whole:
-        return lab.transfer(name, 8 * base, along=one.along)
+        return lab.transfer(name, 8 * base, hyperparameter=one.hyperparameter)
     widths = f"transfer.widths=[{base},{2 * base},{4 * base}]"
-    return lab.transfer(name, 4 * base, widths, along=one.along)
+    return lab.transfer(name, 4 * base, widths, hyperparameter=one.hyperparameter)
 
 
 def _stays(lab: Lab, name: str, found: Document) -> None:
@@ -169,7 +169,7 @@ def _figure(found: Mapping[str, Document]) -> Figure:
         curves(
             ax, validation, "width", one.title.replace(" and ", "\nand ").replace(" for ", "\nfor ")
         )
-        ax.set_xlabel(f"log2 {one.along}".replace(" eta", " η"), fontsize=8)
+        ax.set_xlabel(f"log2 {one.hyperparameter}".replace(" eta", " η"), fontsize=8)
     forest(axes[-1], {name: _slope(one) for name, one in found.items()}, "drift per doubling")
     figure.supylabel("training loss (nats)", fontsize=9)
     return figure

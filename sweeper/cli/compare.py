@@ -156,7 +156,7 @@ def _validation(settings: Settings) -> Document:
     paths = settings.folder.glob("transfer/*/validation.json")
     for path in sorted(paths, key=lambda one: one.stat().st_mtime_ns, reverse=True):
         record = try_json(path)
-        if axis_verdict(record, "width") and record.get("along") == "eta":
+        if axis_verdict(record, "width") and record.get("hyperparameter") == "eta":
             return record
     return {}
 

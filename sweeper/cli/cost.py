@@ -157,15 +157,15 @@ def show_ladder_cost(
     if len(ranges) == 1:
         where = "from {} to {}".format(*ranges.pop())
     facts = (
-        f"Each size: {len(rows[0].values)} values of log2 {rule.along}, {rule.step:g} apart, "
-        f"{where}, {_counted(rule.seeds, 'seed')} each; a curve whose lowest point is at its end "
-        f"grows there by up to {rule.extend}. {_known(settings, rows)}"
+        f"Each size: {len(rows[0].values)} values of log2 {rule.hyperparameter}, "
+        f"{rule.step:g} apart, {where}, {_counted(rule.seeds, 'seed')} each; a curve whose lowest "
+        f"point is at its end grows there by up to {rule.extend}. {_known(settings, rows)}"
     )
     costs = [row.cost for row in rows]
     show.dry_run(output.people, "This would train", ["size", "runs"], costs, facts)
     record = {
         "study": settings.name,
-        "along": rule.along,
+        "hyperparameter": rule.hyperparameter,
         "seeds": rule.seeds,
         "sizes": [row.to_json(rule.seeds) for row in rows],
     }
@@ -211,9 +211,9 @@ def _ladder_cost_planned(
     experiment: Experiment, study: Study, best: Log2Hps, size: LadderSize, name: str
 ) -> Planned:
     """What the study holds and lacks of a size's curve."""
-    settings, along = experiment.settings, experiment.settings.transfer.along
+    settings, hyperparameter = experiment.settings, experiment.settings.transfer.hyperparameter
     (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
-    values = {*curve.losses, *(trial.log2_hps[along] for trial in missing)}
+    values = {*curve.losses, *(trial.log2_hps[hyperparameter] for trial in missing)}
     flops, seconds, count = math.nan, 0.0, len(missing)
     if settings.runner.parameters(spec := experiment.spec(size)) is not None:
         flops = count * (settings.runner.flops(spec) or math.nan)

@@ -57,8 +57,10 @@ def diagnose(
         if name not in ABLATIONS:
             raise BadInput(f"--only {name}: there is no such ablation; {suggest(name, ABLATIONS)}")
     settings = load_study(study_name, words, config_dir)
-    if settings.transfer.along != "eta":
-        raise ConfigError("transfer.along", settings.transfer.along, "eta, when it is diagnosed")
+    if settings.transfer.hyperparameter != "eta":
+        raise ConfigError(
+            "transfer.hyperparameter", settings.transfer.hyperparameter, "eta, when it is diagnosed"
+        )
     # Sizes, not ladder sizes: an ablation may change the batch size and the steps.
     ladder_sizes = settings.transfer.ladders(settings.ladder_base).get(axis, [])
     ladder = [Size(width=size.width, depth=size.depth) for size in ladder_sizes]
@@ -171,7 +173,7 @@ class AblationTrainer:
         try:
             changed = self._changed(ablation)
             if not self._same_at_base(changed):
-                (base,) = self._curves(changed, [base.size])
+                (base,) = self._curves(changed, [self.experiment.settings.base])
             (large,) = self._curves(changed, [self.large])
         except ConfigError as error:
             return judge_ablation(ablation, before, str(error), rule)

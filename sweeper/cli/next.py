@@ -104,7 +104,7 @@ def after_plan(
             return command
         return shlex.join([*shlex.split(command), "--validate", *_cheap(folder, plan, command)])
     command = _proving(command, validation)
-    if validation.get("along", "eta") == "eta":
+    if validation.get("hyperparameter", "eta") == "eta":
         for axis in ("width", "depth"):
             if axes.get(axis, {}).get("answer") == "fails" and not _diagnosed(folder, place, axis):
                 flags = repeated((), folder.parent, None)

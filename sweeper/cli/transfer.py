@@ -112,7 +112,7 @@ def transfer(
     if _checks(settings) and size.width != settings.base.width:
         check = quick_check(experiment, found.planned, words, output)
     places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
-    record = try_json(folder / validation_name(settings.transfer.along))
+    record = try_json(folder / validation_name(settings.transfer.hyperparameter))
     again = _again(settings, request, words)
     following = after_plan(settings.folder, folder, plan.to_json(), again, record)
     output.end(_found(settings, plan, verdicts, record), places, following)

@@ -98,9 +98,11 @@ def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, valid
     if not fits(settings.law):
         apply_law(experiment, target, best_log2)
         return
-    if settings.transfer.along != "eta":
-        along = settings.transfer.along
-        raise BadInput(f"law=fit fits eta, and transfer.along={along}: leave one of them out")
+    if settings.transfer.hyperparameter != "eta":
+        hyperparameter = settings.transfer.hyperparameter
+        raise BadInput(
+            f"law=fit fits eta, and transfer.hyperparameter={hyperparameter}: leave one of them out"
+        )
     ladders = settings.transfer.ladders(settings.ladder_base)
     if validate and not {"batch_size", "steps", "size"} & set(ladders):
         base = settings.ladder_base.steps
@@ -173,7 +175,7 @@ def finished(study: Study) -> Lookup:
 
 
 def _measured(
-    experiment: Experiment, study: Study, best_log2: Log2Hps, size: Size
+    experiment: Experiment, study: Study, best_log2: Log2Hps, size: LadderSize
 ) -> SizeCurve | None:
     """A size's curve, None where runs of it are missing."""
     (curve,), _, missing = replay_ladder(experiment, best_log2, [size], finished(study))
@@ -181,14 +183,15 @@ def _measured(
 
 
 def replanned(
-    experiment: Experiment, best_log2: Log2Hps, curves: Mapping[Size, SizeCurve]
-) -> dict[Size, SizeCurve]:
+    experiment: Experiment, best_log2: Log2Hps, curves: Mapping[LadderSize, SizeCurve]
+) -> dict[LadderSize, SizeCurve]:
     """The curves with what a law that was fitted to them plans at each size."""
-    along = experiment.settings.transfer.along
+    hyperparameter = experiment.settings.transfer.hyperparameter
     return {
         size: replace(
             curve,
-            planned_log2=planned_log2(experiment, size, best_log2)[along] - best_log2[along],
+            planned_log2=planned_log2(experiment, size, best_log2)[hyperparameter]
+            - best_log2[hyperparameter],
         )
         for size, curve in curves.items()
     }
@@ -271,7 +274,7 @@ def validate(
     if exponents is not None:
         curves = replanned(experiment, best, curves)
     hps, note = _planned(settings, curves[settings.ladder_base], best)
-    centre = hps[rule.along]
+    centre = hps[rule.hyperparameter]
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
     verdicts = [
         judge_ladder(
@@ -285,21 +288,21 @@ def validate(
         for axis, of_axis in by_axis.items()
     ]
     trend = fit_trend(by_axis.get("width", ()), centre, target)
-    beside = trend if rule.along == "eta" and not rule.correct else None
+    beside = trend if rule.hyperparameter == "eta" and not rule.correct else None
     verdicts = [limit_by_trend(v, beside, rule) if v.axis == "width" else v for v in verdicts]
     verdicts = [v.with_note(note) for v in verdicts]
     log2_hps = named(settings.space, best)
-    record = _record(rule.along, log2_hps, verdicts, list(curves.values()), trend)
+    record = _record(rule.hyperparameter, log2_hps, verdicts, list(curves.values()), trend)
     record |= {PLANNED: centre} if note else {}
     record |= {"law": law} if (law := law_record(settings)) else {}
     record |= {"exponents": exponents.to_json()} if exponents else {}
     record |= {"command": provenance()["command"]}
-    path = folder / validation_name(rule.along)
+    path = folder / validation_name(rule.hyperparameter)
     write_json(path, _with_earlier(record, try_json(path)))
     for verdict in verdicts:
         picture = folder / f"{_curves(path)}-{verdict.axis}"
         save(learning_rate_figure(encode(record), verdict.axis), picture)
-        show.verdict(output.people, verdict, rule.along)
+        show.verdict(output.people, verdict, rule.hyperparameter)
         output.say(f"Curves: {picture}.png")
     for line in exponent_lines(exponents) if exponents else ():
         output.say(line)
@@ -307,14 +310,14 @@ def validate(
         experiment=experiment,
         planned=hps,
         verdicts=verdicts,
-        trend=trend if rule.along == "eta" else None,
+        trend=trend if rule.hyperparameter == "eta" else None,
         exponents=exponents,
     )
 
 
-def validation_name(along: str) -> str:
-    """The file of a verdict on curves along a hyperparameter."""
-    return f"validation{'' if along == 'eta' else f'-{along}'}.json"
+def validation_name(hyperparameter: str) -> str:
+    """The file of a verdict on the curves of a hyperparameter."""
+    return f"validation{'' if hyperparameter == 'eta' else f'-{hyperparameter}'}.json"
 
 
 def _curves(record: Path) -> str:
@@ -329,7 +332,7 @@ def _planned(settings: Settings, base: SizeCurve, best: Log2Hps) -> tuple[Log2Hp
     stays: the verdict says what it loses.
     """
     rule = settings.transfer
-    if rule.along != "eta" or rule.eta is not None or base.failed:
+    if rule.hyperparameter != "eta" or rule.eta is not None or base.failed:
         return best, ""
     missed = missed_optimum(fit_curve(base, best["eta"]), best["eta"], rule)
     if missed is None:
@@ -378,24 +381,24 @@ def measured_trend(
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
     settings = experiment.settings
-    if settings.transfer.along != "eta":
+    if settings.transfer.hyperparameter != "eta":
         return None
-    sizes: Sequence[Size] = settings.transfer.ladders(settings.ladder_base).get("width", ())
+    sizes: Sequence[LadderSize] = settings.transfer.ladders(settings.ladder_base).get("width", ())
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     return None if missing else fit_trend(curves, planned["eta"], target)
 
 
 def _record(
-    along: str,
+    hyperparameter: str,
     log2_hps: Mapping[str, Choice],
     verdicts: Sequence[Verdict],
     curves: Sequence[SizeCurve],
     trend: Trend | None,
 ) -> dict[str, Any]:
-    """The content of `validation.json`, or of curves along another one `validation-NAME.json`."""
+    """The content of `validation.json`, or `validation-NAME.json` for another one than eta."""
     return {
-        "along": along,
-        f"transferred_log2_{along}": log2_hps[along],
+        "hyperparameter": hyperparameter,
+        f"transferred_log2_{hyperparameter}": log2_hps[hyperparameter],
         "log2_hps": log2_hps,
         "axes": [verdict.to_json() for verdict in verdicts],
         "trend": trend and trend.to_json(),
@@ -403,7 +406,7 @@ def _record(
             {
                 **size_record(asdict(curve.size)),
                 "points": [
-                    {f"log2_{along}": value, "losses": list(losses)}
+                    {f"log2_{hyperparameter}": value, "losses": list(losses)}
                     for value, losses in sorted(curve.losses.items())
                 ],
             }
@@ -414,7 +417,10 @@ def _record(
 
 def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """The record, with what an earlier one says of the same hyperparameters on other ladders."""
-    if any(earlier.get(key) != record.get(key) for key in ("along", "log2_hps", "law", PLANNED)):
+    if any(
+        earlier.get(key) != record.get(key)
+        for key in ("hyperparameter", "log2_hps", "law", PLANNED)
+    ):
         return record
     try:
         axes = {axis["axis"]: axis for axis in (*earlier["axes"], *record["axes"])}

@@ -370,8 +370,10 @@ def _fitted_to_model(settings: Settings) -> Settings:
     pairs = getattr(settings.search, "pairs", None) or ()
     asked = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
     for name in dead:
-        if name in asked or name == settings.transfer.along:
-            key = "transfer.along" if name == settings.transfer.along else "search"
+        if name in asked or name == settings.transfer.hyperparameter:
+            key = (
+                "transfer.hyperparameter" if name == settings.transfer.hyperparameter else "search"
+            )
             allowed = "it changes nothing in this model: a hyperparameter that does"
             raise ConfigError(key, name, allowed)
     notes = list(unscaled_notes(prepared.unseen_ops(), prepared.architecture.hints))
@@ -421,10 +423,12 @@ def _check_counts(settings: Settings) -> None:
 
 def _check_ladders(settings: Settings) -> None:
     """Check the sizes of the ladders, and the hyperparameter of their curves."""
-    along = settings.transfer.along
-    chosen_axes(settings.space, [along], key="transfer.along")
-    if settings.space[along].choices:
-        raise ConfigError("transfer.along", along, "a hyperparameter with a range, not choices")
+    hyperparameter = settings.transfer.hyperparameter
+    chosen_axes(settings.space, [hyperparameter], key="transfer.hyperparameter")
+    if settings.space[hyperparameter].choices:
+        raise ConfigError(
+            "transfer.hyperparameter", hyperparameter, "a hyperparameter with a range, not choices"
+        )
     for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
         for size in sizes:
             try:

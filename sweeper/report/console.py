@@ -250,12 +250,12 @@ def _start(parameter: PlannedParameter) -> str:
     return parameter.init if parameter.init != "normal" else ""
 
 
-def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
-    """One axis: the table of its sizes, and the answer; `along`: what the curves are along."""
+def verdict(console: Console, result: Verdict, hyperparameter: str = "eta") -> None:
+    """One axis: the table of its sizes, whose curves are over `hyperparameter`, and the answer."""
     axis = result.axis.replace("_", " ")
     by_law = ["law"] * bool(result.law)
-    columns = [axis, f"optimum log2 {along}", *by_law, "shift", "basin", "loss", "regret"]
-    title = "Learning-rate curves" if along == "eta" else f"Curves of {along}"
+    columns = [axis, f"optimum log2 {hyperparameter}", *by_law, "shift", "basin", "loss", "regret"]
+    title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"
     spare = ("basin", "loss gap", "loss", "shift")
     shown = Grid(f"{title} over {axis}", [*columns, "loss gap", "answer"], spare=spare)
     bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
@@ -276,13 +276,13 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     legend = "Shift: how far the optimum lies from the base's, in log2. "
     if result.law:
         legend = (
-            f"Law: what it adds to log2 {along}. Shift: how far the optimum lies from the base's "
-            "beyond that, in log2. "
+            f"Law: what it adds to log2 {hyperparameter}. Shift: how far the optimum lies from "
+            "the base's beyond that, in log2. "
         )
     legend += (
-        f"Basin: the range of {along} within 1 % of the least loss, its width in log2. "
-        f"Regret: the loss in nats from training at the transferred {along} instead of the "
-        "optimum. Loss gap: the loss from training at the base's optimum instead. "
+        f"Basin: the range of {hyperparameter} within 1 % of the least loss, its width in log2. "
+        f"Regret: the loss in nats from training at the transferred {hyperparameter} instead of "
+        "the optimum. Loss gap: the loss from training at the base's optimum instead. "
         f"±: 95 % interval{NO_INTERVAL * bool(bare)}. A size holds with {result.limits}."
     )
     if result.law:
@@ -300,7 +300,7 @@ def verdict(console: Console, result: Verdict, along: str = "eta") -> None:
     is_open = result.answer == "cannot say yet"
     answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
     limit = f" up to {result.up_to}" if result.up_to else ""
-    subject = "" if along == "eta" else f"of {along} "
+    subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
     todo = f" To settle it, {result.todo}." if result.todo else ""
     console.print(
         f"[bold {style}]The transfer {subject}over {axis} {answer}{limit}.[/]{todo}",

@@ -34,10 +34,10 @@ PLANNED = "planned_log2_eta"
 
 
 def planned_value(validation: Document) -> float:
-    """Log2 of what a verdict's plan has at the base, of the hyperparameter that it is along."""
-    along = validation.get("along", "eta")
-    found = validation.get(PLANNED) if along == "eta" else None
-    return number(validation.get(f"transferred_log2_{along}") if found is None else found)
+    """Log2 of what a verdict's plan has at the base, of its hyperparameter."""
+    name = validation.get("hyperparameter", "eta")
+    found = validation.get(PLANNED) if name == "eta" else None
+    return number(validation.get(f"transferred_log2_{name}") if found is None else found)
 
 
 def takes(config: str, name: str) -> bool:
@@ -104,7 +104,7 @@ UNDECIDED = "cannot say yet"
 class TargetDocuments:
     """One folder of `transfer/`: the plan for a size, and its validation; empty when missing.
 
-    `others` are validations along other hyperparameters than eta, which the headline leaves out.
+    `others` are validations of other hyperparameters than eta, which the headline leaves out.
     """
 
     name: str

@@ -116,10 +116,12 @@ def losses_of(point: Document) -> list[float]:
     return [math.inf if math.isnan(value) else value for value in values]
 
 
-def means_of(curve: Document, along: str) -> Points:
-    """(log2 value of `along`, mean over the seeds) of a curve, ascending."""
+def means_of(curve: Document, hyperparameter: str) -> Points:
+    """(log2 value of `hyperparameter`, mean over the seeds) of a curve, ascending."""
     points = curve.get("points") or ()
-    return sorted((number(p[f"log2_{along}"]), fmean(losses_of(p))) for p in points if losses_of(p))
+    return sorted(
+        (number(p[f"log2_{hyperparameter}"]), fmean(losses_of(p))) for p in points if losses_of(p)
+    )
 
 
 def loss_limits(
@@ -214,9 +216,11 @@ def columns_of(points: Points) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [drawn_loss(y) for _, y in points]
 
 
-def draw_seeds(ax: Axes, curve: Document, color: Any, along: str) -> None:
+def draw_seeds(ax: Axes, curve: Document, color: Any, hyperparameter: str) -> None:
     """The range of the seeds, as a band."""
-    points = sorted((number(p[f"log2_{along}"]), losses_of(p)) for p in curve.get("points") or ())
+    points = sorted(
+        (number(p[f"log2_{hyperparameter}"]), losses_of(p)) for p in curve.get("points") or ()
+    )
     shown = [(eta, losses) for eta, losses in points if losses and math.isfinite(max(losses))]
     lows, highs = [min(losses) for _, losses in shown], [max(losses) for _, losses in shown]
     ax.fill_between([eta for eta, _ in shown], lows, highs, color=color, alpha=0.18, linewidth=0)

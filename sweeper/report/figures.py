@@ -64,16 +64,16 @@ from sweeper.verdict.ladder import label_size
 def learning_rate_figure(validation: Document, axis: str) -> Figure:
     """Loss against log2 eta, a curve a size, with the optima and the transferred eta."""
     verdict, curves = axis_verdict(validation, axis), ladder_curves(validation, axis)
-    along = str(validation.get("along", "eta"))
-    letter = "η" if along == "eta" else along
+    hyperparameter = str(validation.get("hyperparameter", "eta"))
+    letter = "η" if hyperparameter == "eta" else hyperparameter
     figure, (ax,) = new_panels(1, 1, 3.5)
-    means = [means_of(curve, along) for curve in curves]
+    means = [means_of(curve, hyperparameter) for curve in curves]
     top = set_scale(ax, means, median)
     draw_strip(ax, top)
     handles = []
     for index, (curve, points) in enumerate(zip(curves, means, strict=True)):
         color, marker = look_of(index, len(curves))
-        draw_seeds(ax, curve, color, along)
+        draw_seeds(ax, curve, color, hyperparameter)
         aside = (index - (len(curves) - 1) / 2) * 0.07
         draw_curve(ax, points, top, color, marker, aside)
         draw_tips(ax, points, top, f"{axis} {label_size(curve, axis)}, log2 {letter}", aside=aside)
@@ -84,11 +84,14 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
     if math.isfinite(centre):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
-    ax.set_xlabel("learning rate log2 η" if along == "eta" else f"log2 {along}", parse_math=False)
+    ax.set_xlabel(
+        "learning rate log2 η" if hyperparameter == "eta" else f"log2 {hyperparameter}",
+        parse_math=False,
+    )
     ax.set_ylabel(LOSS_LABEL)
     answer = verdict.get("answer", "no verdict yet")
     words = axis.replace("_", " ")
-    subject = "" if along == "eta" else f"of {along} "
+    subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
     ax.set_title(f"Transfer {subject}over {words}: {answer}", parse_math=False)
     handles += [legend_key("optimum, 95 % interval", color=FAINT, **STAR)] if verdict else []
     handles += off_scale(means, top)

@@ -266,13 +266,13 @@ def _transfer(target: TargetDocuments, names: _Names, *, deep: bool) -> dict[str
 
 def _axis(validation: Document, verdict: Document, plan: Document, names: _Names) -> dict[str, Any]:
     """One axis of a validation: the answer, a row a size, the drawing."""
-    axis, along = str(verdict["axis"]), str(validation.get("along", "eta"))
+    axis, hyperparameter = str(verdict["axis"]), str(validation.get("hyperparameter", "eta"))
     base, corrected = plan.get("base") or {}, bool((plan.get("source") or {}).get("correction"))
     has_curves = bool(ladder_curves(validation, axis))
     drawing = svg(learning_rate_figure(validation, axis), names.next()) if has_curves else ""
     return {
         "axis": axis,
-        "along": along if along != "eta" else "",
+        "hyperparameter": hyperparameter if hyperparameter != "eta" else "",
         "answer": verdict.get("answer", UNDECIDED),
         "todo": verdict.get("todo", ""),
         "note": verdict.get("note", ""),

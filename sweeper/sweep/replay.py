@@ -15,7 +15,7 @@ from sweeper.config.settings import Experiment
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
 from sweeper.search.strategy import History, Point
 from sweeper.trial import Log2Hps, Result, Space, Trial, plain
-from sweeper.verdict.ladder import Size, SizeCurve
+from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
 
 # What the study's law makes of its hyperparameters at a size: the one place where it is asked.
 
@@ -226,7 +226,10 @@ def replay_ladder(
     A size's runs are what its plan would be: the study's law changes their hyperparameters.
     """
     rule, curves, missing, count = experiment.settings.transfer, [], [], 0
+    base = experiment.settings.ladder_base
     for size in sizes:
+        whole = replace(base, width=size.width, depth=size.depth)
+        trained = size if isinstance(size, LadderSize) else whole
         planned = planned_log2(experiment, size, best_log2)
         middle = rule.around(best_log2, planned) if planned is not best_log2 else best_log2
 
@@ -251,7 +254,7 @@ def replay_ladder(
             failed += sum(map(math.isnan, known))
             if eta in state.losses and not any(map(math.isnan, known)):
                 losses[eta] = known
-        moved = planned[rule.along] - best_log2[rule.along]
-        curves.append(SizeCurve(size=size, losses=losses, failed=failed, planned_log2=moved))
+        moved = planned[rule.hyperparameter] - best_log2[rule.hyperparameter]
+        curves.append(SizeCurve(size=trained, losses=losses, failed=failed, planned_log2=moved))
         missing += [trial(point) for point in rule.missing(middle, laid)]
     return curves, count, missing

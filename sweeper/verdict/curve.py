@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from sweeper.verdict.ladder import Size, SizeCurve
+from sweeper.verdict.ladder import LadderSize, SizeCurve
 from sweeper.verdict.noise import Array, Noise, model_weights
 from sweeper.verdict.shapes import SAME_ETA, Kinks, Mask, Parabolas, Points, Shape, Smoother, radius
 
@@ -160,7 +160,9 @@ class Measured:
         return Points(x, means[self.near], spread)
 
 
-def fit_curves(curves: Sequence[SizeCurve], transferred: float) -> dict[Size, CurveFit | None]:
+def fit_curves(
+    curves: Sequence[SizeCurve], transferred: float
+) -> dict[LadderSize, CurveFit | None]:
     """Fit the curves of a ladder, which share the noise's rise and correlation, and their shape.
 
     `transferred` is the log2 eta of the base; a law's factor is added at every other size.
@@ -172,7 +174,7 @@ def fit_curves(curves: Sequence[SizeCurve], transferred: float) -> dict[Size, Cu
     points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
     shape = Shape.of(list(points.values()))
     kinks = Kinks.of(points, shape)
-    fits: dict[Size, CurveFit | None] = {curve.size: None for curve in curves}
+    fits: dict[LadderSize, CurveFit | None] = {curve.size: None for curve in curves}
     for one in measured:
         size, eta = one.curve.size, transferred + one.curve.planned_log2
         fits[size] = _fit(one, eta, points.get(size), weights, shape, kinks)

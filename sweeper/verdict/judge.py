@@ -20,14 +20,14 @@ from sweeper.verdict.curve import (
     Estimate,
     fit_curves,
 )
-from sweeper.verdict.ladder import LadderRule, Size, SizeCurve, describe_size, size_record
+from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve, describe_size, size_record
 
 
 @dataclass(frozen=True, kw_only=True)
 class MissedOptimum:
     """At the base itself, `transferred_log2` loses `loss` nats against `optimum_log2`."""
 
-    along: str
+    hyperparameter: str
     transferred_log2: float
     optimum_log2: float
     loss: float
@@ -37,8 +37,8 @@ class MissedOptimum:
         """What was measured, in words."""
         lost = f"loses {self.loss:.4f} nats" if math.isfinite(self.loss) else "diverges"
         return (
-            f"at the base itself, {self.along}=2^{self.transferred_log2:.4g} {lost} against the "
-            f"optimum 2^{self.optimum_log2:.2f}"
+            f"at the base itself, {self.hyperparameter}=2^{self.transferred_log2:.4g} {lost} "
+            f"against the optimum 2^{self.optimum_log2:.2f}"
         )
 
 
@@ -55,7 +55,7 @@ def missed_optimum(
     if fit.regret.value <= rule.allowed_gap(fit.loss.value):
         return None
     return MissedOptimum(
-        along=rule.along,
+        hyperparameter=rule.hyperparameter,
         transferred_log2=transferred,
         optimum_log2=fit.optimum.value,
         loss=fit.regret.value,
@@ -84,7 +84,7 @@ class SizeVerdict:
     factor that a law plans with: shift, regret and loss gap are what it leaves.
     """
 
-    size: Size
+    size: LadderSize
     optimum_log2: Estimate
     shift_log2: Estimate
     loss: Estimate
@@ -140,7 +140,7 @@ def judge_ladder(
     axis: str,
     curves: Sequence[SizeCurve],
     transferred: float,
-    base: Size,
+    base: LadderSize,
     rule: LadderRule,
     law: str = "",
 ) -> Verdict:
@@ -210,10 +210,12 @@ def _mending(
     if missed is None:
         return None
     better = f"{missed.optimum_log2:.2f}"
-    if missed.along == "eta":
+    if missed.hyperparameter == "eta":
         override = f"transfer.eta={better}"
         return Advice(f"plan with the base's optimum: {override}", (override,))
-    return Advice(f"tune {missed.along} again, with more runs: its optimum is at 2^{better}")
+    return Advice(
+        f"tune {missed.hyperparameter} again, with more runs: its optimum is at 2^{better}"
+    )
 
 
 def _failed(curve: SizeCurve, base: SizeCurve) -> dict[str, Any]:
@@ -226,7 +228,12 @@ def _failed(curve: SizeCurve, base: SizeCurve) -> dict[str, Any]:
 
 
 def _judge_size(
-    size: Size, fit: CurveFit | None, base_fit: CurveFit | None, rule: LadderRule, *, is_base: bool
+    size: LadderSize,
+    fit: CurveFit | None,
+    base_fit: CurveFit | None,
+    rule: LadderRule,
+    *,
+    is_base: bool,
 ) -> SizeVerdict:
     """The verdict on one size; a fit is None where every run diverged."""
     if fit is None or base_fit is None:
@@ -403,12 +410,12 @@ def advise(axis: str, sizes: Sequence[SizeVerdict], points: int, rule: LadderRul
     needed = {which([size]): _seeds_needed(size, rule) for size in sizes}
     seeds = max(needed.values())
     if hopeless := [n for n, count in needed.items() if count >= MAX_SEED_FACTOR * rule.seeds]:
-        steps = max((getattr(size.size, "steps", 0) for size in sizes), default=0)
+        steps = max((size.size.steps for size in sizes), default=0)
         return Advice(
             f"do not count on seeds: {' and '.join(hopeless)} would take more than "
             f"{seeds - rule.seeds} more a point. Runs with less noise help: raise train.steps, "
             "train.batch_size or train.objective_window, or lower transfer.step",
-            (*[f"train.steps={LONGER * steps}"] * bool(steps), finer),
+            (f"train.steps={LONGER * steps}", finer),
         )
     more, runs = seeds - rule.seeds, (seeds - rule.seeds) * points
     each = ", ".join(f"{count - rule.seeds} at {name}" for name, count in needed.items())

@@ -150,8 +150,8 @@ class LadderRule:
     - `widths`, `depths`, `batches`, `steps`, and of a model with experts `experts`, `top_ks`
       and `granularities` each give a ladder over that axis alone; `sizes` gives one along which
       several axes change at once. Unnamed axes stay at the base's value.
-    - `along` is the hyperparameter on the curves' horizontal axis. With another one than eta, eta
-      is held at the transferred value.
+    - `hyperparameter` is what varies on the curves' horizontal axis. With another one than eta,
+      eta stays at the transferred value.
     - `seeds` runs are trained at each point. `span` and `step` (log2) are the half-width and the
       spacing of a curve. A curve with fewer than `BEYOND` points beyond its lowest one grows by
       up to `extend` points on that side.
@@ -170,7 +170,7 @@ class LadderRule:
     top_ks: tuple[int, ...] = ()
     granularities: tuple[int, ...] = ()
     sizes: tuple[SizeOverrides, ...] = ()
-    along: str = "eta"
+    hyperparameter: str = "eta"
     seeds: int = 2
     span: float = 2.0
     step: float = 0.5
@@ -199,8 +199,10 @@ class LadderRule:
             raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
         if self.eta is not None and not abs(self.eta) <= 60:
             raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
-        if self.correct and self.along != "eta":
-            raise ConfigError("correct", True, "false where along is not eta: there is no trend")
+        if self.correct and self.hyperparameter != "eta":
+            raise ConfigError(
+                "correct", True, "false where hyperparameter is not eta: there is no trend"
+            )
 
     def ladders(self, base: LadderSize) -> Mapping[str, list[LadderSize]]:
         """The sizes of every ladder by axis, ascending, the base among them.
@@ -234,7 +236,7 @@ class LadderRule:
     def line(self, best_log2: Log2Hps, loss: LossLookup) -> LineState:
         """One size's curve around `best_log2`, extended while its lowest point is near its end."""
         side = int(self.span / self.step + 1e-9)
-        reach, centre = side * self.step, best_log2[self.along]
+        reach, centre = side * self.step, best_log2[self.hyperparameter]
         axis = Axis(low=centre - reach, high=centre + reach, default=centre)
         beyond = BEYOND if side >= BEYOND and self.step < 1 else 1
         points = self.points_per_line()
@@ -252,13 +254,13 @@ class LadderRule:
 
         So what was trained around the one serves the curve around the other.
         """
-        moved = planned[self.along] - best_log2[self.along]
-        middle = best_log2[self.along] + self.step * round(moved / self.step)
-        return Log2Hps({**planned, self.along: middle})
+        moved = planned[self.hyperparameter] - best_log2[self.hyperparameter]
+        middle = best_log2[self.hyperparameter] + self.step * round(moved / self.step)
+        return Log2Hps({**planned, self.hyperparameter: middle})
 
     def runs_at(self, best_log2: Log2Hps, value: float) -> list[Point]:
-        """The runs of one point of a curve, one a seed: `along` has `value` (log2)."""
-        hps = Log2Hps({**best_log2, self.along: value})
+        """The runs of one point of a curve, one a seed: `hyperparameter` has `value` (log2)."""
+        hps = Log2Hps({**best_log2, self.hyperparameter: value})
         return [Point(log2_hps=hps, seed=seed, phase="validate") for seed in range(self.seeds)]
 
     def missing(self, best_log2: Log2Hps, loss: LossLookup) -> list[Point]:
@@ -270,13 +272,13 @@ class LadderRule:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeCurve:
-    """A measured curve: losses by log2 eta (or the rule's `along`), one a seed; +inf: diverged.
+    """A measured curve: losses by log2 of the rule's hyperparameter, one a seed; +inf: diverged.
 
     Points of which a run failed are not among them; `failed` counts those runs. `planned_log2` is
     log2 of the factor that a law plans with at this size; 0 without a law.
     """
 
-    size: Size
+    size: LadderSize
     losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
     failed: int = 0
     planned_log2: float = 0.0

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.verdict.ladder import Size
+from sweeper.verdict.ladder import LadderSize
 from sweeper.verdict.noise import Array
 
 # Parabolas near the lowest points of learning-rate curves, many curves at once.
@@ -421,11 +421,11 @@ class Kinked:
 class Kinks:
     """The probability [ratio, skew] of what the `curves` of a ladder have in common."""
 
-    curves: Mapping[Size, Kinked]
+    curves: Mapping[LadderSize, Kinked]
     weights: Array
 
     @classmethod
-    def of(cls, ladder: Mapping[Size, Points], shape: Shape) -> Kinks:
+    def of(cls, ladder: Mapping[LadderSize, Points], shape: Shape) -> Kinks:
         """Of the curves whose lowest point is at no end."""
         inner = {
             size: Kinked(points, shape)
@@ -442,7 +442,7 @@ class Kinks:
         return cls(inner, weights / weights.sum())
 
     def rows(
-        self, size: Size, generator: np.random.Generator, count: int
+        self, size: LadderSize, generator: np.random.Generator, count: int
     ) -> tuple[Index, Valleys] | None:
         """Which of 1 + `count` rows have a kink, and their valleys; row 0 is the likeliest one.
 

@@ -58,7 +58,7 @@ def record(folder: Path, floor: float, **train: int) -> None:
     write_json(
         folder / "transfer/w32-d1/validation.json",
         {
-            "along": "eta",
+            "hyperparameter": "eta",
             "transferred_log2_eta": 0.0,
             "axes": [{"axis": "width", "sizes": sizes}],
             "curves": curves,

@@ -59,7 +59,10 @@ def test_what_does_not_fail_is_not_diagnosed(sweeper: Run, study) -> None:
         (["--only", "batsh"], "--only batsh: there is no such ablation; did you mean batch"),
         (["--study", "nope"], "there is no study 'nope'"),
         (["train.warmup=0.3"], "no finished trial of this configuration"),
-        (["transfer.along=alpha_attn"], "transfer.along='alpha_attn' is refused: eta"),
+        (
+            ["transfer.hyperparameter=alpha_attn"],
+            "transfer.hyperparameter='alpha_attn' is refused: eta",
+        ),
     ],
 )
 def test_bad_input(sweeper: Run, study, words: list[str], said: str) -> None:

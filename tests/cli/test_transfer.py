@@ -118,10 +118,13 @@ class TestPlan:
         (["--to-width", "32", "--study", "nope"], "there is no study 'nope' in runs; known: a"),
         (["--to-width", "32", "--study", "../a"], "study.name='../a' is refused"),
         (["--to-width", "32", "parameterization=mup"], "parameterization cannot be changed"),
-        (["--to-width", "32", "transfer.along=alpha"], "transfer.along='alpha' is refused"),
         (
-            ["--to-width", "32", "transfer.along=alpha_attn", "transfer.correct=true"],
-            "false where along is not eta",
+            ["--to-width", "32", "transfer.hyperparameter=alpha"],
+            "transfer.hyperparameter='alpha' is refused",
+        ),
+        (
+            ["--to-width", "32", "transfer.hyperparameter=alpha_attn", "transfer.correct=true"],
+            "false where hyperparameter is not eta",
         ),
         (["--to-width", "32", "parameterization.space.eta.low=0"], "cannot be changed for"),
         (["--to-width", "32", "experiment=demo"], "experiment cannot be changed"),
@@ -314,7 +317,14 @@ class TestValidate:
 
     @pytest.mark.usefixtures("drawn")
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
-        words = ["transfer", "--to-width", "32", "--validate", *QUICK, "transfer.along=alpha_attn"]
+        words = [
+            "transfer",
+            "--to-width",
+            "32",
+            "--validate",
+            *QUICK,
+            "transfer.hyperparameter=alpha_attn",
+        ]
         answer = sweeper(*words)
         assert answer.code == 0 and "Trend over" not in answer.out
         assert "Curves of alpha_attn over width" in answer.out and "log2 alpha_attn" in answer.out
@@ -324,7 +334,7 @@ class TestValidate:
         record = json.loads((folder / "validation-alpha_attn.json").read_text())
         centre = best["best_log2"]["alpha_attn"]
         places = [point["log2_alpha_attn"] for point in record["curves"][0]["points"]]
-        assert record["along"] == "alpha_attn"
+        assert record["hyperparameter"] == "alpha_attn"
         assert places == [centre - 0.5, centre, centre + 0.5]
         trained = [
             r.trial.log2_hps for r in Study.read(study).results() if r.trial.phase == "validate"

@@ -77,7 +77,7 @@ def test_a_plan_for_another_batch_and_horizon(sweeper: Run, study: Path) -> None
         (["--to-tokens", "256", "law=decay"], "nothing of another batch"),
         (["--to-tokens", "256", "law=fit"], "needs the curves of 3 sizes or more"),
         (["--validate", "law=fit"], "law=fit needs a ladder over steps or batch: add transfer.st"),
-        (["law=fit", "transfer.along=alpha_attn"], "law=fit fits eta"),
+        (["law=fit", "transfer.hyperparameter=alpha_attn"], "law=fit fits eta"),
         (["law=nope"], "law='nope' is refused: one of batch, decay"),
         (["law=joint", "law.tokens=9"], "law.tokens=9.0 is refused"),
         (["law._target_=math.sqrt"], "law."),

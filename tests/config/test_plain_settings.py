@@ -97,7 +97,7 @@ def test_own_models_lose_nothing_and_are_told_nothing() -> None:
     ("words", "key"),
     [
         (["search=independent", "search.axes=[eta,alpha_ffn_act]"], "search"),
-        (["search=lr", "transfer.along=alpha_ffn_act"], "transfer.along"),
+        (["search=lr", "transfer.hyperparameter=alpha_ffn_act"], "transfer.hyperparameter"),
     ],
 )
 def test_one_that_is_asked_for_by_name_is_refused(words: list[str], key: str) -> None:

@@ -108,7 +108,7 @@ def test_a_trend_over_width_is_of_what_the_law_leaves() -> None:
         return [
             replace(
                 Valley(optimum=-0.4 * i, noise=0.002, number=i).curve(
-                    Size(width=32 * 2**i, depth=2)
+                    replace(BASE, width=32 * 2**i)
                 ),
                 planned_log2=planned * i,
             )

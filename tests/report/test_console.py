@@ -28,9 +28,10 @@ FOUND = Conclusion(
     notes=("alpha: still at the end of [its grid], 2^-2",),
 )
 SPACE = {"eta": Axis(low=-4, high=4), "alpha": Axis(low=-2, high=2)}
+BASE = LadderSize(width=32, depth=2, batch_size=8, steps=100)
 EXACT = Estimate(value=0.0, low=0.0, high=0.0)
 HOLDS = SizeVerdict(
-    size=Size(width=32, depth=2),
+    size=BASE,
     optimum_log2=Estimate(value=1.5, low=1.25, high=1.6),
     shift_log2=Estimate(value=-0.1, low=-0.3, high=0.1),
     loss=Estimate(value=2.125, low=2.0, high=2.25),
@@ -42,7 +43,7 @@ HOLDS = SizeVerdict(
 )
 UNTOLD = replace(
     HOLDS,
-    size=Size(width=64, depth=2),
+    size=replace(BASE, width=64),
     optimum_log2=UNKNOWN,
     shift_log2=UNKNOWN,
     loss=UNKNOWN,
@@ -273,7 +274,7 @@ class TestVerdict:
             for name in ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
         }
         base = replace(HOLDS, is_base=True, **alone)
-        other = replace(HOLDS, size=Size(width=64, depth=2), **alone)
+        other = replace(HOLDS, size=replace(BASE, width=64), **alone)
         show.verdict(paper, Verdict(axis="width", answer="holds", sizes=(base, other)))
         upper, lower = (row for row in rows(paper) if row[:1] in (["32"], ["64"]))
         assert upper[2] == upper[6] == "-" and lower[2] == "-0.10"
@@ -283,7 +284,7 @@ class TestVerdict:
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console
     ) -> None:
-        ladder_size = LadderSize(width=32, depth=2, batch_size=8, steps=100)
+        ladder_size = BASE
         width = Estimate(value=1.5, low=1.25, high=math.inf)
         basin = Basin(low_log2=0.0, high_log2=1.5, width_log2=width)
         size = replace(HOLDS, size=ladder_size, basin=basin)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sweeper.search.strategy import Point
-from sweeper.verdict.ladder import LadderRule, Size, SizeCurve
+from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 
-BASE = Size(width=32, depth=2)
-LARGE = Size(width=256, depth=2)
+BASE = LadderSize(width=32, depth=2, batch_size=8, steps=100)
+LARGE = replace(BASE, width=256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Valley:
 
         return loss
 
-    def curve(self, size: Size = BASE, rule: LadderRule | None = None) -> SizeCurve:
+    def curve(self, size: LadderSize = BASE, rule: LadderRule | None = None) -> SizeCurve:
         """The curve as the ladder measures it around log2 eta 0, extended where it wants to."""
         rule, value, best = rule or LadderRule(widths=(32,)), self.value(), {"eta": 0.0}
         etas = rule.line(best, value).losses
@@ -55,7 +55,7 @@ class Valley:
         return SizeCurve(size=size, losses=losses)
 
 
-def table(losses: dict[float, float | tuple[float, ...]], size: Size = BASE) -> SizeCurve:
+def table(losses: dict[float, float | tuple[float, ...]], size: LadderSize = BASE) -> SizeCurve:
     """A curve from losses; a single one stands for two equal seeds."""
     every = {eta: v if isinstance(v, tuple) else (v, v) for eta, v in losses.items()}
     return SizeCurve(size=size, losses=every)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sweeper.verdict import curve as module
-from sweeper.verdict.ladder import LadderRule, Size
+from sweeper.verdict.ladder import LadderRule
 from tests.scripts import load_script
+from tests.verdict.curves import BASE
 
 BENCH = load_script("bench/verdict.py")
 SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
@@ -36,7 +38,7 @@ def test_wrong_answers_are_rare_and_intervals_hold(
 
 
 def test_the_truth_is_what_the_formulas_say() -> None:
-    size = Size(width=32, depth=2)
+    size = BASE
     shape = {"floor": 3.0, "curvature": 0.05, "cliff": 1.0, "size": size}
     flat = BENCH.Valley(optimum=0.5, skew=0.0, **shape)
     assert flat.loss(0.0) == pytest.approx(3.0125) and flat.loss(1.6) == math.inf
@@ -53,7 +55,7 @@ def test_truth_is_split_at_the_thresholds(moved: float, expected: bool) -> None:
     """A loss gap of 0.03 nats is reached at a shift of 0.775."""
     valleys = tuple(
         BENCH.Valley(
-            size=Size(width=width, depth=2),
+            size=replace(BASE, width=width),
             optimum=at,
             floor=3.0,
             curvature=0.05,

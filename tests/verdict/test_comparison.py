@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ from sweeper.verdict.compare import (
     seeds_needed,
 )
 from sweeper.verdict.curve import UNKNOWN, Estimate, fit_curve
-from sweeper.verdict.ladder import Size, SizeCurve
-from tests.verdict.curves import table
+from sweeper.verdict.ladder import SizeCurve
+from tests.verdict.curves import BASE, table
 
 OFFSETS = (0.0, 0.02, -0.02)
 """What every seed adds to all losses: their mean is 0."""
@@ -35,7 +36,7 @@ def curve(width: int, floor: float, optimum: float = 0.0, bend: float = 0.05) ->
         )
         for i in range(9)
     }
-    return table(losses, Size(width=width, depth=2))  # type: ignore[arg-type]
+    return table(losses, replace(BASE, width=width))  # type: ignore[arg-type]
 
 
 def ladder(name: str, floors: dict[int, float], optimum: float = 0.0) -> Ladder:
@@ -104,7 +105,7 @@ def test_ladders_that_do_not_meet_are_refused() -> None:
 
 
 def test_a_curve_without_a_finite_point_is_refused() -> None:
-    wild = SizeCurve(size=Size(width=32, depth=2), losses={0.0: (math.inf, math.inf)})
+    wild = SizeCurve(size=BASE, losses={0.0: (math.inf, math.inf)})
     lost = Ladder(name="lost", curves=[wild], transferred=0.0, flops={32: 1.0})
     with pytest.raises(ValueError, match="lost: no learning rate of width 32"):
         compare([lost, lost])

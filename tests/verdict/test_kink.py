@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sweeper.verdict.curve import fit_curves
-from sweeper.verdict.ladder import Size, SizeCurve
+from sweeper.verdict.ladder import LadderSize, SizeCurve
 from sweeper.verdict.shapes import (
     FINE,
     PRIOR,
@@ -19,12 +21,13 @@ from sweeper.verdict.shapes import (
     Valleys,
     rise,
 )
+from tests.verdict.curves import BASE
 
-SIZES = [Size(width=width, depth=2) for width in (32, 64, 128)]
+SIZES = [replace(BASE, width=width) for width in (32, 64, 128)]
 ETAS = np.arange(-2, 2.5, 0.5)
 
 
-def ladder(steep: float, noise: float = 1e-3, skew: float = 0.0) -> dict[Size, Points]:
+def ladder(steep: float, noise: float = 1e-3, skew: float = 0.0) -> dict[LadderSize, Points]:
     """Curves of curvature 0.05 whose optima lie at 0, 0.1 and 0.2, as they are but for noise."""
     points, generator = {}, np.random.default_rng(0)
     for size, optimum in zip(SIZES, (0.0, 0.1, 0.2), strict=True):

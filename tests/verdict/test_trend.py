@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 
 from sweeper.verdict import curve as module
 from sweeper.verdict.judge import judge_ladder
-from sweeper.verdict.ladder import LadderRule, Size, SizeCurve
+from sweeper.verdict.ladder import LadderRule, SizeCurve
 from sweeper.verdict.trend import Trend, fit_trend, limit_by_trend
-from tests.verdict.curves import Valley
+from tests.verdict.curves import BASE, Valley
 
 WIDTHS = (32, 64, 128, 256)
 
@@ -24,7 +25,7 @@ def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def curves(optima: Sequence[float], noise: float = 0.0, number: int = 0) -> list[SizeCurve]:
     return [
-        Valley(optimum=at, noise=noise, number=10 * number + i).curve(Size(width=w, depth=2))
+        Valley(optimum=at, noise=noise, number=10 * number + i).curve(replace(BASE, width=w))
         for i, (w, at) in enumerate(zip(WIDTHS, optima, strict=False))
     ]
 
@@ -58,7 +59,7 @@ def test_what_a_correction_saves_is_read_off_the_widest_curve() -> None:
 def test_no_correction_where_the_optimum_stays_or_nothing_is_sure() -> None:
     assert "may be level" in of([0.1, 0.1, 0.1, 0.1]).reason
     assert not of([0.1, -0.05, 0.1, 0.0]).warranted
-    assert not of([0.0, -0.2, -0.4, -0.6], noise=0.06).warranted
+    assert not of([0.0, -0.2, -0.4, -0.6], noise=0.1).warranted
     sure = of([0.5, 0.2, -0.1, -0.4], eta=-1.0)  # the plan has what the trend predicts
     assert not sure.warranted and "within the prediction's interval" in sure.reason
 
@@ -114,7 +115,7 @@ def test_bounds_and_curves_without_noise_are_left_out() -> None:
     ladder = curves([0.0, -0.2, -0.4, 9.0])
     found = fit_trend(ladder, 0.0, 1024)
     assert found is not None and found.widths == (32, 64, 128)
-    dead = SizeCurve(size=Size(width=256, depth=2), losses={0.0: (math.inf, math.inf)})
+    dead = SizeCurve(size=replace(BASE, width=256), losses={0.0: (math.inf, math.inf)})
     # Its runs still told of the noise that the curves share.
     without, alone = (fit_trend(one, 0.0, 1024) for one in ([*ladder[:3], dead], ladder[:3]))
     assert without == alone and without is not None and without.widths == found.widths

@@ -12,7 +12,7 @@ import pytest
 from sweeper.verdict import curve as module
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict, advise, judge_ladder
-from sweeper.verdict.ladder import LadderRule, LadderSize, Size, SizeCurve
+from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 from tests.verdict.curves import BASE, LARGE, Valley, table
 
 RULE = LadderRule(widths=(32, 256))
@@ -137,7 +137,7 @@ def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays() -> None:
     for floor in (2.8, 3.001):
         large = Valley(floor=floor, noise=0.001, number=1)
         assert of(Valley(noise=0.001), large, rule).note == ""
-    smaller = Valley(floor=3.2, noise=0.001, number=1).curve(Size(width=16, depth=2), rule)
+    smaller = Valley(floor=3.2, noise=0.001, number=1).curve(replace(BASE, width=16), rule)
     assert judged(Valley(noise=0.001).curve(BASE, rule), smaller, rule).note == ""
 
 
@@ -150,8 +150,8 @@ def test_nothing_holds_over_a_plan_that_misses_the_base_optimum() -> None:
     assert base.reason == said and large.answer == "holds"
     curves = Valley(optimum=1.5).curve(), Valley(optimum=1.5).curve(LARGE)
     assert judge_ladder("width", curves, 1.5, BASE, RULE).answer == "holds"
-    along = replace(RULE, along="eta_emb")
-    found = judge_ladder("width", curves, 0.0, BASE, along)
+    of_eta_emb = replace(RULE, hyperparameter="eta_emb")
+    found = judge_ladder("width", curves, 0.0, BASE, of_eta_emb)
     assert "tune eta_emb again" in found.todo and "transfer.eta" not in found.todo
     assert of(Valley(optimum=1.5), Valley(optimum=-1.5)).answer == "fails"
 
@@ -286,7 +286,7 @@ def test_what_seeds_would_not_settle_is_told_without_a_number_to_type() -> None:
     assert doubtful.answer == "cannot say yet" and doubtful.seed_advice is None
     assert doubtful.todo.startswith("do not count on seeds: width 256")
     assert "transfer.seeds" not in doubtful.todo and "train.steps" in doubtful.todo
-    assert doubtful.settle == ("transfer.step=0.25",)  # of sizes that have no steps of their own
+    assert doubtful.settle == ("train.steps=400", "transfer.step=0.25")
 
 
 def test_advice_names_the_overrides_that_settle_and_counts_in_words() -> None:
@@ -374,7 +374,7 @@ def test_seeds_advised_settle_most_of_the_open_answers() -> None:
 def test_the_worst_size_decides() -> None:
     def answer(optima: Sequence[float]) -> str:
         curves = [
-            Valley(optimum=at, noise=0.001, number=i).curve(Size(width=32 * 2**i, depth=2))
+            Valley(optimum=at, noise=0.001, number=i).curve(replace(BASE, width=32 * 2**i))
             for i, at in enumerate(optima)
         ]
         return judge_ladder("width", curves, 0.0, BASE, RULE).answer
