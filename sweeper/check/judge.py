@@ -1,4 +1,9 @@
-"""What a check trains, and what its coordinate check accepts."""
+"""The coordinate check: do outputs, and what a step changes in them, keep their size?
+
+Where a parameterization is right, every layer's output is of order 1 at any width, and so is its
+change (Yang and Hu, arXiv:2011.14522; Yang et al., arXiv:2203.03466, appendix D.1). A power of
+the width in either is a slope in log-log.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +61,6 @@ class CheckRule:
             raise ConfigError("threshold", self.threshold, "a positive number")
         if self.eta is not None and not abs(self.eta) <= 60:
             raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
-
-
-# The coordinate check: do outputs, and what a step changes in them, keep their size as it grows?
-# Where a parameterization is right, every layer's output is of order 1 at any width, and so is its
-# change (Yang and Hu, arXiv:2011.14522; Yang et al., arXiv:2203.03466, appendix D.1). A power of
-# the width in either is a slope in log-log.
 
 
 CheckAnswer = Literal["pass", "cannot say", "fail"]

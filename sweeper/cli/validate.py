@@ -293,7 +293,9 @@ def validate(
     verdicts = [v.with_note(note) for v in verdicts]
     log2_hps = named(settings.space, best)
     record = _record(rule.hyperparameter, log2_hps, verdicts, list(curves.values()), trend)
-    record |= {PLANNED: centre} if note else {}
+    # Without it a reader takes the search's eta for the plan's (`planned_value`): it is kept only
+    # where the base's own curve has moved the plan off that.
+    record |= {PLANNED: centre} if hps != best else {}
     record |= {"law": law} if (law := law_record(settings)) else {}
     record |= {"exponents": exponents.to_json()} if exponents else {}
     record |= {"command": provenance()["command"]}

@@ -1,4 +1,4 @@
-"""What trials have cost: their number, FLOPs and hours."""
+"""Which study is best at equal compute, how its loss falls with the width, and what it cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Whether the transferred value is the optimum of the base's own curve, and what is if not."""
+"""Does a transfer hold along a ladder? Thresholds against measured intervals, and what to run next.
+
+First comes the base: a value that misses the optimum of the base's own curve is a fault of the
+search, and nothing can be said of the transfer before it is mended.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +64,6 @@ def missed_optimum(
         optimum_log2=fit.optimum.value,
         loss=fit.regret.value,
     )
-
-
-# Does the transfer hold along a ladder? Stated thresholds against measured intervals.
 
 
 Answer = Literal["holds", "fails", "cannot say yet"]
@@ -277,7 +278,11 @@ def _compare_with_base(fit: CurveFit, base_fit: CurveFit) -> tuple[Estimate, Est
     planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
     draws = fit.free_optimum_draws - base_fit.free_optimum_draws - planned
     shift = Estimate.from_draws(fit.optimum.value - base_fit.optimum.value - planned, draws)
-    # Where the base's optimum lies matters here as well. Most of its bias this curve shares.
+    # The fitted form misplaces both optima by a `BIAS` that is nearly the same at two sizes and
+    # cancels in the shift. The gap is taken from this curve at a place that the base's fit found:
+    # there the part that the two do not share remains, half by the measured coverage (without it
+    # 92 % on two kinds of ladders). Seeded by nothing of the sizes: a verdict repeats exactly, and
+    # all sizes are asked about the same misplaced base.
     bias = np.random.default_rng(len(draws)).normal(0.0, BIAS / 2, len(draws))
     sure = base_fit.safe_optimum_draws + planned
     # The bias alone leads nowhere that was not measured.

@@ -25,6 +25,13 @@ RISES = (0.0, 0.5, 1.0, 1.5)
 """Doublings of the noise a doubling of eta."""
 
 
+# Twelve kernels of four kinds; lengths are octaves of eta. Rough: a small Llama's residuals half an
+# octave apart were correlated by 0.3 = exp(-0.5 / 0.4); a length of 1 has 0.6. Smooth: from about
+# the default step on, with a twentieth of independent noise or nearly none.
+# A tilt is a seed whose optimum lies z ~ N(0, s^2) off: c (x - z)^2 has the slope -2 c z, a kernel
+# v x x' with v = (2 c s / sigma)^2. Steps of 4 in v are of 2 in s: as fine as losses tell.
+
+
 def _smooth(length: float, rest: float) -> Kernel:
     """A smooth function of log2 eta, but for `rest` of the variance, which is independent."""
     return lambda x: (
@@ -89,6 +96,9 @@ class Noise:
         freedom, (_, roots) = (points - 1) * (seeds - 1), _models(tuple(x.round(9)))
         white = np.linalg.solve(roots, np.column_stack([np.ones(points), contrasts]))
         one, rest = white[:, :, :1], white[:, :, 1:]
+        # Every contrast y ~ N(m 1, sigma^2 R) with a mean m of its own. With m integrated out
+        # (Patterson and Thompson, 1971), and sigma by 1 / sigma, what is left is
+        # |R|^-1/2 (1' R^-1 1)^-1/2 a contrast, times (sum of squares)^(-freedom / 2).
         weight = (one**2).sum(axis=(1, 2))
         squares = (rest**2).sum(axis=(1, 2)) - ((one * rest).sum(axis=1) ** 2).sum(axis=1) / weight
         squares = np.maximum(squares, np.finfo(float).tiny)

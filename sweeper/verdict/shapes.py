@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from sweeper.verdict.ladder import LadderSize
 from sweeper.verdict.noise import Array
 
-# Parabolas near the lowest points of learning-rate curves, many curves at once.
-
-
 Index = NDArray[np.intp]
 
 FIT_RADIUS = 1.0
@@ -90,6 +87,10 @@ class Parabolas:
 
     def with_valleys(self, rows: Index, valleys: Valleys, origin: float) -> Parabolas:
         """With `valleys`, whose vertices are distances from `origin`, in place of some rows."""
+        # A valley's floor + c (u^2 + k u^3), u = x - v, is re-centred on the row's lowest point,
+        # x = 0 there: c k x^3 + (c - 3 c k v) x^2 + (3 c k v - 2 c) v x + (c - c k v) v^2 + floor.
+        # That is the skewed exponential of `rise` to third order, which is enough near the
+        # vertex; its own points, laid by `Valleys.losses`, have all orders.
         v = valleys.vertices + origin - self.etas[self.lowest[rows]]
         c, k = valleys.curvatures, valleys.curvatures * valleys.skews
         coefficients, cubic, vertices, steep = (
@@ -164,6 +165,9 @@ def rise(u: Array, skews: Array, ratios: Array) -> Array:
 
     It is 2 (e^(q u) - 1 - q u) / q^2 with q = 3 k, and no skew k may be 0.
     """
+    # e^(q u) = 1 + q u + (q u)^2 / 2 + (q u)^3 / 6 + ...: after the factor 2 / q^2 the square has
+    # coefficient 1 and the cube q / 3. A loss that rises exponentially past its optimum has all
+    # further orders with it; a cubic alone would turn down again on its flat side.
     q = 3 * skews
     valley = 2 * (np.expm1(q * u) - q * u) / q**2
     risen: Array = np.where(u > 0, ratios, 1.0) * valley
@@ -197,7 +201,11 @@ SKEW, OWN_SKEW = 0.25, 0.05
 A loss that rises exponentially, as c e^(q x), has a cubic part of c q / 3 and a quartic one of
 c q^2 / 12; q is up to about 0.6 in measured curves."""
 QUARTIC, WIGGLE = 0.06, 0.03
-"""Those of g's parts in curvatures: x^4, and a function smooth over 1 in log2."""
+"""Those of g's parts in curvatures: x^4, and a function smooth over 1 in log2.
+
+An exponential's quartic is q^2 / 12 = 0.03 at q = 0.6: half of QUARTIC, so that forms that are none
+have room. WIGGLE was chosen on the ladders of `scripts/bench/verdict.py`, and has no other source.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,12 +347,23 @@ def deviation(x: Array, curvature: float) -> Array:
 # over all three has their likelihood, with floor and curvature integrated out. So the losses say
 # how likely a kink is, and the bootstrap draws as many kinked curves: where they cannot tell, the
 # intervals hold both kinds.
+#
+# The marginal likelihood of one curve. White losses are y = f 1 + a h + N(0, 1), f flat, the mean
+# curvature a ~ N(m, s^2) its ladder's. What is orthogonal to 1 has no f: r = y - m h there has
+# covariance 1 + s^2 h h', whose determinant is d = 1 + s^2 h'h (Sylvester) and whose inverse is
+# 1 - s^2 h h' / d (Sherman and Morrison). So -2 log L = r'r - s^2 (h'r)^2 / d + log d + constant.
+# Ratio and skew are shared: their log likelihoods add over the curves, each curve's averaged over
+# its vertex, and the prior is added once.
 
 
 RATIOS = 2.0 ** np.array([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
 SMOOTH = 3
 """The index of the ratio 1: no kink, and the draws are the smoother's."""
 PRIOR = np.array([0.06, 0.06, 0.06, 0.64, 0.06, 0.06, 0.06])
+"""Of the ratios: two ladders in three have no kink, and six ratios share the rest.
+
+Chosen on the ladders of `scripts/bench/verdict.py`: kinked ones are seen as such at odds of 10 to 1
+against each, and smooth ones lose 2 to 3 % of right answers to the doubt."""
 SKEWS = np.array([-0.5, -0.4, -0.3, -0.2, -0.1, 1e-3, 0.1, 0.2, 0.3, 0.4, 0.5])
 """In place of 0, where h would be 0 / 0, nearly 0: else a kink and a skew together would fit a
 parabola better than no kink does."""

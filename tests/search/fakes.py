@@ -17,7 +17,7 @@ from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import History, Point, Strategy
 from sweeper.sweep.replay import replay_search
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
-from sweeper.verdict.ladder import LadderRule, Size
+from sweeper.verdict.ladder import LadderRule, LadderSize, Size
 from tests.specs import spec_of
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -94,6 +94,9 @@ class Experiment:
             search=self.search,
             space=self.space,
             base=self.base,
+            ladder_base=LadderSize(
+                width=self.base.width, depth=self.base.depth, batch_size=16, steps=100
+            ),
             transfer=self.transfer,
             runner=self.runner,
             launcher=self.launcher,

@@ -347,7 +347,8 @@ def test_ladder_trains_every_size_and_extends_only_where_the_optimum_is_at_an_en
     launcher = BySize(9.0)
     sweep, study, watcher = make(launcher, transfer=RULE)
     base, large = sweep.ladder(BEST, [BASE, LARGE])
-    assert (base.size, large.size) == (BASE, LARGE)
+    assert (base.size.width, large.size.width) == (32, 64)
+    assert base.size.steps == 100  # those that it was trained with
     assert len(base.losses) == 9 and len(large.losses) == 11
     assert all(len(runs) == 2 for runs in [*base.losses.values(), *large.losses.values()])
     assert watcher.told == [(0, 36), (36, 2), (38, 2)]
