@@ -118,39 +118,174 @@ def test_a_law_says_what_it_holds_and_changes_nothing_in_place(name: str) -> Non
     assert one.factors(BASE, BASE) == Factors()
 
 
+# What holds of every law, at any scale and with any exponents.
+
+
+EXPONENTS = {
+    "horizon": ("tokens",),
+    "batch": ("eta", "eps"),
+    "joint": ("batch", "tokens", "eps", "weight_decay"),
+    "timescale": ("ratio",),
+    "decay": ("power",),
+}
+"""The laws that are powers, and their exponents."""
+
+
+@st.composite
+def powers(draw: st.DrawFn, name: str) -> Law:
+    """A law of a name with any exponents."""
+    return law(name, **{field: draw(st.floats(-4, 4)) for field in EXPONENTS[name]})
+
+
+def covered(name: str, base: Scale, scale: Scale) -> Scale:
+    """What is nearest to `scale` among the scales that the law covers from `base`."""
+    if name == "horizon":
+        return replace(scale, batch=base.batch, tokens=base.batch * scale.steps)
+    if name == "batch":
+        return replace(scale, tokens=base.tokens)
+    same = {"batch": base.batch, "steps": base.steps, "tokens": base.tokens}
+    return replace(scale, **same) if name in ("decay", "none") else scale
+
+
+def factors_or_assume(rule: Law, base: Scale, target: Scale) -> Factors:
+    """The factors, where no beta would have to be negative."""
+    try:
+        return rule.factors(base, target)
+    except OutsideLaw as error:
+        assume("negative" not in str(error))
+        raise
+
+
 sizes = st.builds(
     at, st.integers(1, 64), st.integers(1, 500), width=st.integers(1, 999), parameters=st.just(7)
 )
 
 
-@pytest.mark.parametrize("name", ["horizon", "batch", "joint", "timescale", "decay"])
-@given(base=sizes, middle=sizes, target=sizes)
-def test_a_way_in_two_steps_is_the_way(
-    name: str, base: Scale, middle: Scale, target: Scale
-) -> None:
-    def like(scale: Scale) -> Scale:
-        """A scale that the law covers from the base."""
-        if name == "horizon":
-            return replace(scale, batch=base.batch, tokens=base.batch * scale.steps)
-        if name == "batch":
-            return replace(scale, tokens=base.tokens)
-        same = {"batch": base.batch, "steps": base.steps, "tokens": base.tokens}
-        return replace(scale, **same) if name == "decay" else scale
+@pytest.mark.parametrize("name", EXPONENTS)
+@given(data=st.data(), base=sizes)
+def test_nothing_changes_where_nothing_grows(name: str, data: st.DataObject, base: Scale) -> None:
+    assert data.draw(powers(name)).factors(base, base) == Factors()
 
-    rule = law(name) if name != "timescale" else law(name, ratio=-0.527)
-    middle, target = like(middle), like(target)
-    try:
-        first = rule.factors(base, middle)
-        at_middle = replace(middle, betas={**ADAM, **first.betas})
-        second, whole = rule.factors(at_middle, target), rule.factors(base, target)
-    except OutsideLaw as error:  # 1 - beta goes as the batch: beyond 1 there is none
-        assume("negative" not in str(error))
-        raise
+
+@pytest.mark.parametrize("name", EXPONENTS)
+@given(data=st.data(), base=sizes, middle=sizes, target=sizes)
+def test_a_way_in_two_steps_is_the_way(
+    name: str, data: st.DataObject, base: Scale, middle: Scale, target: Scale
+) -> None:
+    rule = data.draw(powers(name))
+    middle, target = covered(name, base, middle), covered(name, base, target)
+    first = factors_or_assume(rule, base, middle)
+    at_middle = replace(middle, betas={**ADAM, **first.betas})
+    second = factors_or_assume(rule, at_middle, target)
+    whole = factors_or_assume(rule, base, target)
     for key in ("eta", "eps", "weight_decay"):
         product = getattr(first, key) * getattr(second, key)
         assert product == pytest.approx(getattr(whole, key), rel=1e-9)
     ends = ({**ADAM, **first.betas, **second.betas}, {**ADAM, **whole.betas})
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["batch", "joint"])
+@given(base=sizes, target=sizes)
+def test_betas_stay_between_0_and_1(name: str, base: Scale, target: Scale) -> None:
+    found = factors_or_assume(law(name), base, covered(name, base, target)).betas
+    assert all(0 <= beta < 1 for beta in found.values())
+    assert not any(beta == 0 for beta in found.values() if name == "joint")
+
+
+# What each law keeps, by the words of its paper and without its formula.
+
+
+@given(base=sizes, target=sizes)
+def test_batch_keeps_what_adam_forgets_by_the_token(base: Scale, target: Scale) -> None:
+    """2205.10287: 1 - beta an example, eta^2 an example and eps^2 times the batch stay."""
+    target = covered("batch", base, target)
+    found = factors_or_assume(law("batch"), base, target)
+    for name in ADAM:
+        after = {**ADAM, **found.betas}[name]
+        assert (1 - after) / target.batch == pytest.approx((1 - ADAM[name]) / base.batch)
+    assert found.eta**2 / target.batch == pytest.approx(1 / base.batch)
+    assert found.eps**2 * target.batch == pytest.approx(base.batch)
+
+
+@given(base=sizes, target=sizes)
+def test_batch_ends_where_a_beta_would_be_negative(base: Scale, target: Scale) -> None:
+    target = covered("batch", base, target)
+    negative = target.batch / base.batch * (1 - ADAM["beta1"]) > 1
+    if negative:
+        with pytest.raises(OutsideLaw):
+            law("batch").factors(base, target)
+    else:
+        law("batch").factors(base, target)
+
+
+@given(base=sizes, target=sizes)
+def test_joint_keeps_a_squared_gradients_half_life_in_tokens(base: Scale, target: Scale) -> None:
+    after = {**ADAM, **law("joint").factors(base, target).betas}
+    half_lives = [
+        s.batch / math.log(b) for s, b in ((base, ADAM["beta2"]), (target, after["beta2"]))
+    ]
+    assert half_lives[1] == pytest.approx(half_lives[0], rel=1e-9) and after["beta1"] == 0.9
+
+
+@given(base=sizes, target=sizes)
+def test_timescale_keeps_the_share_of_a_run_that_weights_average(
+    base: Scale, target: Scale
+) -> None:
+    """2405.13698: tau = B / (eta lambda D); with 2505.13738's exponent tau goes as (D/N)^-0.527."""
+    decay = law("timescale").factors(base, target).weight_decay
+    tau, new_tau = base.batch / base.tokens, target.batch / (decay * target.tokens)
+    assert new_tau == pytest.approx(tau)
+    powered = law("timescale", ratio=-0.527).factors(base, target).weight_decay
+    per_parameter = target.tokens / base.tokens  # both have 7
+    assert decay / powered == pytest.approx(per_parameter**-0.527)
+
+
+@given(base=sizes, other=sizes)
+def test_a_law_refuses_what_its_paper_holds_fixed(base: Scale, other: Scale) -> None:
+    assume(other.batch != base.batch)
+    for name in ("horizon", "decay", "none"):
+        with pytest.raises(OutsideLaw):
+            law(name).factors(base, other)
+    if abs(other.tokens - base.tokens) > other.batch:
+        with pytest.raises(OutsideLaw):
+            law("batch").factors(base, other)
+
+
+PRINTED = [
+    ("horizon", {}, at(steps=200), -0.32),  # 2603.28743
+    ("batch", {}, at(32, 50), 0.5),  # 2205.10287
+    ("joint", {}, at(steps=400), -0.60),  # marin: what a ladder of four times the steps shows
+    ("joint", {}, at(64), 0.40),  # four times the batch at fixed steps
+    ("joint", {"tokens": -0.5}, at(steps=400), -1.0),  # the r-law of 2512.22382
+    ("joint", {"tokens": -0.5}, at(64), 0.0),
+    ("timescale", {}, at(64, 400), 0.0),  # 2405.13698 leaves eta
+]
+
+
+@pytest.mark.parametrize(("name", "changed", "target", "expected"), PRINTED)
+def test_log2_of_eta_as_printed(
+    name: str, changed: dict[str, Any], target: Scale, expected: float
+) -> None:
+    found = law(name, **changed).factors(BASE, target).eta
+    assert math.log2(found) == pytest.approx(expected, abs=1e-12)
+
+
+@given(base=sizes, target=sizes, eta=st.floats(-20, 20), decay=st.floats(-20, 20))
+def test_what_is_applied_is_what_was_tuned_times_the_factors(
+    base: Scale, target: Scale, eta: float, decay: float
+) -> None:
+    rule = law("joint", weight_decay=1.0)
+    found = rule.factors(base, target)
+    applied = AppliedLaw(
+        name="joint", arguments={}, source="", held="", base=base, target=target, factors=found
+    )
+    moved = applied.apply(Log2Hps({"eta": eta, "weight_decay": decay}))
+    assert 2 ** moved["eta"] == pytest.approx(2**eta * found.eta, rel=1e-9)
+    assert 2 ** moved["weight_decay"] == pytest.approx(2**decay * found.weight_decay, rel=1e-9)
+    if found.betas:
+        distance = (1 - applied.betas["beta2"]) / (1 - ADAM["beta2"])
+        assert 2 ** moved["one_minus_beta2"] == pytest.approx(distance, rel=1e-6)
 
 
 def test_what_is_applied_multiplies_what_was_tuned() -> None:
@@ -176,33 +311,48 @@ def test_what_is_applied_multiplies_what_was_tuned() -> None:
     ]
     hps = Log2Hps({"eta": -5.0})
     assert replace(applied, factors=Factors()).apply(hps) is hps
-    with pytest.raises(ConfigError, match="momentum"):
+    with pytest.raises(ConfigError) as caught:
         replace(applied, factors=Factors(betas={"momentum": 0.5}))
+    assert (caught.value.key, caught.value.value) == ("factors.betas.momentum", 0.5)
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "said"),
+    ("name", "changed", "key", "value"),
     [
-        ("horizon", {"tokens": 5.0}, "tokens=5.0 is refused: an exponent from -4 to 4"),
-        ("joint", {"eps": -math.pi * 2}, "eps="),
-        ("batch", {"betas": ["beta3"]}, "betas='beta3' is refused"),
-        ("batch", {"betas": "beta1"}, "betas='beta1' is refused"),
-        ("timescale", {"ratio": "x"}, "ratio='x' is refused"),
-        ("decay", {"power": math.nan}, "power=nan is refused"),
-        ("decay", {"nope": 1}, "there is no such key"),
-        ("fit", {"measured": {"tokens": -0.3}}, "is not given but measured"),
+        ("horizon", {"tokens": 5.0}, "tokens", 5.0),
+        ("joint", {"eps": -math.pi * 2}, "eps", -math.pi * 2),
+        ("batch", {"betas": ["beta3"]}, "betas", "beta3"),
+        ("batch", {"betas": "beta1"}, "betas", "beta1"),
+        ("timescale", {"ratio": "x"}, "ratio", "x"),
+        ("decay", {"nope": 1}, "nope", 1),
     ],
 )
-def test_bad_settings(name: str, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_bad_settings(name: str, changed: dict[str, Any], key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
         law(name, **changed)
-    assert said in str(refused.value)
+    assert (caught.value.key, caught.value.value) == (key, value)
+
+
+@pytest.mark.parametrize("name", EXPONENTS)
+@given(worse=st.floats().filter(lambda value: not -4 <= value <= 4))
+def test_an_exponent_that_no_one_could_mean(name: str, worse: float) -> None:
+    for field in EXPONENTS[name]:
+        with pytest.raises(ConfigError) as caught:
+            law(name, **{field: worse})
+        assert caught.value.key == field
+
+
+def test_measured_exponents_are_not_written_down() -> None:
+    with pytest.raises(BadInput, match="law=joint"):
+        law("fit", measured={"tokens": -0.3})
 
 
 def test_bad_scales_and_factors() -> None:
-    for bad in ({"batch": 0}, {"tokens": -1}, {"width": 0}):
-        with pytest.raises(ConfigError, match="at least 1"):
-            replace(BASE, **bad)
+    for key in ("batch", "tokens", "width", "depth", "steps"):
+        for bad in (0, -1):
+            with pytest.raises(ConfigError) as caught:
+                replace(BASE, **{key: bad})
+            assert (caught.value.key, caught.value.value) == (key, bad)
     for worse in ({"eta": 0.0}, {"eps": math.inf}, {"weight_decay": -1.0}, {"betas": {"b": 1.0}}):
         with pytest.raises(ConfigError):
             Factors(**worse)
@@ -235,6 +385,16 @@ def test_fit_goes_by_what_was_measured() -> None:
     near, beyond = (fitted.notes(BASE, at(steps=steps)) for steps in (800, 801))
     assert len(near) == 2 and "the factor on eta is 0.595, from 0.483 to 0.732" in near[0]
     assert len(beyond) == 3 and "4 times beyond the ladder's, 800 to 3,200" in beyond[2]
+
+
+@given(steps=st.integers(1, 10**6), more=st.integers(1, 10**6))
+def test_fit_is_a_power_too(steps: int, more: int) -> None:
+    fitted = Fit().fitted_to(Measured())
+    first = fitted.factors(BASE, at(steps=steps)).eta
+    second = fitted.factors(at(steps=steps), at(steps=more)).eta
+    whole = fitted.factors(BASE, at(steps=more)).eta
+    assert first * second == pytest.approx(whole, rel=1e-9)
+    assert whole == pytest.approx((more / 100) ** -0.25, rel=1e-9)
 
 
 @pytest.mark.parametrize(
