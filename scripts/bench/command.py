@@ -56,7 +56,7 @@ def main() -> None:
         for number in range(repeats):
             one = trial(settings, number)
             start = time.perf_counter()
-            argv = settings.words(one, Path(folder))
+            argv = settings.argv(one, Path(folder))
             subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
             alone.append(time.perf_counter() - start)
             start = time.perf_counter()

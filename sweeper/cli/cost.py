@@ -112,7 +112,7 @@ def cost_record(row: PlannedRuns) -> dict[str, float | None]:
 
 def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
     """The words of a user's command for `trial`, said with where its losses are looked for."""
-    words = settings.runner.words(trial, settings.folder.absolute() / "trials" / "KEY")
+    words = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
     if words is not None:
         losses = describe_source(settings.raw["runner"].get("metric"))
         output.say(f"\nThe command of a trial, {at}:\n{shlex.join(words)}\nIts losses: {losses}.")

@@ -15,7 +15,7 @@ from sweeper.cli.next import first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import changed_code, check_model, open_experiment, progress
 from sweeper.command.metrics import PRINTED
-from sweeper.command.runner import misplaced, tells_no_loss
+from sweeper.command.runner import reports_no_loss, unknown_to_script
 from sweeper.config.command_line import as_typed, command_line, repeated
 from sweeper.config.compose import Tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, resolve
@@ -116,12 +116,12 @@ def _detached(
 
 def _note_command(settings: Settings, output: Output) -> None:
     """Say before the search what its end would be too late for: adding a seed is a new search."""
-    if words := misplaced(settings.raw):
+    if words := unknown_to_script(settings.raw):
         output.tell(
             f"Note: behind -- all words go to the command, whose script does not mention "
             f"{', '.join(words)}: words for sweeper stand before --"
         )
-    if tells_no_loss(settings.raw):
+    if reports_no_loss(settings.raw):
         output.tell(
             f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
         )

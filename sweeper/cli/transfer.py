@@ -338,7 +338,7 @@ def _plan(
     planned = best_log2 if law is None else given(experiment, law, best_log2)
     trial = experiment.trial(size, planned, 0, "target")
     target = Size(width=size.width, depth=size.depth)
-    if command := settings.runner.words(trial, folder.absolute(), write=True):
+    if command := settings.runner.argv(trial, folder.absolute(), write=True):
         source["target_command"] = command
     if settings.own:
         hps = in_use(settings.space, planned)

@@ -237,7 +237,7 @@ def _check_words(experiment: Experiment, size: Size) -> None:
     settings = experiment.settings
     with key_prefix("runner"):
         trial = experiment.trial(size, defaults(settings.space), 0, "check")
-        settings.runner.words(trial, settings.folder)
+        settings.runner.argv(trial, settings.folder)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,8 @@ from sweeper.errors import BadInput
 if TYPE_CHECKING:
     from sweeper.plan.plan import TransferPlan
 
-# How a command's process is told to measure, and where to write; nothing heavy is imported.
-
-
 FILE, STEPS = "SWEEPER_WATCH", "SWEEPER_WATCH_STEPS"
 """Variables: where to write what was measured, and after how many steps; set by checks alone."""
-
-
 TRIAL, REPORT = "SWEEPER_TRIAL", "SWEEPER_REPORT"
 """Variables of a trial's environment: the files of its values, and of what it reports."""
 
@@ -63,9 +58,9 @@ class CurrentTrial:
         """Tell the loss of a step, counted from 0; in the process of rank 0 alone."""
         if os.environ.get("RANK", "0") != "0":
             return
-        row: dict[str, Any] = {"step": int(step), "loss": _told(loss)}
+        row: dict[str, Any] = {"step": int(step), "loss": _as_json(loss)}
         if heldout is not None:
-            row["heldout"] = _told(heldout)
+            row["heldout"] = _as_json(heldout)
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -83,6 +78,6 @@ def current_trial() -> CurrentTrial:
     return CurrentTrial(values=record["hyperparameters"], sizes=sizes, folder=Path(path).parent)
 
 
-def _told(loss: float) -> float | str:
+def _as_json(loss: float) -> float | str:
     """As strict JSON has it."""
     return float(loss) if math.isfinite(loss) else str(float(loss))

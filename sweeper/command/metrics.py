@@ -74,7 +74,7 @@ MOST = 20
 """Names that a sentence lists."""
 
 
-def held(spec: str, folder: Path) -> str:
+def contents(spec: str, folder: Path) -> str:
     """What the source that `spec` names holds in a trial's `folder`; empty for the log."""
     kind, _, rest = spec.partition(":")
     match kind:
@@ -465,7 +465,7 @@ class Series:
         return len(self.losses)
 
     def add(self, readings: Iterable[Reading]) -> None:
-        """Take readings in the order in which they were told; those without a step are counted."""
+        """Take readings in the order of their reports; those without a step are counted."""
         for step, loss in readings:
             if step is None:
                 self.counted = True
@@ -477,7 +477,7 @@ class Series:
             self.losses.append(loss)
 
     def last_step(self) -> int:
-        """The last step that was told; -1 before the first."""
+        """The last step that was reported; -1 before the first."""
         return self.steps[-1] if self.steps else -1
 
     def finite(self) -> bool:
@@ -485,9 +485,9 @@ class Series:
         return all(map(math.isfinite, self.losses))
 
     def dense(self, steps: int, *, whole: bool) -> NDArray[np.float64]:
-        """A loss for every step up to the last told one, or of a `whole` run up to `steps`.
+        """A loss for every step up to the last reported one, or of a `whole` run up to `steps`.
 
-        A loss stands for the steps since the one told before. Counted ones are spread evenly over
+        A loss stands for the steps since the one before. Counted ones are spread evenly over
         a whole run.
         """
         at = np.array(self.steps)
@@ -498,13 +498,13 @@ class Series:
         return np.array(self.losses, np.float64)[places]
 
     def exceeds(self, steps: int) -> bool:
-        """Whether steps were told that lie beyond the run by more than one interval of telling."""
+        """Whether steps were reported that lie beyond the run by more than one interval."""
         if self.counted or not self.steps:
             return False
         return self.last_step() > steps + int(np.diff([0, *self.steps]).max())
 
     def reaches(self, steps: int, window: int) -> bool:
-        """Whether the run came to its end: within the last stretch, or one interval of telling."""
+        """Whether the run came to its end: within the last stretch, or one interval of reports."""
         if self.counted or not self.steps:
             return bool(self.steps)
         interval = int(np.diff([0, *self.steps]).max())

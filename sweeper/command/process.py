@@ -53,15 +53,15 @@ SECRETS = ("SLURM_JWT",)
 """But these."""
 
 
-def environment(patterns: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
-    """What the command sees: the usual variables, those that match `patterns`, and its `own`."""
+def environment(patterns: Sequence[str], added: Mapping[str, str]) -> dict[str, str]:
+    """What the command sees: the usual variables, what matches `patterns`, and what is `added`."""
     usual, asked = _pattern(PASSED_ON), _pattern(tuple(patterns))
     names = [
         name
         for name in os.environ
         if asked.match(name) or (usual.match(name) and name not in SECRETS)
     ]
-    return {**without_ours({name: os.environ[name] for name in names}), **own}
+    return {**without_ours({name: os.environ[name] for name in names}), **added}
 
 
 @cache
@@ -73,8 +73,8 @@ def _dying_with_parent() -> tuple[str, ...]:
     program = shutil.which("setpriv")
     if program is None:
         return ()
-    told = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
-    return (program, "--pdeathsig", "TERM", "--") if "--pdeathsig" in told.stdout else ()
+    usage = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    return (program, "--pdeathsig", "TERM", "--") if "--pdeathsig" in usage.stdout else ()
 
 
 @cache
@@ -169,8 +169,8 @@ def end_marked(mark: str) -> int:
 
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            own = int(folder.name) == os.getpid()
-            if not own and any(map(marked, (folder / "environ").read_bytes().split(b"\0"))):
+            itself = int(folder.name) == os.getpid()
+            if not itself and any(map(marked, (folder / "environ").read_bytes().split(b"\0"))):
                 os.kill(int(folder.name), signal.SIGKILL)
                 count += 1
     return count

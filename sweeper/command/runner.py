@@ -1,4 +1,4 @@
-"""The runner for commands: one trial is one run of the user's own training command."""
+"""User commands: their settings, one trial as one run of a command, and the job that runs it."""
 
 from __future__ import annotations
 
@@ -6,105 +6,45 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeper.command.metrics import check_source
 from sweeper.command.process import can_run
-from sweeper.command.supervise import RunCommand, Running
-from sweeper.command.template import RESERVED, CommandLine, Launch, Style, values_of
+from sweeper.command.supervise import Supervisor
+from sweeper.command.template import (
+    OTHERS,
+    RESERVED,
+    SIZES,
+    Launch,
+    Style,
+    Template,
+    Values,
+    each,
+    flat,
+    float_text,
+    styled,
+    templates_in,
+    under_torchrun,
+    values_of,
+)
 from sweeper.data.corpus import Corpus
-from sweeper.engine.prepare import prepare
-from sweeper.errors import ConfigError, key_prefix, suggest
+from sweeper.errors import ConfigError, SweeperError, key_prefix, suggest
 from sweeper.files import private_folder, write_json
-from sweeper.launch.code import code_files, digests, missing_script
+from sweeper.launch.code import changed_files, code_files, digests, missing_script
 from sweeper.launch.executor import Executor, Launcher, Machine
-from sweeper.launch.job import Job, Resources
+from sweeper.launch.job import Control, Job, Outcome, Resources
 from sweeper.launch.machine import visible_gpus
 from sweeper.launch.runner import Batch
-from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.registry import call_checked
 from sweeper.search.prune import Pruner
 from sweeper.trial import Trial, TrialSpec, encode
 from sweeper.verdict.ladder import Size
 
-# What a command's script does not mention: words of sweeper's behind `--`, a way to its loss.
-
-
-OPTIONS = (
-    *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
-    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict"),
-)
-"""The long options of `search` and `transfer`."""
-
-
-def misplaced(tree: Mapping[str, Any]) -> list[str]:
-    """Words of a configuration's command that are options or keys of sweeper's alone.
-
-    A word is the script's where its text mentions it. Where that mentions none of the other options
-    either, they are read elsewhere, and nothing can be said; nor of keys that Hydra reads.
-    """
-    command: Sequence[str] = tree["runner"].get("command") or ()
-    script = _text(command, Path(tree["runner"].get("cwd") or "."))
-    options = [word for word in command if word.startswith("--") and word != "--"]
-    ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
-    if not any(_mentions(script, _name(word)) for word in options if word not in ours):
-        return []
-    found = [word for word in ours if not _mentions(script, _name(word))]
-    if re.search(r"hydra|omegaconf", script):
-        return found
-    keys = [word for word in command if re.match(r"[a-z][\w.]*=[^{]*$", word)]
-    lost = [word for word in keys if not _mentions(script, word.partition("=")[0].split(".")[-1])]
-    return [*found, *(word for word in lost if _has(tree, word.partition("=")[0]))]
-
-
-def tells_no_loss(tree: Mapping[str, Any]) -> bool:
-    """Whether nothing says where a command's loss is, and its script's text knows of no report."""
-    command: Sequence[str] = tree["runner"].get("command") or ()
-    script = _text(command, Path(tree["runner"].get("cwd") or "."))
-    metric = tree["runner"].get("metric")
-    return metric is None and bool(script) and not re.search(r"SWEEPER|sweeper", script)
-
-
-def _text(command: Sequence[str], cwd: Path) -> str:
-    """The script's; empty where there is none, or no text."""
-    files = code_files(command, None, cwd.expanduser())
-    texts = [(cwd.expanduser() / name).read_bytes() for name in files]
-    return "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
-
-
-def _name(word: str) -> str:
-    return word.removeprefix("--").partition("=")[0]
-
-
-def _mentions(script: str, name: str) -> bool:
-    return (
-        re.search(rf"\b{'[-_]'.join(map(re.escape, re.split('[-_]', name)))}\b", script) is not None
-    )
-
-
-def _has(tree: Mapping[str, Any], key: str) -> bool:
-    """Whether the configuration has a key."""
-    node: Any = tree
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return False
-        node = node[part]
-    return True
-
-
-# The plan of one trial: for scripts that load it, under a parameterization of sweeper's.
-
-
-def plan_of_trial(trial: Trial) -> TransferPlan:
-    """What the trial's model is trained with, at its own hyperparameters and size."""
-    spec = trial.spec
-    base = Size(width=spec.base_width, depth=spec.base_depth)
-    target = Size(width=spec.width, depth=spec.depth)
-    source = {"trial": trial.key, "seed": trial.seed}
-    return make_plan(prepare(spec), base, target, trial.hps, source)
-
+if TYPE_CHECKING:
+    from sweeper.plan.plan import TransferPlan
 
 NUMERICS = 1
 """Part of every trial's key: raised when results would be computed otherwise."""
@@ -113,9 +53,9 @@ WITHOUT_METRIC = "report"
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Runs a command for every trial.
+    """A user command that is run for every trial: the one record of its settings.
 
-    `command` are its words, with placeholders; `arguments` are added in a `style`. `metric` and
+    `command` is the command with placeholders; `arguments` are added in a `style`. `metric` and
     `heldout` say where losses come from: null for the report file. `uses` names what the script
     takes from trial.json by itself. A run is resumed with the words `resume` where its folder has
     a file that matches `resume_if`. `code` are patterns of the files that count as the code (null:
@@ -174,19 +114,46 @@ class Command:
         if bad := next((name for name in self.env if not re.fullmatch(r"[\w*?\[\]]+", name)), None):
             allowed = "names of variables or patterns of names: set a value where you call sweeper"
             raise ConfigError("env", bad.partition("=")[0], allowed)
-        _ = self.line.names
+        _ = self._templates
 
     @cached_property
-    def line(self) -> CommandLine:
-        """The command's words."""
-        return CommandLine(
-            command=self.command,
-            style=self.style,
-            arguments=self.arguments,
-            resume=self.resume,
-            launch=self.launch,
-            torchrun=self.torchrun,
-        )
+    def _templates(self) -> dict[str, Any]:
+        """The command, its arguments and `resume`, by key: templates in the place of texts."""
+        values = {
+            "command": list(self.command),
+            **{f"arguments.{key}": value for key, value in flat(self.arguments).items()},
+            "resume": list(self.resume),
+        }
+        return {key: each(value, partial(_template, key=key)) for key, value in values.items()}
+
+    @property
+    def names(self) -> set[str]:
+        """Every placeholder that is used."""
+        return {
+            n for value in self._templates.values() for t in templates_in(value) for n in t.names
+        }
+
+    def filled(self, values: Values, *, resumed: bool, write: bool = True) -> list[str]:
+        """The command as it is run, every placeholder filled, under its `launch`.
+
+        A file of arguments goes to `values["dir"]` if asked to `write`. ConfigError names the key
+        of an expression without a value.
+        """
+        number = float_text(self.style)
+        parts: dict[str, list[str]] = {"command": [], "resume": []}
+        arguments = {}
+        for key, value in self._templates.items():
+            if key in parts:
+                parts[key] = [template.text(values, number) for template in value]
+                continue
+            try:
+                filled = each(value, lambda t: t.value(values) if isinstance(t, Template) else t)
+            except ConfigError as error:
+                raise ConfigError(key, error.value, error.allowed) from error
+            arguments[key.removeprefix("arguments.")] = filled
+        added = styled(self.style, arguments, Path(values["dir"]), write=write)
+        argv = [*parts["command"], *added, *(parts["resume"] if resumed else [])]
+        return under_torchrun(argv, values, self.torchrun) if self.launch == "torchrun" else argv
 
     @cached_property
     def folder(self) -> Path:
@@ -221,12 +188,15 @@ class Command:
         """
         if clash := sorted(RESERVED & set(hyperparameters)):
             raise ConfigError("space", clash[0], "another name: it is that of a placeholder")
-        self.line.check(hyperparameters)
+        placeholders = {*hyperparameters, *SIZES, *OTHERS, "base.width", "base.depth"}
+        for key, value in self._templates.items():
+            for template in templates_in(value):
+                template.check(placeholders, key)
         known = {*hyperparameters, *RESERVED, "watch", "*"} - {"base", "dir"}
         for name in self.uses:
             if name not in known:
                 raise ConfigError("uses", name, f"no such name; {suggest(name, known)}")
-        takes = self.line.names | set(self.uses)
+        takes = self.names | set(self.uses)
         if not own and "plan" not in takes:
             raise ConfigError(
                 "command",
@@ -252,31 +222,30 @@ class Command:
         """Whether the command takes a size or the seed; it reads data of its own."""
         # A plan is of a width and a depth: it tells the script nothing else.
         files = {"trial", "*"} | ({"plan"} if name in ("width", "depth") else set())
-        return name != "data" and bool({name, *files} & (self.line.names | set(self.uses)))
+        return name != "data" and bool({name, *files} & (self.names | set(self.uses)))
 
     def precision(self, launcher: Launcher) -> str:
         """The command's own affair."""
         return "float32"
 
     def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
-        """ConfigError for a command that cannot be found, or words that have no value."""
+        """ConfigError for a command that cannot be found, or placeholders without a value."""
         with key_prefix("runner"):
-            self._check_program(trial)
+            if not self.folder.is_dir():
+                raise ConfigError("cwd", str(self.folder), "a folder that is there")
+            argv = self.argv(trial, Path("DIR"))
+            if not can_run(argv[0], self.folder, os.environ.get("PATH")):
+                raise ConfigError("command", argv[0], "a program that can be found and executed")
+            if script := missing_script(self.command, self.folder):
+                raise ConfigError("command", script, f"a script that is there, from {self.folder}")
         _ = self.digests
 
-    def _check_program(self, trial: Trial) -> None:
-        if not self.folder.is_dir():
-            raise ConfigError("cwd", str(self.folder), "a folder that is there")
-        argv = self.words(trial, Path("DIR"))
-        if not can_run(argv[0], self.folder, os.environ.get("PATH")):
-            raise ConfigError("command", argv[0], "a program that can be found and executed")
-        if script := missing_script(self.command, self.folder):
-            raise ConfigError("command", script, f"a script that is there, from {self.folder}")
-
-    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str]:
-        """The words of a trial; a file of arguments is only there if asked to `write`."""
-        values = values_of(trial, folder, self.counts())
-        return self.line.argv({**values, "resume": "false"}, resumed=False, write=write)
+    def argv(
+        self, trial: Trial, folder: Path, *, resumed: bool = False, write: bool = False
+    ) -> list[str]:
+        """The command of a trial; a file of arguments is only there if asked to `write`."""
+        values = values_of(trial, folder, {**self.counts(), "resume": str(resumed).lower()})
+        return self.filled(values, resumed=resumed, write=write)
 
     def counts(self) -> dict[str, int]:
         """Nodes, GPUs and processes on a node."""
@@ -306,12 +275,19 @@ class Command:
         return CommandRunner(self, folder)
 
 
+def _template(value: Any, key: str) -> Any:
+    """A text as a template; any other value as it is."""
+    return Template.parse(value, key) if isinstance(value, str) else value
+
+
 class CommandRunner:
     """Commands as jobs; see `Runner`."""
 
     def __init__(self, settings: Command, folder: Path) -> None:
         """Nothing is written yet."""
         self.settings, self.folder = settings, folder.absolute() / "trials"
+        # A job runs elsewhere, and is of the code that the trials' keys were made with.
+        self.there = replace(settings, cwd=str(settings.folder))
 
     def machine(self) -> Machine:
         """GPUs in groups of as many as a trial wants, and the threads of a process."""
@@ -334,24 +310,6 @@ class CommandRunner:
         folder = self.folder / trial.key
         private_folder(self.folder)
         private_folder(folder)
-        self._describe(trial, folder)
-        running = Running(
-            line=settings.line,
-            metric=settings.metric,
-            heldout=settings.heldout,
-            env=settings.env,
-            cwd=str(settings.folder),
-            folder=str(folder),
-            resume_if=settings.resume_if,
-            hang=settings.hang,
-            grace=settings.grace,
-            resources=settings.counts(),
-        )
-        task = RunCommand(trial=trial, running=running, code=settings.digests, pruner=pruner)
-        return Job(task=task, resources=self._resources())
-
-    def _describe(self, trial: Trial, folder: Path) -> None:
-        """Write `trial.json`, and `plan.json` where the parameterization is sweeper's."""
         train = trial.spec.train
         record = {
             "trial": trial.key,
@@ -369,19 +327,157 @@ class CommandRunner:
         write_json(folder / "trial.json", record)
         if trial.spec.parameterization.name != "own":
             write_json(folder / "plan.json", plan_of_trial(trial).to_json())
-
-    def _resources(self) -> Resources:
-        settings = self.settings
-        return Resources(
+        task = RunCommand(
+            trial=trial,
+            command=self.there,
+            folder=str(folder),
+            code=settings.digests,
+            pruner=pruner,
+        )
+        resources = Resources(
             nodes=settings.nodes,
             gpus=settings.gpus,
             cpus=settings.cpus,
             memory=settings.memory,
             time=settings.time,
         )
+        return Job(task=task, resources=resources)
 
     def forget(self, batch: Batch) -> None:
         """A trial's folder is the user's: it stays."""
 
     def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
         """Likewise."""
+
+
+def plan_of_trial(trial: Trial) -> TransferPlan:
+    """What the trial's model is trained with, at its own hyperparameters and size."""
+    # A job's process imports this file, and prepares no model: what does is slow to import.
+    from sweeper.engine.prepare import prepare
+    from sweeper.plan.plan import make_plan
+
+    spec = trial.spec
+    base = Size(width=spec.base_width, depth=spec.base_depth)
+    target = Size(width=spec.width, depth=spec.depth)
+    source = {"trial": trial.key, "seed": trial.seed}
+    return make_plan(prepare(spec), base, target, trial.hps, source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand:
+    """The task of a job: run a trial's command, its files in `folder`.
+
+    `code` are the digests of the files that it was submitted with.
+    """
+
+    trial: Trial
+    command: Command
+    folder: str
+    code: Mapping[str, str]
+    pruner: Pruner | None = None
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The one."""
+        return (self.trial,)
+
+    def run(self, control: Control) -> Outcome:
+        """See `Supervisor`; SweeperError, and nothing is run, once the code is another."""
+        if changed := changed_files(self.code, str(self.command.folder)):
+            raise SweeperError(
+                f"{', '.join(changed)} changed since the search began: run the same command again "
+                "to train with the code as it is now"
+            )
+        folder = Path(self.folder)
+        return Supervisor(self.trial, self.command, folder, control, self.pruner).run()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "command": asdict(self.command),
+            "folder": self.folder,
+            "code": dict(self.code),
+            "pruner": None if self.pruner is None else self.pruner.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> RunCommand:
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
+        (trial,), pruner = trials, record["pruner"]
+        return cls(
+            trial=trial,
+            command=call_checked(Command, record["command"], {}),
+            folder=record["folder"],
+            code=record["code"],
+            pruner=None if pruner is None else Pruner.from_json(pruner),
+        )
+
+    def modules(self) -> list[str]:
+        """None that this process imports."""
+        return []
+
+
+# What the script's text can tell before a search: an option of sweeper's that ended up behind `--`
+# would silently be the script's, and a loss that nothing reports would be missed only at the end.
+
+
+OPTIONS = (
+    *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
+    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict"),
+)
+"""The long options of `search` and `transfer`."""
+
+
+def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
+    """Arguments of a configuration's command that are options or keys of sweeper's alone.
+
+    An argument is the script's where its text mentions it. Where that mentions none of the other
+    options either, they are read elsewhere, and nothing can be said; nor of keys that Hydra reads.
+    """
+    command: Sequence[str] = tree["runner"].get("command") or ()
+    script = _text(command, Path(tree["runner"].get("cwd") or "."))
+    options = [word for word in command if word.startswith("--") and word != "--"]
+    ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
+    if not any(_mentions(script, _name(word)) for word in options if word not in ours):
+        return []
+    found = [word for word in ours if not _mentions(script, _name(word))]
+    if re.search(r"hydra|omegaconf", script):
+        return found
+    keys = [word for word in command if re.match(r"[a-z][\w.]*=[^{]*$", word)]
+    lost = [word for word in keys if not _mentions(script, word.partition("=")[0].split(".")[-1])]
+    return [*found, *(word for word in lost if _has(tree, word.partition("=")[0]))]
+
+
+def reports_no_loss(tree: Mapping[str, Any]) -> bool:
+    """Whether nothing says where a command's loss is, and its script's text knows of no report."""
+    command: Sequence[str] = tree["runner"].get("command") or ()
+    script = _text(command, Path(tree["runner"].get("cwd") or "."))
+    metric = tree["runner"].get("metric")
+    return metric is None and bool(script) and not re.search(r"SWEEPER|sweeper", script)
+
+
+def _text(command: Sequence[str], cwd: Path) -> str:
+    """The script's; empty where there is none, or no text."""
+    files = code_files(command, None, cwd.expanduser())
+    texts = [(cwd.expanduser() / name).read_bytes() for name in files]
+    return "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
+
+
+def _name(word: str) -> str:
+    return word.removeprefix("--").partition("=")[0]
+
+
+def _mentions(script: str, name: str) -> bool:
+    return (
+        re.search(rf"\b{'[-_]'.join(map(re.escape, re.split('[-_]', name)))}\b", script) is not None
+    )
+
+
+def _has(tree: Mapping[str, Any], key: str) -> bool:
+    """Whether the configuration has a key."""
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True

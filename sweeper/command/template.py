@@ -16,8 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -235,10 +234,10 @@ def _with_point(value: float) -> str:
     return f"{mantissa}.0{e}{exponent}" if e and "." not in mantissa else repr(value)
 
 
-def words(
+def styled(
     style: Style, arguments: Mapping[str, Any], folder: Path, *, write: bool = True
 ) -> list[str]:
-    """The words that hand `arguments` to a command; a file of them goes to `folder`, if `write`."""
+    """`arguments` as a command takes them; a file of them goes to `folder`, if asked to `write`."""
     if style in _FILES:
         if not arguments:
             return []
@@ -304,58 +303,6 @@ _PYTHON = re.compile(r"python[\d.]*")
 PORTS = range(20_000, 40_000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandLine:
-    """The words of a command, and arguments that are added to them in a style."""
-
-    command: tuple[str, ...] = ()
-    style: Style = "equals"
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    resume: tuple[str, ...] = ()
-    launch: Launch = "plain"
-    torchrun: tuple[str, ...] = ()
-
-    @cached_property
-    def _templates(self) -> tuple[list[Template], dict[str, Any], list[Template]]:
-        """Of the words, the arguments (values that are no texts as they are), and `resume`."""
-        arguments = {
-            key: _templated(value, f"arguments.{key}")
-            for key, value in flat(self.arguments).items()
-        }
-        resume = [Template.parse(word, "resume") for word in self.resume]
-        return [Template.parse(word) for word in self.command], arguments, resume
-
-    @property
-    def names(self) -> set[str]:
-        """Every placeholder that is used."""
-        command, arguments, resume = self._templates
-        given = [t for value in arguments.values() for t in _templates_in(value)]
-        return {name for template in (*command, *given, *resume) for name in template.names}
-
-    def check(self, hyperparameters: Sequence[str]) -> None:
-        """ConfigError for an unknown placeholder, by the key where it stands."""
-        known = {*hyperparameters, *SIZES, *OTHERS, "base.width", "base.depth"}
-        command, arguments, resume = self._templates
-        for template in command:
-            template.check(known)
-        for key, value in arguments.items():
-            for template in _templates_in(value):
-                template.check(known, f"arguments.{key}")
-        for template in resume:
-            template.check(known, "resume")
-
-    def argv(self, values: Values, *, resumed: bool, write: bool = True) -> list[str]:
-        """The words to run; files of arguments go to `values["dir"]` if asked to `write`."""
-        command, arguments, resume = self._templates
-        number = float_text(self.style)
-        given = {key: _argument(key, value, values) for key, value in arguments.items()}
-        folder = Path(values["dir"])
-        argv = [template.text(values, number) for template in command]
-        argv += words(self.style, given, folder, write=write)
-        argv += [template.text(values, number) for template in resume] if resumed else []
-        return launched(argv, values, self.torchrun) if self.launch == "torchrun" else argv
-
-
 def flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested arguments under dotted keys; ConfigError where a key is a value and a mapping too."""
     found: dict[str, Any] = {}
@@ -368,35 +315,22 @@ def flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _templated(value: Any, key: str) -> Any:
-    """A value with templates in the place of its texts, those in lists too."""
-    if isinstance(value, str):
-        return Template.parse(value, key)
-    return [_templated(item, key) for item in value] if isinstance(value, list | tuple) else value
+def each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`change` of a value, or of every item of a list."""
+    if isinstance(value, list | tuple):
+        return [each(item, change) for item in value]
+    return change(value)
 
 
-def _templates_in(value: Any) -> list[Template]:
+def templates_in(value: Any) -> list[Template]:
+    """The templates in what `each` has made."""
     if isinstance(value, list):
-        return [template for item in value for template in _templates_in(item)]
+        return [template for item in value for template in templates_in(item)]
     return [value] if isinstance(value, Template) else []
 
 
-def _argument(key: str, value: Any, values: Values) -> Any:
-    """An argument's value; ConfigError names it."""
-    try:
-        return _filled(value, values)
-    except ConfigError as error:
-        raise ConfigError(f"arguments.{key}", error.value, error.allowed) from error
-
-
-def _filled(value: Any, values: Values) -> Any:
-    if isinstance(value, list):
-        return [_filled(item, values) for item in value]
-    return value.value(values) if isinstance(value, Template) else value
-
-
-def values_of(trial: Trial, folder: Path, resources: Mapping[str, int]) -> Values:
-    """What the placeholders stand for in one trial."""
+def values_of(trial: Trial, folder: Path, settings: Mapping[str, int | str]) -> Values:
+    """What the placeholders stand for in one trial: its own values, and those of `settings`."""
     train = trial.spec.train
     return {
         **trial.values,
@@ -412,7 +346,7 @@ def values_of(trial: Trial, folder: Path, resources: Mapping[str, int]) -> Value
         "plan": str(folder / "plan.json"),
         "port": port_of(trial.key),
         "base": {"width": trial.spec.base_width, "depth": trial.spec.base_depth},
-        **resources,
+        **settings,
     }
 
 
@@ -421,8 +355,8 @@ def port_of(key: str) -> int:
     return PORTS.start + int(key[:8], 16) % len(PORTS)
 
 
-def launched(argv: Sequence[str], values: Values, options: Sequence[str] = ()) -> list[str]:
-    """The words under torchrun: on one node by itself, on several by srun, once a node."""
+def under_torchrun(argv: Sequence[str], values: Values, options: Sequence[str] = ()) -> list[str]:
+    """The command under torchrun: on one node by itself, on several by srun, once a node."""
     script = (
         [*options, *argv[1:]]
         if _PYTHON.fullmatch(Path(argv[0]).name)

@@ -90,7 +90,7 @@ class Engine:
         """Likewise."""
         return True
 
-    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> None:
+    def argv(self, trial: Trial, folder: Path, *, write: bool = False) -> None:
         """It runs no command."""
         return
 

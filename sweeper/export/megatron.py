@@ -13,7 +13,7 @@ from math import isclose, sqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sweeper.command.template import words
+from sweeper.command.template import styled
 from sweeper.export.exporter import (
     Exporter,
     Setting,
@@ -123,7 +123,7 @@ class Megatron(Exporter):
         flags = self.flags(plan)
         if self.recipe:
             flags = dict(_renamed(name, value) for name, value in flags.items())
-        lines = [" ".join(words("spaces", {k: v}, Path())) for k, v in flags.items()]
+        lines = [" ".join(styled("spaces", {k: v}, Path())) for k, v in flags.items()]
         head = head_of(plan)
         text = render("megatron.args", header=header, lines=lines, head=head.name if head else None)
         return {"plan_megatron.args": text}

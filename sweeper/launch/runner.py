@@ -76,10 +76,10 @@ class RunnerSettings(Protocol):
         """Whether trials take `data`, the seed, or a size (width, depth, batch_size, steps)."""
         ...
 
-    def words(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str] | None:
-        """The words that a trial runs, its files in `folder`; None where it runs no command.
+    def argv(self, trial: Trial, folder: Path, *, write: bool = False) -> list[str] | None:
+        """The command that a trial runs, its files in `folder`; None where it runs none.
 
-        A file of arguments that they name is only there if asked to `write`.
+        A file of arguments that it names is only there if asked to `write`.
         """
         ...
 

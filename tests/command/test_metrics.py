@@ -7,10 +7,15 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sweeper.command.metrics import Lines, check_source, make_source
+from sweeper.command.metrics import Lines, Series, check_source, contents, make_source
 from sweeper.errors import ConfigError
+from tests.command.commands import command, run
+from tests.study.wandb_files import read_whole
 
 LINE = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 
@@ -109,3 +114,111 @@ def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_cannot_be_read_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match="metric="):
         check_source("metric", spec)
+
+
+# What a source has is said where it lacks what was asked for.
+
+
+def test_the_log_says_itself_what_it_has(tmp_path: Path) -> None:
+    assert contents("loss (?P<loss>.*)", tmp_path) == ""
+
+
+@pytest.mark.parametrize("spec", ["jsonl:a.jsonl:loss", "csv:a.csv:loss", "tensorboard:loss"])
+def test_a_file_that_is_not_there(tmp_path: Path, spec: str) -> None:
+    said = contents(spec, tmp_path)
+    assert "{dir}" in said and ("is not there" in said or "there is no" in said)
+
+
+def test_keys_and_columns(tmp_path: Path) -> None:
+    rows = [{"old": 1}, {"step": 1, "train_loss": 2.0}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + "bye\n")
+    said = contents("jsonl:a.jsonl:loss", tmp_path)
+    assert said == "a.jsonl has no loss; keys in its last line: step, train_loss"
+    (tmp_path / "a.csv").write_text("step, train/loss\n1,2.0\n")
+    assert contents("csv:a.csv:loss", tmp_path) == "a.csv has no loss; columns: step, train/loss"
+    (tmp_path / "b.csv").write_text("step,loss\n1,none\n")
+    assert contents("csv:b.csv:loss", tmp_path) == "b.csv has loss, but no number under it"
+
+
+def test_many_names_are_cut(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(",".join(f"c{n}" for n in range(99)) + "\n")
+    assert contents("csv:a.csv:loss", tmp_path).endswith("c19, ...")
+
+
+def test_tensorboard_s_tags(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(tmp_path / "runs") as writer:
+        writer.add_scalar("train/loss", 2.5, 10)
+    assert contents("tensorboard:loss", tmp_path) == "the event file has no loss; tags: train/loss"
+
+
+def test_wandb_s_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with wandb.init(mode="offline", dir=tmp_path, project="p") as logged:
+        logged.log({"train/loss": 2.5}, step=3)
+    (path,) = tmp_path.glob("**/*.wandb")
+    read_whole(path)
+    assert contents("wandb:loss", tmp_path) == "the offline run has no loss; keys: train/loss"
+
+
+def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path) -> None:
+    outcome, _ = run(command(metric="jsonl:own.jsonl:lost", words=("--how=stale",)), tmp_path)
+    assert "own.jsonl has no lost; keys in its last line: step, loss" in str(outcome.failure)
+    outcome, _ = run(command(metric=None), tmp_path)
+    assert "SWEEPER_REPORT" in str(outcome.failure) and "add 'metric=" in str(outcome.failure)
+
+
+# Losses by step: gaps, restarts, and runs that tell no steps.
+
+
+def series(*readings: tuple[int | None, float]) -> Series:
+    made = Series()
+    made.add(readings)
+    return made
+
+
+def test_a_loss_stands_for_the_steps_since_the_last_one() -> None:
+    made = series((0, 4.0), (2, 3.0), (5, 2.0))
+    assert list(made.dense(8, whole=False)) == [4, 3, 3, 2, 2, 2]
+    assert list(made.dense(8, whole=True)) == [4, 3, 3, 2, 2, 2, 2, 2]
+
+
+def test_a_step_that_is_told_again_begins_the_run_anew_from_there() -> None:
+    made = series((0, 4.0), (1, 3.0), (2, 9.0), (1, 2.5), (2, 2.0))
+    assert (made.steps, made.losses) == ([0, 1, 2], [4.0, 2.5, 2.0])
+
+
+def test_counted_losses_are_spread_over_the_whole_run() -> None:
+    made = series((None, 3.0), (None, 2.0))
+    assert list(made.dense(4, whole=True)) == [3, 3, 2, 2]
+    assert made.reaches(4, 1)
+
+
+def test_a_run_that_ends_early_is_seen() -> None:
+    logged = [(step, 1.0) for step in range(0, 50, 10)]
+    assert series(*logged).reaches(50, 5)
+    assert not series(*logged).reaches(100, 5)
+    assert not series().reaches(10, 1)
+
+
+def test_steps_beyond_the_last_are_the_last() -> None:
+    assert list(series((1, 3.0), (400, 2.0)).dense(4, whole=True)) == [3, 3, 2, 2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 200), st.floats(0, 10)), min_size=1, max_size=40),
+    st.integers(1, 150),
+    st.booleans(),
+)
+def test_a_dense_run_has_losses_that_were_told_and_never_too_many(
+    readings: list[tuple[int, float]], steps: int, whole: bool
+) -> None:
+    made = series(*readings)
+    assert made.steps == sorted(set(made.steps))
+    losses = made.dense(steps, whole=whole)
+    assert 1 <= len(losses) <= steps
+    assert not whole or len(losses) == steps
+    assert np.isin(losses, made.losses).all()

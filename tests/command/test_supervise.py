@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.command.process import end_marked
+from sweeper.command.supervise import LINES, last_lines
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.job import Control, Job, Leave, Outcome
 from sweeper.search.prune import Pruner
@@ -111,7 +112,7 @@ def test_what_an_earlier_attempt_wrote_is_not_this_one_s(tmp_path: Path) -> None
 
 def test_steps_far_beyond_the_run_are_no_result(tmp_path: Path) -> None:
     outcome, _ = run(command("", words=("--steps=60",)), tmp_path)
-    assert "it told step 59 of 20: does the command take {steps}" in str(outcome.failure)
+    assert "it reported step 59 of 20: does the command take {steps}" in str(outcome.failure)
 
 
 def test_a_child_that_prints_for_ever_is_not_waited_for(tmp_path: Path) -> None:
@@ -243,3 +244,40 @@ def test_a_job_is_the_same_after_json_and_refuses_other_code(tmp_path: Path) -> 
     with pytest.raises(SweeperError, match=r"train.py changed since the search began"):
         again.task.run(Control())
     assert command(cwd=str(tmp_path), code=("*.py",)).identity() != settings.identity()
+
+
+# Which lines of a log a failure quotes.
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3', "    f()"]
+CAUSE = "mine.BadInput: positions.weight [32, 32], planned [128, 32]"
+FOOTER = [
+    *TRACEBACK,
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    *(f"  footer {n}" for n in range(20)),
+    "Root Cause (first observed failure):",
+]
+
+
+def by_ranks(lines: list[str]) -> list[str]:
+    """As two ranks print them at once."""
+    return [f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("own", [[*TRACEBACK, CAUSE], by_ranks([*TRACEBACK, CAUSE])])
+def test_the_error_before_a_launcher_s_footer_is_quoted(own: list[str]) -> None:
+    quoted = last_lines(["step 1: loss 2", *own, *FOOTER], failed=True)
+    assert quoted[0].endswith(CAUSE) and quoted[-1] == FOOTER[-1]
+    assert "..." in quoted and len(quoted) == LINES
+
+
+def test_a_file_that_cannot_be_parsed_has_no_traceback() -> None:
+    log = ['  File "train.py", line 1', "    x =", "SyntaxError: invalid syntax", *FOOTER]
+    assert last_lines(log, failed=True)[0] == "SyntaxError: invalid syntax"
+
+
+def test_an_error_that_was_caught_is_none_of_a_run_that_ended_well() -> None:
+    log = [*TRACEBACK, CAUSE, *(f"line {n}" for n in range(20))]
+    assert last_lines(log, failed=False) == log[-LINES:]
+    assert last_lines(log[-5:], failed=True) == log[-5:]
+    assert last_lines([*log[-20:], *TRACEBACK, CAUSE], failed=True)[-1] == CAUSE

@@ -1,0 +1,213 @@
+"""The command that a trial runs: nested arguments, torchrun, files of arguments."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.cli.app import app
+from sweeper.command.runner import OPTIONS, Command, reports_no_loss, unknown_to_script
+from sweeper.command.template import PORTS, Style, float_text, port_of, styled, under_torchrun
+from sweeper.errors import ConfigError
+from sweeper.launch.job import Job
+from tests.command.commands import command, runner, trial
+
+VALUES: dict[str, Any] = {"eta": 0.5, "width": 64, "dir": "d", "nodes": 1, "tasks": 2, "port": 1}
+
+
+def test_nested_arguments_and_lists_are_filled() -> None:
+    line = Command(
+        command=("x",),
+        arguments={"optimizer": {"lr": "{eta}"}, "betas": ["{eta}", 0.9], "on": True},
+    )
+    argv = line.filled(VALUES, resumed=False)
+    assert argv == ["x", "--optimizer.lr=0.5", "--betas=[0.5, 0.9]", "--on=True"]
+    assert line.names == {"eta"}
+    with pytest.raises(ConfigError) as caught:
+        line.check_use(["lr"], own=True)
+    assert (caught.value.key, caught.value.value) == ("arguments.optimizer.lr", "{eta}")
+
+
+def test_an_argument_without_a_value_is_named() -> None:
+    line = Command(command=("x",), arguments={"heads": ["{width//128}"]})
+    with pytest.raises(ConfigError) as caught:
+        line.filled(VALUES, resumed=False)
+    assert (caught.value.key, caught.value.value) == ("arguments.heads", "{width//128}")
+
+
+def test_a_key_is_a_value_or_a_mapping() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Command(command=("x",), arguments={"a": 1, "a.b": 2})
+    assert (caught.value.key, caught.value.value) == ("arguments.a", 1)
+
+
+def test_a_file_of_arguments_is_written_when_it_is_run(tmp_path: Path) -> None:
+    line = Command(command=("x",), style="json", arguments={"a": {"b": "{width}"}})
+    values = {**VALUES, "dir": str(tmp_path)}
+    argv = line.filled(values, resumed=False, write=False)
+    assert argv[1] == str(tmp_path / "arguments.json") and not list(tmp_path.iterdir())
+    line.filled(values, resumed=False)
+    assert json.loads((tmp_path / "arguments.json").read_text()) == {"a": {"b": 64}}
+
+
+def test_torchrun_takes_the_place_of_python() -> None:
+    one = under_torchrun(["python3", "train.py", "--x"], VALUES, ["--max-restarts=0"])
+    assert one[1:] == [
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        *("--max-restarts=0", "train.py", "--x"),
+    ]
+    assert under_torchrun(["./run"], VALUES)[-2:] == ["--no-python", "./run"]
+
+
+def test_on_several_nodes_srun_starts_it_once_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    argv = under_torchrun(["python", "t.py"], {**VALUES, "nodes": 2, "port": 23456})
+    assert argv[:2] == ["srun", "--overlap"] and "--nodes=2" in argv and "--nnodes=2" in argv
+    assert any(word.startswith("--rdzv-endpoint=") and word.endswith(":23456") for word in argv)
+
+
+def test_ports_follow_from_keys() -> None:
+    ports = {port_of(f"{key:032x}"[::-1]) for key in range(100)}
+    assert len(ports) > 90 and all(port in PORTS for port in ports)
+
+
+# Arguments as each trainer takes them, read back by what would read them.
+
+
+ARGUMENTS: dict[str, Any] = {
+    "lr": 1e-05,
+    "model.width": 64,
+    "name": "gpt",
+    "on": True,
+    "off": False,
+}
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def test_flags(tmp_path: Path) -> None:
+    assert styled("equals", ARGUMENTS, tmp_path) == [
+        *("--lr=1e-05", "--model.width=64", "--name=gpt", "--on=True", "--off=False")
+    ]
+    assert styled("spaces", ARGUMENTS | {"sizes": [1, 2]}, tmp_path) == [
+        *("--lr", "1e-05", "--model.width", "64", "--name", "gpt", "--on", "--sizes", "1", "2")
+    ]
+    assert styled("hydra", ARGUMENTS | {"sizes": [1, 2], "none": None}, tmp_path) == [
+        *("lr=1.0e-05", "model.width=64", "name=gpt", "on=true", "off=false", "sizes=[1, 2]"),
+        "none=null",
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("style", "read"), [("json", json.loads), ("yaml", yaml.safe_load), ("toml", tomllib.loads)]
+)
+def test_files(style: Style, read: Any, tmp_path: Path) -> None:
+    (path,) = styled(style, ARGUMENTS, tmp_path)
+    nested = {"lr": 1e-05, "model": {"width": 64}, "name": "gpt", "on": True, "off": False}
+    assert read(Path(path).read_text()) == nested
+    assert not styled(style, {}, tmp_path)
+
+
+@given(FINITE)
+def test_floats_are_floats_to_whoever_reads_them(value: float) -> None:
+    """PyYAML takes 1e-05 for a text."""
+    assert yaml.safe_load(float_text("yaml")(value)) == value
+    assert float(float_text("equals")(value)) == value
+    parsed = OverridesParser.create().parse_override(f"lr={float_text('hydra')(value)}").value()
+    assert isinstance(parsed, float) and parsed == value
+
+
+# Words of sweeper's own behind `--` are noted, and those that the script takes are not.
+
+
+PARSER = (
+    'parser.add_argument("--lr"); parser.add_argument("--new_setup"); parser.add_argument("{}")'
+)
+
+
+def noted(folder: Path, *words: str, script: str = PARSER) -> list[str]:
+    """What is noted of a command with these words beside --lr={eta}."""
+    (folder / "train.py").write_text(script)
+    command = ["python", "train.py", "--lr={eta}", *words]
+    runner = {"command": command, "cwd": str(folder)}
+    return unknown_to_script(
+        {"runner": runner, "train": {"steps": 9}, "search": {}, "launcher": {}}
+    )
+
+
+@pytest.mark.parametrize(
+    "word", ["--dry-run", "--study=a", "--to-width", "search=lr", "train.steps=100"]
+)
+def test_a_word_of_sweepers_alone_is_noted(tmp_path: Path, word: str) -> None:
+    assert noted(tmp_path, word, "100") == [word]
+
+
+@pytest.mark.parametrize("word", ["--dry-run", "--study", "--root=x", "train.steps=5", "search=lr"])
+def test_a_word_that_the_script_mentions_is_its_own(tmp_path: Path, word: str) -> None:
+    name = word.lstrip("-").partition("=")[0].rpartition(".")[2].replace("-", "_")
+    assert noted(tmp_path, word, script=PARSER.format(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        (["--new-setup"], PARSER),
+        (["--root={dir}"], PARSER),
+        (["--batch=3", "data.path=x", "search"], PARSER),
+        (["--study", "x"], "from options import parse"),
+        (["search=lr"], "import hydra  # reads lr"),
+        (["--study", "x"], "\0lr"),
+    ],
+)
+def test_nothing_is_said_where_it_could_be_wrong(
+    tmp_path: Path, words: list[str], script: str
+) -> None:
+    assert noted(tmp_path, *words, script=script) == []
+
+
+def test_without_a_command_there_is_nothing_to_note() -> None:
+    assert unknown_to_script({"runner": {}}) == []
+
+
+def test_all_options_of_both_verbs_are_known() -> None:
+    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    taken = {name for verb in ("search", "transfer") for p in verbs[verb].params for name in p.opts}
+    assert {f"--{name}" for name in OPTIONS} == {n for n in taken if n.startswith("--")}
+
+
+@pytest.mark.parametrize(
+    ("script", "metric", "told"),
+    [
+        ("print('loss', 2.0)", None, True),
+        ("print('loss', 2.0)", r"loss (?P<loss>\\S+)", False),
+        ("open(os.environ['SWEEPER_REPORT'], 'a')", None, False),
+        ("sweeper.current_trial().report(1, 2.0)", None, False),
+        ("", None, False),
+    ],
+)
+def test_a_loss_that_nothing_finds_is_noted(
+    tmp_path: Path, script: str, metric: str | None, told: bool
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    runner = {"command": ["python", "train.py"], "cwd": str(tmp_path), "metric": metric}
+    assert reports_no_loss({"runner": runner}) is told
+
+
+# The job of a trial, in another process.
+
+
+def test_a_job_reads_its_command_back(tmp_path: Path) -> None:
+    settings = command(arguments={"a": {"b": ["{width}", 1.0]}}, env=("A_*",), hang=None, gpus=0)
+    job = runner(settings, tmp_path).job((trial(settings),), None)
+    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+    assert again == job
+    assert again.task.command.cwd == str(Path.cwd())  # type: ignore[attr-defined]
