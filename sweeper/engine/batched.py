@@ -19,7 +19,6 @@ from torch import Tensor
 from sweeper.data.arrays import ArrayCorpus
 from sweeper.data.corpus import Batch, Corpus, TokenCorpus
 from sweeper.engine.architecture import initial_values
-from sweeper.engine.graph import StepGraph
 from sweeper.engine.optimizers.optimizer import (
     StepInfo,
     UpdateHps,
@@ -45,11 +44,304 @@ from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import ParamSpec
 from sweeper.trial import TrainSettings, Trial
 
-# The tensors that a batch starts from: drawn weights, scales, and what its update reads.
+Compile = Literal["auto", "on", "off"]
+PADDING = -1
+"""The slot of a slice without a trial: such slices fill a batch up to a size that is compiled."""
 
 
-class Start:
-    """Of `trials`, one a slice, whose seeds are among `seeds`."""
+@dataclass(frozen=True, kw_only=True)
+class BatchedTrials:
+    """Trials of one specification, and the corpus that its data names."""
+
+    trials: tuple[Trial, ...]
+    corpus: Corpus
+
+
+class UpdateBrokenError(RuntimeError):
+    """A compiled update failed while it ran: it may have changed some of the weights.
+
+    The batch has to begin anew. It then does not compile its update.
+    """
+
+
+class BatchedRun:
+    """Batched trials in the middle of their training.
+
+    `slots` holds for every slice the index of its trial in the batch, or PADDING. Slices can be
+    dropped at any step (`select`): the others train on as if those had never been there.
+    `notices` are sentences for the user.
+    """
+
+    def __init__(
+        self, batched: BatchedTrials, device: str = "cpu", *, compile: Compile = "off"
+    ) -> None:
+        """Draw the weights of every trial and stack them on `device`.
+
+        `compile`: from the first step on, or ("auto") where a fitting size is compiled already.
+        """
+        self.batched, self.device = batched, torch.device(device)
+        self.prepared: PreparedSpec = prepare(batched.trials[0].spec)
+        self.dtype = weights_dtype(self.prepared)
+        self.program = program(self.prepared, self.device)
+        self.program.release()
+        self.notices: list[str] = []
+        self.slots, self.compiled = self._choose_slots(compile)
+        self.seeds = sorted({trial.seed for trial in batched.trials})
+        self.feed = Feed(batched.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
+        self.step_index, self._part = 0, 0
+        trials = self._trials()
+        start = InitialTensors(self.prepared, trials, self.seeds, self.device)
+        self.seed_rows, self.params = start.seed_rows, start.params()
+        # A parameterization's scales are constant in training. Running statistics and the like are
+        # not: they are part of a checkpoint, and are restored after a failed attempt at a step.
+        scales, state = start.scales(), self.program.module_state()
+        self._module_state = [name for name in state if name not in scales]
+        own = {name: torch.stack([state[name]] * len(trials)) for name in self._module_state}
+        self.buffers = scales | own | start.frozen()
+        self.update_hps = start.update_hps()
+        self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
+        self._schedule_block, self._block_start = torch.empty(0), 0
+
+    def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
+        """The slots, padded to a compiled size; and whether to compile."""
+        slots = list(range(len(self.batched.trials)))
+        if compile == "off":
+            return slots, False
+        if _compiled_mode(len(slots)) in self.program.unsupported:
+            return slots, False
+        sizes = self.program.compiled_sizes
+        # Compiling takes tens of seconds. Padding up to twice the size costs less than that; on a
+        # CPU it would cost what compiling gains.
+        least = compile == "auto" and self.device.type == "cpu"
+        most = len(slots) if least else 2 * len(slots)
+        fitting = [size for size in sizes if len(slots) <= size <= most]
+        if compile == "auto" and not fitting:
+            return slots, False
+        size = min(fitting, default=len(slots))
+        sizes.add(size)
+        return slots + [PADDING] * (size - len(slots)), True
+
+    def compile(self, *, pays: bool) -> None:
+        """Go on compiled where this size is compiled already, or where compiling it `pays`."""
+        sizes, size = self.program.compiled_sizes, len(self.slots)
+        if _compiled_mode(size) in self.program.unsupported:
+            return
+        if pays or size in sizes:
+            self.compiled = True
+            sizes.add(size)
+
+    def uncompile(self) -> None:
+        """Go on eagerly: for this program compiling does not pay."""
+        self.compiled = False
+        self.program.compiled_sizes.clear()
+
+    def step(self) -> Tensor:
+        """One optimizer step of every trial; losses [K] before it.
+
+        Losses stay on the device: to read them here would make the host wait at every step for
+        all that is queued, and the device then for the host.
+        """
+        train = self.prepared.train
+        x, y = (part[self.seed_rows] for part in self.feed.batch(self.step_index))
+        now = StepInfo(
+            # A tensor: a number would be a constant of the compiled update, which would be
+            # compiled anew at every step.
+            step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
+            schedule=self._schedule_factors(),
+        )
+        with self.precision():
+            losses, grads = self._accumulated(x, y)
+        with torch.no_grad():
+            if train.clip is not None:
+                clip_gradients(grads, train.clip)
+            self._update(grads, now)
+        self.step_index += 1
+        return losses
+
+    def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Mean losses and gradients of the parts of a batch that does not fit at once.
+
+        They are computed one after the other: `train.accumulate` says in how many parts.
+        """
+        parts = self.prepared.train.accumulate
+        self._part = 0
+        losses, grads = self._gradients(*(t.chunk(parts, 1)[0] for t in (x, y)))
+        for self._part in range(1, parts):
+            more, more_grads = self._gradients(*(t.chunk(parts, 1)[self._part] for t in (x, y)))
+            losses = losses + more
+            grads = [total + grad for total, grad in zip(grads, more_grads, strict=True)]
+        if parts > 1:
+            losses, grads = losses / parts, [grad / parts for grad in grads]
+        return losses, grads
+
+    def _trials(self) -> list[Trial]:
+        """The trial of every slice; padding repeats the first."""
+        return [self.batched.trials[max(slot, 0)] for slot in self.slots]
+
+    def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(self.device)
+
+    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Losses and gradients, in the fastest mode that this module supports.
+
+        Modes are tried, as nothing tells beforehand what a user's module does: whether vmap has a
+        rule for all its operations, or the compiler a kernel, shows when it runs.
+        """
+        failures = dict[GradientMode, Exception]()
+        for mode in (modes := self._gradient_modes()):
+            before = {name: self.buffers[name].clone() for name in self._module_state}
+            try:
+                tensors = (self.params, self.buffers, x, y)
+                gradients = self.program.gradients(mode, *tensors, self._random_seeds)
+            except Exception as error:
+                # Says nothing of the mode: a smaller batch may well fit in it.
+                raise_if_out_of_memory(error)
+                if mode == modes[-1]:  # the module itself fails: no other mode is to blame
+                    raise
+                failures[mode] = error.with_traceback(None)  # which would keep tensors alive
+                # An attempt may have updated the state before it failed. In place, because the
+                # module may be bound to these very tensors.
+                for name, value in before.items():
+                    self.buffers[name].copy_(value)
+                continue
+            # A mode that failed where a slower one succeeded is never tried again.
+            for failed, cause in failures.items():
+                reason = self.program.unsupported[failed] = first_line(cause)
+                if failed == "mapped":
+                    consequence = "its trials are trained one after the other"
+                else:
+                    self.compiled, consequence = False, "it is trained without compiling it"
+                notice = f"the model cannot be {failed} ({reason[:200]}): {consequence}"
+                self.notices.append(notice)
+            return gradients
+        raise AssertionError("there is always a mode")
+
+    def _gradient_modes(self) -> list[GradientMode]:
+        """Modes that may work, the fastest first."""
+        size = len(self.slots)
+        modes: list[GradientMode] = ["mapped", "looped"] if size > 1 else ["alone"]
+        if self.compiled:
+            modes.insert(0, _compiled_mode(size))
+        return [mode for mode in modes if mode not in self.program.unsupported]
+
+    def take_notices(self) -> list[str]:
+        """What the user has not been told yet."""
+        notices, self.notices = self.notices, []
+        if reason := take_refusal():
+            text = "the loss of large vocabularies cannot be compiled"
+            notices.append(f"{text} ({reason[:200]}): it moves more memory")
+        return notices
+
+    def _random_seeds(self) -> list[int]:
+        """Seeds of what is random in every slice at this step."""
+        by_seed = {seed: random_seed(seed, self.step_index, self._part) for seed in self.seeds}
+        return [by_seed[trial.seed] for trial in self._trials()]
+
+    def precision(self) -> AbstractContextManager[None]:
+        """What the precision and the device ask of torch while the batch computes."""
+        return computing(self.prepared, self.device)
+
+    def _update(self, grads: list[Tensor], now: StepInfo) -> None:
+        """The optimizer's step, compiled where gradients are and as long as that succeeds."""
+        arguments = (list(self.params.values()), grads, self.state, self.update_hps)
+        unsupported = self.program.unsupported
+        if self.compiled and self.device.type != "cpu" and COMPILED_UPDATE not in unsupported:
+            # Not in the update: compiled, it would compute these anew for every weight.
+            settings = self.update_hps.settings.items()
+            biases = {name: bias(value, now.step) for name, value in settings}
+            try:
+                self.program.update(compiled=True)(*arguments, replace(now, biases=biases))
+                return
+            except Exception as error:
+                raise_if_out_of_memory(error)
+                reason = unsupported[COMPILED_UPDATE] = first_line(error)
+                if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+                    raise UpdateBrokenError(reason) from error
+                self.notices.append(
+                    f"the optimizer's update cannot be compiled ({reason[:200]}): it runs as it is"
+                )
+        self.program.update(compiled=False)(*arguments, now)
+
+    def _schedule_factors(self) -> Tensor:
+        """The schedule factors [K] of this step, from a block that is sent ahead."""
+        position = self.step_index - self._block_start
+        if not 0 <= position < len(self._schedule_block):
+            train, self._block_start, position = self.prepared.train, self.step_index, 0
+            steps = range(self.step_index, self.step_index + BLOCK_STEPS)
+            settings = [train.with_hps(trial.hps) for trial in self._trials()]
+            table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
+            by_slice = self._on_device([table[one] for one in settings], self.dtype)
+            self._schedule_block = by_slice.T.contiguous()
+        return self._schedule_block[position]
+
+    @torch.no_grad()
+    def select(self, slices: Sequence[int]) -> None:
+        """Drop all slices but these."""
+        index = self._on_device(list(slices))
+
+        def each(values: Sequence[Tensor]) -> list[Tensor]:
+            return [value.index_select(0, index) for value in values]
+
+        def by_name(tensors: Mapping[str, Tensor]) -> Stacked:
+            return dict(zip(tensors, each(list(tensors.values())), strict=True))
+
+        self.slots = [self.slots[i] for i in slices]
+        self.params = {k: v.detach().requires_grad_() for k, v in by_name(self.params).items()}
+        self.buffers = by_name(self.buffers)
+        self.state = {name: each(values) for name, values in self.state.items()}
+        hps = self.update_hps
+        self.update_hps = replace(
+            hps,
+            lr=each(hps.lr),
+            eps=each(hps.eps),
+            weight_decay=each(hps.weight_decay),
+            settings=by_name(hps.settings),
+        )
+        self.seed_rows = self.seed_rows[index]
+        self._schedule_block = torch.empty(0)
+
+    def tensors(self) -> Stacked:
+        """All that training has changed, by name; restored by `load`."""
+        tensors = {f"param/{name}": value.detach() for name, value in self.params.items()}
+        tensors |= {f"buffer/{name}": self.buffers[name] for name in self._module_state}
+        for name, values in self.state.items():
+            tensors |= {f"state/{name}/{index}": value for index, value in enumerate(values)}
+        return tensors
+
+    @torch.no_grad()
+    def load(self, tensors: Stacked, slots: Sequence[int], step: int) -> None:
+        """Go on where `tensors` were taken; KeyError or RuntimeError when they do not fit."""
+        self.select([0 if slot == PADDING else self.slots.index(slot) for slot in slots])
+        self.slots = list(slots)
+        for name, value in self.tensors().items():
+            value.copy_(tensors[name])
+        if self.compiled:
+            self.program.compiled_sizes.add(len(slots))
+        self.step_index = step
+
+    def heldout(self) -> Tensor:
+        """Mean loss [K] on held-out samples, the same for every trial."""
+        train, losses = self.prepared.train, []
+        size = (train.batch_size, train.seq_len, train.heldout_batches)
+        for batch in self.batched.corpus.heldout(*size):
+            x, y = (
+                part.expand(len(self.slots), *part.shape[1:])
+                for part in self.feed.to_device([batch])
+            )
+            with self.precision():
+                losses.append(self.program.evaluate(self.params, self.buffers, x, y))
+        return torch.stack(losses).mean(0)
+
+
+def _compiled_mode(size: int) -> GradientMode:
+    return "compiled mapped" if size > 1 else "compiled alone"
+
+
+class InitialTensors:
+    """What a run starts from: drawn weights, scale buffers, and what the optimizer's update reads.
+
+    Slice i of every tensor [K, ...] is that of `trials[i]`; `seeds` are those of all trials.
+    """
 
     def __init__(
         self,
@@ -62,22 +354,20 @@ class Start:
         self.prepared, self.trials, self.seeds, self.device = prepared, trials, seeds, device
         self.dtype = weights_dtype(prepared)
         self._trained_with = [prepared.trained_with(trial.hps) for trial in trials]
-        self._own_values = self._values_of_the_model()
+        # Parameters that start as the model's own code sets them, [seeds, ...] by name.
+        self._own_values = dict[str, Tensor]()
+        if kept := [spec.name for spec in prepared.specs if spec.init == "kept"]:
+            unit = prepared.parameterization.unit_scaled
+            by_seed = [initial_values(prepared.spec, unit, seed) for seed in seeds]
+            self._own_values = {
+                name: torch.stack([values[name] for values in by_seed]) for name in kept
+            }
         # Trials of one seed see the same batches, so that a batch is sent once for a seed; this
         # is the row that each slice reads.
         self.seed_rows = self._on_device([self.seeds.index(trial.seed) for trial in trials])
 
     def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device)
-
-    def _values_of_the_model(self) -> dict[str, Tensor]:
-        """Parameters that start as the model's own code sets them, [seeds, ...] by name."""
-        kept = [spec.name for spec in self.prepared.specs if spec.init == "kept"]
-        if not kept:
-            return {}
-        unit = self.prepared.parameterization.unit_scaled
-        by_seed = [initial_values(self.prepared.spec, unit, seed) for seed in self.seeds]
-        return {name: torch.stack([values[name] for values in by_seed]) for name in kept}
 
     def params(self) -> Stacked:
         """Initial weights, by (seed, name) alone: the other trials of the batch change nothing."""
@@ -144,9 +434,6 @@ class Start:
         )
 
 
-# Batches on the device: samples are gathered where the model is, their positions drawn ahead.
-
-
 BLOCK_STEPS = 64
 """Positions are drawn for so many steps at once, and sent to the device in one copy."""
 MAX_MEMORY_FRACTION = 0.25
@@ -179,14 +466,10 @@ class Feed:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [seeds, batch, ...] of `step`."""
-        return self.samples(self.source(step))
-
-    def source(self, step: int) -> tuple[Tensor, ...]:
-        """What `samples` makes the batch of `step` from: positions, or the batch itself."""
         size = (self.train.batch_size, self.train.seq_len)
         if self._resident is None:
             return self.to_device([self.corpus.batch(seed, step, *size) for seed in self.seeds])
-        corpus, _ = self._resident
+        corpus, gather = self._resident
         if not 0 <= step - self._block_start < len(self._position_block):
             steps = range(step, step + BLOCK_STEPS)
             rows = [[corpus.positions(seed, s, *size) for seed in self.seeds] for s in steps]
@@ -196,15 +479,7 @@ class Feed:
                 block = block.pin_memory()
             self._position_block = block.to(self.device, non_blocking=self.device.type == "cuda")
             self._block_start = step
-        return (self._position_block[step - self._block_start],)
-
-    def samples(self, source: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [seeds, batch, ...]; on a device that holds the corpus, no copy."""
-        if self._resident is None:
-            x, y = source
-            return x, y
-        _, gather = self._resident
-        return gather(*source)
+        return gather(self._position_block[step - self._block_start])
 
     def to_device(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Batches of the host, stacked on the device."""
@@ -249,322 +524,3 @@ class Feed:
             return x.to(dtype), labels[positions]
 
         return gather
-
-
-Compile = Literal["auto", "on", "off"]
-PADDING = -1
-"""The slot of a slice without a trial: such slices fill a batch up to a size that is compiled."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchedTrials:
-    """Trials of one specification, and the corpus that its data names."""
-
-    trials: tuple[Trial, ...]
-    corpus: Corpus
-
-
-class UpdateBrokenError(RuntimeError):
-    """A compiled update failed while it ran: it may have changed some of the weights.
-
-    The batch has to begin anew. It then does not compile its update.
-    """
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepInputs:
-    """What a step reads of the host, on the device: see `Feed.source` and `StepInfo`."""
-
-    source: tuple[Tensor, ...]
-    step: Tensor
-    schedule: Tensor
-
-
-class BatchedRun:
-    """Batched trials in the middle of their training.
-
-    `slots` holds for every slice the index of its trial in the batch, or PADDING. Slices can be
-    dropped at any step (`select`): the others train on as if those had never been there.
-    `notices` are sentences for the user.
-    """
-
-    def __init__(
-        self, batched: BatchedTrials, device: str = "cpu", *, compile: Compile = "off"
-    ) -> None:
-        """Draw the weights of every trial and stack them on `device`.
-
-        `compile`: from the first step on, or ("auto") where a fitting size is compiled already.
-        """
-        self.batched, self.device = batched, torch.device(device)
-        self.prepared: PreparedSpec = prepare(batched.trials[0].spec)
-        self.dtype = weights_dtype(self.prepared)
-        self.program = program(self.prepared, self.device)
-        self.program.release()
-        self.notices: list[str] = []
-        self.graph: StepGraph | None = None
-        self.slots, self.compiled = self._choose_slots(compile)
-        self.seeds = sorted({trial.seed for trial in batched.trials})
-        self.feed = Feed(batched.corpus, self.prepared.train, self.seeds, self.device, self.dtype)
-        self.step_index, self._part = 0, 0
-        trials = self._trials()
-        start = Start(self.prepared, trials, self.seeds, self.device)
-        self.seed_rows, self.params = start.seed_rows, start.params()
-        # A parameterization's scales are constant in training. Running statistics and the like are
-        # not: they are part of a checkpoint, and are restored after a failed attempt at a step.
-        scales, state = start.scales(), self.program.module_state()
-        self._module_state = [name for name in state if name not in scales]
-        own = {name: torch.stack([state[name]] * len(trials)) for name in self._module_state}
-        self.buffers = scales | own | start.frozen()
-        self.update_hps = start.update_hps()
-        self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
-        self._schedule_block, self._block_start = torch.empty(0), 0
-
-    def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
-        """The slots, padded to a compiled size; and whether to compile."""
-        slots = list(range(len(self.batched.trials)))
-        if compile == "off":
-            return slots, False
-        if _compiled_mode(len(slots)) in self.program.unsupported:
-            return slots, False
-        sizes = self.program.compiled_sizes
-        # Compiling takes tens of seconds. Padding up to twice the size costs less than that; on a
-        # CPU it would cost what compiling gains.
-        least = compile == "auto" and self.device.type == "cpu"
-        most = len(slots) if least else 2 * len(slots)
-        fitting = [size for size in sizes if len(slots) <= size <= most]
-        if compile == "auto" and not fitting:
-            return slots, False
-        size = min(fitting, default=len(slots))
-        sizes.add(size)
-        return slots + [PADDING] * (size - len(slots)), True
-
-    def compile(self, *, pays: bool) -> None:
-        """Go on compiled where this size is compiled already, or where compiling it `pays`."""
-        sizes, size = self.program.compiled_sizes, len(self.slots)
-        if _compiled_mode(size) in self.program.unsupported:
-            return
-        if pays or size in sizes:
-            self._forget_graph()
-            self.compiled = True
-            sizes.add(size)
-
-    def uncompile(self) -> None:
-        """Go on eagerly: for this program compiling does not pay."""
-        self._forget_graph()
-        self.compiled = False
-        self.program.compiled_sizes.clear()
-
-    def _forget_graph(self) -> None:
-        """What it would replay is no longer what is computed."""
-        if self.graph is not None:
-            self.graph.forget()
-
-    def _trials(self) -> list[Trial]:
-        """The trial of every slice; padding repeats the first."""
-        return [self.batched.trials[max(slot, 0)] for slot in self.slots]
-
-    def _on_device(self, values: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.device)
-
-    def _accumulated(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Mean losses and gradients of the batch's parts, computed one after the other."""
-        parts = self.prepared.train.accumulate
-        self._part = 0
-        losses, grads = self._gradients(*(t.chunk(parts, 1)[0] for t in (x, y)))
-        for self._part in range(1, parts):
-            more, more_grads = self._gradients(*(t.chunk(parts, 1)[self._part] for t in (x, y)))
-            losses = losses + more
-            grads = [total + grad for total, grad in zip(grads, more_grads, strict=True)]
-        if parts > 1:
-            losses, grads = losses / parts, [grad / parts for grad in grads]
-        return losses, grads
-
-    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Losses and gradients, in the fastest mode that this module supports.
-
-        Modes are tried, as nothing tells beforehand what a user's module does: whether vmap has a
-        rule for all its operations, or the compiler a kernel, shows when it runs.
-        """
-        failures = dict[GradientMode, Exception]()
-        for mode in (modes := self._gradient_modes()):
-            before = {name: self.buffers[name].clone() for name in self._module_state}
-            try:
-                tensors = (self.params, self.buffers, x, y)
-                gradients = self.program.gradients(mode, *tensors, self._random_seeds)
-            except Exception as error:
-                # Says nothing of the mode: a smaller batch may well fit in it.
-                raise_if_out_of_memory(error)
-                if mode == modes[-1]:  # the module itself fails: no other mode is to blame
-                    raise
-                failures[mode] = error.with_traceback(None)  # which would keep tensors alive
-                # An attempt may have updated the state before it failed. In place, because the
-                # module may be bound to these very tensors.
-                for name, value in before.items():
-                    self.buffers[name].copy_(value)
-                continue
-            for failed_mode, reason in failures.items():
-                self._rule_out(failed_mode, reason)
-            return gradients
-        raise AssertionError("there is always a mode")
-
-    def _gradient_modes(self) -> list[GradientMode]:
-        """Modes that may work, the fastest first."""
-        size = len(self.slots)
-        modes: list[GradientMode] = ["mapped", "looped"] if size > 1 else ["alone"]
-        if self.compiled:
-            modes.insert(0, _compiled_mode(size))
-        return [mode for mode in modes if mode not in self.program.unsupported]
-
-    def _rule_out(self, mode: GradientMode, error: Exception) -> None:
-        """Never try a mode again that failed where a slower one succeeded; tell the user."""
-        reason = self.program.unsupported[mode] = first_line(error)
-        if mode == "mapped":
-            consequence = "its trials are trained one after the other"
-        else:
-            self.compiled, consequence = False, "it is trained without compiling it"
-        self.notices.append(f"the model cannot be {mode} ({reason[:200]}): {consequence}")
-
-    def take_notices(self) -> list[str]:
-        """What the user has not been told yet."""
-        notices, self.notices = self.notices, []
-        if reason := take_refusal():
-            text = "the loss of large vocabularies cannot be compiled"
-            notices.append(f"{text} ({reason[:200]}): it moves more memory")
-        return notices
-
-    def _random_seeds(self) -> list[int]:
-        """Seeds of what is random in every slice at this step."""
-        by_seed = {seed: random_seed(seed, self.step_index, self._part) for seed in self.seeds}
-        return [by_seed[trial.seed] for trial in self._trials()]
-
-    def precision(self) -> AbstractContextManager[None]:
-        """What the precision and the device ask of torch while the batch computes."""
-        return computing(self.prepared, self.device)
-
-    def step(self) -> Tensor:
-        """One optimizer step of every trial; losses [K] before it.
-
-        Losses stay on the device: to read them here would make the host wait at every step for
-        all that is queued, and the device then for the host.
-        """
-        inputs = StepInputs(
-            source=self.feed.source(self.step_index),
-            step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
-            schedule=self._schedule_factors(),
-        )
-        losses = self.graph.step(self, inputs) if self.graph else self.compute(inputs)
-        self.step_index += 1
-        return losses
-
-    def compute(self, inputs: StepInputs) -> Tensor:
-        """A step by `inputs` and nothing else of the host's, so that it can be replayed."""
-        x, y = self.feed.samples(inputs.source)
-        with self.precision():
-            losses, grads = self._accumulated(x[self.seed_rows], y[self.seed_rows])
-        with torch.no_grad():
-            if self.prepared.train.clip is not None:
-                clip_gradients(grads, self.prepared.train.clip)
-            self._update(grads, StepInfo(step=inputs.step, schedule=inputs.schedule))
-        return losses
-
-    @property
-    def mode(self) -> GradientMode:
-        """How gradients are computed, as far as is known."""
-        return self._gradient_modes()[0]
-
-    def _update(self, grads: list[Tensor], now: StepInfo) -> None:
-        """The optimizer's step, compiled where gradients are and as long as that succeeds."""
-        arguments = (list(self.params.values()), grads, self.state, self.update_hps)
-        unsupported = self.program.unsupported
-        if self.compiled and self.device.type != "cpu" and COMPILED_UPDATE not in unsupported:
-            # Not in the update: compiled, it would compute these anew for every weight.
-            settings = self.update_hps.settings.items()
-            biases = {name: bias(value, now.step) for name, value in settings}
-            try:
-                self.program.update(compiled=True)(*arguments, replace(now, biases=biases))
-                return
-            except Exception as error:
-                raise_if_out_of_memory(error)
-                reason = unsupported[COMPILED_UPDATE] = first_line(error)
-                if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
-                    raise UpdateBrokenError(reason) from error
-                self.notices.append(
-                    f"the optimizer's update cannot be compiled ({reason[:200]}): it runs as it is"
-                )
-        self.program.update(compiled=False)(*arguments, now)
-
-    def _schedule_factors(self) -> Tensor:
-        """The schedule factors [K] of this step, from a block that is sent ahead."""
-        position = self.step_index - self._block_start
-        if not 0 <= position < len(self._schedule_block):
-            train, self._block_start, position = self.prepared.train, self.step_index, 0
-            steps = range(self.step_index, self.step_index + BLOCK_STEPS)
-            settings = [train.with_hps(trial.hps) for trial in self._trials()]
-            table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
-            by_slice = self._on_device([table[one] for one in settings], self.dtype)
-            self._schedule_block = by_slice.T.contiguous()
-        return self._schedule_block[position]
-
-    @torch.no_grad()
-    def select(self, slices: Sequence[int]) -> None:
-        """Drop all slices but these."""
-        self._forget_graph()
-        index = self._on_device(list(slices))
-
-        def each(values: Sequence[Tensor]) -> list[Tensor]:
-            return [value.index_select(0, index) for value in values]
-
-        def by_name(tensors: Mapping[str, Tensor]) -> Stacked:
-            return dict(zip(tensors, each(list(tensors.values())), strict=True))
-
-        self.slots = [self.slots[i] for i in slices]
-        self.params = {k: v.detach().requires_grad_() for k, v in by_name(self.params).items()}
-        self.buffers = by_name(self.buffers)
-        self.state = {name: each(values) for name, values in self.state.items()}
-        hps = self.update_hps
-        self.update_hps = replace(
-            hps,
-            lr=each(hps.lr),
-            eps=each(hps.eps),
-            weight_decay=each(hps.weight_decay),
-            settings=by_name(hps.settings),
-        )
-        self.seed_rows = self.seed_rows[index]
-        self._schedule_block = torch.empty(0)
-
-    def tensors(self) -> Stacked:
-        """All that training has changed, by name; restored by `load`."""
-        tensors = {f"param/{name}": value.detach() for name, value in self.params.items()}
-        tensors |= {f"buffer/{name}": self.buffers[name] for name in self._module_state}
-        for name, values in self.state.items():
-            tensors |= {f"state/{name}/{index}": value for index, value in enumerate(values)}
-        return tensors
-
-    @torch.no_grad()
-    def load(self, tensors: Stacked, slots: Sequence[int], step: int) -> None:
-        """Go on where `tensors` were taken; KeyError or RuntimeError when they do not fit."""
-        self.select([0 if slot == PADDING else self.slots.index(slot) for slot in slots])
-        self.slots = list(slots)
-        for name, value in self.tensors().items():
-            value.copy_(tensors[name])
-        if self.compiled:
-            self.program.compiled_sizes.add(len(slots))
-        self.step_index = step
-
-    def heldout(self) -> Tensor:
-        """Mean loss [K] on held-out samples, the same for every trial."""
-        self._forget_graph()  # whose memory nothing else can use
-        train, losses = self.prepared.train, []
-        size = (train.batch_size, train.seq_len, train.heldout_batches)
-        for batch in self.batched.corpus.heldout(*size):
-            x, y = (
-                part.expand(len(self.slots), *part.shape[1:])
-                for part in self.feed.to_device([batch])
-            )
-            with self.precision():
-                losses.append(self.program.evaluate(self.params, self.buffers, x, y))
-        return torch.stack(losses).mean(0)
-
-
-def _compiled_mode(size: int) -> GradientMode:
-    return "compiled mapped" if size > 1 else "compiled alone"

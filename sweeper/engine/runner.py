@@ -55,15 +55,13 @@ class Engine:
 
     `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells.
     `batched_trials` is how many are trained at a time, "auto" to measure it. `compile` is "auto"
-    (where there is enough to train to earn the compile time back), "on" or "off". With `cuda_graph`
-    a step on a GPU is captured once and replayed. A checkpoint is written every `save_every`
-    seconds.
+    (where there is enough to train to earn the compile time back), "on" or "off". A checkpoint
+    is written every `save_every` seconds.
     """
 
     device: str = "auto"
     batched_trials: TrialCount = "auto"
     compile: Compile = "auto"
-    cuda_graph: bool = False
     save_every: float = 300.0
 
     failures: ClassVar[int] = 10
@@ -171,7 +169,6 @@ class EngineRunner:
             # A worker that is pinned to a GPU sees no other.
             device="cuda" if launcher.pins_gpus and device.startswith("cuda") else device,
             compile=settings.compile,
-            cuda_graph=settings.cuda_graph,
             checkpoints=self.checkpoints,
             save_every=settings.save_every,
         )

@@ -15,7 +15,6 @@ import torch
 from sweeper.engine import checkpoint
 from sweeper.engine.batched import PADDING, BatchedRun, BatchedTrials, Compile
 from sweeper.engine.checkpoint import RunProgress
-from sweeper.engine.graph import StepGraph
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import CompileDecision, quiet_attention
 from sweeper.launch.job import UNCONTROLLED, Control, Leave
@@ -31,15 +30,13 @@ class Execution:
     """How a batch is run: nothing here changes what comes of its trials beyond rounding.
 
     `compile` is "auto" to compile where it earns its time back: `pending` are trials of the same
-    specification that are to be trained in this process later. With `cuda_graph` steps on a GPU are
-    replayed. Checkpoints go to the folder `checkpoints` (None: nowhere), every `save_every`
-    seconds.
+    specification that are to be trained in this process later. Checkpoints go to the
+    folder `checkpoints` (None: nowhere), every `save_every` seconds.
     """
 
     device: str = "cpu"
     compile: Compile = "off"
     pending: float = 0.0
-    cuda_graph: bool = False
     checkpoints: Path | None = None
     save_every: float = 300.0
 
@@ -77,8 +74,6 @@ class Training:
         self.start = time.perf_counter()
         self.trials = batched.trials
         self.batched_run = BatchedRun(batched, execution.device, compile=execution.compile)
-        if execution.cuda_graph and self.batched_run.device.type == "cuda":
-            self.batched_run.graph = StepGraph()
         self.train = self.batched_run.prepared.train
         count = len(batched.trials)
         losses = np.full((self.train.steps, count), np.nan, np.float64)
