@@ -12,7 +12,9 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,140 +23,17 @@ from numpy.typing import NDArray
 
 from sweeper.errors import ConfigError
 
-# The history in an offline run of W&B: a LevelDB log of protobuf records.
-# W&B has no function that reads it. The format is that of LevelDB's logs: blocks of 32 KiB, in
-# each records with a checksum, a length and a kind that tells whether it is whole or a part.
-
-
-BLOCK, HEADER = 32768, 7
-WHOLE, FIRST, LAST = 1, 2, 4
-
-
-def history(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of the run's history so far, values by key; its step as `_step`."""
-    for record in _parsed(path):
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            row = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
-            yield {"_step": record.history.step.num, **row}
-
-
-def kinds(path: Path) -> set[str]:
-    """The kinds of records so far; "exit" is the last."""
-    return {record.WhichOneof("record_type") for record in _parsed(path)}
-
-
-def _parsed(path: Path) -> Iterator[Any]:
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
-
-    return map(Record.FromString, _records(path.read_bytes()))
-
-
-def _records(data: bytes) -> Iterator[bytes]:
-    """Whole records; a last one that is still being written is left out."""
-    place, parts = HEADER, b""
-    while place + HEADER <= len(data):
-        if BLOCK - place % BLOCK < HEADER:
-            place += BLOCK - place % BLOCK
-            continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + HEADER])
-        payload = data[place + HEADER : place + HEADER + length]
-        if kind == 0 or len(payload) < length:
-            return
-        place += HEADER + length
-        parts = payload if kind in (WHOLE, FIRST) else parts + payload
-        if kind in (WHOLE, LAST):
-            yield parts
-
-
-# What a source of losses holds in place of the one that was asked for.
-
-
-MOST = 20
-"""Names that a sentence lists."""
-
-
-def contents(spec: str, folder: Path) -> str:
-    """What the source that `spec` names holds in a trial's `folder`; empty for the log."""
-    kind, _, rest = spec.partition(":")
-    match kind:
-        case "jsonl" | "csv":
-            name, _, wanted = rest.rpartition(":")
-            return _of_file(kind, name, folder / name, wanted)
-        case "tensorboard":
-            return _of_tracker("event file", sorted(folder.glob("**/*tfevents*")), _tags, rest)
-        case "wandb":
-            return _of_tracker("offline run", sorted(folder.glob("**/*.wandb")), _history, rest)
-    return ""
-
-
-def _of_file(kind: str, name: str, path: Path, wanted: str) -> str:
-    """Its columns, or the keys of its last line."""
-    if not path.is_file():
-        return f"{name} is not there: the command must write it to its own folder, {{dir}}"
-    lines = path.read_text(errors="replace").splitlines()
-    what = "columns" if kind == "csv" else "keys in its last line"
-    names = _columns(lines) if kind == "csv" else _keys(lines)
-    return _sentence(name, what, names, wanted)
-
-
-def _columns(lines: Iterable[str]) -> list[str]:
-    return [name.strip() for name in next(csv.reader(lines), [])]
-
-
-def _keys(lines: list[str]) -> list[str]:
-    """Of the last line that is a JSON object."""
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            return [*record]
-    return []
-
-
-def _of_tracker(
-    kind: str, paths: list[Path], names: Callable[[Path], Iterable[str]], wanted: str
-) -> str:
-    if not paths:
-        return f"there is no {kind} below the trial's own folder, {{dir}}"
-    found = sorted({name for path in paths for name in names(path)})
-    return _sentence(f"the {kind}", "tags" if names is _tags else "keys", found, wanted)
-
-
-def _tags(path: Path) -> Iterable[str]:
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    return [
-        value.tag for event in EventFileLoader(str(path)).Load() for value in event.summary.value
-    ]
-
-
-def _history(path: Path) -> Iterable[str]:
-    """W&B's own keys begin with a line below."""
-    return [key for row in history(path) for key in row if not key.startswith("_")]
-
-
-def _sentence(where: str, what: str, names: Sequence[str], wanted: str) -> str:
-    if wanted in names:
-        return f"{where} has {wanted}, but no number under it"
-    listed = ", ".join([*names[:MOST], *(["..."] if len(names) > MOST else [])])
-    return f"{where} has no {wanted}; {what}: {listed or 'none'}"
-
-
 Reading = tuple[int | None, float]
 """A step, None where the source tells none, and the loss there."""
-
 CHUNK = 1 << 22
 """Bytes of a file that one look takes in: a flood of output must not stop all else."""
-SETTLE_SECONDS = 10.0
-PRINTED = r"where it prints its loss, add 'metric=loss (?P<loss>\S+)' as it prints it"
-TRACKERS = {"tensorboard": "an event file", "wandb": "an offline run"}
-"""How long a tracker may go on writing after the command has ended."""
 LONGEST_LINE = 1 << 16
 """Bytes of a line; the rest of a longer one is passed over."""
+SETTLE_SECONDS = 10.0
+"""How long a tracker may go on writing after the command has ended."""
 STEP_NAMES = ("step", "_step", "iteration", "iter", "global_step")
+PRINTED = r"where it prints its loss, add 'metric=loss (?P<loss>\S+)' as it prints it"
+TRACKERS = {"tensorboard": "an event file", "wandb": "an offline run"}
 FORMS = (
     "a regular expression with a group (?P<loss>...) and, if it can, (?P<step>...), or "
     "jsonl:FILE:KEY, csv:FILE:COLUMN, tensorboard:TAG, wandb:KEY"
@@ -167,6 +46,72 @@ class Source(Protocol):
     def read(self, *, ended: bool = False) -> list[Reading]:
         """What is new since the last look; once more, for all that is left, when it `ended`."""
         ...
+
+
+# A source by what `metric=` says of it: checked before a search, described, opened for a trial.
+
+
+def check_source(key: str, spec: str) -> None:
+    """ConfigError for a source that cannot be read."""
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in ("jsonl", "csv"):
+        file = Path(rest.rpartition(":")[0])
+        if not all(rest.rpartition(":")) or file.is_absolute() or ".." in file.parts:
+            raise ConfigError(key, spec, f"{kind}:FILE:NAME, the file within the trial's folder")
+    elif colon and kind in ("tensorboard", "wandb"):
+        if not rest:
+            raise ConfigError(key, spec, f"{kind}:NAME")
+        if find_spec(kind) is None:
+            allowed = f"a source that can be read: pip install 'sweeper[{kind}]'"
+            raise ConfigError(key, spec, allowed)
+    else:
+        try:
+            groups = re.compile(spec).groupindex
+        except re.error as error:
+            raise ConfigError(key, spec, f"{FORMS} ({error})") from error
+        if "loss" not in groups:
+            raise ConfigError(key, spec, FORMS)
+
+
+def describe_source(spec: str | None) -> str:
+    """Where losses are read, in words; `spec` is checked."""
+    if spec is None:
+        lines = '{"step": 1, "loss": 2.3}'
+        return (
+            f"lines {lines} in the file that SWEEPER_REPORT names; its output with metric=PATTERN"
+        )
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in ("jsonl", "csv"):
+        file, _, name = rest.rpartition(":")
+        return f"{name} in {file} in the trial's folder, {{dir}}"
+    if colon and kind in ("tensorboard", "wandb"):
+        return f"{rest} in {TRACKERS[kind]} below the trial's folder, {{dir}}"
+    return f"lines of its output that match {spec}"
+
+
+def make_source(spec: str, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    """The source that a checked `spec` names, its files in the trial's `folder`.
+
+    Of a `fresh` run what the files hold already is an earlier run's.
+    """
+    kind, _, rest = spec.partition(":")
+    match kind:
+        case "jsonl" | "csv":
+            file, _, name = rest.rpartition(":")
+            lines = Lines(folder / file, fresh=fresh)
+            return Rows(lines, name) if kind == "jsonl" else Table(lines, name)
+        case "tensorboard":
+            pattern = "**/*tfevents*"
+            others = frozenset(folder.glob(pattern) if fresh else ())
+            return Files(folder, pattern, tensorboard(rest), others=others)
+        case "wandb":
+            pattern = "**/*.wandb"
+            others = frozenset(folder.glob(pattern) if fresh else ())
+            return Files(folder, pattern, wandb(rest), wandb_is_whole, others)
+    return Log(Lines(log), re.compile(spec))
+
+
+# Text that grows: the log, rows of JSON, a table.
 
 
 class Lines:
@@ -214,24 +159,6 @@ class Lines:
         return [line[:LONGEST_LINE].decode(errors="replace") for line in whole if line]
 
 
-def number(value: object) -> float | None:
-    """`value` as a loss: a number, or a text that reads as one (nan and inf too); else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value.strip(" \t,;'\"()[]{}") if isinstance(value, str) else value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def whole(value: object) -> int | None:
-    """`value` as a step, such as 10, 1,000 or 10/100; None for what is none."""
-    if isinstance(value, str):
-        value = value.partition("/")[0].replace(",", "")
-    step = number(value)
-    return int(step) if step is not None and math.isfinite(step) and step >= 0 else None
-
-
 @dataclass
 class Log:
     """Matches of a pattern in the command's own output."""
@@ -262,8 +189,13 @@ class Rows:
 
     def read(self, *, ended: bool = False) -> list[Reading]:
         """Lines that are no JSON objects are passed over."""
-        records = map(_object, self.lines.read(ended=ended))
-        return [_of_record(r, self.key) for r in records if number(r.get(self.key)) is not None]
+        readings = []
+        for line in self.lines.read(ended=ended):
+            with suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and number(record.get(self.key)) is not None:
+                    readings.append(_of_record(record, self.key))
+        return readings
 
 
 @dataclass
@@ -272,7 +204,13 @@ class Table:
 
     lines: Lines
     column: str
-    _header: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Of a table that an earlier run began its first row is read alone."""
+        self._header: list[str] = []
+        if self.lines.skipped():
+            with self.lines.path.open(newline="", errors="replace") as file:
+                self._header = _columns(file)
 
     def read(self, *, ended: bool = False) -> list[Reading]:
         """Rows without a number in the column are passed over."""
@@ -285,6 +223,33 @@ class Table:
             if number(record.get(self.column)) is not None:
                 readings.append(_of_record(record, self.column))
         return readings
+
+
+def number(value: object) -> float | None:
+    """`value` as a loss: a number, or a text that reads as one (nan and inf too); else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value.strip(" \t,;'\"()[]{}") if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def whole(value: object) -> int | None:
+    """`value` as a step, such as 10, 1,000 or 10/100; None for what is none."""
+    if isinstance(value, str):
+        value = value.partition("/")[0].replace(",", "")
+    step = number(value)
+    return int(step) if step is not None and math.isfinite(step) and step >= 0 else None
+
+
+def _of_record(record: Mapping[str, Any], key: str) -> Reading:
+    step = next((record[name] for name in STEP_NAMES if name in record), None)
+    loss = number(record[key])
+    return whole(step), math.nan if loss is None else loss
+
+
+# Trackers: event files of TensorBoard, and offline runs of W&B.
 
 
 @dataclass
@@ -353,103 +318,125 @@ def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
     return scan
 
 
+# W&B has no function that reads its offline runs. They are logs as LevelDB writes them: blocks of
+# 32 KiB, in each of them records with a checksum, a length and a kind that says whether it is whole
+# or a part; a record is a protobuf message.
+
+
+BLOCK, HEADER = 32768, 7
+WHOLE, FIRST, LAST = 1, 2, 4
+
+
+def history(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of the run's history so far, values by key; its step as `_step`."""
+    for record in _parsed(path):
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            row = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
+            yield {"_step": record.history.step.num, **row}
+
+
 def wandb_is_whole(path: Path) -> bool:
     """Whether the run has ended in its file: W&B's own process writes it a moment later."""
-    return "exit" in kinds(path)
+    return any(record.WhichOneof("record_type") == "exit" for record in _parsed(path))
 
 
-def make_source(spec: str, folder: Path, log: Path, *, fresh: bool = False) -> Source:
-    """The source that a checked `spec` names, its files in the trial's `folder`.
+def _parsed(path: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
-    Of a `fresh` run what the files hold already is an earlier run's.
-    """
+    return map(Record.FromString, _records(path.read_bytes()))
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Whole records; a last one that is still being written is left out."""
+    place, parts = HEADER, b""
+    while place + HEADER <= len(data):
+        if BLOCK - place % BLOCK < HEADER:
+            place += BLOCK - place % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + HEADER])
+        payload = data[place + HEADER : place + HEADER + length]
+        if kind == 0 or len(payload) < length:
+            return
+        place += HEADER + length
+        parts = payload if kind in (WHOLE, FIRST) else parts + payload
+        if kind in (WHOLE, LAST):
+            yield parts
+
+
+# What a source has in place of what was asked for, said where no loss is found.
+
+
+MOST = 20
+"""Names that a sentence lists."""
+
+
+def contents(spec: str, folder: Path) -> str:
+    """What the source that `spec` names holds in a trial's `folder`; empty for the log."""
     kind, _, rest = spec.partition(":")
     match kind:
         case "jsonl" | "csv":
-            file, _, name = rest.rpartition(":")
-            lines = Lines(folder / file, fresh=fresh)
-            return Rows(lines, name) if kind == "jsonl" else Table(lines, name, _header(lines))
+            name, _, wanted = rest.rpartition(":")
+            if not (path := folder / name).is_file():
+                return f"{name} is not there: the command must write it to its own folder, {{dir}}"
+            lines = path.read_text(errors="replace").splitlines()
+            if kind == "csv":
+                return _sentence(name, "columns", _columns(lines), wanted)
+            return _sentence(name, "keys in its last line", _keys(lines), wanted)
         case "tensorboard":
-            pattern = "**/*tfevents*"
-            others = frozenset(folder.glob(pattern) if fresh else ())
-            return Files(folder, pattern, tensorboard(rest), others=others)
+            return _of_tracker("event file", sorted(folder.glob("**/*tfevents*")), _tags, rest)
         case "wandb":
-            pattern = "**/*.wandb"
-            others = frozenset(folder.glob(pattern) if fresh else ())
-            return Files(folder, pattern, wandb(rest), wandb_is_whole, others)
-    return Log(Lines(log), re.compile(spec))
+            return _of_tracker("offline run", sorted(folder.glob("**/*.wandb")), _history, rest)
+    return ""
 
 
-def _header(lines: Lines) -> list[str]:
-    """The columns of a table that an earlier run began; none of a new one."""
-    if not lines.skipped():
-        return []
-    with lines.path.open(newline="", errors="replace") as file:
-        return [name.strip() for name in next(csv.reader(file), [])]
+def _columns(lines: Iterable[str]) -> list[str]:
+    """The first row."""
+    return [name.strip() for name in next(csv.reader(lines), [])]
 
 
-def check_source(key: str, spec: str) -> None:
-    """ConfigError for a source that cannot be read."""
-    kind, colon, rest = spec.partition(":")
-    if colon and kind in ("jsonl", "csv"):
-        file = Path(rest.rpartition(":")[0])
-        if not all(rest.rpartition(":")) or file.is_absolute() or ".." in file.parts:
-            raise ConfigError(key, spec, f"{kind}:FILE:NAME, the file within the trial's folder")
-    elif colon and kind in ("tensorboard", "wandb"):
-        if not rest:
-            raise ConfigError(key, spec, f"{kind}:NAME")
-        _check_library(key, spec, kind)
-    else:
+def _keys(lines: list[str]) -> list[str]:
+    """Of the last line that is a JSON object."""
+    for line in reversed(lines):
         try:
-            groups = re.compile(spec).groupindex
-        except re.error as error:
-            raise ConfigError(key, spec, f"{FORMS} ({error})") from error
-        if "loss" not in groups:
-            raise ConfigError(key, spec, FORMS)
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            return [*record]
+    return []
 
 
-def describe_source(spec: str | None) -> str:
-    """Where losses are read, in words; `spec` is checked."""
-    if spec is None:
-        lines = '{"step": 1, "loss": 2.3}'
-        return (
-            f"lines {lines} in the file that SWEEPER_REPORT names; its output with metric=PATTERN"
-        )
-    kind, colon, rest = spec.partition(":")
-    if colon and kind in ("jsonl", "csv"):
-        file, _, name = rest.rpartition(":")
-        return f"{name} in {file} in the trial's folder, {{dir}}"
-    if colon and kind in ("tensorboard", "wandb"):
-        return f"{rest} in {TRACKERS[kind]} below the trial's folder, {{dir}}"
-    return f"lines of its output that match {spec}"
+def _of_tracker(
+    kind: str, paths: list[Path], names: Callable[[Path], Iterable[str]], wanted: str
+) -> str:
+    if not paths:
+        return f"there is no {kind} below the trial's own folder, {{dir}}"
+    found = sorted({name for path in paths for name in names(path)})
+    return _sentence(f"the {kind}", "tags" if names is _tags else "keys", found, wanted)
 
 
-def _check_library(key: str, spec: str, name: str) -> None:
-    from importlib.util import find_spec
+def _tags(path: Path) -> Iterable[str]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    if find_spec(name) is None:
-        raise ConfigError(key, spec, f"a source that can be read: pip install 'sweeper[{name}]'")
-
-
-def _object(line: str) -> dict[str, Any]:
-    value = _json(line)
-    return value if isinstance(value, dict) else {}
+    return [
+        value.tag for event in EventFileLoader(str(path)).Load() for value in event.summary.value
+    ]
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def _history(path: Path) -> Iterable[str]:
+    """W&B's own keys begin with a line below."""
+    return [key for row in history(path) for key in row if not key.startswith("_")]
 
 
-def _of_record(record: Mapping[str, Any], key: str) -> Reading:
-    step = next((record[name] for name in STEP_NAMES if name in record), None)
-    loss = number(record[key])
-    return whole(step), math.nan if loss is None else loss
+def _sentence(where: str, what: str, names: Sequence[str], wanted: str) -> str:
+    if wanted in names:
+        return f"{where} has {wanted}, but no number under it"
+    listed = ", ".join([*names[:MOST], *(["..."] if len(names) > MOST else [])])
+    return f"{where} has no {wanted}; {what}: {listed or 'none'}"
 
 
-# Losses of a run by step, as a command tells them: now and then, some anew after a restart.
+# Losses by step, as a command reports them: now and then, some anew after a restart.
 
 
 class Series:

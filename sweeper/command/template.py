@@ -151,6 +151,32 @@ def written(value: object, number: Callable[[float], str] = repr) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
+def flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested arguments under dotted keys; ConfigError where a key is a value and a mapping too."""
+    found: dict[str, Any] = {}
+    for key, value in arguments.items():
+        name = f"{prefix}{key}"
+        found |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    for name in found:
+        if below := [other for other in found if other.startswith(f"{name}.")]:
+            raise ConfigError(f"arguments.{name}", found[name], f"no value: {below[0]} lies in it")
+    return found
+
+
+def each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`change` of a value, or of every item of a list."""
+    if isinstance(value, list | tuple):
+        return [each(item, change) for item in value]
+    return change(value)
+
+
+def templates_in(value: Any) -> list[Template]:
+    """The templates in what `each` has made."""
+    if isinstance(value, list):
+        return [template for item in value for template in templates_in(item)]
+    return [value] if isinstance(value, Template) else []
+
+
 def _parsed(text: str, word: str, key: str) -> ast.expr:
     try:
         if len(text) > LONGEST:
@@ -241,35 +267,34 @@ def styled(
     if style in _FILES:
         if not arguments:
             return []
+        tree: dict[str, Any] = {}
+        for key, value in arguments.items():
+            *above, last = key.split(".")
+            inner = tree
+            for part in above:
+                inner = inner.setdefault(part, {})
+            inner[last] = value
         path = folder / f"arguments.{style}"
         if write:
-            path.write_text(_FILES[style](_nested(arguments)), encoding="utf-8")
+            path.write_text(_FILES[style](tree), encoding="utf-8")
         return [str(path)]
-    return [word for key, value in arguments.items() for word in _FLAGS[style](key, value)]
+    argv: list[str] = []
+    for key, value in arguments.items():
+        match style:
+            case "equals":
+                argv.append(f"--{key}={written(value)}")
+            case "hydra":  # it reads lists, booleans and null as JSON has them
+                plain = isinstance(value, str | float)
+                text = written(value, float_text(style)) if plain else json.dumps(value)
+                argv.append(f"{key}={text}")
+            case _ if value is None or isinstance(value, bool):
+                argv += [f"--{key}"] if value else []
+            case _:
+                items = value if isinstance(value, list | tuple) else [value]
+                argv += [f"--{key}", *map(written, items)]
+    return argv
 
 
-def _equals(key: str, value: Any) -> list[str]:
-    return [f"--{key}={written(value)}"]
-
-
-def _spaces(key: str, value: Any) -> list[str]:
-    if isinstance(value, bool) or value is None:
-        return [f"--{key}"] if value else []
-    items = value if isinstance(value, list | tuple) else [value]
-    return [f"--{key}", *map(written, items)]
-
-
-def _hydra(key: str, value: Any) -> list[str]:
-    if isinstance(value, str | float) and not isinstance(value, bool):
-        return [f"{key}={written(value, float_text('hydra'))}"]
-    return [f"{key}={json.dumps(value)}"]
-
-
-_FLAGS: Mapping[str, Callable[[str, Any], list[str]]] = {
-    "equals": _equals,
-    "spaces": _spaces,
-    "hydra": _hydra,
-}
 _FILES: Mapping[str, Callable[[Any], str]] = {
     "json": lambda tree: json.dumps(tree, indent=1, allow_nan=False) + "\n",
     "yaml": lambda tree: str(yaml.safe_dump(tree, sort_keys=False)),
@@ -277,19 +302,7 @@ _FILES: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """`a.b` as a key `b` within `a`."""
-    tree: dict[str, Any] = {}
-    for key, value in arguments.items():
-        *path, last = key.split(".")
-        inner = tree
-        for part in path:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return tree
-
-
-# A command with its placeholders: what it takes, and the words that a trial runs.
+# What placeholders stand for in a trial, and its command under torchrun.
 
 
 SIZES = ("width", "depth", "batch_size", "seq_len", "steps")
@@ -301,32 +314,6 @@ RESERVED = frozenset({*SIZES, *OTHERS, "base"})
 Launch = Literal["plain", "torchrun"]
 _PYTHON = re.compile(r"python[\d.]*")
 PORTS = range(20_000, 40_000)
-
-
-def flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested arguments under dotted keys; ConfigError where a key is a value and a mapping too."""
-    found: dict[str, Any] = {}
-    for key, value in arguments.items():
-        name = f"{prefix}{key}"
-        found |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    for name in found:
-        if below := [other for other in found if other.startswith(f"{name}.")]:
-            raise ConfigError(f"arguments.{name}", found[name], f"no value: {below[0]} lies in it")
-    return found
-
-
-def each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`change` of a value, or of every item of a list."""
-    if isinstance(value, list | tuple):
-        return [each(item, change) for item in value]
-    return change(value)
-
-
-def templates_in(value: Any) -> list[Template]:
-    """The templates in what `each` has made."""
-    if isinstance(value, list):
-        return [template for item in value for template in templates_in(item)]
-    return [value] if isinstance(value, Template) else []
 
 
 def values_of(trial: Trial, folder: Path, settings: Mapping[str, int | str]) -> Values:

@@ -112,8 +112,9 @@ def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_cannot_be_read_is_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match="metric="):
+    with pytest.raises(ConfigError) as caught:
         check_source("metric", spec)
+    assert (caught.value.key, caught.value.value) == ("metric", spec)
 
 
 # What a source has is said where it lacks what was asked for.

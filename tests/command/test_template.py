@@ -68,8 +68,9 @@ def test_a_placeholder_alone_keeps_its_type() -> None:
     ],
 )
 def test_what_is_no_arithmetic_is_refused_as_it_is_read(word: str) -> None:
-    with pytest.raises(ConfigError, match="brace"):
+    with pytest.raises(ConfigError) as caught:
         Template.parse(word)
+    assert (caught.value.key, caught.value.value) == ("command", word)
 
 
 WITHOUT_VALUE = ["{width/0}", "{2**100}", "{name*3}", "{int(name)}", "{1e999}"]
@@ -78,8 +79,9 @@ WITHOUT_VALUE += ["{(0-1)**0.5}", "{(width**64)**64}"]
 
 @pytest.mark.parametrize("word", WITHOUT_VALUE)
 def test_an_expression_without_a_value_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match="an expression that has a value"):
+    with pytest.raises(ConfigError) as caught:
         Template.parse(word).text(VALUES)
+    assert (caught.value.key, caught.value.value) == ("command", word)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +99,17 @@ def test_a_width_too_small_for_one_part_is_refused(word: str, refused: bool) -> 
     if not refused:
         template.text(values)
         return
-    with pytest.raises(ConfigError, match="comes to 0 at width 256") as caught:
+    with pytest.raises(ConfigError) as caught:
         template.text(values)
-    assert caught.value.value == word
+    assert (caught.value.key, caught.value.value) == ("command", word)
 
 
 def test_names_are_told_and_unknown_ones_refused() -> None:
     template = Template.parse("{width/base.width} {min(eta, 1)}")
     assert template.names == {"width", "base.width", "eta"}
-    with pytest.raises(ConfigError, match=r"\{eta\}.*did you mean eta_1"):
+    with pytest.raises(ConfigError, match="eta_1") as caught:
         template.check({"width", "base.width", "eta_1"})
+    assert (caught.value.key, caught.value.value) == ("command", "{eta}")
 
 
 @given(st.text(max_size=20))
