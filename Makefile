@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 		mup unit-scaling einops docstring-parser pytorch_optimizer
 	@touch $@
 
-demo: setup ## Tune at width 16, transfer to width 64, prove it: a minute or two on two cores.
+demo: setup ## Tune at width 16, transfer to width 64, validate it: a minute or two on two cores.
 	$(BIN)/sweeper search experiment=demo
 	$(BIN)/sweeper transfer --study demo --to-width 64 --validate
 
@@ -60,7 +60,7 @@ test-trainers: $(TRAINERS)/.installed ## Hold exports to the trainers' own code,
 test-zoo: setup ## Classify every family of transformers, coordinate checks; prints their tables.
 	$(BIN)/pytest -m long tests/zoo
 
-test-long: setup ## What takes minutes each: the zoo, every combination, more trainers, the GPU's proof.
+test-long: setup ## What takes minutes each: the zoo, every combination, more trainers, the GPU checks.
 	$(BIN)/pytest -n 2 --dist worksteal -rs -m long
 
 # Where pip has no CPU builds of them it takes those for CUDA, gigabytes each: name an index of CPU
@@ -119,7 +119,7 @@ gpu-wheels: setup ## Fetch what gpu.py installs on a bare GPU machine, into .whe
 		--only-binary=:all: --python-version 3.12 --implementation cp \
 		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(GPU_WHEELS)
 
-gpu: setup ## Prove the engine on this machine's GPU, ten minutes; results in bench/gpu.
+gpu: setup ## Check the engine on this machine's GPU, ten minutes; results in bench/gpu.
 	$(BIN)/python scripts/bench/gpu.py --out $(BENCH)/gpu
 
 clean: ## Remove what setup and tests made; studies in runs/ stay.

@@ -1,4 +1,4 @@
-"""Tune small, train big: search on a proxy model, transfer to any width, prove that it holds.
+"""Tune small, train big: search on a proxy model, transfer to any width, validate that it holds.
 
 What is exported here is imported when it is first asked for: `import sweeper` loads no torch.
 """

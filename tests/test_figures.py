@@ -62,7 +62,7 @@ def test_all_figures_are_in_the_document_s_order() -> None:
 def test_a_number_below_another_is_told_by_intervals_alone() -> None:
     low, high = Estimate(value=1, low=0, high=2), Estimate(value=4, low=3, high=5)
     wide = Estimate(value=2, low=-9, high=9)
-    assert lab.below(low, high) == "borne out" and lab.below(high, low) == "not borne out"
+    assert lab.below(low, high) == "reproduced" and lab.below(high, low) == "not reproduced"
     assert lab.below(low, wide) == lab.below(wide, low) == "cannot say"
     assert lab.estimate(number(1, 0, "inf")).high == float("inf")
     assert lab.within(low) == "+1.00 [+0.00, +2.00]"
@@ -71,9 +71,9 @@ def test_a_number_below_another_is_told_by_intervals_alone() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "answer"),
     [
-        (-0.2, 0.1, "borne out"),
-        (0.05, 0.2, "borne out"),
-        (-0.6, -0.3, "not borne out"),
+        (-0.2, 0.1, "reproduced"),
+        (0.05, 0.2, "reproduced"),
+        (-0.6, -0.3, "not reproduced"),
         (-0.5, 0.1, "cannot say"),
         (float("-inf"), float("inf"), "cannot say"),
     ],
@@ -164,10 +164,10 @@ def test_an_option_is_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_page_quotes_a_claim_only_while_its_answer_is_the_same() -> None:
-    claim = {"claim": "it stays over width", "measured": "+0.1", "answer": "borne out"}
+    claim = {"claim": "it stays over width", "measured": "+0.1", "answer": "reproduced"}
     record = {"figure": "x", "claims": [claim]}
-    assert claims.quote("so {x: borne out: it\n  stays}.", [record]) == "so +0.1."
-    for words in ("{x: not borne out: it stays}", "{x: borne out: it goes}"):
+    assert claims.quote("so {x: reproduced: it\n  stays}.", [record]) == "so +0.1."
+    for words in ("{x: not reproduced: it stays}", "{x: reproduced: it goes}"):
         with pytest.raises(SystemExit, match="it is now"):
             claims.quote(words, [record])
 

@@ -74,7 +74,7 @@ CAPTIONS = {
     "depth": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
 }
 """What the marks of every picture are."""
-QUOTED = re.compile(r"\{(\w+): (borne out|not borne out|cannot say): ([^}]+)\}")
+QUOTED = re.compile(r"\{(\w+): (reproduced|not reproduced|cannot say): ([^}]+)\}")
 """In the page's words: a claim, by how it begins, with the answer that the words rest on."""
 
 
@@ -122,8 +122,8 @@ def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tally(records: Sequence[Mapping[str, Any]]) -> str:
-    """How many claims of each figure were borne out, were not, and were left open; and of all."""
-    rows = ["| figure | borne out | not borne out | cannot say |", "|---|---|---|---|"]
+    """How many claims of each figure were reproduced, were not, and were left open; and of all."""
+    rows = ["| figure | reproduced | not reproduced | cannot say |", "|---|---|---|---|"]
     every: list[str] = []
     for record in records:
         answers = [claim["answer"] for claim in record["claims"]]
@@ -134,7 +134,7 @@ def tally(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _counts(answers: Sequence[str]) -> str:
-    cells = [answers.count(key) for key in ("borne out", "not borne out", "cannot say")]
+    cells = [answers.count(key) for key in ("reproduced", "not reproduced", "cannot say")]
     return " | ".join(str(cell or "") for cell in cells)
 
 

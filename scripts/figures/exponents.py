@@ -173,7 +173,7 @@ def judge(lab: Lab, found: Found, more: list[str]) -> None:
 def _moves(lab: Lab, found: Document) -> None:
     judged = verdict(found, "width")
     far = farthest(judged)
-    answers: dict[str, Answer] = {"fails": "borne out", "holds": "not borne out"}
+    answers: dict[str, Answer] = {"fails": "reproduced", "holds": "not reproduced"}
     lab.claim(
         "Everett et al.; u-muP, Fig. 1",
         f"{ONE_RATE}: the best η moves with width",
@@ -223,12 +223,12 @@ def _same(lab: Lab, first: str, second: str, found: Found) -> None:
     worst = max(map(abs, gaps), default=math.inf)
     size = farthest(verdict(found[first], "width"))["size"]
     noise = paired(least(found[first], size), least(found[second], size))
-    equal: Answer = "cannot say" if noise.low <= 0 <= noise.high else "not borne out"
+    equal: Answer = "cannot say" if noise.low <= 0 <= noise.high else "not reproduced"
     lab.claim(
         "Everett et al., equivalence",
         f"{first} and {second} train alike: one optimum, one loss",
         f"losses differ by at most {worst:.0e} nats in {len(gaps)} pairs of runs",
-        "borne out" if worst < ROUNDING else equal,
+        "reproduced" if worst < ROUNDING else equal,
     )
 
 
@@ -263,7 +263,7 @@ def _alike(lab: Lab, name: str, found: Found) -> None:
         f"{name} does as well as an eps of 1e-8 (mean-field; within 1 %)",
         f"{name} less {SMALL}: {within(gap, '{:+.4f}')} nats at width {size['width']}, "
         "paired by seed",
-        "borne out" if inside else "not borne out" if outside else "cannot say",
+        "reproduced" if inside else "not reproduced" if outside else "cannot say",
     )
 
 

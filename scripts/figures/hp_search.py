@@ -164,8 +164,8 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
 def _is(found: Estimate, value: float) -> Answer:
     """Whether a number is `value` and not 0, of which its interval must hold one alone."""
     if not found.low <= value <= found.high:
-        return "not borne out"
-    return "cannot say" if found.low <= 0 <= found.high else "borne out"
+        return "not reproduced"
+    return "cannot say" if found.low <= 0 <= found.high else "reproduced"
 
 
 def _searched(lab: Lab, parameterization: str) -> Searched:

@@ -35,10 +35,10 @@ from sweeper.report.drawing import FAINT, LINE_COLOR, MARKERS, STYLE, save
 from sweeper.verdict.curve import Estimate, mean_estimate
 
 Document = Mapping[str, Any]
-Answer = Literal["borne out", "not borne out", "cannot say"]
+Answer = Literal["reproduced", "not reproduced", "cannot say"]
 ANSWERS: Mapping[str, Answer] = {
-    "holds": "borne out",
-    "fails": "not borne out",
+    "holds": "reproduced",
+    "fails": "not reproduced",
     "cannot say yet": "cannot say",
 }
 """What the verdict on a transfer says of the claim that it holds."""
@@ -57,7 +57,7 @@ STOPPED, PATIENCE = 130, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a source says, what was measured with its interval, and whether that bears it out."""
+    """What a source says, what was measured with its interval, and whether that reproduces it."""
 
     source: str
     claim: str
@@ -211,8 +211,8 @@ def compared(found: Estimate, form: str = "{:.3f}") -> str:
 def below(first: Estimate, second: Estimate) -> Answer:
     """Whether the first lies below the second: their intervals are apart, or nobody can say."""
     if first.high < second.low:
-        return "borne out"
-    return "not borne out" if first.low > second.high else "cannot say"
+        return "reproduced"
+    return "not reproduced" if first.low > second.high else "cannot say"
 
 
 def verdict(validation: Document, axis: str) -> Document:

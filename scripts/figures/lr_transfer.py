@@ -74,7 +74,7 @@ def _moves(lab: Lab, found: Document) -> None:
     """The standard parameterization is the contrast: there eta has to move."""
     judged = verdict(found, "width")
     far = farthest(judged)
-    answers: dict[str, Answer] = {"fails": "borne out", "holds": "not borne out"}
+    answers: dict[str, Answer] = {"fails": "reproduced", "holds": "not reproduced"}
     lab.claim(
         "u-muP, Fig. 1; muP",
         "standard: the best η moves with width",

@@ -138,8 +138,8 @@ def _drift(lab: Lab, name: str, found: Document) -> None:
 def _none(slope: Estimate) -> Answer:
     """No drift: all of the interval within STAYS. A drift: none of it is 0."""
     if slope.low >= -STAYS and slope.high <= STAYS:
-        return "borne out"
-    return "cannot say" if slope.low <= 0 <= slope.high else "not borne out"
+        return "reproduced"
+    return "cannot say" if slope.low <= 0 <= slope.high else "not reproduced"
 
 
 def _lower(lab: Lab, first: str, second: str, found: Mapping[str, Document]) -> None:

@@ -105,7 +105,7 @@ def _keeps(lab: Lab, row: Document) -> None:
         f"{printed.optimizer}: {printed.formula} {what} over shapes and widths",
         f"changes from {min(changes):.2f} to {max(changes):.2f} over {len(changes)} shapes, "
         f"a factor of {row['spread']:.2f} (constant: at most {MAX_SPREAD})",
-        "borne out" if row["keeps"] == printed.keeps else "not borne out",
+        "reproduced" if row["keeps"] == printed.keeps else "not reproduced",
     )
 
 

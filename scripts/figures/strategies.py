@@ -133,13 +133,13 @@ def judge_extreme(
     sign = 1 if place == "best" else -1
     gaps = [paired(losses[name], losses[other]) for other in losses if other != name]
     answers = {below(gap, NOTHING) if sign > 0 else below(NOTHING, gap) for gap in gaps}
-    answer: Answer = "cannot say" if "cannot say" in answers else "borne out"
+    answer: Answer = "cannot say" if "cannot say" in answers else "reproduced"
     means = ", ".join(f"{other} {fmean(values):.3f}" for other, values in losses.items())
     lab.claim(
         source,
         f"of the four the {name} strategy does {place}",
         f"held-out losses {means}, width {width}",
-        "not borne out" if "not borne out" in answers else answer,
+        "not reproduced" if "not reproduced" in answers else answer,
     )
 
 
@@ -150,7 +150,7 @@ def judge_product(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
     notes = [note for name in best for note in found[name].searched["notes"]]
     accepted = sum(note.startswith("accepted") for note in notes) == len(best)
     gap = abs(products[0] - products[1])
-    answer: Answer = "borne out" if gap <= 1 else "not borne out" if gap > 2 else "cannot say"
+    answer: Answer = "reproduced" if gap <= 1 else "not reproduced" if gap > 2 else "cannot say"
     lab.claim(
         source,
         f"the best lr x wd is the same under one rate and {TANGENT} rates",
@@ -179,7 +179,7 @@ def judge_rate(lab: Lab, source: str, found: Mapping[str, Strategy]) -> None:
         source,
         "hidden weights' best learning rate is the same under both (to a factor of 2)",
         f"{TANGENT} against one rate {within(gap)} in log2 at width {width}",
-        "borne out" if inside else "not borne out" if outside else "cannot say",
+        "reproduced" if inside else "not reproduced" if outside else "cannot say",
     )
 
 
