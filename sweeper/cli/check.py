@@ -202,7 +202,7 @@ def _scales(
     if not operands:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     write_json(folder / "scales.json", record)
-    show.scales(output.people, operands)
+    show.scale_table(operands).print(output.people)
     picture, _ = save(show.scale_figure(operands), folder / "scales")
     output.say(f"Picture: {picture}")
     return record

@@ -17,6 +17,7 @@ from sweeper.errors import BadInput
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
+from sweeper.report.cost import Cost, spent
 from sweeper.report.documents import (
     Document,
     axis_verdict,
@@ -30,7 +31,7 @@ from sweeper.report.figures import write_picture
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study
 from sweeper.trial import Result, TrialSpec, digest, encode
-from sweeper.verdict.compare import Comparison, Cost, Ladder, compare, cost_of, seeds_needed
+from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.verdict.ladder import LADDER_AXES, LadderSize, Size, SizeCurve
 
 IMMATERIAL = ("accumulate",)
@@ -45,7 +46,7 @@ class Entry:
     ladder: Ladder
     spec: TrialSpec
     tuning: Cost
-    proving: Cost
+    validation: Cost
 
 
 def named_studies(words: Sequence[str], given: str | None) -> tuple[list[str], Path]:
@@ -75,8 +76,8 @@ class Compared:
 
     @property
     def costs(self) -> dict[str, tuple[Cost, Cost]]:
-        """What tuning and proving took, by study."""
-        return {one.ladder.name: (one.tuning, one.proving) for one in self.entries}
+        """What tuning and validation took, by study."""
+        return {one.ladder.name: (one.tuning, one.validation) for one in self.entries}
 
 
 def compare_studies(
@@ -130,10 +131,10 @@ def _report(
             {
                 "study": name,
                 "parameterization": parameterizations[name],
-                "tuning": asdict(tuning) | {"share": tuning.flops / comparison.flops},
-                "proving": asdict(proving),
+                "tuning": tuning.to_json() | {"share": tuning.flops / comparison.flops},
+                "validation": validation.to_json(),
             }
-            for name, (tuning, proving) in costs.items()
+            for name, (tuning, validation) in costs.items()
         ],
         "differences": list(compared.notes),
         **comparison.to_json(),
@@ -145,7 +146,8 @@ def _report(
     write_json(folder / "comparison.json", encode(record))
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
     output.notes([f"compared anyway: {note}" for note in compared.notes])
-    show.show(output.people, show.tables(comparison, parameterizations, costs))
+    for table in show.tables(comparison, parameterizations, costs):
+        table.print(output.people)
     output.end(" ".join(found), {"figure": picture}, following)
     document = {**record, "found": found, "next": following, "figure": str(picture)}
     output.document(document)
@@ -176,7 +178,7 @@ def _entry(settings: Settings, validation: Document) -> Entry:
         raise BadInput(f"{settings.name}: the study holds no trial of its ladder's {lost[0]}")
     specs = {curve.size.width: trained[curve.size] for curve in curves}
     flops = partial(_flops, settings)
-    proofs = [one for one in trials.current if one.trial.phase == LADDER_PHASE]
+    ladders = [one for one in trials.current if one.trial.phase == LADDER_PHASE]
     ladder = Ladder(
         name=settings.name,
         curves=curves,
@@ -187,8 +189,8 @@ def _entry(settings: Settings, validation: Document) -> Entry:
         settings=settings,
         ladder=ladder,
         spec=specs[max(specs)],
-        tuning=cost_of(trials.searched, flops),
-        proving=cost_of(proofs, flops),
+        tuning=spent(trials.searched, flops),
+        validation=spent(ladders, flops),
     )
 
 

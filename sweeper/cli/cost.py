@@ -19,8 +19,8 @@ from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
 from sweeper.report import console as show
-from sweeper.report.console import PlannedRuns
-from sweeper.report.progress import at_once, duration
+from sweeper.report.cost import NOTHING, Cost, at_once, flops_of
+from sweeper.report.table import duration
 from sweeper.search.strategy import Strategy
 from sweeper.study.study import Study
 from sweeper.sweep.replay import replay_ladder
@@ -104,12 +104,6 @@ def _smaller(
     return f"To try it first, in about {duration(trials * seconds * steps / all_steps)}: {line}"
 
 
-def cost_record(row: PlannedRuns) -> dict[str, float | None]:
-    """What planned runs cost, for a document; None: not known."""
-    each = {"flops": row.flops, "seconds": row.seconds}
-    return {name: None if math.isnan(value) else value for name, value in each.items()}
-
-
 def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
     """The words of a user's command for `trial`, said with where its losses are looked for."""
     words = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
@@ -130,16 +124,17 @@ class Planned:
     size: LadderSize
     values: Sequence[float]
     missing: Sequence[Trial]
-    cost: show.PlannedRuns
+    cost: Cost
 
     def to_json(self, seeds: int) -> dict[str, Any]:
         """Plain JSON."""
+        cost = self.cost.to_json()
         return {
             "size": size_record(asdict(self.size)),
             "values_log2": list(self.values),
             "runs": seeds * len(self.values),
-            "missing": len(self.missing),
-            **cost_record(self.cost),
+            "missing": cost.pop("trials"),
+            **cost,
         }
 
 
@@ -161,8 +156,8 @@ def show_ladder_cost(
         f"{rule.step:g} apart, {where}, {_counted(rule.seeds, 'seed')} each; a curve whose lowest "
         f"point is at its end grows there by up to {rule.extend}. {_known(settings, rows)}"
     )
-    costs = [row.cost for row in rows]
-    show.dry_run(output.people, "This would train", ["size", "runs"], costs, facts)
+    costs = [(row.name, row.cost) for row in rows]
+    show.dry_run(output.people, "This would train", "size", costs, "runs", facts)
     record = {
         "study": settings.name,
         "hyperparameter": rule.hyperparameter,
@@ -172,7 +167,10 @@ def show_ladder_cost(
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
     if command := say_command(settings, trial, output, at="at the base's defaults"):
         record["command"] = command
-    runs, left = sum(rule.seeds * len(row.values) for row in rows), show.total_runs(costs).runs
+    runs, left = (
+        sum(rule.seeds * len(row.values) for row in rows),
+        sum(len(row.missing) for row in rows),
+    )
     found = f"{left} of {_counted(runs, 'run')} are to be trained; nothing was written."
     output.end(found, {}, following)
     output.document(record)
@@ -184,7 +182,7 @@ def _counted(count: int, what: str) -> str:
 
 def _known(settings: Settings, rows: Sequence[Planned]) -> str:
     """How the time was found."""
-    if math.isnan(show.total_runs([row.cost for row in rows]).seconds):
+    if math.isnan(sum((row.cost for row in rows), NOTHING).seconds):
         return "Time: not known here."
     if settings.raw["runner"].get("command"):
         return (
@@ -211,13 +209,11 @@ def _ladder_cost_planned(
     experiment: Experiment, study: Study, best: Log2Hps, size: LadderSize, name: str
 ) -> Planned:
     """What the study holds and lacks of a size's curve."""
-    settings, hyperparameter = experiment.settings, experiment.settings.transfer.hyperparameter
+    hyperparameter = experiment.settings.transfer.hyperparameter
     (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
     values = {*curve.losses, *(trial.log2_hps[hyperparameter] for trial in missing)}
-    flops, seconds, count = math.nan, 0.0, len(missing)
-    if settings.runner.parameters(spec := experiment.spec(size)) is not None:
-        flops = count * (settings.runner.flops(spec) or math.nan)
+    seconds, count = 0.0, len(missing)
     if missing:
         seconds = count * run_time(experiment, size, study.results())[1]
-    cost = show.PlannedRuns(name=name, runs=count, flops=flops, seconds=seconds)
+    cost = Cost(trials=count, flops=count * flops_of(experiment.spec(size)), seconds=seconds)
     return Planned(name=name, size=size, values=sorted(values), missing=missing, cost=cost)

@@ -19,7 +19,7 @@ from sweeper.plan.explain import explain as explained
 from sweeper.plan.explain import tied_readouts
 from sweeper.plan.plan import make_plan
 from sweeper.report import console as show
-from sweeper.report.table import Grid
+from sweeper.report.table import Column, Table
 from sweeper.study.study import Study
 from sweeper.trial import defaults, plain
 from sweeper.verdict.ladder import Size
@@ -38,14 +38,14 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
     for line in model.lines():
         output.say(f"- {line}")
     output.say(f"It stands for {model.parameterization}.")
-    filled = Grid(
+    names = {"published": "published", "ours": "ours", "lr": "lr / eta", "eps": "eps / eps"}
+    table = Table(
         f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
-        ["", "published", "ours", "lr / eta", "eps / eps"],
+        [Column("", left=True), *map(Column, names.values())],
     )
     for row in model.ours():
-        names = ("published", "ours", "lr", "eps")
-        filled.add_row(row["what"], *(_cell(row.get(name)) for name in names))
-    output.people.print(filled, crop=False)
+        table.add(row["what"], *(row.get(name) for name in names))
+    table.print(output.people)
     output.say(
         "Numbers of parameters are standard deviations of initial values, published as one "
         "initializer_range. The configuration does not say learning rates and eps by parameter, "
@@ -67,10 +67,6 @@ def _fields(path: Path) -> Mapping[str, Any]:
     if not isinstance(fields, Mapping):
         raise BadInput(f"{file} is no configuration: a JSON object is expected")
     return fields
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
 
 
 def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Typed) -> int:

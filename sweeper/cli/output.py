@@ -61,7 +61,7 @@ class Output:
 
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
-        from sweeper.engine.train import speeds
+        from sweeper.report.cost import speeds
 
         # How much a command computes is not known.
         recent = (r for r in results if r.finished_at >= since)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.cost import cost_record, run_time, say_command, tell_cost
+from sweeper.cli.cost import run_time, say_command, tell_cost
 from sweeper.cli.next import first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import changed_code, check_model, open_experiment, progress
@@ -23,6 +23,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.report import console as show
+from sweeper.report.cost import Cost, flops_of
 from sweeper.report.drawing import save
 from sweeper.report.figures import pairs_figure
 from sweeper.report.page import write_report
@@ -253,8 +254,6 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
         trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
         finished = _finished(settings, experiment)
     parameters = settings.runner.parameters(spec)
-    # Of a command they are a guess that only tells its trials from each other.
-    flops = math.nan if parameters is None else settings.runner.flops(spec) or math.nan
     facts = (
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
         f"{spec.train.steps} steps. Points that phases share are trained once; a line that ends at "
@@ -263,19 +262,16 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
     )
     if finished:
         facts += f" Of these trials, {finished} are finished already."
-    rows = [
-        show.PlannedRuns(
-            name=one.name,
-            runs=one.trials,
-            flops=one.trials * flops,
-            seconds=one.trials * seconds,
-        )
-        for one in phases
+    flops = flops_of(spec)
+    costs = [
+        (phase.name, Cost(trials=n, flops=n * flops, seconds=n * seconds))
+        for phase in phases
+        for n in [phase.trials]
     ]
-    show.dry_run(output.people, "This search would run", ["phase", "trials"], rows, facts)
+    show.dry_run(output.people, "This search would run", "phase", costs, "trials", facts)
     record: dict[str, Any] = {
         "study": settings.name,
-        "phases": [{"phase": row.name, "trials": row.runs, **cost_record(row)} for row in rows],
+        "phases": [{"phase": name, **cost.to_json()} for name, cost in costs],
         "finished": finished,
         "batched_trials": per_job,
     }

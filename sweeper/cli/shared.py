@@ -13,7 +13,8 @@ from sweeper.config.compose import Tree, compose_tree, override_value, parse_ove
 from sweeper.config.settings import Experiment, Settings, check_model_size
 from sweeper.errors import BadInput, ConfigError
 from sweeper.registry import OVERLAYS
-from sweeper.report.progress import SweepProgress, TrialSeconds
+from sweeper.report.cost import TrialSeconds
+from sweeper.report.progress import SweepProgress
 from sweeper.study.study import Study, check_config_format, read_root
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 from sweeper.verdict.ladder import Size

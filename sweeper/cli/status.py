@@ -19,7 +19,7 @@ from sweeper.launch import slurm_arrays
 from sweeper.launch.slurm_queue import ACTIVE, WAITING
 from sweeper.registry import studies
 from sweeper.report.documents import number
-from sweeper.report.progress import duration
+from sweeper.report.table import duration
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study

@@ -36,8 +36,9 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.report import console as show
+from sweeper.report.console import size_text
 from sweeper.report.page import write_report
-from sweeper.report.table import short, size_words
+from sweeper.report.table import paragraph, short
 from sweeper.search.strategy import Conclusion
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
@@ -162,7 +163,9 @@ def _keep(
     output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
     write_json(folder / "plan.json", plan.to_json())
     _show_plan(settings, plan, output)
-    show.trend(output.people, trend, applied=plan.source["correction"] is not None)
+    if trend is not None:
+        applied = plan.source["correction"] is not None
+        paragraph(output.people, show.trend_text(trend, applied=applied))
     if settings.transfer.correct and trend is None:
         output.say(
             "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
@@ -216,7 +219,7 @@ def _found(
     elif kept.get("axes"):
         proof = f"the transfer, as validated before, {_answers(kept['axes'])}"
     eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
-    target = size_words(plan.target, deep=settings.runner.takes("depth"))
+    target = size_text(plan.target, deep=settings.runner.takes("depth"))
     return f"Planned {target}{eta}; {proof}."
 
 

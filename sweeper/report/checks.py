@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from matplotlib import rc_context
@@ -14,16 +13,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 
-from sweeper.check.judge import CHECK_ANSWERS, CheckAnswer, CheckRule, CoordinateCheck, ModuleCheck
+from sweeper.check.judge import CHECK_ANSWERS, CheckRule, CoordinateCheck, ModuleCheck
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.operand_scales import RANGES, OperandScale
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
-from sweeper.report.table import Grid, short, within
+from sweeper.report.table import STYLES, Cell, Column, Table, answer, short
 from sweeper.scaling.spec import layer_of, with_layer
 
 T = TypeVar("T")
 COLUMNS = 4
-COLORS = {"pass": "green", "fail": "red", "cannot say": "yellow"}
 RED, AMBER = "#b2182b", "#a06000"
 ANSWER_COLORS = {"pass": INK, "fail": RED, "cannot say": AMBER}
 OPERANDS = ("input", "weight", "gradient")
@@ -44,57 +42,49 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
 
 
 def coordinates(console: Console, check: CoordinateCheck, rule: CheckRule) -> None:
-    """The table of slopes, a row for modules that differ in their layer alone, and the answer."""
-    title = f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}"
-    shown = Grid(
-        title, ["module", "role", *columns(check), "answer"], left=2, spare=("role", "at init")
-    )
-    for row in rows(check):
-        answer = f"[{COLORS[row.answer]}]{row.answer}[/]"
-        shown.add_row(row.name, row.role, *row.cells, ": ".join(filter(None, [answer, row.reason])))
-    console.print(shown, crop=False)
-    for line in legend(check, rule.threshold):
-        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-    style = COLORS[check.answer]
+    """The table of slopes, and the answer."""
+    coordinate_table(check, rule.threshold).print(console)
+    style = STYLES[answer(check.answer).tone]
     console.print(
         f"[bold {style}]Coordinate check over {check.axis}: {check.answer}.[/]",
         highlight=False,
     )
 
 
-def columns(check: CoordinateCheck) -> dict[str, tuple[str, int]]:
-    """The kinds of slope in the table, and their steps, by the columns' heads."""
-    changes = {f"change, step {s}": ("change", s) for s in sorted({1, check.steps})}
-    direct = {f"direct, step {check.steps}": ("direct", check.steps)}
-    return {"at init": ("output", 0), **changes, **direct}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleRow:
-    """Modules that differ in their layer alone, in words: the worst of their slopes and answers."""
-
-    name: str
-    role: str
-    cells: Sequence[str]
-    answer: CheckAnswer
-    reason: str
-
-
-def rows(check: CoordinateCheck) -> list[ModuleRow]:
-    """The table of slopes, a cell for each of `columns`."""
-    lines = []
+def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
+    """Slopes by kind and step, a row for modules that differ in their layer alone: the worst."""
+    changes = [("change", step) for step in sorted({1, check.steps})]
+    kinds = {"at init": ("output", 0)}
+    kinds |= {f"{kind}, step {step}": (kind, step) for kind, step in changes}
+    kinds[f"direct, step {check.steps}"] = ("direct", check.steps)
+    spare = {"at init": 1}
+    table = Table(
+        f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}",
+        [
+            Column("module", left=True),
+            Column("role", left=True, importance=0),
+            *(Column(name, form="+.2f", importance=spare.get(name), half=True) for name in kinds),
+            Column("answer", left=True),
+        ],
+    )
     for name, members in collapsed((m.name, m) for m in check.modules).items():
         worst = _worst(members)
-        lines.append(
-            ModuleRow(
-                name=name,
-                role=str(worst.role or ""),
-                cells=[_cell(members, *column) for column in columns(check).values()],
-                answer=worst.answer,
-                reason=worst.worst.reason if worst.answer != "pass" else "",
-            )
-        )
-    return lines
+        cells = []
+        for quantity, step in kinds.values():
+            slopes = [
+                s for m in members for s in m.slopes if (s.quantity, s.step) == (quantity, step)
+            ]
+            if not slopes:
+                cells.append(Cell(None))
+                continue
+            farthest = max(slopes, key=lambda slope: slope.deviation)
+            unknown = not math.isfinite(farthest.slope.value)
+            cells.append(Cell(farthest.slope, farthest.reason * unknown))
+        reason = worst.worst.reason if worst.answer != "pass" else ""
+        table.add(name, str(worst.role or ""), *cells, answer(worst.answer, reason))
+    note, *remarks = legend(check, threshold)
+    table.legend, table.remarks = [note], [line.removeprefix("- ") for line in remarks]
+    return table
 
 
 def legend(check: CoordinateCheck, threshold: float) -> list[str]:
@@ -132,15 +122,6 @@ def _worst(members: Sequence[ModuleCheck]) -> ModuleCheck:
     return max(
         members, key=lambda member: (CHECK_ANSWERS.index(member.answer), member.worst.deviation)
     )
-
-
-def _cell(members: Sequence[ModuleCheck], quantity: str, step: int) -> str:
-    """The slope that is farthest off among the members."""
-    slopes = [s for m in members for s in m.slopes if (s.quantity, s.step) == (quantity, step)]
-    if not slopes:
-        return ""
-    worst = max(slopes, key=lambda slope: slope.deviation)
-    return within(worst.slope, sign="+") if math.isfinite(worst.slope.value) else worst.reason
 
 
 @rc_context(STYLE)
@@ -195,47 +176,41 @@ def _look(quantity: str, step: int, check: CoordinateCheck) -> dict[str, Any]:
     return {"color": LINE_COLOR, "alpha": alpha, "linewidth": 1.4, "marker": "o", "markersize": 2.5}
 
 
-def scales(console: Console, operands: Sequence[OperandScale]) -> None:
-    """RMS of every operand at the start and the end, and what FP8 would lose of it at the end."""
-    columns, rows = scale_table(operands)
-    shown = Grid("Operands of the matrix products", columns, left=2, spare=columns[-1:3:-1])
-    for product, operand, *cells in rows:
-        if operand == OPERANDS[0]:
-            shown.add_section()
-        shown.add_row(product, operand, *cells)
-    console.print(shown, crop=False)
-    console.print(SCALES_NOTE, highlight=False, soft_wrap=not console.is_terminal)
-
-
 SCALES_NOTE = (
     "Shares of entries that the format would make 0, and that are beyond its largest number, "
     "at the last step; of several layers the largest, and the range of the RMS."
 )
 
 
-def scale_table(operands: Sequence[OperandScale]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of the table of scales, a row an operand of products alike."""
+def scale_table(operands: Sequence[OperandScale]) -> Table:
+    """RMS of every operand at the start and the end, and what FP8 would lose of it at the end.
+
+    A row an operand of products alike.
+    """
     last = max(scale.step for scale in operands)
-    columns = ["product", "operand", "RMS at init", f"RMS, step {last}"]
-    columns += ["E4M3 to 0", "E4M3 over", "E5M2 to 0", "E5M2 over"]
-    rows = []
+    losses = [(name, loss) for name in RANGES for loss in ("underflow", "overflow")]
+    columns = [Column("product", left=True), Column("operand", left=True)]
+    columns += [Column("RMS at init"), Column(f"RMS, step {last}")]
+    for place, (name, loss) in enumerate(losses):
+        head = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
+        columns.append(Column(head, importance=len(losses) - place))
+    table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
     for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:
             own = [s for s in members if s.operand == operand]
-            if own:
-                rows.append([product, operand, *_operand(own, last)])
-    return columns, rows
-
-
-def _operand(members: Sequence[OperandScale], last: int) -> list[str]:
-    """The cells of one operand."""
-    ends = [s for s in members if s.step == last]
-    cells = [_range([s.rms for s in members if s.step == 0]), _range([s.rms for s in ends])]
-    for name in RANGES:
-        for loss in ("underflow", "overflow"):
-            share = max(getattr(getattr(s, name), loss) for s in ends)
-            cells.append(f"{100 * share:.2f} %" if share else "0")
-    return cells
+            if not own:
+                continue
+            ends = [s for s in own if s.step == last]
+            shares = [max(getattr(getattr(s, name), loss) for s in ends) for name, loss in losses]
+            table.add(
+                product,
+                operand,
+                _range([s.rms for s in own if s.step == 0]),
+                _range([s.rms for s in ends]),
+                *(Cell(share, f"{100 * share:.2f} %" if share else "0") for share in shares),
+            )
+        table.end_section()
+    return table
 
 
 def _range(values: Sequence[float]) -> str:
@@ -296,19 +271,19 @@ def _dot(face: str) -> dict[str, Any]:
 def rules(console: Console, rows: Sequence[RuleRow]) -> None:
     """The RMS by which a step at eta = 1 moves a layer, by rule and shape."""
     shapes = list(rows[0].changes)
-    heads = [f"{out}x{into}" for out, into in shapes]
-    columns = ["rule", "updates", *heads, "spread", "constant"]
-    shown = Grid(
-        "RMS of the change by rule and shape (out x in)", columns, left=2, spare=heads[1:-1]
-    )
+    columns = [Column("rule", left=True), Column("updates", left=True)]
+    for place, (fan_out, fan_in) in enumerate(shapes):
+        inner = 0 < place < len(shapes) - 1
+        columns.append(
+            Column(f"{fan_out}x{fan_in}", form=".3g", importance=place if inner else None)
+        )
+    columns += [Column("spread", form=".3g"), Column("constant")]
+    table = Table("RMS of the change by rule and shape (out x in)", columns)
     for row in rows:
-        cells = [f"{row.changes[shape]:.3g}" for shape in shapes]
-        answer = "[green]yes[/]" if row.keeps else "[red]no[/]"
-        shown.add_row(row.rule, str(row.update), *cells, f"{row.spread:.3g}", answer)
-    console.print(shown, crop=False)
-    console.print(
+        keeps = Cell(row.keeps, "yes", tone="good") if row.keeps else Cell(False, "no", tone="bad")
+        table.add(row.rule, str(row.update), *row.changes.values(), row.spread, keeps)
+    table.legend = [
         f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
-        "orthogonal: Muon; normalized: unit Frobenius norm, one input.",
-        highlight=False,
-        soft_wrap=not console.is_terminal,
-    )
+        "orthogonal: Muon; normalized: unit Frobenius norm, one input."
+    ]
+    table.print(console)

@@ -14,18 +14,15 @@ from markupsafe import Markup
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from sweeper.files import private_folder, write_atomically
-from sweeper.report import documents
-from sweeper.report.console import number
-from sweeper.report.documents import Document, axis_verdict, interval
+from sweeper.report.cost import Cost, cost_table
+from sweeper.report.documents import Document, axis_verdict, estimate_of
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
-from sweeper.report.progress import duration
-from sweeper.report.table import Grid, within
-from sweeper.verdict.compare import OCTAVES, Candidate, Comparison, Cost, Standing
+from sweeper.report.table import Cell, Column, Table, answer, number, within
+from sweeper.verdict.compare import OCTAVES, Candidate, Comparison, Standing
 from sweeper.verdict.curve import Estimate
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -34,20 +31,12 @@ REACH = 1.0
 """The loss axis ends this many times the range of the re-tuned losses above their highest."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """A table, and the lines that explain it."""
-
-    grid: Grid
-    legend: Sequence[str]
-
-
 def tables(
     comparison: Comparison,
     parameterizations: Mapping[str, str],
     costs: Mapping[str, tuple[Cost, Cost]],
-) -> list[Told]:
-    """Places, losses over width, robustness and cost: for the terminal and for the page."""
+) -> list[Table]:
+    """Places, losses over width, robustness and cost; by study what tuning and validation cost."""
     return [
         _places(comparison, parameterizations),
         _widths(comparison),
@@ -56,118 +45,120 @@ def tables(
     ]
 
 
-def show(console: Console, told: Sequence[Told]) -> None:
-    """Tables and their legends on the terminal."""
-    for one in told:
-        console.print(one.grid, crop=False)
-        for line in one.legend:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+STUDY = Column("study", left=True)
 
 
-def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Told:
-    columns = [
-        "study",
-        "parameterization",
-        "place",
-        "loss",
-        "above first",
-        "place re-tuned",
-        "loss re-tuned",
-    ]
-    title = f"Ranked at {comparison.flops:.2e} FLOPs of one run, {comparison.seeds} seeds"
-    shown = Grid(title, columns, left=2, spare=("parameterization", "loss re-tuned"))
-    retuned = {one.name: one for one in comparison.by_retuned}
-    for one in comparison.by_transferred:
-        other = retuned[one.name]
-        gap = "" if one is comparison.by_transferred[0] else within_or_diverged(one.gap)
-        cells = (place(one), within_or_diverged(one.loss), gap)
-        shown.add_row(
-            one.name,
-            parameterizations[one.name],
-            *cells,
+def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Table:
+    table = Table(
+        f"Ranked at {comparison.flops:.2e} FLOPs of one run, {comparison.seeds} seeds",
+        [
+            STUDY,
+            Column("parameterization", left=True, importance=0),
+            Column("place"),
+            Column("loss", form=".4f", half=True),
+            Column("above first", form=".4f", half=True),
+            Column("place re-tuned", importance=2),
+            Column("loss re-tuned", form=".4f", importance=1, half=True),
+        ],
+        legend=[
+            "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
+            "first: seed by seed, with an interval that holds for all pairs of studies together. A "
+            "place is a range where the seeds do not decide. ±: 95 % interval. Losses are read "
+            "from each width's own curve by itself; a verdict's curves share what they are alike "
+            "in, so both differ a little."
+        ],
+    )
+    retuned = {standing.name: standing for standing in comparison.by_retuned}
+    for standing in comparison.by_transferred:
+        other = retuned[standing.name]
+        is_first = standing is comparison.by_transferred[0]
+        table.add(
+            standing.name,
+            parameterizations[standing.name],
+            place(standing),
+            within_or_diverged(standing.loss),
+            None if is_first else within_or_diverged(standing.gap),
             place(other),
             within_or_diverged(other.loss),
         )
-    legend = (
-        "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
-        "first: seed by seed, with an interval that holds for all pairs of studies together. A "
-        "place is a range where the seeds do not tell. ±: 95 % interval. Losses are read "
-        "from each width's own curve by itself; a verdict's curves share what they are alike in, "
-        "so both differ a little."
+    return table
+
+
+def _widths(comparison: Comparison) -> Table:
+    table = Table(
+        "Loss over width",
+        [
+            STUDY,
+            Column("width"),
+            Column("transferred", form=".4f", half=True),
+            Column("re-tuned", form=".4f", importance=1, half=True),
+            Column("lost by transfer", form=".4f", half=True),
+            Column("optimum log2 eta", form=".2f", importance=0, half=True),
+        ],
+        remarks=[f"{found.name}: {law_text(found)}" for found in comparison.candidates],
     )
-    return Told(grid=shown, legend=[legend])
-
-
-def _widths(comparison: Comparison) -> Told:
-    columns = ["study", "width", "transferred", "re-tuned", "lost by transfer", "optimum log2 eta"]
-    shown = Grid("Loss over width", columns)
     for candidate in comparison.candidates:
         for width in candidate.widths:
+            retuned = within_or_diverged(width.retuned)
             at_end = " (end of curve)" if width.at_end else ""
-            shown.add_row(
+            table.add(
                 candidate.name,
-                str(width.width),
+                width.width,
                 within_or_diverged(width.transferred),
-                within_or_diverged(width.retuned) + at_end,
+                Cell(retuned.value, retuned.text + at_end),
                 within_or_diverged(width.regret),
-                within(width.optimum_log2),
+                width.optimum_log2,
             )
-        shown.add_section()
-    return Told(grid=shown, legend=[f"- {o.name}: {law_words(o)}" for o in comparison.candidates])
+        table.end_section()
+    return table
 
 
-def law_words(candidate: Candidate) -> str:
+def law_text(candidate: Candidate) -> str:
     """The loss over the width, fitted."""
     curve = candidate.curve
     if curve is None:
         return "one width shows no loss over width"
-    words = f"a doubling of the width changes the re-tuned loss by {_signed(curve.per_doubling)}"
+    slope = curve.per_doubling
+    change = f"{slope.value:+.4f} [{slope.low:+.4f}, {slope.high:+.4f}]"
+    text = f"a doubling of the width changes the re-tuned loss by {change} nats"
     if not math.isfinite(curve.exponent.value):
-        return f"{words} nats"
+        return text
     if not (math.isfinite(curve.exponent.high) and math.isfinite(curve.floor.low)):
-        return f"{words} nats; these widths do not tell a power law's floor and exponent"
-    law = (
-        f"loss = {curve.floor.value:.3f} [{curve.floor.low:.3f}, {curve.floor.high:.3f}] + "
+        return f"{text}; these widths do not tell a power law's floor and exponent"
+    return (
+        f"{text}; loss = {curve.floor.value:.3f} [{curve.floor.low:.3f}, {curve.floor.high:.3f}] + "
         f"{curve.amplitude:.3g} width^-{curve.exponent.value:.2f} "
         f"[{curve.exponent.low:.2f}, {curve.exponent.high:.2f}]"
     )
-    return f"{words} nats; {law}"
 
 
-def _signed(estimate: Estimate) -> str:
-    return f"{estimate.value:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
-
-
-def _robustness(comparison: Comparison) -> Told:
-    columns = ["study", "width", *(f"eta x {2.0**octaves:g}" for octaves in SHOWN_OCTAVES)]
-    shown = Grid("Robustness: nats lost by octaves from the best eta", columns)
-    for one in comparison.candidates:
-        cells = (bounded(one.robustness[octaves]) for octaves in SHOWN_OCTAVES)
-        shown.add_row(one.name, str(one.robust_width), *cells)
-    return Told(
-        grid=shown, legend=["≥: the curve was not measured so far; the loss of its last point."]
+def _robustness(comparison: Comparison) -> Table:
+    columns = [STUDY, Column("width")]
+    for octaves in SHOWN_OCTAVES:
+        outer = 0 if abs(octaves) > 1 else None
+        columns.append(Column(f"eta x {2.0**octaves:g}", form=".4f", importance=outer, half=True))
+    table = Table(
+        "Robustness: nats lost by octaves from the best eta",
+        columns,
+        legend=["≥: the curve was not measured so far; the loss of its last point."],
     )
+    for candidate in comparison.candidates:
+        losses = (bounded(candidate.robustness[octaves]) for octaves in SHOWN_OCTAVES)
+        table.add(candidate.name, candidate.robust_width, *losses)
+    return table
 
 
-def _costs(comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Told:
-    columns = ["study", "tuning: trials", "FLOPs", "of the run", "time"]
-    shown = Grid("Cost", [*columns, "proving: trials", "FLOPs", "time"])
-    for name, (tuning, proving) in costs.items():
-        shown.add_row(
-            name,
-            str(tuning.trials),
-            f"{tuning.flops:.2e}",
-            f"{tuning.flops / comparison.flops:.1%}",
-            duration(3600 * tuning.hours),
-            str(proving.trials),
-            f"{proving.flops:.2e}",
-            duration(3600 * proving.hours),
-        )
-    legend = (
-        "Tuning: all trials of the search. Of the run: its FLOPs as a share of the one run that "
-        "is compared. Proving: the ladders of --validate. Time: of the trials on their devices."
-    )
-    return Told(grid=shown, legend=[legend])
+def _costs(comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Table:
+    rows = []
+    for name, (tuning, validation) in costs.items():
+        share = f"{tuning.flops / comparison.flops:.1%}"
+        rows += [((name, "tuning", share), tuning), ((name, "validation", ""), validation)]
+    table = cost_table("Cost", ["study", "of", "share of a run"], rows)
+    table.legend = [
+        "Tuning: all trials of the search. Share of a run: its FLOPs over those of the run that is "
+        "compared. Validation: the ladders of --validate. Time: of the trials on their devices."
+    ]
+    return table
 
 
 def place(standing: Standing) -> str:
@@ -177,20 +168,17 @@ def place(standing: Standing) -> str:
     return f"{standing.first}-{standing.last}"
 
 
-def within_or_diverged(estimate: Estimate) -> str:
-    """A value with the half of its interval."""
-    if math.isfinite(estimate.value):
-        return within(estimate, 4) if math.isfinite(estimate.high) else number(estimate.value)
-    return number(estimate.value)
+def within_or_diverged(estimate: Estimate) -> Cell:
+    """A value with the half of its interval; alone where that is open."""
+    if math.isfinite(estimate.value) and math.isfinite(estimate.high):
+        return Cell(estimate, within(estimate, ".4f"))
+    return Cell(estimate, number(estimate.value))
 
 
-def bounded(estimate: Estimate) -> str:
+def bounded(estimate: Estimate) -> Cell:
     """A loss above the least; with ≥ where it is only a bound."""
-    if not math.isfinite(estimate.value):
-        return number(estimate.value)
-    if math.isinf(estimate.high):
-        return f"≥{estimate.value:.4f}"
-    return within(estimate, 4)
+    is_bound = math.isfinite(estimate.value) and math.isinf(estimate.high)
+    return Cell(estimate, f"≥{estimate.value:.4f}") if is_bound else within_or_diverged(estimate)
 
 
 def findings(comparison: Comparison) -> list[str]:
@@ -270,16 +258,12 @@ def _draw_robustness(ax: Axes, candidate: Candidate, index: int, aside: float) -
 
 def _bars(ax: Axes, places: Sequence[float], estimates: Sequence[Estimate], **look: Any) -> None:
     """Values with their intervals; what is not finite is left out, as is an open interval."""
-    shown = [(x, one) for x, one in zip(places, estimates, strict=True) if _finite(one.value)]
+    shown = [(x, one) for x, one in zip(places, estimates, strict=True) if math.isfinite(one.value)]
     bars = [
         [_side(one.value - one.low) for _, one in shown],
         [_side(one.high - one.value) for _, one in shown],
     ]
     ax.errorbar([x for x, _ in shown], [one.value for _, one in shown], yerr=bars, **look)
-
-
-def _finite(value: float) -> bool:
-    return math.isfinite(value)
 
 
 def _side(length: float) -> float:
@@ -314,8 +298,8 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
 class Several:
     """What the page is made from; `comparison` is None where `notes` say why there is none.
 
-    By study: the record of its validation, its parameterization, what tuning and proving took, and
-    its page.
+    By study: the record of its validation, its parameterization, what tuning and validation took,
+    and its page.
     """
 
     validations: Mapping[str, Document]
@@ -346,36 +330,55 @@ def write_several(found: Several, folder: Path) -> Path:
     figure = ladders_figure(found.panels)
     drawings = {"ladders": svg(figure, "f1")}
     save(figure, folder / "ladders")
-    told = []
+    compared_tables = []
     if comparison is not None:
         compared = comparison_figure(comparison)
         drawings["comparison"] = svg(compared, "f2")
         save(compared, folder / "comparison")
-        told = tables(comparison, found.parameterizations, found.costs)
+        compared_tables = tables(comparison, found.parameterizations, found.costs)
     page = rendered(
         "several.html.j2",
         found=found,
-        rows=[_row(found, name) for name in found.validations],
+        transfer=_transfer_table(found),
         sentences=findings(comparison) if comparison else [],
-        told=told,
+        tables=compared_tables,
         drawings={name: Markup(text) for name, text in drawings.items()},
     )
     write_atomically(path, page)
     return path
 
 
-def _row(found: Several, name: str) -> dict[str, object]:
-    """A study in the table at the top: verdict, and the optima at both ends of its ladder."""
-    sizes = axis_verdict(found.validations[name], AXIS).get("sizes") or ()
-    last = [*sizes][-1] if sizes else {}
-    ends = [str((size.get("size") or {}).get(AXIS, "")) for size in (*sizes[:1], last)]
-    loss = documents.number((last.get("loss") or {}).get("value"))
-    return {
-        "name": name,
-        "page": found.pages.get(name, ""),
-        "parameterization": found.parameterizations[name],
-        "answer": found.verdicts[name],
-        "widths": " to ".join(ends),
-        "shift": interval(last.get("shift_log2"), "{:+z.2f}"),
-        "gap": interval(last.get("loss_gap"), "{:z.2f}", scale=100 / loss if loss else math.nan),
-    }
+def _transfer_table(found: Several) -> Table:
+    """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
+    table = Table(
+        "",
+        [
+            Column("study", left=True),
+            Column("parameterization", left=True),
+            Column("transfer over width", left=True),
+            Column("widths"),
+            Column("shift at the widest", unit="log2", form="+z.2f"),
+            Column("loss gap there", unit="% of loss", form=".2%"),
+        ],
+        legend=[
+            "Ranges are 95 % intervals. The shift is how far the optimum of the widest model lies "
+            "from the base's; the loss gap is the loss from training that model at the base's "
+            "optimum."
+        ],
+    )
+    for name, validation in found.validations.items():
+        sizes = list(axis_verdict(validation, AXIS).get("sizes") or ())
+        last = sizes[-1] if sizes else {}
+        ends = [str((size.get("size") or {}).get(AXIS, "")) for size in (*sizes[:1], last)]
+        loss = estimate_of(last.get("loss")).value or math.nan
+        gap = estimate_of(last.get("loss_gap"))
+        share = Estimate(value=gap.value / loss, low=gap.low / loss, high=gap.high / loss)
+        table.add(
+            Cell(name, name, link=found.pages.get(name, "")),
+            found.parameterizations[name],
+            answer(found.verdicts[name]),
+            " to ".join(ends),
+            estimate_of(last.get("shift_log2")),
+            share,
+        )
+    return table

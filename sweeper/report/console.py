@@ -1,111 +1,116 @@
-"""Tables and sentences for people."""
+"""What was found, as tables and sentences: the terminal prints them, the page shows the same."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 from rich.console import Console
 
-from sweeper.plan.diagnose import AblationResult, Diagnosis
+from sweeper.plan.diagnose import Diagnosis
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
-from sweeper.report.progress import duration
+from sweeper.report.cost import Cost, cost_table
 from sweeper.report.table import (
-    NOT_SEARCHED,
-    Grid,
-    grouped,
-    role_word,
+    Cell,
+    Change,
+    Column,
+    Table,
+    Value,
+    answer,
+    number,
+    paragraph,
+    power,
     short,
-    size_words,
-    trend_words,
     within,
 )
+from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.trial import Space, in_use
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import JOINT_AXIS, UNSCALED_AXES, describe_size, label_size
+from sweeper.verdict.ladder import JOINT_AXIS, UNSCALED_AXES, Size, describe_size, label_size
 from sweeper.verdict.trend import Trend
 
+Row = TypeVar("Row")
+NOT_SEARCHED = " (not searched)"
+"""Beside a hyperparameter of the best configuration that no trial moved."""
 NO_INTERVAL = "; one seed, or too few finite runs, gives none"
-SPARE = ("eps", "decay", "shape", "fan in/out", "init std", "role")
-"""What a plan's table can do without, the first most easily."""
+ROLE_NAMES = {"fixed": "scalar-like"}
+"""A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
 
 
-def number(value: float, digits: int = 4) -> str:
-    """A number for a table; what is not finite in words."""
-    if math.isnan(value):
-        return "-"
-    if math.isinf(value):
-        return "diverged" if value > 0 else "-inf"
-    return f"{value:.{digits}f}"
+def size_text(size: Size | Mapping[str, Any], *, deep: bool) -> str:
+    """A width and a depth in words; without the depth where trials take none (not `deep`)."""
+    known = asdict(size) if isinstance(size, Size) else size
+    return f"width {known['width']}" + (f", depth {known['depth']}" if deep else "")
 
 
-def power(log2: float) -> str:
-    """A base-2 logarithm as a power: 2^-8, 2^0.5."""
-    return f"2^{log2:g}"
+def role_name(role: str) -> str:
+    """A role of a plan, for people."""
+    return ROLE_NAMES.get(role, role)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRuns:
-    """Runs that a command would train; FLOPs and seconds of all of them, NaN: not known."""
+def alike(
+    rows: Sequence[Row], name: Callable[[Row], str], content: Callable[[Row], Hashable]
+) -> list[tuple[str, Row]]:
+    """Rows of one content whose names differ in a layer's number alone, as the first of them.
 
-    name: str
-    runs: int
-    flops: float
-    seconds: float
-
-
-def dry_run(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[PlannedRuns], facts: str
-) -> None:
-    """What a command would run, and what is to be said of it; `columns`: of the names and runs."""
-    filled = Grid(title, [*columns, "FLOPs", "time"])
+    Its name has the range of layers in place of the number: blocks.0-11.weight.
+    """
+    groups: dict[Hashable, list[Row]] = {}
     for row in rows:
-        filled.add_row(*_cost(row))
-    filled.add_section()
-    filled.add_row(*_cost(total_runs(rows)))
-    console.print(filled, crop=False)
-    console.print(facts, highlight=False, soft_wrap=not console.is_terminal)
+        groups.setdefault((with_layer(name(row), "#"), content(row)), []).append(row)
+    named = []
+    for first, *others in groups.values():
+        label = name(first)
+        if others:
+            label = with_layer(label, f"{layer_of(label)}-{layer_of(name(others[-1]))}")
+        named.append((label, first))
+    return named
 
 
-def total_runs(rows: Sequence[PlannedRuns]) -> PlannedRuns:
-    """All of them."""
-    return PlannedRuns(
-        name="all",
-        runs=sum(row.runs for row in rows),
-        flops=sum(row.flops for row in rows),
-        seconds=sum(row.seconds for row in rows),
+def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
+    """Parameters that differ in a layer's number alone, as one row with its range of layers."""
+    return alike(
+        parameters,
+        lambda planned: planned.name,
+        lambda planned: (
+            planned.role,
+            planned.init,
+            planned.frozen,
+            planned.base_shape,
+            planned.shape,
+            planned.base,
+            planned.target,
+        ),
     )
 
 
-def _cost(row: PlannedRuns) -> list[str]:
-    flops = "-" if math.isnan(row.flops) else f"{row.flops:.2e}"
-    time = "-" if math.isnan(row.seconds) else duration(row.seconds)
-    return [row.name, str(row.runs), flops, time]
+# What a search would run, and what it found.
+
+
+def dry_run(
+    console: Console, title: str, name: str, rows: Sequence[tuple[str, Cost]], runs: str, facts: str
+) -> None:
+    """What a command would run, by `name`, and what is to be said of it."""
+    costs = [((label,), cost) for label, cost in rows]
+    cost_table(title, [name], costs, runs=runs, total=True).print(console)
+    paragraph(console, facts)
 
 
 def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
     """What a search found: the lines, the notes, the best configuration."""
     if conclusion.lines:
-        filled = Grid(
-            "Lines: one hyperparameter varied at a time",
-            ["hyperparameter", "optimum", "value", "loss", "points", "range"],
-            spare=("range", "points", "optimum"),
-        )
-        for line in conclusion.lines:
-            filled.add_row(*_line_row(line))
-        if conclusion.retune is not None:
-            filled.add_row(*_line_row(replace(conclusion.retune.line, name="eta, retuned")))
-        console.print(filled, crop=False)
+        lines_table(conclusion).print(console)
     if conclusion.pairs:
-        _pairs(console, conclusion.pairs)
+        pairs_table(conclusion.pairs).print(console)
     if math.isfinite(conclusion.objective):
-        _best(console, conclusion, space)
+        best_table(conclusion, space).print(console)
     for note in conclusion.notes:
-        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
+        paragraph(console, f"- {note}")
 
 
 def found(conclusion: Conclusion) -> str:
@@ -117,130 +122,135 @@ def found(conclusion: Conclusion) -> str:
     return f"{loss} after {conclusion.runs} trials."
 
 
-def _best(console: Console, conclusion: Conclusion, space: Space) -> None:
-    filled = Grid("Best configuration", ["hyperparameter", "log2", "value"])
-    best = in_use(space, conclusion.best_log2)
-    for name, axis in space.items():
-        log2 = "" if axis.choices else f"{conclusion.best_log2[name]:g}"
-        value = value_text(best[name])
-        filled.add_row(name, log2, value + NOT_SEARCHED * (name in conclusion.not_searched))
-    console.print(filled, crop=False)
+def lines_table(conclusion: Conclusion) -> Table:
+    """A row a line search: its optimum, the loss there, and the range that was searched."""
+    columns = [
+        Column("hyperparameter", left=True),
+        Column("optimum", importance=2),
+        Column("value"),
+        Column("loss", unit="nats", form=".4f"),
+        Column("points", importance=1),
+        Column("range", importance=0),
+    ]
+    table = Table("Lines: one hyperparameter varied at a time", columns)
+    lines: list[LineResult] = list(conclusion.lines)
+    if conclusion.retune is not None:
+        lines.append(replace(conclusion.retune.line, name="eta, retuned"))
+    for line in lines:
+        values = [value for value, _ in line.points_log2]
+        searched = f"{power(min(values))}..{power(max(values))}"
+        failed = line.optimum_log2 in line.failed_log2
+        table.add(
+            line.name,
+            None if line.choices else Cell(line.optimum_log2, power(line.optimum_log2)),
+            Cell(line.optimum, value_text(line.optimum)),
+            Cell(line.objective, "failed") if failed else line.objective,
+            len(values),
+            ", ".join(map(str, line.choices)) or searched,
+        )
+    return table
 
 
-def _pairs(console: Console, grids: Sequence[PairGrid]) -> None:
-    columns = ["hyperparameter", "and", "transfer error", "least loss", "points", "diverged"]
-    filled = Grid(
-        "Pairs, the most strongly coupled first",
-        columns,
-        left=2,
-        spare=("diverged", "points", "least loss"),
-    )
-    told = sorted(grids, key=lambda grid: (math.isnan(grid.transfer_error), -grid.transfer_error))
-    for grid in told:
+def pairs_table(grids: Sequence[PairGrid]) -> Table:
+    """A row a pair of hyperparameters: what is lost by tuning each without the other."""
+    columns = [
+        Column("hyperparameter", left=True),
+        Column("and", left=True),
+        Column("transfer error", unit="nats", form=".4f"),
+        Column("least loss", unit="nats", form=".4f", importance=2),
+        Column("points", importance=1),
+        Column("diverged", importance=0),
+    ]
+    table = Table("Pairs, the most strongly coupled first", columns)
+    for grid in sorted(grids, key=lambda g: (math.isnan(g.transfer_error), -g.transfer_error)):
         losses = [loss for row in grid.losses for loss in row]
         diverged = sum(not math.isfinite(loss) for loss in losses)
-        error, least = number(grid.transfer_error), number(min(losses))
-        filled.add_row(*grid.names, error, least, str(len(losses)), str(diverged))
-    console.print(filled, crop=False)
+        table.add(*grid.names, grid.transfer_error, min(losses), len(losses), diverged)
+    return table
 
 
-def _line_row(line: LineResult) -> list[str]:
-    values = [value for value, _ in line.points_log2]
-    span = f"{power(min(values))}..{power(max(values))}"
-    return [
-        line.name,
-        "" if line.choices else power(line.optimum_log2),
-        value_text(line.optimum),
-        "failed" if line.optimum_log2 in line.failed_log2 else number(line.objective),
-        str(len(values)),
-        ", ".join(map(str, line.choices)) or span,
+def best_table(conclusion: Conclusion, space: Space) -> Table:
+    """The best configuration, beside the default and the range of each hyperparameter."""
+    columns = [
+        Column("hyperparameter", left=True),
+        Column("log2", form="g"),
+        Column("value"),
+        Column("default", unit="log2", form="g", importance=1),
+        Column("range", unit="log2", importance=0),
     ]
+    table = Table("Best configuration", columns)
+    best = in_use(space, conclusion.best_log2)
+    for name, axis in space.items():
+        text = value_text(best[name]) + NOT_SEARCHED * (name in conclusion.not_searched)
+        value = Cell(best[name], text)
+        if axis.choices:
+            default = axis.choices[round(axis.default)]
+            table.add(name, None, value, str(default), ", ".join(map(str, axis.choices)))
+        else:
+            ends = f"{axis.low:g} to {axis.high:g}"
+            table.add(name, conclusion.best_log2[name], value, axis.default, ends)
+    return table
+
+
+# The plan.
 
 
 def plan(console: Console, plan: TransferPlan, *, deep: bool = True) -> None:
     """Every parameter of the target; layers that are alike share a row.
 
-    Not `deep`: a command of its own takes no depth.
+    Not `deep`: a user command takes no depth.
     """
-    if not plan.parameters:
-        _own_plan(console, plan, deep=deep)
-        return
-    columns = ["parameter", "role", "shape", "init std", "multiplier", "lr", "eps", "decay"]
-    filled = Grid(f"Plan for {plan.target} (tuned at {plan.base})", columns, left=2, spare=SPARE)
-    for names, parameter in grouped(plan.parameters):
-        target = parameter.target
-        filled.add_row(
-            names,
-            role_word(parameter.role),
-            "x".join(map(str, parameter.shape)),
-            _start(parameter) or short(target.init_std),
-            short(target.multiplier),
-            short(target.lr),
-            short(target.eps),
-            short(target.weight_decay),
+    if plan.parameters:
+        plan_table(plan).print(console)
+    else:
+        target, base = (size_text(size, deep=deep) for size in (plan.target, plan.base))
+        console.print(
+            f"For {target} (tuned at {base}) the command gets the hyperparameters as they are:",
+            style="bold",
+            highlight=False,
+            soft_wrap=not console.is_terminal,
         )
-    console.print(filled, crop=False)
-    _law(console, plan)
-    if plan.needs:
-        console.print("In your own training code, TransferPlan.load leaves to the model:")
-    for need in plan.needs:
-        line = f"- {need}"
-        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-
-
-def _law(console: Console, plan: TransferPlan) -> None:
-    """What the law changed, if there is one."""
+        table = Table("", [Column("hyperparameter", left=True), Column("value")])
+        for name, value in plan.hps.items():
+            table.add(name, Cell(value, value_text(value)))
+        table.print(console)
     for line in plan.law.lines() if plan.law else ():
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if plan.parameters and plan.needs:
+        console.print("In your own training code, TransferPlan.load leaves to the model:")
+        for need in plan.needs:
+            paragraph(console, f"- {need}")
 
 
-def _own_plan(console: Console, plan: TransferPlan, *, deep: bool) -> None:
-    """The hyperparameters of a command that scales by itself."""
-    target, base = (size_words(size, deep=deep) for size in (plan.target, plan.base))
-    sentence = f"For {target} (tuned at {base}) the command gets the hyperparameters as "
-    console.print(
-        f"{sentence}they are:", style="bold", highlight=False, soft_wrap=not console.is_terminal
-    )
-    filled = Grid("", ["hyperparameter", "value"])
-    for name, value in plan.hps.items():
-        filled.add_row(name, value_text(value))
-    console.print(filled, crop=False)
-    _law(console, plan)
+NUMBERS = {
+    "init_std": Column("init std", form=".3g"),
+    "multiplier": Column("multiplier", form=".3g"),
+    "lr": Column("lr", form=".3g"),
+    "eps": Column("eps", form=".3g", importance=3),
+    "weight_decay": Column("decay", form=".3g", importance=4),
+}
+"""Fields of a prescription. What is drawn and trained with stays longest where room is scarce."""
 
 
-def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained]) -> None:
-    """Every parameter with its exponents and its numbers, the base's above the target's."""
-    columns = ["parameter", "fan in/out", "a", "b", "c"]
-    columns += ["init std", "multiplier", "lr", "eps", "decay"]
-    filled = Grid(f"From {plan.base} (upper) to {plan.target} (lower)", columns, spare=SPARE)
-    by_name = {row.parameter.name: row for row in rows}
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for names, parameter in grouped(plan.parameters):
-        row = by_name[parameter.name]
-        role = role_word(parameter.role)
-        reasons.setdefault((role, row.why), []).append(names)
-        filled.add_row(f"{names}\n  {role}", *_explained(row))
-        filled.add_section()
-    console.print(filled, crop=False)
-    legend = "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
-    for line in [
-        legend,
-        *(f"- {role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
-        *(f"- a plain model needs: {need}" for need in plan.needs),
-    ]:
-        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-
-
-def _explained(row: Explained) -> list[str]:
-    """The cells of one parameter: fans at the target, exponents, and numbers at both sizes."""
-    parameter = row.parameter
-    numbers = [
-        f"{getattr(parameter.base, name):.3g}\n{getattr(parameter.target, name):.3g}"
-        for name in ("init_std", "multiplier", "lr", "eps", "weight_decay")
+def plan_table(plan: TransferPlan) -> Table:
+    """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'."""
+    columns = [
+        Column("parameter", left=True),
+        Column("role", left=True, importance=1),
+        Column("shape", importance=0),
+        *NUMBERS.values(),
     ]
-    numbers[0] = _start(parameter) or numbers[0]
-    fans = f"{parameter.fan_in}\n{parameter.fan_out}"
-    return [fans, *(f"{value:g}" for value in (row.a, row.b, row.c)), *numbers]
+    table = Table(f"Plan for {plan.target} (tuned at {plan.base})", columns)
+    for names, parameter in grouped(plan.parameters):
+        shapes = ("x".join(map(str, shape)) for shape in (parameter.base_shape, parameter.shape))
+        numbers: list[Value] = []
+        for name in NUMBERS:
+            base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
+            numbers.append(Cell(Change(base=base, target=target), short(target)))
+        numbers[0] = _start(parameter) or numbers[0]
+        base_shape, shape = shapes
+        table.add(names, role_name(parameter.role), Change(base=base_shape, target=shape), *numbers)
+    return table
 
 
 def _start(parameter: PlannedParameter) -> str:
@@ -250,105 +260,176 @@ def _start(parameter: PlannedParameter) -> str:
     return parameter.init if parameter.init != "normal" else ""
 
 
+def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained]) -> None:
+    """Every parameter with its exponents and its numbers, the base's above the target's."""
+    columns = [Column("parameter", left=True), Column("fan in/out", importance=0)]
+    columns += [Column(name, form="g") for name in "abc"]
+    table = Table(
+        f"From {plan.base} (upper) to {plan.target} (lower)", [*columns, *NUMBERS.values()]
+    )
+    by_name = {row.parameter.name: row for row in rows}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for names, parameter in grouped(plan.parameters):
+        row, role = by_name[parameter.name], role_name(parameter.role)
+        reasons.setdefault((role, row.why), []).append(names)
+        numbers: list[Value] = []
+        for name in NUMBERS:
+            base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
+            numbers.append(Cell(Change(base=base, target=target), f"{base:.3g}\n{target:.3g}"))
+        numbers[0] = _start(parameter) or numbers[0]
+        fans = f"{parameter.fan_in}\n{parameter.fan_out}"
+        table.add(Cell(names, f"{names}\n  {role}"), fans, row.a, row.b, row.c, *numbers)
+        table.end_section()
+    table.legend = [
+        "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
+    ]
+    table.remarks = [
+        *(f"{role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
+        *(f"a plain model needs: {need}" for need in plan.needs),
+    ]
+    table.print(console)
+
+
+# What validation and diagnosis found.
+
+
 def verdict(console: Console, result: Verdict, hyperparameter: str = "eta") -> None:
     """One axis: the table of its sizes, whose curves are over `hyperparameter`, and the answer."""
     axis = result.axis.replace("_", " ")
-    by_law = ["law"] * bool(result.law)
-    columns = [axis, f"optimum log2 {hyperparameter}", *by_law, "shift", "basin", "loss", "regret"]
-    title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"
-    spare = ("basin", "loss gap", "loss", "shift")
-    shown = Grid(f"{title} over {axis}", [*columns, "loss gap", "answer"], spare=spare)
-    bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
-    for size in result.sizes:
-        defined = size.is_base and size in bare
-        shown.add_row(
-            label_size(asdict(size.size), result.axis),
-            within(size.optimum_log2),
-            *(f"{size.planned_log2:+.2f}" for _ in by_law),
-            "-" if defined else within(size.shift_log2, sign="+"),
-            _basin(size.basin.width_log2),
-            number(size.loss.value, 3),
-            within(size.regret, 4),
-            "-" if defined else within(size.loss_gap, 4),
-            size.answer,
-        )
-    console.print(shown, crop=False)
-    legend = "Shift: how far the optimum lies from the base's, in log2. "
-    if result.law:
-        legend = (
-            f"Law: what it adds to log2 {hyperparameter}. Shift: how far the optimum lies from "
-            "the base's beyond that, in log2. "
-        )
-    legend += (
-        f"Basin: the range of {hyperparameter} within 1 % of the least loss, its width in log2. "
-        f"Regret: the loss in nats from training at the transferred {hyperparameter} instead of "
-        "the optimum. Loss gap: the loss from training at the base's optimum instead. "
-        f"±: 95 % interval{NO_INTERVAL * bool(bare)}. A size holds with {result.limits}."
-    )
-    if result.law:
-        legend += f" Planned by {result.law}."
-    elif result.axis in UNSCALED_AXES:
-        legend += f" The rule over {axis}: eta stays as it is."
-    if result.axis == JOINT_AXIS:
-        legend += " w: width, d: depth, b: batch size, s: steps."
-    console.print(legend, highlight=False, soft_wrap=not console.is_terminal)
-    doubts = [size for size in result.sizes if size.answer != "holds"]
-    notes = [f"{describe_size(size.size, result.axis)}: {size.reason}" for size in doubts]
-    for line in [*notes, *([f"Note: {result.note}."] if result.note else [])]:
-        console.print(f"- {line}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    verdict_table(result, hyperparameter).print(console)
+    if result.note:
+        paragraph(console, f"- Note: {result.note}.")
     style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
     is_open = result.answer == "cannot say yet"
-    answer = "can neither be confirmed nor refuted yet" if is_open else result.answer
+    said = "can neither be confirmed nor refuted yet" if is_open else result.answer
     limit = f" up to {result.up_to}" if result.up_to else ""
     subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
     todo = f" To settle it, {result.todo}." if result.todo else ""
     console.print(
-        f"[bold {style}]The transfer {subject}over {axis} {answer}{limit}.[/]{todo}",
+        f"[bold {style}]The transfer {subject}over {axis} {said}{limit}.[/]{todo}",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )
 
 
-def _basin(width: Estimate) -> str:
-    """The basin's width; with >= where the curve ends within it."""
-    if not math.isfinite(width.value):
-        return "-"
-    return f"{'≥' if math.isinf(width.high) else ''}{width.value:.2f}"
+def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
+    """A row a size. The answer rests on shift and loss gap, which no terminal leaves out."""
+    axis = result.axis.replace("_", " ")
+    columns = [
+        Column(axis, left=True),
+        Column(f"optimum log2 {hyperparameter}", form="z.2f"),
+        *[Column("law", unit="log2", form="+.2f", importance=4)] * bool(result.law),
+        Column("shift", unit="log2", form="+z.2f"),
+        Column("basin", unit="log2", form=".2f", importance=1),
+        Column("loss", unit="nats", form=".4f", importance=2),
+        Column("regret", unit="nats", form=".4f", importance=3),
+        Column("loss gap", unit="nats", form=".4f"),
+        Column("relative gap", form=".2%", importance=0),
+        Column("answer", left=True),
+    ]
+    bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
+    law = f" Planned by {result.law}." if result.law else ""
+    if not law and result.axis in UNSCALED_AXES:
+        law = f" The rule over {axis}: eta stays as it is."
+    legend = (
+        f"{f'Law: what it adds to log2 {hyperparameter}. ' if result.law else ''}"
+        "Shift: how far the optimum lies from the base's"
+        f"{' beyond that' if result.law else ''}, in log2. "
+        f"Basin: the range of {hyperparameter} within 1 % of the least loss, its width in log2. "
+        "Loss: the least of the size's curve in nats, a mean over its seeds, which are others than "
+        "the search's. "
+        f"Regret: the loss from training at the transferred {hyperparameter} instead of the "
+        "optimum. Loss gap: the loss from training at the base's optimum instead, relative to the "
+        "least loss in the relative gap. "
+        f"±: 95 % interval{NO_INTERVAL * bool(bare)}. "
+        f"A size holds with {result.limits}.{law}"
+        f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
+    )
+    title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"
+    table = Table(f"{title} over {axis}", columns, legend=[legend])
+    for size in result.sizes:
+        # Of the base both are 0 by definition, whatever the noise.
+        known = size.is_base and math.isfinite(size.shift_log2.value)
+        loss = size.loss.value
+        share = (
+            replace(
+                size.loss_gap,
+                **{end: part / loss for end, part in asdict(size.loss_gap).items()},
+            )
+            if loss
+            else size.loss_gap
+        )
+        basin = size.basin.width_log2
+        is_bound = math.isfinite(basin.value) and math.isinf(basin.high)
+        table.add(
+            label_size(asdict(size.size), result.axis),
+            size.optimum_log2,
+            *[size.planned_log2] * bool(result.law),
+            Cell(0.0, "0") if known else size.shift_log2,
+            Cell(basin, f"{'≥' * is_bound}{number(basin.value, '.2f')}"),
+            Cell(size.loss, number(loss, ".3f")),
+            size.regret,
+            Cell(0.0, "0") if known else size.loss_gap,
+            Cell(0.0, "0") if known else share,
+            answer(size.answer),
+            note="" if size.answer == "holds" else size.reason,
+            subject=describe_size(size.size, result.axis),
+        )
+    return table
 
 
-def trend(console: Console, fitted: Trend | None, *, applied: bool) -> None:
+def trend_text(fitted: Trend, *, applied: bool) -> str:
     """What the optima over width say of the target's, and what became of it."""
-    if fitted is not None:
-        text = trend_words(fitted, applied=applied)
-        console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
+    text = (
+        f"Trend over {len(fitted.widths)} widths: the best eta scales as "
+        f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
+        f"eta {short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
+        f"transferred eta is {short(2.0**fitted.transferred_log2)}. "
+    )
+    gain = f"{fitted.gain.value:.4f} nats"
+    if applied:
+        return text + f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
+    if not fitted.warranted:
+        return text + f"No correction: {fitted.reason}."
+    text += "The optimum moves with the width: transfer.correct=true would plan with the "
+    return text + f"prediction and save {gain}."
 
 
 def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
     """What every ablation showed, what explains most first."""
     if diagnosed.results:
-        columns = ["ablation", "evidence", "shift", "loss gap", "loss", "explains"]
-        shown = Grid(
-            f"Ablations of the transfer over {diagnosed.axis}",
-            columns,
-            left=2,
-            spare=("evidence", "loss", "shift"),
-        )
-        for result in diagnosed.results:
-            evidence = "yes" if result.ablation.evidence else ""
-            shown.add_row(result.ablation.name, evidence, *_ablation_cells(result))
-        console.print(shown, crop=False)
-        for result in diagnosed.results:
-            evidence = result.ablation.evidence
-            line = f"- {result.ablation.name}: {result.sentence}."
-            line += f" Evidence without training: {evidence}." if evidence else ""
-            console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+        diagnosis_table(diagnosed).print(console)
 
 
-def _ablation_cells(result: AblationResult) -> list[str]:
-    """The cells of an ablation's numbers."""
-    after = result.after
-    if after is None:
-        return ["-", "-", "-", "not tried"]
-    explained = f"{100 * result.explained.value:.0f} %"
-    shift, gap = within(after.shift_log2, sign="+"), within(after.loss_gap, 4)
-    return [shift, gap, number(after.loss.value, 3), explained]
+def diagnosis_table(diagnosed: Diagnosis) -> Table:
+    """The failure as it is, and a row an ablation with what is left of the failure."""
+    columns = [
+        Column("ablation", left=True),
+        Column("evidence", left=True, importance=0),
+        Column("shift", unit="log2", form="+z.2f", importance=2),
+        Column("loss gap", unit="nats", form="z.4f"),
+        Column("loss", unit="nats", form=".4f", importance=1),
+        Column("explains", form=".0%"),
+    ]
+    table = Table(f"Ablations of the transfer over {diagnosed.axis}", columns)
+    before = diagnosed.results[0].before
+    table.add("as it is", "", before.shift_log2, before.loss_gap, _loss(before.loss), None)
+    for result in diagnosed.results:
+        after, evidence = result.after, result.ablation.evidence
+        numbers: list[Value] = [None, None, None, Cell(None, "not tried")]
+        if after is not None:
+            explained = result.explained
+            share = explained.value if math.isfinite(explained.value) else 0.0
+            text = number(explained.value, ".0%")
+            bar = min(1.0, max(0.0, share))
+            numbers = [after.shift_log2, after.loss_gap, _loss(after.loss)]
+            numbers.append(Cell(explained, text, bar=bar))
+        said = f"{result.sentence}." + f" Evidence without training: {evidence}." * bool(evidence)
+        table.add(result.ablation.name, "yes" * bool(evidence), *numbers, note=said)
+    return table
+
+
+def _loss(loss: Estimate) -> Cell:
+    """A loss, on a terminal without its interval."""
+    return Cell(loss, number(loss.value, ".3f"))

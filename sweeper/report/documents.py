@@ -15,6 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from sweeper.files import read_json, try_json
 from sweeper.study.setup import Trials, trials_of
 from sweeper.study.study import Study
+from sweeper.verdict.curve import Estimate
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES
 
 Document = Mapping[str, Any]
@@ -52,6 +53,12 @@ def takes(config: str, name: str) -> bool:
         return True
     found = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", told)
     return found is not None or not uses.isdisjoint({*names, "*"})
+
+
+def estimate_of(record: Document | None) -> Estimate:
+    """An estimate as it was recorded; NaN where it is not known."""
+    value, low, high = (number((record or {}).get(end)) for end in ("value", "low", "high"))
+    return Estimate(value=value, low=low, high=high)
 
 
 def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[str, str] | None:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from sweeper.files import RECORD_ERRORS, private_folder, write_atomically
 from sweeper.report import sections
+from sweeper.report.console import NOT_SEARCHED, alike, role_name, size_text
 from sweeper.report.documents import (
     UNDECIDED,
     Document,
@@ -35,8 +36,7 @@ from sweeper.report.figures import (
     pairs_figure,
     steps_figure,
 )
-from sweeper.report.sections import cards, cost_rows, saving, saving_words
-from sweeper.report.table import NOT_SEARCHED, alike, role_word, size_words
+from sweeper.report.table import Table
 from sweeper.trial import Status
 from sweeper.verdict.ladder import label_size
 
@@ -51,6 +51,12 @@ def rendered(template: str, **values: object) -> str:
     return environment.get_template(template).render(
         script=Markup(script), script_digest=digest, **values
     )
+
+
+def table_html(shown: Table) -> str:
+    """A table as a piece of a page, with its legend and remarks."""
+    macros: Any = _environment().get_template("macros.html.j2").module
+    return str(macros.table(shown))
 
 
 def facts(record: Document | None) -> dict[str, str]:
@@ -206,8 +212,8 @@ def _page(documents: Documents) -> str:
         checks=sections.checks(documents.check, names.next),
         scales=sections.scales(documents.scales, names.next),
         trials=[(documents.counts[status], status) for status in STATUSES],
-        cards=cards(documents),
-        costs=_costs(documents),
+        cards=sections.cards(documents),
+        costs=sections.costs(documents, _base(documents) or "the base"),
         steps=_steps(documents, names),
         curve_note=_curve_note(search),
     )
@@ -235,7 +241,7 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
 def _base(documents: Documents) -> str:
     """The base in words; empty where no search tells it."""
     base = documents.search.get("base")
-    return size_words(base, deep=documents.deep) if base else ""
+    return size_text(base, deep=documents.deep) if base else ""
 
 
 def _transfer(target: TargetDocuments, names: _Names, *, deep: bool) -> dict[str, Any]:
@@ -243,7 +249,7 @@ def _transfer(target: TargetDocuments, names: _Names, *, deep: bool) -> dict[str
     source = target.plan.get("source") or {}
     return {
         "name": target.name,
-        "label": sections.target_words(target.plan, target.name, deep=deep),
+        "label": sections.target_text(target.plan, target.name, deep=deep),
         "law": sections.law(target.plan),
         "exponents": sections.exponents(target.validation),
         "answers": target.answers,
@@ -306,15 +312,6 @@ def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
 def _is_base(size: Document, base: Document) -> bool:
     """Whether a row is the base's; a record that does not say so has its width and depth."""
     return bool(size.get("is_base", size["size"] == base))
-
-
-def _costs(documents: Documents) -> dict[str, Any]:
-    """What tuning here cost, and what it would have cost at each plan's target; empty: no plan."""
-    found = [one for target in documents.targets if (one := saving(documents, target.plan))]
-    if not found:
-        return {}
-    rows = cost_rows(found, _base(documents) or "the base", deep=documents.deep)
-    return {"rows": rows, "words": saving_words(found[-1])}
 
 
 def _steps(documents: Documents, names: _Names) -> Markup | str:
@@ -380,7 +377,7 @@ def _parameter(parameter: Document) -> dict[str, str]:
     """A row of the plan's table: base, and an arrow to the target where it differs."""
     base, target = parameter.get("base") or {}, parameter.get("target") or {}
     shapes = ("x".join(map(str, parameter.get(key) or ())) for key in ("base_shape", "shape"))
-    row = {"name": str(parameter.get("name")), "role": role_word(str(parameter.get("role")))}
+    row = {"name": str(parameter.get("name")), "role": role_name(str(parameter.get("role")))}
     row["shape"] = _change(*shapes)
     for key in ("init_std", "multiplier", "lr", "eps", "weight_decay"):
         row[key] = _change(*(f"{number(side.get(key)):.3g}" for side in (base, target)))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +17,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
+from sweeper.report.cost import TrialSeconds
+from sweeper.report.table import duration
 from sweeper.trial import Result, Trial
 
 # How long work will still take: the pace of late, and an estimate that does not jump.
@@ -76,72 +77,6 @@ class Pace:
         while len(self._points) > 1 and self._points[1][0] <= moment:
             self._points.popleft()
         return self._points[0]
-
-
-# How long runs of a command take: learned from those that finished, since nobody else knows.
-
-
-ONE_SIZE = 0.5
-"""The power of its work by which another size's time goes, where one size alone has finished.
-
-A run of small models is mostly its start, one of large ones all work: the truth lies between."""
-
-
-class TrialSeconds:
-    """The seconds of a run: the median of those of its size, or by a power of its work from others.
-
-    `work` gives a trial's work in any unit; trials of one work are of one size.
-    """
-
-    def __init__(self, work: Callable[[Trial], float], results: Iterable[Result] = ()) -> None:
-        """Learn from what has finished already."""
-        self._work = work
-        self._seen: dict[float, list[float]] = {}
-        self._known: dict[float, float] = {}
-        for result in results:
-            self.add(result)
-
-    def __bool__(self) -> bool:
-        return bool(self._seen)
-
-    def add(self, result: Result) -> None:
-        """Learn from one more; only whole runs tell."""
-        if result.status == "complete" and result.seconds > 0:
-            self._seen.setdefault(self._work(result.trial), []).append(result.seconds)
-            self._known.clear()
-
-    def of(self, trial: Trial) -> float:
-        """The seconds of a trial; NaN while nothing has finished."""
-        work = self._work(trial)
-        if work not in self._known:
-            self._known[work] = self._of(work)
-        return self._known[work]
-
-    def _of(self, work: float) -> float:
-        if work in self._seen:
-            return median(self._seen[work])
-        nearest = sorted(self._seen, key=lambda one: abs(math.log(one / work)))[:2]
-        if not nearest:
-            return math.nan
-        known = median(self._seen[nearest[0]])
-        return float(known * (work / nearest[0]) ** self._power(*nearest))
-
-    def _power(self, first: float, second: float | None = None) -> float:
-        """By which the time grows with the work, between the two nearest sizes; from 0 to 1."""
-        if second is None:
-            return ONE_SIZE
-        ratio = median(self._seen[second]) / median(self._seen[first])
-        return min(1.0, max(0.0, math.log(ratio) / math.log(second / first)))
-
-
-def at_once(results: Iterable[Result]) -> float:
-    """How many runs were going at the same time, on average over the time in which any was."""
-    spans = sorted((one.finished_at - one.seconds, one.finished_at) for one in results)
-    busy, end = 0.0, -math.inf
-    for start, finish in spans:
-        busy += max(0.0, finish - max(start, end))
-        end = max(end, finish)
-    return max(1.0, sum(finish - start for start, finish in spans) / busy) if busy else 1.0
 
 
 WRITE_EVERY = 1.0
@@ -320,15 +255,3 @@ class SweepProgress:
         # Progress is a courtesy: a full disk must not stop the sweep here.
         with suppress(OSError):
             write_json(self.path, record)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
-    if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"

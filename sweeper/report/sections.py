@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup
@@ -17,13 +15,11 @@ from sweeper.errors import ConfigError
 from sweeper.files import RECORD_ERRORS
 from sweeper.laws.law import AppliedLaw
 from sweeper.registry import call_checked
+from sweeper.report.console import size_text, trend_text
+from sweeper.report.cost import NO_SIZES, NOT_KNOWN, Cost, Saving, cost_table, saving, times
 from sweeper.report.documents import Document, Documents, axis_verdict, interval, number
 from sweeper.report.drawing import svg
-from sweeper.report.progress import duration
-from sweeper.report.table import size_words, trend_words
-from sweeper.study.setup import LADDER_PHASE
-from sweeper.trial import Result, TrialSpec
-from sweeper.verdict.compare import Cost, cost_of
+from sweeper.report.table import Table, duration
 from sweeper.verdict.trend import Exponent, Trend
 
 Section = dict[str, Any]
@@ -89,24 +85,19 @@ def checks(record: Document, name: Callable[[], str]) -> list[Section]:
 def _check(record: Document, axis: Document, name: str) -> Section:
     # It brings torch, which no other section needs.
     from sweeper.check.judge import CheckRule, CoordinateCheck
-    from sweeper.report import checks as show
+    from sweeper.report.checks import coordinate_figure, coordinate_table
 
     found, rule = CoordinateCheck.from_json(axis), record["rule"]
     settled = CheckRule(**{key: rule[key] for key in ("share", "batch", "seeds")})
     eta = number(record["log2_hps"]["eta"])
-    note, *legend = show.legend(found, number(rule["threshold"]))
     return {
         "axis": found.axis,
         "answer": found.answer,
         "todo": f"{found.todo(settled)}." * (found.answer == "cannot say"),
         "runs": f"{rule['seeds']} runs a size, each of {rule['steps']} steps on one batch of "
         f"{rule['batch']}, at {number(rule['share']):g} times η; log2 η is {eta:g}",
-        "sizes": ", ".join(map(str, found.sizes)),
-        "columns": list(show.columns(found)),
-        "rows": show.rows(found),
-        "note": note,
-        "legend": [line.removeprefix("- ") for line in legend],
-        "figure": Markup(svg(show.coordinate_figure(found), name)),
+        "table": coordinate_table(found, number(rule["threshold"])),
+        "figure": Markup(svg(coordinate_figure(found), name)),
     }
 
 
@@ -117,16 +108,10 @@ def scales(records: Sequence[Document], name: Callable[[], str]) -> list[Section
 
 def _scales(records: Sequence[Document], name: str) -> Section:
     from sweeper.engine.operand_scales import OperandScale
-    from sweeper.report import checks as show
+    from sweeper.report.checks import scale_figure, scale_table
 
     found = [OperandScale.from_json(record) for record in records]
-    columns, rows = show.scale_table(found)
-    return {
-        "columns": columns,
-        "rows": rows,
-        "note": show.SCALES_NOTE,
-        "figure": Markup(svg(show.scale_figure(found), name)),
-    }
+    return {"table": scale_table(found), "figure": Markup(svg(scale_figure(found), name))}
 
 
 def law(plan: Document) -> list[str]:
@@ -140,7 +125,7 @@ def trend(validation: Document, *, corrected: bool) -> str:
     if not validation.get("trend"):
         return ""
     try:
-        return trend_words(call_checked(Trend, validation["trend"], {}), applied=corrected)
+        return trend_text(call_checked(Trend, validation["trend"], {}), applied=corrected)
     except ConfigError:
         return ""
 
@@ -154,11 +139,11 @@ def exponents(validation: Document) -> list[str]:
         return []
 
 
-def target_words(plan: Document, name: str, *, deep: bool) -> str:
+def target_text(plan: Document, name: str, *, deep: bool) -> str:
     """A plan's target in words; the folder's `name` where there is no plan."""
     if not (size := plan.get("target")):
         return name
-    words, applied = size_words(size, deep=deep), _law(plan)
+    words, applied = size_text(size, deep=deep), _law(plan)
     if applied is None:
         return words
     base, target = applied.base, applied.target
@@ -181,108 +166,7 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# The head of a report: the best learning rate, the plan, and what tuning small has saved.
-
-
-ENGINE = "engine"
-"""The runner whose trials' FLOPs are known; how much a command computes is not."""
-NO_SIZES = "the FLOPs of these trials are not known"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saving:
-    """Tuning at the base, its proof, and the same tuning at the target, of `width` and `depth`.
-
-    FLOPs are NaN where they are not known. `at_target.hours` follow from the speed of the trials
-    of `timed_width`, the widest that were trained.
-    """
-
-    width: int
-    depth: int
-    tuning: Cost
-    proving: Cost
-    at_target: Cost
-    timed_width: int
-    device: str
-
-    @property
-    def factor(self) -> float:
-        """So many times less than at the target: FLOPs of tuning, without the proof."""
-        return self.at_target.flops / self.tuning.flops if self.tuning.flops else math.nan
-
-    @property
-    def factor_with_proof(self) -> float:
-        """Likewise, the proof counted."""
-        spent = self.tuning.flops + self.proving.flops
-        return self.at_target.flops / spent if spent else math.nan
-
-
-def flops_of(spec: TrialSpec) -> float:
-    """FLOPs of a whole run; NaN where they are not known: of commands, and of lost models."""
-    if spec.runner.get("name", ENGINE) != ENGINE:
-        return math.nan
-    return _engine_flops(spec)
-
-
-@lru_cache(maxsize=256)
-def _engine_flops(spec: TrialSpec) -> float:
-    # It brings torch, which a study without trials does not need.
-    from sweeper.engine.prepare import prepare
-
-    try:
-        return prepare(spec).flops()
-    except Exception:  # a model of the user's own that is gone, or needs what is not here
-        return math.nan
-
-
-def saving(
-    documents: Documents, plan: Document, flops: Callable[[TrialSpec], float] = flops_of
-) -> Saving | None:
-    """What the study spent, and what the same search at the plan's target would; None: no trials.
-
-    The trials at the target are those of the search, run for run, each for as many of its steps.
-    """
-    searched = documents.trials.searched
-    try:
-        target = _target(searched[-1].trial.spec, plan)
-    except (*RECORD_ERRORS, LookupError):  # no trials, no target, or one of another shape
-        return None
-    proofs = [one for one in documents.trials.current if one.trial.phase == LADDER_PHASE]
-    at_target = cost_of(searched, lambda spec: flops(_target(spec, plan)))
-    speed, widest, device = _speed([*searched, *proofs], flops)
-    hours = at_target.flops / speed / 3600 if speed else math.nan
-    return Saving(
-        width=target.width,
-        depth=target.depth,
-        tuning=cost_of(searched, flops),
-        proving=cost_of(proofs, flops),
-        at_target=replace(at_target, hours=hours),
-        timed_width=widest,
-        device=device,
-    )
-
-
-def _target(spec: TrialSpec, plan: Document) -> TrialSpec:
-    """A trial's specification at the plan's target, trained as its law says."""
-    size = plan["target"]
-    scale = (plan.get("law") or {}).get("target") or {}
-    train = spec.train
-    if scale:
-        train = replace(train, batch_size=int(scale["batch"]), steps=int(scale["steps"]))
-    return replace(spec, width=int(size["width"]), depth=int(size["depth"]), train=train)
-
-
-def _speed(
-    results: Sequence[Result], flops: Callable[[TrialSpec], float]
-) -> tuple[float, int, str]:
-    """FLOPs a second of the widest trials, their width and device; 0 where none was timed."""
-    timed = [one for one in results if one.seconds > 0]
-    if not timed:
-        return 0.0, 0, ""
-    widest = max(one.trial.width for one in timed)
-    cost = cost_of([one for one in timed if one.trial.width == widest], flops)
-    device = next(one.device for one in timed if one.trial.width == widest)
-    return cost.flops / (3600 * cost.hours), widest, device
+# The head of a report: the few numbers that a reader looks for first.
 
 
 def cards(documents: Documents) -> list[dict[str, str]]:
@@ -335,64 +219,37 @@ def _planned(plan: Document) -> dict[str, str] | None:
 
 def _saved(documents: Documents, plan: Document) -> dict[str, str] | None:
     """Against tuning at the target, in FLOPs."""
-    found = saving(documents, plan)
+    found = saving(documents.trials, plan)
     if found is None:
         return None
     name = f"Tuning here, against width {found.width}"
     if not math.isfinite(found.factor):
         return _card(name, "not known", NO_SIZES)
-    hours = f"{_time(found.tuning)} here, about {_time(found.at_target)} there"
-    note = f"FLOPs; {hours}; with the proof {times(found.factor_with_proof)}"
+    here, there = (_time(cost) for cost in (found.tuning, found.at_target))
+    total = times(found.factor_with_validation)
+    note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
     return _card(name, times(found.factor), note)
 
 
 def _time(cost: Cost) -> str:
-    return duration(3600 * cost.hours) if math.isfinite(cost.hours) else "not known"
-
-
-def saving_words(found: Saving) -> str:
-    """What the table of costs says, and what its last row rests on."""
-    if not math.isfinite(found.factor):
-        return f"{NO_SIZES.capitalize()}, so neither is what tuning at the target would cost."
-    words = (
-        f"Tuning here took {times(found.factor)} FLOPs than the same tuning at width {found.width} "
-        f"would, and with the proof {times(found.factor_with_proof)}. The row of that tuning is no "
-        "measurement: it is the search's own trials, run for run, at the target's size"
-    )
-    if not found.timed_width:
-        return words + "."
-    device = f" on {found.device}" if found.device else ""
-    return (
-        f"{words}, and the time that they would take at the speed of the trials of width "
-        f"{found.timed_width}{device}."
-    )
-
-
-def times(factor: float) -> str:
-    """A saving in words: 29 times fewer, 1.4 times more."""
-    word, size = ("fewer", factor) if factor >= 1 else ("more", 1 / factor)
-    return f"{size:.2g} times {word}" if size < 10 else f"{size:,.0f} times {word}"
+    return duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
 
 
 def _card(name: str, value: str, note: str) -> dict[str, str]:
     return {"name": name, "value": value, "note": note}
 
 
-def cost_rows(every: Sequence[Saving], base: str, *, deep: bool = True) -> list[dict[str, str]]:
-    """The table of what was spent, and of what was not, a row a target: trials, FLOPs, time."""
-    tuning, proving = every[0].tuning, every[0].proving
-    rows = [(f"tuning at {base}", tuning, "")]
-    rows += [("proving it on ladders", proving, "")] * bool(proving.trials)
-    for one in every:
-        size = size_words({"width": one.width, "depth": one.depth}, deep=deep)
-        there = f"the same tuning at {size}"
-        rows.append((there, one.at_target, "≈ "))
-    return [
-        {
-            "what": what,
-            "trials": f"{cost.trials:,}",
-            "flops": f"{cost.flops:.2e}" if math.isfinite(cost.flops) else "not known",
-            "time": about * math.isfinite(cost.hours) + _time(cost),
-        }
-        for what, cost, about in rows
-    ]
+def costs(documents: Documents, base: str) -> tuple[Table, Saving] | None:
+    """What was spent at the `base`, and beside it the same tuning at each plan's target."""
+    found = [one for t in documents.targets if (one := saving(documents.trials, t.plan))]
+    if not found:
+        return None
+    tuning, validation = found[0].tuning, found[0].validation
+    rows = [([f"tuning at {base}"], tuning)]
+    rows += [(["validation on ladders"], validation)] * bool(validation.trials)
+    for each in found:
+        size = size_text({"width": each.width, "depth": each.depth}, deep=documents.deep)
+        rows.append(([f"the same tuning at {size}"], each.at_target))
+    table = cost_table("", ["what"], rows, guessed=[each.at_target for each in found])
+    table.legend = [f"{found[-1]} Times are those of trials on their devices."]
+    return table, found[-1]

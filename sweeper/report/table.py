@@ -1,90 +1,27 @@
-"""Tables for terminals of any width: words stay whole, columns go by importance."""
+"""One table for every place: the terminal, the page, CSV, a DataFrame and JSON show its rows."""
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from sweeper.plan.plan import PlannedParameter
-from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.trial import encode
 from sweeper.verdict.curve import Estimate
-from sweeper.verdict.ladder import Size
-from sweeper.verdict.trend import Trend
 
-WIDEST = 10_000
-"""More columns of letters than any table has."""
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
 
-
-@dataclass
-class Grid:
-    """A table; its first `left` columns are text, the others numbers.
-
-    Where it is wider than the terminal, the columns named in `spare` are left out, the first of
-    them first, and a line says so. No cell is ever broken. Print it with crop=False: what is
-    still too wide goes on in the terminal's next line.
-    """
-
-    title: str
-    columns: Sequence[str]
-    left: int = 1
-    spare: Sequence[str] = ()
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    sections: set[int] = field(default_factory=set)
-
-    def add_row(self, *cells: str) -> None:
-        """Add a row, a cell for each column."""
-        self.rows.append(cells)
-
-    def add_section(self) -> None:
-        """Draw a line under the last row."""
-        self.sections.add(len(self.rows))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The title, the table that fits, and what was left out of it."""
-        dropped: list[str] = []
-        shown = self._table(dropped)
-        for name in (name for name in self.spare if name in self.columns):
-            if _width(console, shown) <= options.max_width:
-                break
-            dropped.append(name)
-            shown = self._table(dropped)
-        if self.title:
-            yield Text(self.title, style="bold", overflow="ignore", no_wrap=True)
-        yield from console.render(shown, options.update(width=_width(console, shown)))
-        if dropped:
-            yield Text(f"Too narrow here for: {', '.join(dropped)}.", style="dim")
-
-    def _table(self, dropped: Sequence[str]) -> Table:
-        """The table without some of its columns."""
-        table = Table(box=box.SIMPLE_HEAD, show_edge=True)
-        kept = [index for index, name in enumerate(self.columns) if name not in dropped]
-        for index in kept:
-            justify = "left" if index < self.left else "right"
-            table.add_column(self.columns[index], justify=justify, no_wrap=True)  # type: ignore[arg-type]
-        for number, row in enumerate(self.rows, 1):
-            table.add_row(*(row[index] for index in kept), end_section=number in self.sections)
-        return table
-
-
-def _width(console: Console, table: Table) -> int:
-    """How wide a table is with every cell on a line of its own."""
-    return Measurement.get(console, console.options.update(width=WIDEST), table).maximum
-
-
-# Sentences and rows that the terminal and the page share.
-
-
-Row = TypeVar("Row")
-NOT_SEARCHED = " (not searched)"
-"""Beside a hyperparameter of the best configuration that no trial moved."""
+# Values as text.
 
 
 def short(value: float) -> str:
@@ -92,73 +29,301 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def size_words(size: Size | Mapping[str, Any], *, deep: bool) -> str:
-    """A width and a depth in words; without the depth where trials take none (not `deep`)."""
-    known = asdict(size) if isinstance(size, Size) else size
-    return f"width {known['width']}" + (f", depth {known['depth']}" if deep else "")
+def number(value: float, form: str = ".4f") -> str:
+    """A number for people; what is not finite in words."""
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "diverged" if value > 0 else "-inf"
+    return format(value, form).replace("%", " %")
 
 
-ROLE_WORDS = {"fixed": "scalar-like"}
-"""A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
+def power(log2: float) -> str:
+    """A base-2 logarithm as a power: 2^-8, 2^0.5."""
+    return f"2^{log2:g}"
 
 
-def role_word(role: str) -> str:
-    """A role of a plan, for people."""
-    return ROLE_WORDS.get(role, role)
+def within(estimate: Estimate, form: str = ".2f") -> str:
+    """A value with the larger half of its 95 % interval: 0.51 ±0.22; alone without an interval.
 
-
-def within(estimate: Estimate, digits: int = 2, sign: str = "") -> str:
-    """A value with the larger half of its 95 % interval: 0.51 ±0.22; alone without an interval."""
+    A sign in `form` is that of the value alone.
+    """
     half = max(estimate.high - estimate.value, estimate.value - estimate.low)
     if not math.isfinite(estimate.value):
         return "-"
-    value = f"{estimate.value:{sign}.{digits}f}"
+    value = number(estimate.value, form)
     if math.isfinite(half):
-        return f"{value} ±{half:.{digits}f}"
+        return f"{value} ±{number(half, form.lstrip('+z'))}"
     return f"≥{value}" if estimate.low > 0 and math.isinf(estimate.high) else value
 
 
-def trend_words(fitted: Trend, *, applied: bool) -> str:
-    """What the optima over width say of the target's, and what became of it."""
-    low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
-    text = (
-        f"Trend over {len(fitted.widths)} widths: the best eta scales as "
-        f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
-        f"eta {short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
-        f"transferred eta is {short(2.0**fitted.transferred_log2)}. "
-    )
-    gain = f"{fitted.gain.value:.4f} nats"
-    if applied:
-        return text + f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
-    if not fitted.warranted:
-        return text + f"No correction: {fitted.reason}."
-    text += "The optimum moves with the width: transfer.correct=true would plan with the "
-    return text + f"prediction and save {gain}."
+def interval(estimate: Estimate, form: str = ".2f") -> tuple[str, str]:
+    """A value, and its 95 % interval from end to end; "none" of what is not known."""
+    if not math.isfinite(estimate.value):
+        return "none", ""
+    value, low, high = (number(x, form) for x in (estimate.value, estimate.low, estimate.high))
+    if math.isfinite(estimate.low) and math.isfinite(estimate.high):
+        return value, f"{low.removesuffix(' %')} to {high}"
+    if math.isfinite(estimate.low):
+        return value, f"at least {low}"
+    return value, f"at most {high}" if math.isfinite(estimate.high) else "no interval"
 
 
-def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedParameter]]:
-    """Parameters that differ in a layer's number alone, as one row with its range of layers."""
-    return alike(
-        parameters,
-        lambda one: one.name,
-        lambda one: (one.role, one.init, one.frozen, one.shape, one.target),
-    )
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def alike(
-    rows: Sequence[Row], name: Callable[[Row], str], content: Callable[[Row], Hashable]
-) -> list[tuple[str, Row]]:
-    """Rows of one content whose names differ in a layer's number alone, as the first of them.
+# The table.
 
-    Its name has the range of layers in place of the number: blocks.0-11.weight.
+
+Tone = Literal["", "good", "bad", "open"]
+TONES: dict[str, Tone] = {"holds": "good", "pass": "good", "fails": "bad", "fail": "bad"}
+STYLES = {"": "", "good": "green", "bad": "red", "open": "yellow"}
+"""Colours of the terminal; the page has its own."""
+WIDEST = 10_000
+"""More columns of letters than any table has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A value at the base and at the target."""
+
+    base: str | float
+    target: str | float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A `value` with more to it than its column's form shows.
+
+    `text` is what stands for it: everywhere for plain values, of an Estimate or a Change on the
+    terminal alone. `detail` follows it. The page alone shows `bar`, a share from 0 to 1, and makes
+    a `link` of the text.
     """
-    groups: dict[Hashable, list[Row]] = {}
-    for row in rows:
-        groups.setdefault((with_layer(name(row), "#"), content(row)), []).append(row)
-    named = []
-    for first, *others in groups.values():
-        label = name(first)
-        if others:
-            label = with_layer(label, f"{layer_of(label)}-{layer_of(name(others[-1]))}")
-        named.append((label, first))
-    return named
+
+    value: Any
+    text: str = ""
+    detail: str = ""
+    tone: Tone = ""
+    bar: float = 0.0
+    link: str = ""
+
+
+def answer(value: str, detail: str = "") -> Cell:
+    """The answer of a verdict or a check, in its colour."""
+    return Cell(value, value, detail, TONES.get(value, "open"))
+
+
+Value = str | int | float | Estimate | Change | Cell | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers of one `form` (a format specification), or of text where `left`.
+
+    A terminal that is too narrow leaves out the columns that have an `importance`, the least first.
+    The page adds the `unit` to the name; what a terminal must say of it stands in the legend. It
+    gives intervals by their ends; as terminals do, with ±, where `half`.
+    """
+
+    name: str
+    unit: str = ""
+    form: str = ".4g"
+    left: bool = False
+    importance: int | None = None
+    half: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Values, one a column, and a sentence on them: `subject` is what it is on, in a list."""
+
+    values: Sequence[Value]
+    note: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageCell:
+    """A cell as the page shows it: small letters for what is beside the text."""
+
+    text: str
+    small: str = ""
+    detail: str = ""
+    tone: Tone = ""
+    bar: float = 0.0
+    link: str = ""
+    left: bool = False
+
+
+@dataclass
+class Table:
+    """Rows under columns, whose names differ, with a title and what explains them.
+
+    `legend` are paragraphs, `remarks` the lines of a list below it.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    legend: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+    rows: list[Row] = field(default_factory=list)
+    section_ends: set[int] = field(default_factory=set)
+
+    def add(self, *values: Value, note: str = "", subject: str = "") -> None:
+        """Add a row, a value for each column."""
+        self.rows.append(Row(values=values, note=note, subject=subject))
+
+    def end_section(self) -> None:
+        """Draw a line under the last row."""
+        self.section_ends.add(len(self.rows))
+
+    def print(self, console: Console) -> None:
+        """The table, its legend, and a list of the rows' notes and the remarks."""
+        console.print(self, crop=False)
+        notes = [f"{row.subject or row.values[0]}: {row.note}" for row in self.rows if row.note]
+        for line in [*self.legend, *(f"- {line}" for line in (*notes, *self.remarks))]:
+            paragraph(console, line)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The title, the columns that fit, and the names of those that do not.
+
+        No cell is ever broken. Print it with crop=False: what is still too wide goes on in the
+        terminal's next line.
+        """
+        spare = [column for column in self.columns if column.importance is not None]
+        spare.sort(key=lambda column: column.importance or 0)
+        dropped: list[Column] = []
+        while (width := _width(console, shown := self._rich(dropped))) > options.max_width:
+            if not spare:
+                break
+            dropped.append(spare.pop(0))
+        if self.title:
+            yield Text(self.title, style="bold", overflow="ignore", no_wrap=True)
+        yield from console.render(shown, options.update(width=width))
+        if dropped:
+            names = ", ".join(column.name for column in dropped)
+            yield Text(f"Too narrow here for: {names}.", style="dim")
+
+    def _rich(self, dropped: Sequence[Column]) -> RichTable:
+        """The table without some of its columns."""
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=True)
+        kept = [index for index, column in enumerate(self.columns) if column not in dropped]
+        for column in (self.columns[index] for index in kept):
+            justify: Literal["left", "right"] = "left" if column.left else "right"
+            table.add_column(Text(column.name), justify=justify, no_wrap=True)
+        for count, row in enumerate(self.rows, 1):
+            cells = [_terminal_text(row.values[index], self.columns[index]) for index in kept]
+            table.add_row(*cells, end_section=count in self.section_ends)
+        return table
+
+    def page_rows(self) -> Iterator[tuple[list[PageCell], str]]:
+        """The cells of each row for the page, and its note."""
+        for row in self.rows:
+            pairs = zip(row.values, self.columns, strict=True)
+            yield [_page_cell(value, column) for value, column in pairs], row.note
+
+    def records(self) -> list[dict[str, Any]]:
+        """A flat record a row, of the values themselves: numbers are not rounded.
+
+        An Estimate is three fields, NAME, NAME low and NAME high; a Change NAME and NAME base.
+        """
+        records: list[dict[str, Any]] = []
+        for row in self.rows:
+            records.append({})
+            for column, value in zip(self.columns, row.values, strict=True):
+                plain = value.value if isinstance(value, Cell) else value
+                fields = {"": plain}
+                if isinstance(plain, Estimate):
+                    fields = {"": plain.value, " low": plain.low, " high": plain.high}
+                elif isinstance(plain, Change):
+                    fields = {"": plain.target, " base": plain.base}
+                records[-1] |= {f"{column.name}{end}": part for end, part in fields.items()}
+        return records
+
+    def to_csv(self) -> str:
+        """The records as CSV, under one head."""
+        records, text = self.records(), StringIO()
+        names = dict.fromkeys(name for record in records for name in record)
+        writer = csv.DictWriter(text, list(names), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        return text.getvalue()
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The records as a pandas DataFrame; ImportError where pandas is not installed."""
+        import pandas
+
+        return pandas.DataFrame(self.records())
+
+    def to_json(self) -> dict[str, Any]:
+        """Title, legend, units and records as plain JSON; infinite numbers as strings."""
+        record: dict[str, Any] = encode(
+            {
+                "title": self.title,
+                "legend": list(self.legend),
+                "columns": [asdict(column) for column in self.columns],
+                "rows": self.records(),
+            }
+        )
+        return record
+
+
+def paragraph(console: Console, text: str) -> None:
+    """A line for people: wrapped between words on a terminal, in one piece elsewhere."""
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _width(console: Console, table: RichTable) -> int:
+    """How wide a table is with every cell on a line of its own."""
+    return Measurement.get(console, console.options.update(width=WIDEST), table).maximum
+
+
+def _text(value: Value, form: str) -> str:
+    """A value on a terminal."""
+    if isinstance(value, Cell):
+        return value.text or _text(value.value, form)
+    if isinstance(value, Change):
+        return _text(value.target, form)
+    if isinstance(value, Estimate):
+        return within(value, form)
+    if isinstance(value, float):
+        return number(value, form)
+    return "" if value is None else str(value)
+
+
+def _terminal_text(value: Value, column: Column) -> Text:
+    text = Text(_text(value, column.form))
+    if isinstance(value, Cell):
+        text.stylize(STYLES[value.tone])
+        text.append(f": {value.detail}" if value.detail else "")
+    return text
+
+
+def _page_cell(value: Value, column: Column) -> PageCell:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    text, small = "", ""
+    if isinstance(cell.value, Estimate) and not column.half:
+        text, small = interval(cell.value, column.form)
+    elif isinstance(cell.value, Change):
+        base, text = (_text(end, column.form) for end in (cell.value.base, cell.value.target))
+        text = text if base == text else f"{base} → {text}"
+    else:
+        text = _text(cell, column.form)
+    return PageCell(
+        text=text,
+        small=small,
+        detail=cell.detail,
+        tone=cell.tone,
+        bar=cell.bar,
+        link=cell.link,
+        left=column.left,
+    )

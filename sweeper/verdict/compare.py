@@ -1,42 +1,19 @@
-"""Which study is best at equal compute, how its loss falls with the width, and what it cost."""
+"""Which study is best at equal compute, and how its loss falls with the width."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from sweeper.trial import Result, TrialSpec, encode
+from sweeper.trial import encode
 from sweeper.verdict.curve import DRAWS, UNKNOWN, CurveFit, Estimate, fit_curves, mean_estimate
 from sweeper.verdict.ladder import SizeCurve
 from sweeper.verdict.noise import Array
 from sweeper.verdict.shapes import FIT_RADIUS, SAME_ETA
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Trials, their floating-point operations, and the hours they took on their devices."""
-
-    trials: int
-    flops: float
-    hours: float
-
-
-def cost_of(results: Sequence[Result], flops: Callable[[TrialSpec], float]) -> Cost:
-    """The sum over `results`; a run that ended early counts for the share of steps it did.
-
-    `flops` are those of a whole run. A run that kept no steps counts as whole.
-    """
-    spent = [
-        flops(one.trial.spec) * min(1.0, (one.steps or math.inf) / one.trial.spec.train.steps)
-        for one in results
-    ]
-    seconds = math.fsum(one.seconds for one in results)
-    return Cost(trials=len(results), flops=math.fsum(spent), hours=seconds / 3600)
-
 
 # The loss as a function of the width: what a doubling gains, and a power law with a floor.
 

@@ -15,7 +15,7 @@ from sweeper.command.in_script import FILE, STEPS
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
-from sweeper.report.checks import legend, rows
+from sweeper.report.checks import coordinate_table, legend
 from sweeper.scaling.spec import LOGITS
 from sweeper.trial import Trial
 from sweeper.verdict.ladder import Size
@@ -72,8 +72,9 @@ def test_weights_that_no_row_shows_cannot_pass(tokens: TokenCorpus) -> None:
     said = sentence(found, RULE)
     assert "cannot say: no output shows what ls.*.weight change: use each by calling" in said
     assert any("Not seen" in line and "ls.*.weight" in line for line in legend(found, 0.25))
-    row = next(row for row in rows(found) if row.name == "ls.0-1.weight")
-    assert row.reason == "not seen" and row.cells[:3] == ["", "", ""]
+    rows = coordinate_table(found, 0.25).records()
+    row = next(row for row in rows if row["module"] == "ls.0-1.weight")
+    assert list(row.values())[2:5] == [None] * 3 and row["answer"] == "cannot say"
 
 
 def test_a_product_s_direct_change_is_that_of_its_parameter(tokens: TokenCorpus) -> None:

@@ -115,7 +115,10 @@ def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run
     cost = document["studies"][0]
     # Three runs of the search; 2 widths x 3 rates x 3 seeds of a minute each prove it.
     assert cost["tuning"]["trials"] == 3
-    assert (cost["proving"]["trials"], cost["proving"]["hours"]) == (18, pytest.approx(0.3))
+    assert (cost["validation"]["trials"], cost["validation"]["seconds"]) == (
+        18,
+        pytest.approx(1080),
+    )
     narrow, wide = document["candidates"][0]["widths"]
     share = 3 * narrow["flops"] / wide["flops"]
     assert cost["tuning"]["share"] == pytest.approx(share)
@@ -135,7 +138,7 @@ def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) ->
     record(folder, 3.0, steps=9)
     assert_refused(sweeper("compare", "a", "b"), "train.steps is 9 in a, 4 in b")
     anyway = sweeper("compare", "a", "b", "--anyway", "--json").document["studies"][0]
-    assert (anyway["tuning"]["trials"], anyway["proving"]["trials"]) == (1, 18)
+    assert (anyway["tuning"]["trials"], anyway["validation"]["trials"]) == (1, 18)
     write_setup(folder, short)
     assert sweeper("compare", "a", "b", "--json").document == before
 

@@ -79,7 +79,7 @@ def test_names_are_collapsed_whatever_their_order() -> None:
 
 
 def test_scales_and_rules_are_shown() -> None:
-    text = printed(show.scales, SCALES)
+    text = printed(lambda console, found: show.scale_table(found).print(console), SCALES)
     row = next(line for line in text.splitlines() if "layers.0-1.up" in line and "gradient" in line)
     assert "25.00 %" in row and "1" in row and "8" in row
     rules = printed(show.rules, rule_table([(16, 16), (16, 64)]))

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from sweeper.check.judge import CoordinateCheck
 from sweeper.engine.operand_scales import OperandScale
 from sweeper.report import sections
+from sweeper.report.documents import Documents
 from sweeper.report.page import render
+from sweeper.report.sections import cards
 from sweeper.trial import encode
 from tests.layout import without_drawing, without_layout
 from tests.report import diagnosis_samples, samples, test_coordinates
@@ -60,7 +62,10 @@ def test_the_likeliest_cause_is_said_first(full: str) -> None:
 def test_the_check_has_a_row_for_layers_that_are_alike(full: str) -> None:
     text = Page(full).text
     assert "Coordinate check over width ✗ fail 2 runs a size, each of 2 steps" in text
-    assert "layers.0-1.up ✗ fail : grows hidden +0.00 ±0.00 +1.00 ±0.00 +1.00 ±0.00" in text
+    assert (
+        "layers.0-1.up hidden +0.00 ±0.00 +1.00 ±0.00 +1.00 ±0.00 +1.00 ±0.00 ✗ fail : grows"
+        in text
+    )
     assert "one batch of 4, at 0.25 times η; log2 η is -4." in text
     assert "Where it begins: layers.1.up" in text
     assert "Coordinate check over width: fail" in text, "the figure's title"
@@ -142,3 +147,19 @@ def test_an_unreadable_record_is_as_if_missing(tmp_path: Path, content: str) -> 
     with without_drawing():
         headings = Page(render(folder)).headings
     assert not set(headings) & set(SECTIONS) and "Provenance" in headings
+
+
+def test_the_best_eta_is_the_curve_s_where_there_is_one(tmp_path: Path) -> None:
+    validation = samples.validation()
+    validation["axes"][0]["sizes"][0]["is_base"] = True
+    folder = samples.study(tmp_path / "demo", samples.search(), w256=validation)
+    eta, loss, planned, _ = cards(Documents.read(folder))
+    assert eta["value"] == f"{2**1.52:.4g}" and "95 % interval 2.66 to 3.1" in eta["note"]
+    assert loss == {
+        "name": "Training loss",
+        "value": "3.4120 nats",
+        "note": "of the best configuration, mean over 3 seeds",
+    }
+    assert planned["value"] == "2.828" and planned["name"] == "Planned η for width 256"
+    folder = samples.study(tmp_path / "bare", samples.search(), w256=None)
+    assert "no interval" in cards(Documents.read(folder))[0]["note"]

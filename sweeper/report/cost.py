@@ -1,0 +1,346 @@
+"""What trials cost: their number, FLOPs and seconds. Spent, planned, and saved by tuning small."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+from sweeper.files import RECORD_ERRORS
+from sweeper.report.table import Cell, Column, Table, duration
+from sweeper.study.setup import LADDER_PHASE, Trials
+from sweeper.trial import Result, Trial, TrialSpec
+
+ENGINE = "engine"
+"""The runner whose trials' FLOPs are known; how much a command computes is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Trials, their floating-point operations, and the seconds that they take on their devices.
+
+    FLOPs and seconds are NaN where they are not known.
+    """
+
+    trials: int
+    flops: float
+    seconds: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            trials=self.trials + other.trials,
+            flops=self.flops + other.flops,
+            seconds=self.seconds + other.seconds,
+        )
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain JSON; null: not known."""
+        numbers = {"flops": self.flops, "seconds": self.seconds}
+        known = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+        return {"trials": self.trials, **known}
+
+
+NOTHING = Cost(trials=0, flops=0.0, seconds=0.0)
+
+
+def flops_of(spec: TrialSpec) -> float:
+    """FLOPs of a whole run; NaN where they are not known: of commands, and of lost models."""
+    return _engine_flops(spec) if spec.runner.get("name", ENGINE) == ENGINE else math.nan
+
+
+@lru_cache(maxsize=256)
+def _engine_flops(spec: TrialSpec) -> float:
+    # It brings torch, which a study without trials does not need.
+    from sweeper.engine.prepare import prepare
+
+    try:
+        return prepare(spec).flops()
+    except Exception:  # a model of the user's own that is gone, or needs what is not here
+        return math.nan
+
+
+def trained(result: Result) -> float:
+    """The share of its steps that a run did; one that kept no steps counts as whole."""
+    return min(1.0, (result.steps or math.inf) / result.trial.spec.train.steps)
+
+
+def spent(results: Sequence[Result], flops: Callable[[TrialSpec], float] = flops_of) -> Cost:
+    """The sum over `results`, each by the share of its steps; `flops` are those of a whole run."""
+    return Cost(
+        trials=len(results),
+        flops=math.fsum(flops(result.trial.spec) * trained(result) for result in results),
+        seconds=math.fsum(result.seconds for result in results),
+    )
+
+
+NOT_KNOWN = "not known"
+
+
+def cost_table(
+    title: str,
+    names: Sequence[str],
+    rows: Sequence[tuple[Sequence[str], Cost]],
+    *,
+    runs: str = "trials",
+    guessed: Sequence[Cost] = (),
+    total: bool = False,
+) -> Table:
+    """A row a cost under its `names`; the times of those `guessed` are marked with ≈."""
+    columns = [Column(name, left=True) for name in names]
+    table = Table(title, [*columns, Column(runs), Column("FLOPs", form=".2e"), Column("time")])
+
+    def add(labels: Sequence[str], cost: Cost) -> None:
+        flops = Cell(cost.flops, NOT_KNOWN) if math.isnan(cost.flops) else cost.flops
+        time = NOT_KNOWN
+        if math.isfinite(cost.seconds):
+            time = "≈ " * (cost in guessed) + duration(cost.seconds)
+        table.add(*labels, Cell(cost.trials, f"{cost.trials:,}"), flops, Cell(cost.seconds, time))
+
+    for labels, cost in rows:
+        add(labels, cost)
+    if total:
+        table.end_section()
+        blank = [""] * (len(names) - 1)
+        add(["all", *blank], sum((cost for _, cost in rows), NOTHING))
+    return table
+
+
+# How long a run of a command takes: learned from those that finished, since nobody else knows.
+
+
+ONE_SIZE = 0.5
+"""The power of its work by which another size's time goes, where one size alone has finished.
+
+A run of small models is mostly its start, one of large ones all work: the truth lies between."""
+
+
+class TrialSeconds:
+    """The seconds of a run: the median of those of its size, or by a power of its work from others.
+
+    `work` gives a trial's work in any unit; trials of one work are of one size.
+    """
+
+    def __init__(self, work: Callable[[Trial], float], results: Iterable[Result] = ()) -> None:
+        """Learn from what has finished already."""
+        self._work = work
+        self._seen: dict[float, list[float]] = {}
+        self._known: dict[float, float] = {}
+        for result in results:
+            self.add(result)
+
+    def __bool__(self) -> bool:
+        return bool(self._seen)
+
+    def add(self, result: Result) -> None:
+        """Learn from one more; only whole runs show how long a run takes."""
+        if result.status == "complete" and result.seconds > 0:
+            self._seen.setdefault(self._work(result.trial), []).append(result.seconds)
+            self._known.clear()
+
+    def of(self, trial: Trial) -> float:
+        """The seconds of a trial; NaN while nothing has finished.
+
+        Between the two nearest sizes the time is taken as a power of the work, from 0 to 1.
+        """
+        work = self._work(trial)
+        if work in self._known:
+            return self._known[work]
+        if work in self._seen:
+            seconds = median(self._seen[work])
+        elif not self._seen:
+            seconds = math.nan
+        else:
+            first, *others = sorted(self._seen, key=lambda seen: abs(math.log(seen / work)))
+            power = ONE_SIZE
+            if others:
+                ratio = median(self._seen[others[0]]) / median(self._seen[first])
+                power = min(1.0, max(0.0, math.log(ratio) / math.log(others[0] / first)))
+            seconds = float(median(self._seen[first]) * (work / first) ** power)
+        self._known[work] = seconds
+        return seconds
+
+
+def at_once(results: Iterable[Result]) -> float:
+    """How many runs were going at the same time, on average over the time in which any was."""
+    spans = sorted((run.finished_at - run.seconds, run.finished_at) for run in results)
+    busy, end = 0.0, -math.inf
+    for start, finish in spans:
+        busy += max(0.0, finish - max(start, end))
+        end = max(end, finish)
+    return max(1.0, sum(finish - start for start, finish in spans) / busy) if busy else 1.0
+
+
+# How fast trials trained: tokens a second, and the fraction of the device's peak.
+
+
+PEAK_FLOPS = {
+    "B200": 2250e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "GH200": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "A10": 125e12,
+    "V100": 125e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+}
+"""Dense bfloat16 (V100: float16) products, in FLOPs a second, by words in the device's name; the
+vendors' data sheets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What trials of one size cost on one device, and the tokens that they trained on."""
+
+    width: int
+    depth: int
+    device: str
+    cost: Cost
+    tokens: float
+
+    @property
+    def utilisation(self) -> float | None:
+        """The fraction of the device's peak; None where no peak is known."""
+        # Whole words: an A10G is no A10.
+        for name, peak in PEAK_FLOPS.items():
+            if re.search(rf"\b{name}\b", self.device):
+                return self.cost.flops / self.cost.seconds / peak
+        return None
+
+    def __str__(self) -> str:
+        size = f"width {self.width}, depth {self.depth}"
+        speed = f"{self.tokens / self.cost.seconds:,.0f} tokens/s on {self.device or 'cpu'}"
+        if self.utilisation is None:
+            return f"{size}: {speed}"
+        return f"{size}: {speed}, {self.utilisation:.1%} of its peak (model FLOPs utilisation)"
+
+
+def speeds(results: Iterable[Result]) -> list[Speed]:
+    """Throughput by size and device, smallest first; trials that failed or kept no time are out.
+
+    Trials that are trained together share the time, so that theirs is the throughput of all. FLOPs
+    are the model's own (`PreparedSpec.flops`): recomputed activations do not count.
+    """
+    from sweeper.engine.prepare import prepare
+
+    groups: dict[tuple[int, int, str], list[Result]] = {}
+    for result in results:
+        if result.status != "failed" and result.seconds > 0:
+            key = (result.trial.width, result.trial.depth, result.device)
+            groups.setdefault(key, []).append(result)
+    return [
+        Speed(
+            width=width,
+            depth=depth,
+            device=device,
+            cost=spent(members, lambda spec: prepare(spec).flops()),
+            tokens=sum(trained(one) * prepare(one.trial.spec).tokens() for one in members),
+        )
+        for (width, depth, device), members in sorted(groups.items())
+    ]
+
+
+# What tuning small has saved, beside the same search at the target.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """Tuning at the base, its validation, and the same tuning at a target of `width` and `depth`.
+
+    `at_target.seconds` follow from the speed of the trials of `timed_width`, the widest that were
+    trained, on `device`.
+    """
+
+    width: int
+    depth: int
+    tuning: Cost
+    validation: Cost
+    at_target: Cost
+    timed_width: int
+    device: str
+
+    @property
+    def factor(self) -> float:
+        """So many times less than at the target: FLOPs of tuning, without the validation."""
+        return self.at_target.flops / self.tuning.flops if self.tuning.flops else math.nan
+
+    @property
+    def factor_with_validation(self) -> float:
+        """Likewise, the validation counted."""
+        flops = self.tuning.flops + self.validation.flops
+        return self.at_target.flops / flops if flops else math.nan
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.factor):
+            return f"{NO_SIZES.capitalize()}, so neither is what tuning at the target would cost."
+        sentence = (
+            f"Tuning here took {times(self.factor)} FLOPs than the same tuning at width "
+            f"{self.width} would, and with the validation {times(self.factor_with_validation)}. "
+            "The row of that tuning is no measurement: it is the search's own trials, run for run, "
+            "at the target's size"
+        )
+        if not self.timed_width:
+            return f"{sentence}."
+        device = f" on {self.device}" if self.device else ""
+        return (
+            f"{sentence}, and the time that they would take at the speed of the trials of width "
+            f"{self.timed_width}{device}."
+        )
+
+
+NO_SIZES = "the FLOPs of these trials are not known"
+
+
+def saving(
+    trials: Trials, plan: Mapping[str, Any], flops: Callable[[TrialSpec], float] = flops_of
+) -> Saving | None:
+    """What the study spent, and what the same search at the plan's target would; None: no trials.
+
+    The trials at the target are those of the search, run for run, each for as many of its steps.
+    """
+    searched = trials.searched
+    try:
+        target = _at_target(searched[-1].trial.spec, plan)
+    except (*RECORD_ERRORS, LookupError):  # no trials, no target, or one of another shape
+        return None
+    ladders = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
+    at_target = spent(searched, lambda spec: flops(_at_target(spec, plan)))
+    seconds, widest, device = math.nan, 0, ""
+    if timed := [run for run in (*searched, *ladders) if run.seconds > 0]:
+        widest = max(run.trial.width for run in timed)
+        wide = [run for run in timed if run.trial.width == widest]
+        cost, device = spent(wide, flops), wide[0].device
+        seconds = at_target.flops * cost.seconds / cost.flops if cost.flops else math.nan
+    return Saving(
+        width=target.width,
+        depth=target.depth,
+        tuning=spent(searched, flops),
+        validation=spent(ladders, flops),
+        at_target=replace(at_target, seconds=seconds),
+        timed_width=widest,
+        device=device,
+    )
+
+
+def _at_target(spec: TrialSpec, plan: Mapping[str, Any]) -> TrialSpec:
+    """A trial's specification at the plan's target, trained as its law says."""
+    size = plan["target"]
+    scale = (plan.get("law") or {}).get("target") or {}
+    train = spec.train
+    if scale:
+        train = replace(train, batch_size=int(scale["batch"]), steps=int(scale["steps"]))
+    return replace(spec, width=int(size["width"]), depth=int(size["depth"]), train=train)
+
+
+def times(factor: float) -> str:
+    """A saving in words: 29 times fewer, 1.4 times more."""
+    word, size = ("fewer", factor) if factor >= 1 else ("more", 1 / factor)
+    return f"{size:.2g} times {word}" if size < 10 else f"{size:,.0f} times {word}"

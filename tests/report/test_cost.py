@@ -1,0 +1,203 @@
+"""What trials cost and how fast they were, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeper.engine.prepare import prepare
+from sweeper.report.cost import (
+    TrialSeconds,
+    at_once,
+    cost_table,
+    flops_of,
+    saving,
+    speeds,
+    spent,
+    times,
+)
+from sweeper.study.setup import Trials
+from sweeper.trial import Log2Hps, Result, Trial, TrialSpec
+from tests.engine import tiny_trials
+from tests.report.test_progress import Clock, clock, trials, watch
+from tests.specs import spec_of
+
+__all__ = ["clock"]
+
+
+def tiny(seconds: float, **changed: object) -> Result:
+    """A tiny trial has 8 steps."""
+    trial = tiny_trials.trial()
+    made = Result(trial=trial, status="complete", objective=1.0, seconds=seconds, steps=8)
+    return replace(made, **changed)  # type: ignore[arg-type]
+
+
+def test_a_run_that_ended_early_counts_for_its_steps() -> None:
+    # One that kept none counts as whole.
+    runs = [tiny(900.0), tiny(900.0, steps=2), tiny(900.0, steps=0)]
+    found = spent(runs, lambda spec: 100.0)
+    assert (found.trials, found.seconds) == (3, pytest.approx(2700.0))
+    assert found.flops == pytest.approx(225.0)
+
+
+def test_trials_that_train_together_share_the_time() -> None:
+    (speed,) = speeds([tiny(0.5), tiny(0.5)])
+    assert (speed.tokens, speed.cost.seconds) == (2 * 8 * 2 * 8, pytest.approx(1.0))
+    assert (speed.width, speed.cost.trials, speed.utilisation) == (32, 2, None)
+    assert str(speed) == "width 32, depth 2: 256 tokens/s on cpu"
+
+
+def test_utilisation_is_of_the_devices_peak() -> None:
+    (speed,) = speeds([tiny(2.0, device="NVIDIA H200", steps=4)])
+    flops = prepare(tiny_trials.trial().spec).flops()
+    assert speed.utilisation == pytest.approx(flops / 2 / 2.0 / 989e12)
+    assert "of its peak" in str(speed)
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA A10G", None),
+        ("NVIDIA RTX A1000", None),
+    ],
+)
+def test_a_peak_is_known_by_whole_words(device: str, peak: float | None) -> None:
+    (speed,) = speeds([tiny(2.0, device=device)])
+    flops = prepare(tiny_trials.trial().spec).flops()
+    assert speed.utilisation == (None if peak is None else pytest.approx(flops / 2.0 / peak))
+
+
+def test_what_failed_or_took_no_time_is_left_out() -> None:
+    assert speeds([tiny(0.0), tiny(1.0, status="failed")]) == []
+    by_device = speeds([tiny(1.0, device="cpu"), tiny(1.0, device="NVIDIA A100-SXM4-80GB")])
+    assert [speed.device for speed in by_device] == ["NVIDIA A100-SXM4-80GB", "cpu"]
+
+
+def took(trial: Trial, seconds: float, status: str = "complete") -> Result:
+    return Result(trial=trial, status=status, objective=2.0, seconds=seconds)  # type: ignore[arg-type]
+
+
+def learned(**by_width: float) -> TrialSeconds:
+    """From a run of each width, of whose square its work is: w2=3.0 took 3 seconds."""
+    results = [took(trials(1, width=int(key[1:]))[0], value) for key, value in by_width.items()]
+    return TrialSeconds(lambda trial: float(trial.width**2), results)
+
+
+def seconds_at(width: int, **by_width: float) -> float:
+    return learned(**by_width).of(trials(1, width=width)[0])
+
+
+def test_a_size_takes_the_median_of_its_runs() -> None:
+    found, batch = learned(w2=3.0), trials(4, width=2)
+    assert not learned() and math.isnan(learned().of(batch[0]))
+    found.add(took(batch[1], 4.0))
+    found.add(took(batch[2], 90.0))
+    found.add(took(batch[3], 0.1, "diverged"))
+    assert found.of(batch[3]) == 4.0
+
+
+def test_another_size_goes_by_a_power_of_its_work() -> None:
+    assert seconds_at(4, w2=3.0) == pytest.approx(6.0)
+    assert seconds_at(8, w2=3.0, w4=3.0) == pytest.approx(3.0)
+    assert seconds_at(8, w2=3.0, w4=24.0) == pytest.approx(96.0), "no faster than its work"
+    assert seconds_at(4, w2=3.0, w8=12.0) == pytest.approx(6.0)
+
+
+def test_the_time_left_of_commands_is_that_of_finished_runs(tmp_path: Path, clock: Clock) -> None:
+    """Two at a time: work of width^2 would say 40 minutes of what takes half a minute."""
+    small, large = trials(4), trials(4, width=16)
+    monitor = watch(tmp_path, planned=8)
+    monitor._seconds = TrialSeconds(lambda trial: float(trial.width**2), [took(large[0], 8.0)])
+    with monitor:
+        monitor.proposed(0, [*small, *large])
+        for first, second in ((0, 1), (2, 3)):
+            clock.now += 4
+            monitor.finished(took(small[first], 4.0))
+            monitor.finished(took(small[second], 4.0))
+        assert monitor.snapshot.left == pytest.approx(16.0)
+        clock.now += 6
+        monitor.advanced(0.1)
+        assert monitor.snapshot.left == pytest.approx(10.0)
+
+
+def test_how_many_ran_at_once_is_read_off_their_ends() -> None:
+    batch = trials(5)
+    pairs = zip(batch, (4.0, 4.0, 8.0, 8.0, 100.0), strict=True)
+    ended = [replace(took(trial, 4.0), finished_at=at) for trial, at in pairs]
+    assert at_once(ended) == pytest.approx(20 / 12)
+    assert at_once([]) == at_once(ended[:1]) == 1.0
+
+
+# What tuning small saved.
+
+
+PLAN = {"target": {"width": 64, "depth": 2}, "hps": {"eta": 2.0}}
+
+
+def flops(spec: TrialSpec) -> float:
+    """As many as a model's weights, times its steps."""
+    return float(spec.width**2 * spec.train.steps)
+
+
+def run(width: int, seconds: float, phase: str = "eta", **changes: object) -> Result:
+    spec = replace(spec_of({"model": {"width": 16, "depth": 2}}), width=width)
+    trial = Trial(spec=spec, log2_hps=Log2Hps({"eta": 0.0}), phase=phase)
+    result = Result(
+        trial=trial, status="complete", objective=3.0, seconds=seconds, steps=10, device="cpu"
+    )
+    return replace(result, **changes)  # type: ignore[arg-type]
+
+
+def test_the_same_trials_at_the_target_are_counted_step_for_step() -> None:
+    stopped = run(16, 1.0, steps=5)
+    ladder = run(32, 8.0, phase="validate")
+    found = saving(Trials([run(16, 2.0), stopped, ladder], 0), PLAN, flops)
+    assert found is not None
+    # One and a half runs of 16^2 x 10 and of 64^2 x 10; the ladder is one of 32^2 x 10.
+    assert (found.tuning.flops, found.validation.flops) == (3840, 10240)
+    assert found.at_target.flops == 61440 and found.factor == 16
+    assert found.factor_with_validation == pytest.approx(61440 / 14080)
+    # The widest timed trial makes 10240 FLOPs in 8 seconds.
+    assert found.at_target.seconds == pytest.approx(48)
+    assert (found.timed_width, found.device) == (32, "cpu")
+    sentence = (
+        "16 times fewer FLOPs than the same tuning at width 64 would, and with the validation"
+    )
+    assert f"{sentence} 4.4 times" in str(found)
+    assert (times(16.0), times(0.25)) == ("16 times fewer", "4 times more")
+
+
+def test_a_law_s_longer_run_costs_more() -> None:
+    plan = PLAN | {"law": {"target": {"batch": 1, "steps": 40}}}
+    found = saving(Trials([run(16, 2.0)], 0), plan, flops)
+    assert found is not None and found.at_target.flops == 64**2 * 40
+
+
+def test_what_is_not_known_is_said() -> None:
+    spec = replace(spec_of(), runner={"name": "command"})
+    assert math.isnan(flops_of(spec))
+    found = saving(Trials([run(16, 2.0)], 0), PLAN, lambda _: math.nan)
+    assert found is not None and "not known" in str(found)
+    table = cost_table("", ["what"], [(["tuning"], found.tuning)], total=True)
+    assert [cell.text for cell in next(table.page_rows())[0]][2:] == ["not known", "2 s"]
+
+
+@pytest.mark.parametrize("plan", [{}, {"target": {"depth": 2}}, {"target": {"width": "x"}}])
+def test_without_a_target_nothing_is_said(plan: dict[str, object]) -> None:
+    assert saving(Trials([run(16, 2.0)], 0), plan, flops) is None
+    assert saving(Trials([], 0), PLAN, flops) is None
+
+
+def test_flops_are_those_of_the_engine() -> None:
+    """Those that `compare` counts: 6 a weight and token, and the attention's."""
+    data = {"digest": "0" * 64, "classes": 16}
+    spec = spec_of({"data": data, "model": {"width": 64, "depth": 1}, "train": {"seq_len": 4}})
+    prepared = prepare(spec)
+    weights = sum(math.prod(one.shape) for one in prepared.specs if one.role != "embedding")
+    assert flops_of(spec) == 10 * 4 * (6 * weights + 12 * 64 * 4)

@@ -1,0 +1,153 @@
+"""A table in every place: words stay whole, columns go by importance, numbers are not rounded."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from sweeper.report.page import table_html
+from sweeper.report.table import Cell, Change, Column, Table, answer, interval, within
+from sweeper.verdict.curve import UNKNOWN, Estimate
+
+NAMES = ["hyperparameter", "value", "loss", "points", "range"]
+COLUMNS = [
+    Column("hyperparameter", left=True),
+    Column("value"),
+    Column("loss"),
+    Column("points", importance=1),
+    Column("range", importance=0),
+]
+
+
+def printed(table: Table, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    table.print(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def table(*rows: tuple[str, ...]) -> Table:
+    made = Table("What was found, in a title longer than it", COLUMNS)
+    for row in rows:
+        made.add(*row)
+    return made
+
+
+ROW = ("alpha_residual_attn_ratio", "0.0001221", "2.2500", "17", "2^-11..2^4")
+
+
+def test_on_a_wide_terminal_all_is_there() -> None:
+    text = printed(table(ROW), 80)
+    assert all(word in text for word in (*NAMES, *ROW)) and "Too narrow" not in text
+    assert text.startswith("What was found, in a title longer than it\n")
+
+
+@pytest.mark.parametrize(
+    ("width", "gone"), [(70, ["range"]), (58, ["range", "points"]), (20, ["range", "points"])]
+)
+def test_columns_go_by_importance_and_it_is_said(width: int, gone: list[str]) -> None:
+    text = printed(table(ROW), width)
+    note = " ".join(text[text.index("Too narrow") :].split())
+    assert note == f"Too narrow here for: {', '.join(gone)}."
+    head = text.splitlines()[2]
+    assert head.split() == [name for name in NAMES if name not in gone]
+
+
+def test_sections_and_details() -> None:
+    made = Table("", [Column("a", left=True), Column("b", left=True)])
+    made.add("[x]", answer("fail", "grows"))
+    made.end_section()
+    made.add("all", 2)
+    lines = [line for line in printed(made, 40).splitlines() if line.strip()]
+    assert [re.sub(r"[^][\w:]+", " ", line).strip() for line in lines] == [
+        "a b",
+        "",
+        "[x] fail: grows",
+        "all 2",
+    ]
+
+
+WORD = st.text("abcdefgh_.0123456789", min_size=1, max_size=30)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(*[WORD] * 5), min_size=1, max_size=4), st.integers(10, 200))
+def test_no_word_is_ever_broken(rows: list[tuple[str, ...]], width: int) -> None:
+    lines = [line.split() for line in printed(table(*rows), width).splitlines()]
+    for row in rows:
+        assert any(line == list(row[: len(line)]) and len(line) >= 3 for line in lines)
+
+
+def mixed() -> Table:
+    """A value of every kind."""
+    made = Table(
+        "Mixed",
+        [
+            Column("name", left=True),
+            Column("shift", unit="log2", form="+.2f"),
+            Column("share", form=".1%"),
+            Column("lr", form=".3g"),
+            Column("answer", left=True),
+        ],
+        legend=["A legend."],
+        remarks=["a remark"],
+    )
+    known = Estimate(value=1 / 3, low=0.25, high=0.5)
+    made.add("<a>", known, 0.25, Change(base=0.5, target=1 / 8), answer("holds"))
+    why = {"note": "every run diverged", "subject": "width 64"}
+    made.add(Cell("b", "b", link="b.html"), UNKNOWN, math.inf, None, answer("fails"), **why)
+    return made
+
+
+def test_on_a_terminal() -> None:
+    rows = [line.split() for line in printed(mixed(), 100).splitlines() if line.strip()]
+    assert ["<a>", "+0.33", "±0.17", "25.0", "%", "0.125", "holds"] in rows
+    assert ["b", "-", "diverged", "fails"] in rows
+    assert printed(mixed(), 100).endswith("A legend.\n- width 64: every run diverged\n- a remark\n")
+
+
+def test_on_the_page() -> None:
+    shown = table_html(mixed())
+    text = " ".join(re.sub("<[^>]*>", " ", shown).split())
+    assert "name shift, log2 share lr answer" in text
+    assert "&lt;a&gt; +0.33 +0.25 to +0.50 25.0 % 0.5 → 0.125 ✓ holds" in text
+    assert "b none diverged ✗ fails every run diverged" in text
+    assert '<a href="b.html">b</a>' in shown
+    assert text.endswith("A legend. a remark")
+
+
+def test_as_csv_frame_and_json() -> None:
+    first, second = csv.DictReader(io.StringIO(mixed().to_csv()))
+    assert float(first["shift"]) == 1 / 3 and float(first["shift high"]) == 0.5
+    assert (first["lr"], first["lr base"], first["answer"]) == ("0.125", "0.5", "holds")
+    assert (second["name"], second["shift"], second["lr"]) == ("b", "nan", "")
+    frame = pytest.importorskip("pandas") and mixed().to_frame()
+    assert frame["shift low"][0] == 0.25 and list(frame["answer"]) == ["holds", "fails"]
+    record = json.loads(json.dumps(mixed().to_json(), allow_nan=False))
+    assert record["rows"][1]["share"] == "inf" and record["columns"][1]["unit"] == "log2"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "form", "text", "ends"),
+    [
+        (Estimate(value=0.5, low=0.25, high=0.6), ".2f", "0.50 ±0.25", "0.25 to 0.60"),
+        (Estimate(value=0.5, low=0.4, high=1.0), "+.2f", "+0.50 ±0.50", "+0.40 to +1.00"),
+        (Estimate(value=0.5, low=0.4, high=0.6), ".0%", "50 % ±10 %", "40 to 60 %"),
+        (Estimate(value=-0.001, low=-0.1, high=0.1), "+z.2f", "+0.00 ±0.10", "-0.10 to +0.10"),
+        (UNKNOWN, ".2f", "-", ""),
+        (Estimate(value=0.5, low=-math.inf, high=math.inf), "+.2f", "+0.50", "no interval"),
+        (Estimate(value=0.5, low=0.0, high=math.inf), ".2f", "0.50", "at least 0.00"),
+        (Estimate(value=0.5, low=0.2, high=math.inf), ".2f", "≥0.50", "at least 0.20"),
+        (Estimate(value=0.5, low=-math.inf, high=0.9), ".2f", "0.50", "at most 0.90"),
+    ],
+)
+def test_intervals(estimate: Estimate, form: str, text: str, ends: str) -> None:
+    assert (within(estimate, form), interval(estimate, form)[1]) == (text, ends)
