@@ -15,8 +15,7 @@ from sweeper.command.process import end_marked
 from sweeper.config.command_line import command_line, repeated
 from sweeper.errors import SweeperError
 from sweeper.files import try_json
-from sweeper.launch import slurm_arrays
-from sweeper.launch.slurm_queue import ACTIVE, WAITING
+from sweeper.launch.folder import cancel_jobs, job_states
 from sweeper.registry import studies
 from sweeper.report.documents import number
 from sweeper.report.table import duration
@@ -140,38 +139,28 @@ def jobs_state(folder: Path, progress: dict[str, Any] | None = None) -> dict[str
     """
     trouble = None
     try:
-        jobs = [asdict(job) for job in slurm_arrays.job_states(folder)]
+        jobs = [asdict(job) for job in job_states(folder)]
     except SweeperError as error:
         jobs, trouble = [], str(error)
     if not jobs and trouble is None:
         jobs = list((progress or {}).get("jobs", ()))
     counts = Counter[str]()
     for job in jobs:
-        counts[_word(job["state"])] += job["trials"]
+        counts[job["stage"]] += job["trials"]
     return {"jobs": jobs, "job_trials": dict(counts), "trouble": trouble}
-
-
-def _word(state: str) -> str:
-    """What a job's trials do, in one word."""
-    word = state.split(" ")[0].upper()
-    if word == "FINISHED":
-        return "finished"
-    if word in WAITING or word == "SUBMITTED":
-        return "queued"
-    return "running" if word in ACTIVE else "ended"
 
 
 def show_jobs(state: dict[str, Any], output: Output) -> None:
     """The jobs, a line each."""
     if state["trouble"]:
-        output.say(f"Jobs: nothing is known, as Slurm does not answer: {state['trouble']}")
+        output.say(f"Jobs: nothing is known of them: {state['trouble']}")
     counts = ", ".join(f"{count} {word}" for word, count in state["job_trials"].items())
     if state["jobs"]:
         output.say(f"Jobs: {len(state['jobs'])}; their trials: {counts}")
     for job in state["jobs"]:
         node = f" on {job['node']}" if job["node"] else ""
         since = f" since {job['since']}" if job["since"] else ""
-        done = f", {100 * job['fraction']:.0f} % done" if job["state"] == "running" else ""
+        done = f", {100 * job['fraction']:.0f} % done" if job["stage"] == "running" else ""
         trials = f"{job['trials']} trial{'s' * (job['trials'] != 1)}"
         output.say(f"  {job['id']} {job['state']}{node}{since}: {trials}{done}")
 
@@ -184,7 +173,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
     if driver is not None:
         request_cancel(folder)
-    on_cluster = slurm_arrays.cancel_jobs(folder)
+    on_cluster = cancel_jobs(folder)
     count = on_cluster or (jobs if driver is not None else 0)
     following = ""
     if driver is not None:

@@ -33,7 +33,7 @@ from sweeper.command.template import (
 from sweeper.data.corpus import Corpus
 from sweeper.errors import ConfigError, SweeperError, key_prefix, suggest
 from sweeper.files import private_folder, write_json
-from sweeper.launch.code import changed_files, code_files, digests, missing_script
+from sweeper.launch.code import changed_files, command_files, file_digests, missing_script
 from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Control, Job, Outcome, Resources
 from sweeper.launch.machine import visible_gpus
@@ -164,7 +164,8 @@ class Command:
     def digests(self) -> dict[str, str]:
         """The code, by file; ConfigError for patterns without one."""
         with key_prefix("runner"):
-            return digests(code_files(self.command, self.code, self.folder), self.folder)
+            files = command_files(self.command, self.code, self.folder)
+            return file_digests(files, self.folder)
 
     def identity(self) -> dict[str, Any]:
         """The command, what is read of it, and its code; where it lies is no part of it."""
@@ -458,7 +459,7 @@ def reports_no_loss(tree: Mapping[str, Any]) -> bool:
 
 def _text(command: Sequence[str], cwd: Path) -> str:
     """The script's; empty where there is none, or no text."""
-    files = code_files(command, None, cwd.expanduser())
+    files = command_files(command, None, cwd.expanduser())
     texts = [(cwd.expanduser() / name).read_bytes() for name in files]
     return "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
 

@@ -15,7 +15,7 @@ from sweeper.data.corpus import Corpus, OwnData, Source
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.errors import ConfigError, key_prefix, suggest
-from sweeper.launch.code import own_modules
+from sweeper.launch.code import user_modules
 from sweeper.launch.executor import Launcher
 from sweeper.launch.runner import RunnerSettings
 from sweeper.laws.law import Law
@@ -227,7 +227,7 @@ class Settings:
             inner = (value for value in plugin.arguments.values() if isinstance(value, Mapping))
             names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
-        digests = {k: v for name in sorted(modules - {""}) for k, v in own_modules(name).items()}
+        digests = {k: v for name in sorted(modules - {""}) for k, v in user_modules(name).items()}
         runner = {**self.runner.identity(), **({"modules": digests} if digests else {})}
         return {**runner, **numerics_beside(runner, names, self.raw)}
 

@@ -1,4 +1,15 @@
-"""The code that trials run, by its content: an edit makes another trial."""
+"""The code that trials run, by its content: an edited model or script makes another trial.
+
+Code is known in two ways, each file by the SHA-256 of its bytes (`file_digest`):
+
+- by module, where a configuration names a class. `user_modules` follows its imports as far as they
+  are the user's own files: what is installed, and sweeper itself, nobody edits between two trials
+  (`NUMERICS` in a runner's file stands for the latter in a trial's key).
+- by file, where the trial is a command. `command_files` finds its script, or what the user names.
+
+Digests enter a trial's key, and travel with a job that waits: `changed_modules` and `changed_files`
+say what was edited meanwhile, since its results would belong to another key.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +20,6 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from glob import glob
 from pathlib import Path
@@ -17,80 +27,86 @@ from pathlib import Path
 import sweeper
 from sweeper.errors import ConfigError
 
-# The modules of a user's own that a module imports, by their content: an edit is another model.
-
-
 PACKAGES = {"site-packages", "dist-packages"}
-PLACES = [
+INSTALLED = [
     Path(__file__).resolve().parents[1],
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib")),
 ]
-"""What lies there is installed, or sweeper itself: no user edits it between two trials."""
+"""What lies there is installed, or sweeper itself."""
+INTERPRETER = re.compile(r"python|torchrun|accelerate|deepspeed|bash$|sh$|env$|srun$|mpirun$")
+MAX_FILES = 5_000
+"""More files than this are a data folder that a pattern caught by mistake."""
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content; OSError where it cannot be read."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# Modules: what a class of the user's imports.
 
 
 @cache
-def own_modules(name: str) -> dict[str, str]:
-    """Digests of a module and of all that it imports of the user's own, by their dotted names.
+def user_modules(name: str) -> dict[str, str]:
+    """Digests of the module `name` and of all user modules that it imports, by their dotted names.
 
     Imports are read from the text, those within functions too, and nothing is run but the packages
-    that `name` lies in. Files are read as they are when this is first asked.
+    that `name` lies in. Files are read as they are when this is first asked. A module that is not
+    found, or is no file, has the digest "".
     """
     try:
         spec = importlib.util.find_spec(name)
         first = Path(spec.origin)  # type: ignore[union-attr, arg-type]
-        found = {name: _digest(first)}
+        digests = {name: file_digest(first)}
     except (ImportError, AttributeError, TypeError, ValueError, OSError):
         return {name: ""}
-    if not is_own(first):
-        return found
-    waiting = [(name, first)]
-    while waiting:
-        for imported in sorted(_imports(*waiting.pop())):
-            path = None if imported in found else _file(imported)
-            if path is not None and is_own(path):
-                found[imported] = _digest(path)
-                waiting.append((imported, path))
-    return dict(sorted(found.items()))
+    if not is_user_file(first):
+        return digests
+    unread = [(name, first)]
+    while unread:
+        for imported in sorted(_imports(*unread.pop())):
+            path = None if imported in digests else _file_of(imported)
+            if path is not None and is_user_file(path):
+                digests[imported] = file_digest(path)
+                unread.append((imported, path))
+    return dict(sorted(digests.items()))
 
 
-def is_own(path: Path) -> bool:
+def is_user_file(path: Path) -> bool:
     """Whether a file of Python is neither installed nor sweeper's."""
     place = path.resolve()
     if place.suffix != ".py" or PACKAGES & {*place.parts}:
         return False
-    return not any(place.is_relative_to(root) for root in PLACES)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return not any(place.is_relative_to(root) for root in INSTALLED)
 
 
 def _imports(name: str, path: Path) -> Iterator[str]:
-    """Dotted names that a module may mean: of `from a import b` both a and a.b."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    """Dotted names of all that the module `name` may import.
+
+    An import of a.b.c runs a, a.b and a.b.c; `from a import b` may mean both a and a.b.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return
+    package = (name if path.name == "__init__.py" else name.rpartition(".")[0]).split(".")
     for node in ast.walk(tree):
+        modules = []
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_packages(alias.name)
+            modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1]
-            start = ".".join([*(above if node.level else []), *filter(None, [node.module])])
-            yield from _with_packages(start)
-            yield from (f"{start}.{alias.name}" for alias in node.names if alias.name != "*")
+            # One dot is this package, each further one the package above.
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            modules = [module]
+            yield from (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+        for module in modules:
+            parts = module.split(".")
+            yield from (".".join(parts[: i + 1]) for i in range(len(parts)) if all(parts))
 
 
-def _with_packages(name: str) -> Iterator[str]:
-    """a, a.b and a.b.c of a.b.c: an import runs them all."""
-    parts = name.split(".")
-    yield from (".".join(parts[: i + 1]) for i in range(len(parts)) if all(parts))
-
-
-def _file(name: str) -> Path | None:
-    """Where a module's text lies, found without importing its packages; None where it has none."""
+def _file_of(name: str) -> Path | None:
+    """The file of a module, found without importing its packages; None where it has none."""
     top, *parts = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -106,15 +122,12 @@ def _file(name: str) -> Path | None:
     return None
 
 
-# Whether a job that waited in a queue still finds the code that it was submitted with.
-
-
-def code_digests(modules: Iterable[str]) -> dict[str, str]:
-    """Digests of sweeper, of the user's `modules` and of what they import of the user's own."""
+def module_digests(modules: Iterable[str]) -> dict[str, str]:
+    """Digests of sweeper, of `modules` and of all user modules that they import."""
     digests = {"sweeper": package_digest()}
     for name in modules:
-        if name not in digests:  # what one imports need not be followed again
-            digests |= own_modules(name)
+        if name not in digests:  # what it imports was followed with it
+            digests |= user_modules(name)
     return digests
 
 
@@ -123,87 +136,79 @@ def package_digest() -> str:
     """Digest of all of sweeper's Python files, as they were when first asked for."""
     folder, digest = Path(sweeper.__file__).parent, hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+        digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\0".encode())
     return digest.hexdigest()
 
 
-def changed(submitted: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Names of what is not as it was when the job was submitted."""
+def changed_modules(submitted: Mapping[str, str]) -> list[str]:
+    """Names of those of `module_digests` that are not as they were when a job was submitted."""
+    now = module_digests(submitted.keys() - {"sweeper"})
     return sorted(name for name in submitted if submitted[name] != now.get(name))
 
 
-# The files that a command runs, by content: an edited script makes another trial.
+# Files: what a command runs.
 
 
-_INTERPRETER = re.compile(r"python|torchrun|accelerate|deepspeed|bash$|sh$|env$|srun$|mpirun$")
-MAX_FILES = 5_000
-"""More files than this are a data folder that a pattern caught by mistake."""
-
-
-def code_files(command: Sequence[str], patterns: Sequence[str] | None, cwd: Path) -> list[str]:
+def command_files(command: Sequence[str], patterns: Sequence[str] | None, cwd: Path) -> list[str]:
     """Paths, from `cwd`, of the files that count: those of `patterns`, or the command's script."""
     if patterns is None:
         return _script(command, cwd)
-    found: list[str] = []
+    files: list[str] = []
     for pattern in patterns:
         matched = sorted(glob(pattern, root_dir=cwd, recursive=True)) if pattern else []
-        files = [name for name in matched if (cwd / name).is_file()]
-        if not files:
+        matched = [name for name in matched if (cwd / name).is_file()]
+        if not matched:
             raise ConfigError("code", pattern, f"a pattern of files in {cwd}; none matches")
-        found += files
-    if len(found) > MAX_FILES:
-        raise ConfigError("code", list(patterns), f"at most {MAX_FILES} files, not {len(found)}")
-    return list(dict.fromkeys(found))
+        files += matched
+    if len(files) > MAX_FILES:
+        raise ConfigError("code", list(patterns), f"at most {MAX_FILES} files, not {len(files)}")
+    return list(dict.fromkeys(files))
 
 
 def _script(command: Sequence[str], cwd: Path) -> list[str]:
-    """The first word that is a file and no interpreter, or the module after -m."""
-    for before, word in zip(("", *command), command, strict=False):
-        module = Path(*word.split(".")) if before == "-m" else None
+    """The first argument that is a file and no interpreter, or the module after -m."""
+    for before, argument in zip(("", *command), command, strict=False):
+        module = Path(*argument.split(".")) if before == "-m" else None
         for path in (module.with_suffix(".py"), module / "__main__.py") if module else ():
             if (cwd / path).is_file():
                 return [str(path)]
-        is_program = before == "" and (_INTERPRETER.match(Path(word).name) or "/" not in word)
-        if word and not is_program and (cwd / word).is_file():
-            return [word]
+        # A bare first word is looked up on PATH: a file of that name in `cwd` is not what runs.
+        on_path = before == "" and (INTERPRETER.match(Path(argument).name) or "/" not in argument)
+        if argument and not on_path and (cwd / argument).is_file():
+            return [argument]
     return []
 
 
 def missing_script(command: Sequence[str], cwd: Path) -> str | None:
     """The script that Python is to run and that is not there.
 
-    Other programs look for theirs elsewhere, or have words before it that may end alike.
+    Other programs look for theirs elsewhere, or have arguments before it that may end alike.
     """
-    word = next(iter(command[1:]), "-")
-    if not re.fullmatch(r"python[\d.]*", Path(command[0]).name) or word.startswith("-"):
+    script = next(iter(command[1:]), "-")
+    if not re.fullmatch(r"python[\d.]*", Path(command[0]).name) or script.startswith("-"):
         return None
-    return None if "{" in word or os.path.exists(cwd / word) else word
+    return None if "{" in script or os.path.exists(cwd / script) else script
 
 
-def digests(files: Sequence[str], cwd: Path) -> dict[str, str]:
-    """SHA-256 of each file's content; ConfigError for one that cannot be read."""
-    found = {}
+def file_digests(files: Sequence[str], cwd: Path) -> dict[str, str]:
+    """Digests of `files`, by name; ConfigError for one that cannot be read."""
+    digests = {}
     for name in files:
         try:
-            found[name] = _code_digest(cwd / name)
+            digests[name] = file_digest(cwd / name)
         except OSError as error:
-            raise ConfigError(
-                "code", name, f"a file that can be read ({error.strerror})"
-            ) from error
-    return found
+            allowed = f"a file that can be read ({error.strerror})"
+            raise ConfigError("code", name, allowed) from error
+    return digests
 
 
-def changed_files(submitted: Mapping[str, str], cwd: str) -> list[str]:
-    """Names of files whose content is not what it was."""
-    changed = []
-    for name, digest in submitted.items():
-        now = None
-        with suppress(OSError):
-            now = _code_digest(Path(cwd) / name)
-        if now != digest:
-            changed.append(name)
-    return changed
+def changed_files(submitted: Mapping[str, str], cwd: str | Path) -> list[str]:
+    """Names of those of `file_digests` whose content is not what it was, or cannot be read."""
 
+    def is_same(name: str) -> bool:
+        try:
+            return file_digest(Path(cwd, name)) == submitted[name]
+        except OSError:
+            return False
 
-def _code_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return [name for name in submitted if not is_same(name)]

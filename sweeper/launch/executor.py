@@ -6,10 +6,10 @@ sweep there. Neither knows what a job trains: an executor sees a folder, a task 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from sweeper.launch.job import Job, JobFailure, Outcome, Task
 from sweeper.trial import Trial
@@ -150,9 +150,35 @@ class Launcher(Protocol):
         ...
 
 
+Stage = Literal["queued", "running", "finished", "ended"]
+"""What becomes of a job's trials; "ended" is a job that is gone and left no result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """One job as `sweeper status` shows it.
+
+    `state` is what its scheduler calls it, `fraction` of its trials' work is done.
+    """
+
+    id: str
+    state: str
+    stage: Stage
+    node: str
+    since: str
+    trials: int
+    fraction: float
+
+
 @runtime_checkable
 class Scheduled(Protocol):
-    """A launcher whose jobs outlive their driver: they are those of a cluster's scheduler."""
+    """What a launcher offers, too, whose jobs outlive their driver: they are a scheduler's.
+
+    It keeps what it must know of a study's jobs in a folder of the study that has the name of its
+    config, such as `runs/a/slurm`. By this folder `sweeper status`, `sweeper cancel` and the next
+    driver find it (`launch.folder`), and ask its class: there are no settings then, and what a
+    scheduler must be asked with stands in that folder.
+    """
 
     def check(self, folder: Path) -> None:
         """ConfigError, before anything is submitted, for what the cluster would never run."""
@@ -162,14 +188,23 @@ class Scheduled(Protocol):
         """The batch script of so many jobs of the study in `folder`; nothing is written or sent."""
         ...
 
+    @staticmethod
+    def states(folder: Path) -> list[JobState]:
+        """The study's jobs whose results nobody has recorded; none that was cancelled.
 
-@dataclass(frozen=True, kw_only=True)
-class JobState:
-    """One job as `sweeper status` tells it; `fraction` of its trials' work is done."""
+        SweeperError when the scheduler does not answer.
+        """
+        ...
 
-    id: str
-    state: str
-    node: str
-    since: str
-    trials: int
-    fraction: float
+    @staticmethod
+    def cancel(folder: Path) -> int:
+        """End exactly this study's jobs; how many there were. SweeperError as `states`.
+
+        A driver that waits for them takes none for failed: its `poll` raises SweeperError.
+        """
+        ...
+
+    @staticmethod
+    def forget(folder: Path, jobs: Collection[str]) -> None:
+        """Remove what is kept of jobs, by id, whose folders are gone."""
+        ...

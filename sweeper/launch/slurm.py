@@ -1,4 +1,9 @@
-"""Jobs in Slurm's queue: sent in arrays, watched, collected, and found again by the next driver."""
+"""Run jobs on a cluster with Slurm: sent in arrays through submitit, watched, found again.
+
+`Slurm` is the launcher: what a cluster must be told, and what is asked of it without a driver.
+`SlurmExecutor` drives the jobs of one study. What both know of a job lies in files, see
+`slurm_jobs`; Slurm itself is asked through its commands alone, see `slurm_queue`.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +14,33 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import submitit
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
 
 from sweeper.errors import ConfigError, SweeperError, suggest
-from sweeper.files import try_json
-from sweeper.launch import slurm_node, slurm_queue
-from sweeper.launch.code import changed, code_digests
-from sweeper.launch.executor import Context, Event, Executor, Finished, Lost
+from sweeper.files import try_json, write_json
+from sweeper.launch import slurm_jobs, slurm_queue
+from sweeper.launch.executor import Context, Event, Executor, Finished, JobState, Lost, Stage
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
-from sweeper.launch.slurm_arrays import (
+from sweeper.launch.slurm_jobs import (
     Array,
     Submission,
     arrays,
     attempts,
     failure_of,
-    plan,
-    queued,
+    prefix,
+    record_array,
     submissions,
 )
 from sweeper.launch.slurm_queue import (
+    WAITING,
     Entry,
     SchedulerError,
     ask,
@@ -46,324 +51,23 @@ from sweeper.launch.slurm_queue import (
 )
 from sweeper.trial import Trial
 
-AWAY = re.compile("nable to contact|timed? ?out|no answer|onnect|temporarily|communication|ero B")
+AWAY = re.compile(
+    "unable to contact"  # slurm_load_jobs error: Unable to contact slurm controller
+    "|timed? ?out"  # Socket timed out on send/recv operation
+    "|no answer"  # ours, when a command of Slurm's runs longer than its PATIENCE
+    "|connect"  # Connection refused; Communication connection failure
+    "|temporarily"  # Slurm temporarily unable to accept job, sleeping and retrying
+    "|communication"  # Transport endpoint: communication failure
+    "|zero bytes",  # Zero Bytes were transmitted or received: slurmctld died as it answered
+    re.I,
+)
 """What Slurm says when it may well take the same thing later."""
-LIMIT = re.compile("imit|policy|QOS|too many", re.I)
+LIMIT = re.compile("limit|policy|QOS|too many", re.I)
 """What it says when it would take fewer."""
 SETTLING = 15.0
 """Seconds after which a submission cut short by its driver's death can no longer arrive."""
 MAX_PAUSE = 300.0
 """Seconds that Slurm is left alone at most."""
-
-Queue = dict[tuple[str, int], Entry]
-"""The study's jobs in Slurm's queue, by array's name and index."""
-
-
-class Submitter(Protocol):
-    """Sends an array to Slurm."""
-
-    def submit(self, array: Array) -> str:
-        """Slurm's number of the array; SchedulerError with Slurm's words."""
-        ...
-
-    def repair(self, array: Array, number: str) -> None:
-        """Finish what a submission leaves undone when the driver dies right after it."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """How the driver goes about it; times in seconds. See `launcher.Slurm`."""
-
-    jobs: int
-    poll: float
-    grace: float
-
-
-@dataclass(kw_only=True)
-class SubmittedJob:
-    """A job that is in Slurm's hands.
-
-    `seen` tells that it was once in the queue, `missing` since when it is not.
-    """
-
-    array: Array
-    index: int
-    seen: bool = False
-    missing: float | None = None
-
-    @property
-    def member(self) -> Submission:
-        """The submission."""
-        return self.array.members[self.index]
-
-    @property
-    def job_dir(self) -> Path:
-        """The job's folder."""
-        return self.member.job_dir
-
-    @property
-    def id(self) -> str:
-        """The job's."""
-        return self.job_dir.name
-
-
-class SlurmExecutor:
-    """All jobs of one study, for one run of its driver.
-
-    A job passes through `to_submit` into an array. While it is not known whether Slurm took an
-    array, the array is `unconfirmed`, and nothing else is sent: a job must never run twice.
-    """
-
-    layouts = range(0)
-
-    def __init__(self, context: Context, pace: Pace, submitter: Submitter) -> None:
-        """Read what earlier drivers submitted; Slurm is not asked yet."""
-        self.context, self.pace, self.submitter = context, pace, submitter
-        self.study = context.folder
-        self.recovered: dict[str, tuple[Trial, ...]] = {}
-        self._found: dict[str, SubmittedJob] = {}
-        self.submitted: list[SubmittedJob] = []
-        self.to_submit: dict[Path, Resources] = {}
-        self.unconfirmed: list[Array] = []
-        self._chunk, self._pause, self._not_before = math.inf, 0.0, 0.0
-        self._largest_array = 0
-        for array in arrays(self.study):
-            self._adopt(array)
-
-    def room(self, *, ahead: bool = False) -> bool:
-        """Whether fewer jobs are submitted than may be."""
-        taken = len(self.submitted) + len(self.to_submit)
-        return not self.unconfirmed and taken < self.pace.jobs
-
-    def submit(self, job: Job) -> None:
-        """Write the job; the next `poll` sends it."""
-        try:
-            self.to_submit[write_job(self.study / "jobs", job)] = job.resources
-        except TypeError as error:
-            raise SweeperError(f"{error}; use launcher=inline") from error
-
-    def claim(self, job: str) -> None:
-        """Watch it like one of this driver's."""
-        del self.recovered[job]
-        self.submitted.append(self._found.pop(job))
-
-    def poll(self, *, wait: bool = True) -> list[Event]:
-        """Send what is to be sent, and look at the queue; then wait a while if nothing happened."""
-        if any(
-            array.cancelled for array in {s.array.name: s.array for s in self.submitted}.values()
-        ):
-            raise SweeperError("its jobs were cancelled; run the same command again to go on")
-        self._send()
-        events = self._look()
-        if not events and (wait or not self.settled()):
-            time.sleep(self.pace.poll)
-        return events
-
-    def settled(self) -> bool:
-        """Whether all is submitted, and known to be."""
-        return not (self.to_submit or self.unconfirmed)
-
-    def forget(self, job: str, *, keep_log: bool = False) -> None:
-        """Remove the job's folder, and its array's once that has no other job."""
-        for submitted in [one for one in self.submitted if one.id == job]:
-            self.submitted.remove(submitted)
-            others = [*self.submitted, *self._found.values()]
-            if not keep_log and all(one.array is not submitted.array for one in others):
-                shutil.rmtree(submitted.array.folder, ignore_errors=True)
-        shutil.rmtree(self.study / "jobs" / job, ignore_errors=True)
-
-    def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
-        """Nothing is measured on a cluster."""
-        return [None] * len(tasks)
-
-    def use(self, layout: int) -> None:
-        """There is none."""
-
-    def close(self) -> None:
-        """Jobs go on; what was never sent is removed."""
-        for job_dir in self.to_submit:
-            if not submissions(job_dir):
-                shutil.rmtree(job_dir, ignore_errors=True)
-
-    # What earlier drivers left
-
-    def _adopt(self, array: Array) -> None:
-        """Find the jobs of an array that is on record, as far as they can still be used."""
-        if array.cancelled:
-            self._clear(array)
-        if array.id is None:
-            self.unconfirmed.append(array)
-            return
-        jobs = [SubmittedJob(array=array, index=index) for index in range(len(array.members))]
-        usable = {
-            job.id: trials
-            for job in jobs
-            if job.member.newest()
-            and (trials := trials_of(job.job_dir))
-            and not self._is_outdated(job)
-        }
-        if not usable:
-            shutil.rmtree(array.folder, ignore_errors=True)
-        self._found |= {job.id: job for job in jobs if job.id in usable}
-        self.recovered |= usable
-
-    def _is_outdated(self, job: SubmittedJob) -> bool:
-        """Take a job that has not begun out of the queue, when the code is no more the same."""
-        submitted = try_json(job.member.folder / "submission.json").get("code", {})
-        now = code_digests(submitted.keys() - {"sweeper"})
-        if job.member.runs() or outcome_of(job.job_dir) or not changed(submitted, now):
-            return False
-        try:
-            slurm_queue.cancel([job.array.task_id(job.index)])
-        except SchedulerError:
-            return False  # it will find out by itself, and fail
-        shutil.rmtree(job.job_dir, ignore_errors=True)
-        return True
-
-    def _clear(self, array: Array) -> None:
-        """Forget the cancelled jobs of an array; what had finished is still collected."""
-        for member in array.members:
-            if member.newest() and outcome_of(member.job_dir) is None:
-                shutil.rmtree(member.job_dir, ignore_errors=True)
-        (array.folder / "cancelled").unlink(missing_ok=True)
-
-    def _confirm(self, entries: Queue) -> None:
-        """See whether arrays arrived of which it is not known; forget those that did not."""
-        arrived = {name: entry.array for (name, _), entry in entries.items()}
-        for array in list(self.unconfirmed):
-            if (number := arrived.get(array.name)) is not None:
-                self.submitter.repair(array, number)
-                array.accept(number)
-                self._adopt(array)
-                for job_dir in [member.job_dir for member in array.members]:
-                    if job_dir in self.to_submit and job_dir.name in self.recovered:
-                        del self.to_submit[job_dir]  # it is this driver's
-                        self.claim(job_dir.name)
-            elif 0 <= time.time() - array.at < SETTLING:
-                continue
-            else:
-                array.discard()
-            self.unconfirmed.remove(array)
-
-    # Sending
-
-    def _send(self) -> None:
-        """Submit what is to be submitted in as few arrays as may be."""
-        while self.to_submit and not self.unconfirmed and time.monotonic() >= self._not_before:
-            try:
-                self._largest_array = self._largest_array or largest_array()
-            except SchedulerError as error:
-                self._leave_alone(error)
-                return
-            array = self._next_array()
-            try:
-                array.accept(self.submitter.submit(array))
-            except SchedulerError as error:
-                self._refused(array, error)
-                return
-            self._pause, self._chunk = 0.0, 2 * self._chunk
-            for index, member in enumerate(array.members):
-                del self.to_submit[member.job_dir]
-                self.submitted.append(SubmittedJob(array=array, index=index, seen=True))
-
-    def _next_array(self) -> Array:
-        """As many jobs as may go together: one batch script asks for the same resources for all."""
-        resources = next(iter(self.to_submit.values()))
-        alike = [job_dir for job_dir, other in self.to_submit.items() if other == resources]
-        job_dirs = alike[: int(min(self._largest_array, self._chunk))]
-        modules = [try_json(job_dir / "job.json").get("modules", ()) for job_dir in job_dirs]
-        return plan(self.study, job_dirs, [code_digests(names) for names in modules], resources)
-
-    def _refused(self, array: Array, error: SchedulerError) -> None:
-        """Try again later, and fewer, where that can help; else the error goes on."""
-        words = str(error)
-        if AWAY.search(words):
-            self.unconfirmed.append(array)  # it may have arrived all the same
-        elif LIMIT.search(words) and (self.submitted or len(array.members) > 1):
-            array.discard()
-        else:
-            array.discard()
-            raise error
-        self._chunk = max(1, len(array.members) // 2)
-        self._leave_alone(error)
-
-    def _leave_alone(self, error: SchedulerError) -> None:
-        """Do not send for a while, longer each time."""
-        self._pause = min(MAX_PAUSE, max(self.pace.poll, 2 * self._pause))
-        self._not_before = time.monotonic() + self._pause
-        self.context.notify(f"nothing could be submitted for a while, it was tried again: {error}")
-
-    # Watching
-
-    def _look(self) -> list[Event]:
-        """What became of jobs that have left the queue."""
-        if not (self.submitted or self._found or self.unconfirmed):
-            return []
-        entries: Queue | None = None
-        try:
-            entries = queued(self.study)
-        except SchedulerError as error:
-            self.context.notify(f"the scheduler did not answer for a while, jobs went on: {error}")
-        if entries is not None:
-            self._confirm(entries)
-            self._end_strays(entries)
-        events = [self._event(job, entries) for job in list(self.submitted)]
-        return [event for event in events if event is not None]
-
-    def _event(self, job: SubmittedJob, entries: Queue | None) -> Event | None:
-        entry = entries.get((job.array.name, job.index)) if entries is not None else None
-        if entry is not None and entry.active and entry.state != "COMPLETING":
-            self._runs(job, entry)
-        elif (outcome := outcome_of(job.job_dir)) is not None:
-            return Finished(job=job.id, outcome=outcome)
-        elif entries is not None and not (entry and entry.active):
-            return self._missing(job, entry)
-        return None
-
-    def _end_strays(self, entries: Queue) -> None:
-        """End jobs of this study that nobody waits for: their array was given up."""
-        names = {job.array.name for job in (*self.submitted, *self._found.values())}
-        names |= {array.name for array in self.unconfirmed}
-        strays = [e.id for (name, _), e in entries.items() if e.active and name not in names]
-        with suppress(SchedulerError):
-            slurm_queue.cancel(strays)
-
-    def _runs(self, job: SubmittedJob, entry: Entry) -> None:
-        job.seen, job.missing = True, None
-        if entry.state == "RUNNING":
-            self.context.progress(job.id, job.member.fraction)
-        elif "held" in entry.reason.lower():
-            self.context.notify(
-                f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
-            )
-
-    def _missing(self, job: SubmittedJob, entry: Entry | None) -> Event | None:
-        """A job that is gone without a result: it is lost when it does not come back in a while."""
-        failure = failure_of(job.array, job.index, entry)
-        job.missing = time.monotonic() if job.missing is None else job.missing
-        if not failure.certain and time.monotonic() - job.missing < self.pace.grace:
-            return None  # a lost node's job may be put back, a file may be slow to appear
-        if job.array.cancelled:
-            return None
-        with suppress(SchedulerError):  # or a late requeue makes two of it
-            slurm_queue.cancel([job.array.task_id(job.index)])
-        by_hand = failure.cancelled and job.seen
-        self.submitted.remove(job)
-        return Lost(
-            job=job.id,
-            failure=JobFailure(
-                reason=str(failure),
-                attempts=attempts(job.job_dir),
-                retry=failure.retry and not by_hand,
-                blames_trials=failure.blames_trials and not by_hand,
-            ),
-        )
-
-
-# Run jobs on a cluster with Slurm: in arrays, sent through submitit.
-
-
 DRIVER_OPTIONS = {"array", "chdir", "error", "job-name", "open-mode", "output", "requeue", "signal"}
 """What a batch script says already, in the way that the driver relies on."""
 KEY_OF_COMPLAINT = {
@@ -457,31 +161,7 @@ class Slurm:
     def executor(self, context: Context) -> Executor:
         """One that takes over the jobs of earlier drivers; ConfigError as `check`."""
         self.check(context.folder)
-        pace = Pace(jobs=self.jobs, poll=self.poll, grace=self.grace)
-        return SlurmExecutor(context, pace, self)
-
-    def submit(self, array: Array) -> str:
-        """Send an array; see `executor.Submitter`."""
-        executor = self._executor(array.folder, array.name, array.resources)
-        folders = [str(member.folder) for member in array.members]
-        try:
-            with outside_a_job(), redirect_stderr(StringIO()):
-                jobs = executor.map_array(slurm_node.run, folders)
-        except (FailedJobError, FailedSubmissionError) as error:
-            raise SchedulerError(f"sbatch: {first_lines(str(error))}") from error
-        return str(jobs[0].job_id).partition("_")[0]
-
-    def repair(self, array: Array, number: str) -> None:
-        """Write what submitit writes after sbatch has answered: what the tasks wait for."""
-        for index, member in enumerate(array.members):
-            name = f"{number}_{index}" if len(array.members) > 1 else number
-            path = JobPaths(array.folder, job_id=name).submitted_pickle
-            if not path.exists():
-                delayed = DelayedSubmission(slurm_node.run, str(member.folder))
-                delayed.set_timeout(self.time, UNCOUNTED)
-                aside = path.with_suffix(".repair")
-                delayed.dump(aside)
-                os.replace(aside, path)
+        return SlurmExecutor(context, self)
 
     def script(self, folder: Path, jobs: int = 1) -> str:
         """The batch script of an array of so many jobs; nothing is written or sent."""
@@ -512,35 +192,83 @@ class Slurm:
             raise ConfigError("launcher.time", self.time, f"at most {longest:g} minutes there")
         try:
             with outside_a_job():
-                ask("sbatch", "--test-only", given=self.script(folder))
+                ask("sbatch", "--test-only", stdin=self.script(folder))
         except SchedulerError as error:
-            raise self._explained(error) from error
+            said = str(error)
+            for pattern, key in KEY_OF_COMPLAINT.items():
+                if re.search(pattern, said, re.I):
+                    allowed = f"Slurm says: {said}"
+                    raise ConfigError(f"launcher.{key}", getattr(self, key), allowed) from error
+            if AWAY.search(said):
+                raise
+            sizes = ("cpus", "memory", "gpus", "gres", "constraint")
+            asked = {key: getattr(self, key) for key in sizes}
+            allowed = f"what some node has; Slurm says: {said}"
+            raise ConfigError("launcher", asked, allowed) from error
 
-    def _explained(self, error: SchedulerError) -> Exception:
-        """Slurm's refusal by the key that it is about, where that can be told."""
-        said = str(error)
-        for pattern, key in KEY_OF_COMPLAINT.items():
-            if re.search(pattern, said, re.I):
-                return ConfigError(f"launcher.{key}", getattr(self, key), f"Slurm says: {said}")
-        if AWAY.search(said):
-            return error
-        sizes = {
-            key: getattr(self, key) for key in ("cpus", "memory", "gpus", "gres", "constraint")
-        }
-        return ConfigError("launcher", sizes, f"what some node has; Slurm says: {said}")
+    @staticmethod
+    def states(folder: Path) -> list[JobState]:
+        """Jobs whose results are not yet recorded; see `Scheduled`."""
+        jobs = [job for array in arrays(folder) if not array.cancelled for job in jobs_of(array)]
+        jobs = [job for job in jobs if job.member.newest()]
+        entries = queued(folder) if jobs else {}
+        return [_state(job, entries.get(job.place)) for job in jobs]
+
+    @staticmethod
+    def cancel(folder: Path) -> int:
+        """End exactly this study's jobs; see `Scheduled`."""
+        for array in arrays(folder):  # first, so that a driver takes no job for failed
+            write_json(array.folder / "cancelled", {"at": time.time()})
+        ids = [entry.id for entry in queued(folder).values() if entry.active]
+        slurm_queue.cancel(ids)
+        return len(ids)
+
+    @staticmethod
+    def forget(folder: Path, jobs: Collection[str]) -> None:
+        """Remove arrays of which one of these was the last; see `Scheduled`."""
+        for array in arrays(folder):
+            job_dirs = {member.job_dir for member in array.members}
+            if {path.name for path in job_dirs} & {*jobs} and not any(
+                path.exists() for path in job_dirs
+            ):
+                shutil.rmtree(array.folder, ignore_errors=True)
+
+    def submit(self, array: Array) -> str:
+        """Send an array; Slurm's number of it. SchedulerError with Slurm's words."""
+        executor = self._executor(array.folder, array.name, array.resources)
+        folders = [str(member.folder) for member in array.members]
+        try:
+            with outside_a_job(), redirect_stderr(StringIO()):
+                jobs = executor.map_array(slurm_jobs.run, folders)
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise SchedulerError(f"sbatch: {first_lines(str(error))}") from error
+        return str(jobs[0].job_id).partition("_")[0]
+
+    def repair(self, array: Array, number: str) -> None:
+        """Finish what `submit` leaves undone when the driver dies right after sbatch has answered.
+
+        submitit writes then what the tasks wait for.
+        """
+        for index, member in enumerate(array.members):
+            name = f"{number}_{index}" if len(array.members) > 1 else number
+            path = JobPaths(array.folder, job_id=name).submitted_pickle
+            if not path.exists():
+                delayed = DelayedSubmission(slurm_jobs.run, str(member.folder))
+                delayed.set_timeout(self.time, UNCOUNTED)
+                aside = path.with_suffix(".repair")
+                delayed.dump(aside)
+                os.replace(aside, path)
 
     def _executor(
         self, folder: Path, name: str, resources: Resources = DEFAULT
     ) -> submitit.SlurmExecutor:
         """The executor of submitit with all of this in its parameters; it writes below `folder`."""
         ask("sbatch", "--version")
-        words = self.python or (sys.executable,)
-        executor = submitit.SlurmExecutor(
-            folder, max_num_timeout=UNCOUNTED, python=shlex.join(words)
-        )
+        python = shlex.join(self.python or (sys.executable,))
+        executor = submitit.SlurmExecutor(folder, max_num_timeout=UNCOUNTED, python=python)
         gpus = self.gpus if resources.gpus is None else resources.gpus
         cpus = resources.cpus or self.cpus
-        given = {
+        options = {
             "partition": self.partition,
             "account": self.account,
             "qos": self.qos,
@@ -565,7 +293,7 @@ class Slurm:
                 "requeue": True,
                 "signal": f"USR2@{self.warn}",
             },
-            **{key: value for key, value in given.items() if value is not None},
+            **{key: value for key, value in options.items() if value is not None},
         )
         return executor
 
@@ -586,3 +314,317 @@ def _check_option(name: str, value: Any) -> None:
         raise ConfigError(key, value, "the driver sets it itself")
     if not isinstance(value, str | int) or value is False or "\n" in str(value):
         raise ConfigError(key, value, "a text of one line, a number, or true for an option alone")
+
+
+# The driver of one study's jobs.
+
+
+@dataclass(kw_only=True)
+class SubmittedJob:
+    """A job that is in Slurm's hands: a member of an array, by its index.
+
+    `seen` tells that it was once in the queue, `missing` since when it is not.
+    """
+
+    array: Array
+    index: int
+    seen: bool = False
+    missing: float | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where the job is found in the `queued` jobs."""
+        return self.array.name, self.index
+
+    @property
+    def member(self) -> Submission:
+        """The submission."""
+        return self.array.members[self.index]
+
+    @property
+    def job_dir(self) -> Path:
+        """The job's folder."""
+        return self.member.job_dir
+
+    @property
+    def id(self) -> str:
+        """The job's."""
+        return self.job_dir.name
+
+
+def jobs_of(array: Array) -> list[SubmittedJob]:
+    """All jobs of an array."""
+    return [SubmittedJob(array=array, index=index) for index in range(len(array.members))]
+
+
+def queued(study: Path) -> dict[tuple[str, int], Entry]:
+    """The study's jobs in Slurm's queue, by array's name and index; SchedulerError."""
+    return {(entry.name, entry.index): entry for entry in slurm_queue.queue(prefix(study))}
+
+
+def _state(job: SubmittedJob, entry: Entry | None) -> JobState:
+    member, started = job.member, job.member.last("started")
+    stage: Stage = "ended"
+    if entry is not None and entry.active:
+        stage = "queued" if entry.state in WAITING else "running"
+    state = "vanished" if entry is None else entry.state.lower()
+    if entry is not None and entry.state == "PENDING":
+        state = f"pending ({entry.reason})"
+    if any(job.job_dir.glob("result-*.json")):
+        state = stage = "finished"
+    return JobState(
+        id=job.array.task_id(job.index) if entry is None else entry.id,
+        state=state,
+        stage=stage,
+        node=entry.node if entry and entry.node else str(started.get("node", "")),
+        since=entry.since if entry else str(started.get("at", "")),
+        trials=len(try_json(job.job_dir / "job.json").get("trials", ())),
+        fraction=member.fraction,
+    )
+
+
+class SlurmExecutor:
+    """All jobs of one study, for one run of its driver.
+
+    A job moves between these, and no job is in two of them:
+
+    - `to_submit`: written, and sent with the next array (`_send`).
+    - `unconfirmed`: its array was sent, and it is not known whether Slurm took it, because Slurm
+      gave no answer or the driver died. Nothing else is sent meanwhile: a job must never run
+      twice. Once Slurm answers, the array is in its queue or never was (`_confirm`).
+    - `recovered`: an earlier driver's, until the loop claims it or this driver ends.
+    - `submitted`: in Slurm's hands. It leaves with a result, or as lost (`_look`): Slurm may put a
+      lost node's job back, so that one is waited for until `grace` is over.
+    """
+
+    layouts = range(0)
+
+    def __init__(self, context: Context, launcher: Slurm) -> None:
+        """Read what earlier drivers submitted; Slurm is not asked yet."""
+        self.context, self.launcher = context, launcher
+        self.study = context.folder
+        self.recovered: dict[str, tuple[Trial, ...]] = {}
+        self._found: dict[str, SubmittedJob] = {}
+        self.submitted: list[SubmittedJob] = []
+        self.to_submit: dict[Path, Resources] = {}
+        self.unconfirmed: list[Array] = []
+        # Jobs to an array: halved where Slurm would take fewer, doubled while it takes them.
+        self._chunk, self._largest_array = math.inf, 0
+        self._pause, self._not_before = 0.0, 0.0
+        for array in arrays(self.study):
+            self._adopt(array)
+
+    def room(self, *, ahead: bool = False) -> bool:
+        """Whether fewer jobs are submitted than may be."""
+        taken = len(self.submitted) + len(self.to_submit)
+        return not self.unconfirmed and taken < self.launcher.jobs
+
+    def submit(self, job: Job) -> None:
+        """Write the job; the next `poll` sends it."""
+        try:
+            self.to_submit[write_job(self.study / "jobs", job)] = job.resources
+        except TypeError as error:
+            raise SweeperError(f"{error}; use launcher=inline") from error
+
+    def claim(self, job: str) -> None:
+        """Watch it like one of this driver's."""
+        del self.recovered[job]
+        self.submitted.append(self._found.pop(job))
+
+    def poll(self, *, wait: bool = True) -> list[Event]:
+        """Send what is to be sent, and look at the queue; then wait a while if nothing happened."""
+        submitted_arrays = {job.array.name: job.array for job in self.submitted}
+        if any(array.cancelled for array in submitted_arrays.values()):
+            raise SweeperError("its jobs were cancelled; run the same command again to go on")
+        self._send()
+        events = self._look()
+        if not events and (wait or not self.settled()):
+            time.sleep(self.launcher.poll)
+        return events
+
+    def settled(self) -> bool:
+        """Whether all is submitted, and known to be."""
+        return not (self.to_submit or self.unconfirmed)
+
+    def forget(self, job: str, *, keep_log: bool = False) -> None:
+        """Remove the job's folder, and its array's once that has no other job."""
+        for submitted in [other for other in self.submitted if other.id == job]:
+            self.submitted.remove(submitted)
+            others = [*self.submitted, *self._found.values()]
+            if not keep_log and all(other.array is not submitted.array for other in others):
+                shutil.rmtree(submitted.array.folder, ignore_errors=True)
+        shutil.rmtree(self.study / "jobs" / job, ignore_errors=True)
+
+    def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
+        """Nothing is measured on a cluster."""
+        return [None] * len(tasks)
+
+    def use(self, layout: int) -> None:
+        """There is none."""
+
+    def close(self) -> None:
+        """Jobs go on; what was never sent is removed."""
+        for job_dir in self.to_submit:
+            if not submissions(job_dir):
+                shutil.rmtree(job_dir, ignore_errors=True)
+
+    # What earlier drivers left
+
+    def _adopt(self, array: Array) -> None:
+        """Find the jobs of an array that is on record, as far as they can still be used."""
+        if array.cancelled:  # its jobs are forgotten; what had finished is still collected
+            for member in array.members:
+                if member.newest() and outcome_of(member.job_dir) is None:
+                    shutil.rmtree(member.job_dir, ignore_errors=True)
+            (array.folder / "cancelled").unlink(missing_ok=True)
+        if array.id is None:
+            self.unconfirmed.append(array)
+            return
+        jobs = jobs_of(array)
+        usable = {
+            job.id: trials
+            for job in jobs
+            if job.member.newest()
+            and (trials := trials_of(job.job_dir))
+            and not self._is_outdated(job)
+        }
+        if not usable:
+            shutil.rmtree(array.folder, ignore_errors=True)
+        self._found |= {job.id: job for job in jobs if job.id in usable}
+        self.recovered |= usable
+
+    def _is_outdated(self, job: SubmittedJob) -> bool:
+        """Take a job that has not begun out of the queue, when the code is no more the same."""
+        if job.member.runs() or outcome_of(job.job_dir) or not job.member.changed_code():
+            return False
+        try:
+            slurm_queue.cancel([job.array.task_id(job.index)])
+        except SchedulerError:
+            return False  # it will find out by itself, and fail
+        shutil.rmtree(job.job_dir, ignore_errors=True)
+        return True
+
+    def _confirm(self, entries: Mapping[tuple[str, int], Entry]) -> None:
+        """See whether arrays arrived of which it is not known; forget those that did not."""
+        arrived = {name: entry.array for (name, _), entry in entries.items()}
+        for array in list(self.unconfirmed):
+            if (number := arrived.get(array.name)) is not None:
+                self.launcher.repair(array, number)
+                array.accept(number)
+                self._adopt(array)
+                for job_dir in [member.job_dir for member in array.members]:
+                    if job_dir in self.to_submit and job_dir.name in self.recovered:
+                        del self.to_submit[job_dir]  # it is this driver's
+                        self.claim(job_dir.name)
+            elif 0 <= time.time() - array.at < SETTLING:
+                continue
+            else:
+                array.discard()
+            self.unconfirmed.remove(array)
+
+    # Sending
+
+    def _send(self) -> None:
+        """Submit what is to be submitted in as few arrays as may be."""
+        while self.to_submit and not self.unconfirmed and time.monotonic() >= self._not_before:
+            try:
+                self._largest_array = self._largest_array or largest_array()
+            except SchedulerError as error:
+                self._leave_alone(error)
+                return
+            # One batch script asks for the same resources for all.
+            resources = next(iter(self.to_submit.values()))
+            alike = [job_dir for job_dir, other in self.to_submit.items() if other == resources]
+            job_dirs = alike[: int(min(self._largest_array, self._chunk))]
+            array = record_array(self.study, job_dirs, resources)
+            try:
+                array.accept(self.launcher.submit(array))
+            except SchedulerError as error:
+                if AWAY.search(str(error)):
+                    self.unconfirmed.append(array)  # it may have arrived all the same
+                else:
+                    array.discard()
+                    fewer = self.submitted or len(job_dirs) > 1
+                    if not (LIMIT.search(str(error)) and fewer):
+                        raise
+                self._chunk = max(1, len(job_dirs) // 2)
+                self._leave_alone(error)
+                return
+            self._pause, self._chunk = 0.0, 2 * self._chunk
+            for job in jobs_of(array):
+                del self.to_submit[job.job_dir]
+                job.seen = True
+                self.submitted.append(job)
+
+    def _leave_alone(self, error: SchedulerError) -> None:
+        """Do not send for a while, longer each time."""
+        self._pause = min(MAX_PAUSE, max(self.launcher.poll, 2 * self._pause))
+        self._not_before = time.monotonic() + self._pause
+        self.context.notify(f"nothing could be submitted for a while, it was tried again: {error}")
+
+    # Watching
+
+    def _look(self) -> list[Event]:
+        """What became of jobs that have left the queue."""
+        if not (self.submitted or self._found or self.unconfirmed):
+            return []
+        entries = None
+        try:
+            entries = queued(self.study)
+        except SchedulerError as error:
+            self.context.notify(f"the scheduler did not answer for a while, jobs went on: {error}")
+        if entries is not None:
+            self._confirm(entries)
+            self._end_strays(entries)
+        events: list[Event] = []
+        for job in list(self.submitted):
+            entry = None if entries is None else entries.get(job.place)
+            if entry is not None and entry.active and entry.state != "COMPLETING":
+                job.seen, job.missing = True, None
+                self._runs(job, entry)
+            elif (outcome := outcome_of(job.job_dir)) is not None:
+                events.append(Finished(job=job.id, outcome=outcome))
+            elif entries is not None and not (entry and entry.active):
+                events += self._missing(job, entry)
+        return events
+
+    def _end_strays(self, entries: Mapping[tuple[str, int], Entry]) -> None:
+        """End jobs of this study that nobody waits for: their array was given up."""
+        names = {job.array.name for job in (*self.submitted, *self._found.values())}
+        names |= {array.name for array in self.unconfirmed}
+        strays = [e.id for (name, _), e in entries.items() if e.active and name not in names]
+        with suppress(SchedulerError):
+            slurm_queue.cancel(strays)
+
+    def _runs(self, job: SubmittedJob, entry: Entry) -> None:
+        if entry.state == "RUNNING":
+            self.context.progress(job.id, job.member.fraction)
+        elif "held" in entry.reason.lower():
+            self.context.notify(
+                f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
+            )
+
+    def _missing(self, job: SubmittedJob, entry: Entry | None) -> list[Event]:
+        """A job that is gone without a result: it is lost when it does not come back in a while."""
+        failure = failure_of(job.array, job.index, entry)
+        job.missing = time.monotonic() if job.missing is None else job.missing
+        if not failure.certain and time.monotonic() - job.missing < self.launcher.grace:
+            return []  # a lost node's job may be put back, a file may be slow to appear
+        if job.array.cancelled:
+            return []  # `poll` ends the sweep
+        with suppress(SchedulerError):  # or a late requeue makes two of it
+            slurm_queue.cancel([job.array.task_id(job.index)])
+        self.submitted.remove(job)
+        # Somebody who ends one job by hand (scancel) wants it neither again nor halved.
+        by_hand = failure.cancelled and job.seen
+        return [
+            Lost(
+                job=job.id,
+                failure=JobFailure(
+                    reason=str(failure),
+                    attempts=attempts(job.job_dir),
+                    retry=failure.retry and not by_hand,
+                    blames_trials=failure.blames_trials and not by_hand,
+                ),
+            )
+        ]

@@ -62,16 +62,13 @@ class Entry:
         return self.state in ACTIVE
 
 
-def ask(*words: str, given: str | None = None) -> str:
-    """What a command prints; SchedulerError, with what it said, when it fails or is not there.
-
-    `given` is its input.
-    """
+def ask(*command: str, stdin: str | None = None) -> str:
+    """What a command prints; SchedulerError, with what it said, when it fails or is not there."""
     try:
         done = subprocess.run(
-            words,
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
+            command,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             timeout=PATIENCE,
             check=True,
@@ -80,15 +77,15 @@ def ask(*words: str, given: str | None = None) -> str:
         )
     except FileNotFoundError as error:
         raise SchedulerError(
-            f"there is no {words[0]} here: launcher=slurm needs a machine of a Slurm cluster"
+            f"there is no {command[0]} here: launcher=slurm needs a machine of a Slurm cluster"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise SchedulerError(f"{words[0]} gave no answer in {PATIENCE:.0f} s") from error
+        raise SchedulerError(f"{command[0]} gave no answer in {PATIENCE:.0f} s") from error
     except (subprocess.CalledProcessError, OSError) as error:
         said = first_lines(getattr(error, "stderr", None) or str(error))
         if "configuration source" in said:
             said = "this machine is on no Slurm cluster (it finds no slurm.conf)"
-        raise SchedulerError(f"{words[0]}: {said}") from error
+        raise SchedulerError(f"{command[0]}: {said}") from error
     return done.stdout
 
 
@@ -103,8 +100,8 @@ def queue(prefix: str) -> list[Entry]:
 
     One call for all of them. SchedulerError when Slurm does not answer.
     """
-    words = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.geteuid()}"]
-    text = ask(*words, f"--format={_COLUMNS}")
+    user = f"--user={os.geteuid()}"
+    text = ask("squeue", "--noheader", "--array", "--states=all", user, f"--format={_COLUMNS}")
     return [_entry(line) for line in text.splitlines() if line.startswith(prefix)]
 
 

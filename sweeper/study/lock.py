@@ -14,11 +14,9 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +24,7 @@ from threading import Event, Thread
 from types import TracebackType
 
 from sweeper.errors import BadInput, SweeperError
-from sweeper.files import private_folder, remove_leftovers, write_json
-from sweeper.launch.job import trials_of
-from sweeper.launch.slurm_arrays import arrays
+from sweeper.files import private_folder, write_json
 
 HEARTBEAT_SECONDS = 10.0
 """Seconds between two heartbeats of a driver: each sets the lock file's mtime."""
@@ -269,31 +265,7 @@ def _close_inherited_locks() -> None:
 os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
-# A study's folder between processes: what killed ones left in it, and a request to end.
-
-
-def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
-    """Remove jobs whose trials are all finished, by key, or that nobody can read.
-
-    Jobs for trials without a result stay. Half-written files go once no job is left that might be
-    writing them; whether that is so is returned.
-    """
-    for job_dir in list((folder / "jobs").glob("*/")):
-        if all(is_finished(trial.key) for trial in trials_of(job_dir)):
-            shutil.rmtree(job_dir, ignore_errors=True)
-            _forget_arrays(folder, job_dir)
-    idle = not list((folder / "jobs").glob("*/"))
-    if idle:
-        remove_leftovers(folder)
-    return idle
-
-
-def _forget_arrays(folder: Path, job_dir: Path) -> None:
-    """Remove arrays of which the job that was in `job_dir` was the last."""
-    for array in arrays(folder):
-        job_dirs = {member.job_dir for member in array.members}
-        if job_dir in job_dirs and not any(other.exists() for other in job_dirs):
-            shutil.rmtree(array.folder, ignore_errors=True)
+# A request to the driver, from any process: to end.
 
 
 def request_cancel(folder: Path) -> None:
@@ -304,6 +276,6 @@ def request_cancel(folder: Path) -> None:
 def cancel_requested(folder: Path) -> bool:
     """Whether the driver of the sweep in `folder` should end.
 
-    A driver that takes the study's lock removes what was asked of an earlier one (lock.py).
+    A driver that takes the study's lock removes what was asked of an earlier one.
     """
     return (folder / CANCEL_FILE).exists()

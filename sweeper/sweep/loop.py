@@ -81,6 +81,7 @@ class Loop:
             JobState(
                 id=job[:8],
                 state="running" if live.fraction else "submitted",
+                stage="running" if live.fraction else "queued",
                 node="",
                 since="",
                 trials=len(live.batch),

@@ -11,9 +11,10 @@ from typing import Protocol
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, JobState
+from sweeper.launch.folder import tidy
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History
-from sweeper.study.lock import cancel_requested, tidy
+from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.sweep.loop import Loop

@@ -9,7 +9,7 @@ import pytest
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import MAX_SIZE, Settings, check_model_size, default_name, resolve
 from sweeper.errors import BadInput, ConfigError
-from sweeper.launch.code import own_modules
+from sweeper.launch.code import user_modules
 from sweeper.study.study import read_root
 from sweeper.trial import PluginSpec
 from sweeper.verdict.ladder import Size
@@ -267,7 +267,7 @@ def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(
 
     def identity(code: str) -> Any:
         path.write_text("from sweeper.scaling.relative import MuP as Mine\n" + code)
-        own_modules.cache_clear()
+        user_modules.cache_clear()
         return resolve(tree).identity
 
     first = identity("")

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from sweeper.launch import slurm_queue
-from sweeper.launch.slurm_arrays import prefix
+from sweeper.launch.slurm_jobs import prefix
 from tests.cli.driver import assert_refused, make_workplace
 from tests.faults.harness import (
     SEEDS,

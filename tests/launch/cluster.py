@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from sweeper.files import try_json
 from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import Slurm
-from sweeper.launch.slurm_arrays import prefix
+from sweeper.launch.slurm_jobs import prefix
 from sweeper.launch.slurm_queue import Entry, queue
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import yaml
 
 from sweeper.engine.runner import Engine
 from sweeper.errors import BadInput, SweeperError
-from sweeper.launch import slurm_arrays
-from sweeper.launch.executor import Launcher
-from sweeper.registry import arguments, build_plugin, import_target
+from sweeper.launch.executor import JobState, Launcher, Scheduled
+from sweeper.launch.folder import cancel_jobs, job_states, schedulers
+from sweeper.registry import arguments, build_plugin, import_target, plugins
 from sweeper.study.lock import request_cancel
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
+from tests.launch.cluster import until
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import trouble
@@ -92,18 +94,39 @@ def test_it_says_how_it_computes_and_what_a_step_costs(tmp_path: Path, launcher:
     assert size == 2 and (0 < seconds < 60 or math.isnan(seconds))
 
 
-def test_a_sweep_that_is_cancelled_ends_and_goes_on_later(
+def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(
     tmp_path: Path, launcher: Launcher
 ) -> None:
-    """Whoever asks for it, from any process; what was saved is not trained again."""
+    """Where jobs outlive the driver, none is needed to see and end them; nothing is lost."""
     slow = trouble(tmp_path, "slow")
     sweep = CountSweep(trials=[counted(steps=40)], trouble=slow, folder=tmp_path)
-    timer = threading.Timer(
-        1.5, lambda: (request_cancel(tmp_path), slurm_arrays.cancel_jobs(tmp_path))
-    )
-    timer.start()
+    loop, seen, ended = sweep.loop(launcher, batched_trials=1), list[JobState](), list[int]()
+
+    def look_and_cancel() -> None:
+        seen.extend(until(lambda: job_states(tmp_path) or loop.states()))
+        time.sleep(1.0)
+        request_cancel(tmp_path)
+        ended.append(cancel_jobs(tmp_path))
+
+    other = threading.Thread(target=look_and_cancel)
+    other.start()
     with pytest.raises(SweeperError, match="cancelled"):
-        sweep.run(launcher, batched_trials=1)
-    timer.join()
-    assert not sweep.results
+        loop.run(sweep.pending)
+    other.join()
+    assert [(state.trials, state.stage in ("queued", "running")) for state in seen] == [(1, True)]
+    assert ended == [int(isinstance(launcher, Scheduled))]
+    assert job_states(tmp_path) == [] and not sweep.results
     assert [r.status for r in sweep.run(launcher, batched_trials=1).values()] == ["complete"]
+    assert job_states(tmp_path) == []
+
+
+def test_a_scheduler_is_found_by_its_folder_alone(tmp_path: Path) -> None:
+    """Who reads a study imports no launcher that it never used."""
+    assert schedulers(tmp_path) == []
+    for name, target in plugins()["launcher"].items():
+        (tmp_path / name).mkdir()
+        kind = import_target(target)
+        assert (kind in schedulers(tmp_path)) == isinstance(kind, Scheduled)
+        if isinstance(kind, Scheduled):
+            assert kind.states(tmp_path) == []
+            kind.forget(tmp_path, {"a"})

@@ -11,8 +11,8 @@ from sweeper.engine import checkpoint
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution, train
+from sweeper.launch.folder import tidy as tidy_jobs
 from sweeper.launch.job import Control, Job, Leave, write_job
-from sweeper.study.lock import tidy as tidy_jobs
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 

@@ -14,7 +14,7 @@ import pytest
 
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.files import try_json
-from sweeper.launch import slurm_arrays
+from sweeper.launch import slurm_jobs
 from sweeper.launch.slurm import Slurm
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import tree, trial
@@ -91,7 +91,7 @@ def test_a_job_that_is_cancelled_fails_alone(tmp_path: Path) -> None:
     sweep = ClusterSweep(tmp_path, trials)
     driver = Driver(sweep, batched_trials=1)
     (slow,) = until(lambda: long_ones(sweep))
-    (found,) = slurm_arrays.arrays(sweep.study)
+    (found,) = slurm_jobs.arrays(sweep.study)
     index = [member.folder for member in found.members].index(slow)
     slurm("scancel", found.task_id(index))
     driver.join()
@@ -160,7 +160,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from submitit.core.utils import JobPaths
-from sweeper.launch.slurm_arrays import Array
+from sweeper.launch.slurm_jobs import Array
 from sweeper.launch.slurm import Slurm
 from tests.launch.cluster import SMALL, ClusterSweep
 from tests.engine.tiny_trials import trial
@@ -196,12 +196,12 @@ def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(tmp_path: Path)
     sweep = ClusterSweep(tmp_path, [trial(train=LONG)])
     driver = Driver(sweep, batched_trials=1)
     until(lambda: driver.sweep.find("slurm/*/id.json"))
-    assert slurm_arrays.cancel_jobs(sweep.study) == 1
+    assert Slurm.cancel(sweep.study) == 1
     with pytest.raises(SweeperError, match="cancelled"):
         driver.join()
     assert not sweep.results
     until(lambda: not [entry for entry in sweep.queue() if entry.active])
-    assert slurm_arrays.job_states(sweep.study) == []
+    assert Slurm.states(sweep.study) == []
 
 
 @pytest.mark.faults

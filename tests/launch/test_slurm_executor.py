@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from sweeper.launch import slurm as module
 from sweeper.launch import slurm_queue
 from sweeper.launch.executor import Context
 from sweeper.launch.job import Outcome
-from sweeper.launch.slurm import Pace, SlurmExecutor
-from sweeper.launch.slurm_arrays import Array, Submission
+from sweeper.launch.slurm import Slurm, SlurmExecutor
+from sweeper.launch.slurm_jobs import Array, Submission
 from sweeper.trial import Result, Trial
 from tests.engine.tiny_trials import trial
 from tests.launch.cluster import ClusterSweep
 
-PACE = Pace(jobs=10, poll=1.0, grace=5.0)
+GRACE = 5.0
 
 
 class Queue:
@@ -45,9 +45,6 @@ class Queue:
         self.states |= {f"{array.name} {i}": "RUNNING" for i in range(len(array.members))}
         return str(100 + len(self.arrays))
 
-    def repair(self, array: Array, number: str) -> None:
-        raise AssertionError("nothing is to be repaired")
-
     def set(self, state: str | None, array: int = 0, index: int = 0) -> None:
         self.states[f"{self.arrays[array].name} {index}"] = state
 
@@ -71,25 +68,26 @@ def leave(member: Submission, restart: int, objective: float) -> None:
     write_json(member.job_dir / f"result-{attempt}.json", outcome.to_json())
 
 
-@dataclass
-class Cluster:
+@dataclass(frozen=True, kw_only=True)
+class Cluster(Slurm):
     """A launcher whose jobs go to the stand-in."""
 
     queue: Queue
-    retries: int = 1
-    pins_gpus: bool = True
-    device: str = "cpu"
 
-    def gpus_at_once(self, gpus: Sequence[str]) -> int:
-        return 1
+    def submit(self, array: Array) -> str:
+        return self.queue.submit(array)
+
+    def repair(self, array: Array, number: str) -> None:
+        raise AssertionError("nothing is to be repaired")
 
     def executor(self, context: Context) -> SlurmExecutor:
-        return SlurmExecutor(context, PACE, self.queue)
+        return SlurmExecutor(context, self)
 
 
 def drive(folder: Path, queue: Queue, trials: int = 1) -> ClusterSweep:
     sweep = ClusterSweep(folder, [trial(seed=seed) for seed in range(trials)])
-    sweep.run(Cluster(queue), batched_trials=1)
+    launcher = Cluster(queue=queue, gpus=0, jobs=10, poll=1.0, grace=GRACE, retries=1)
+    sweep.run(launcher, batched_trials=1)
     return sweep
 
 
@@ -119,7 +117,7 @@ def test_a_lost_job_is_sent_again_once_and_then_fails(
 
     queue = Queue(monkeypatch, say)
     sweep = drive(tmp_path, queue)
-    assert len(queue.arrays) == 2 and seen[2] - seen[1] >= PACE.grace
+    assert len(queue.arrays) == 2 and seen[2] - seen[1] >= GRACE
     (error,) = sweep.errors()
     assert "ended without a result" in error and (gone or "vanished") in error
     assert len(queue.cancelled) == 2  # so that Slurm brings neither back later

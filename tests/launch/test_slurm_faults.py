@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sweeper.files import try_json
-from sweeper.launch.code import own_modules
+from sweeper.launch.code import user_modules
 from sweeper.launch.slurm import Slurm
 from tests.engine.tiny_trials import trial
 from tests.launch.cluster import (
@@ -170,7 +170,7 @@ def test_code_edited_while_the_job_waits(
     anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job refuses what it was not submitted with; a new driver submits it anew."""
-    own_modules.cache_clear()
+    user_modules.cache_clear()
     module = tmp_path / "edited_model.py"
     module.write_text("from sweeper.models.llama import Llama as Mine\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
@@ -181,7 +181,7 @@ def test_code_edited_while_the_job_waits(
     assert not sweep.results and len(sweep.queue()) == 2
     module.write_text("# edited\nfrom sweeper.models.llama import Llama as Mine\n")
     if anew:
-        own_modules.cache_clear()
+        user_modules.cache_clear()
     driver = Driver(sweep, batched_trials=1)
     until(lambda: len({entry.array for entry in sweep.queue()}) == (2 if anew else 1))
     slurm("scancel", other)

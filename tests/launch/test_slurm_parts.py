@@ -21,12 +21,12 @@ from sweeper.cli.status import jobs_state, show_jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import modules_of
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch import slurm_arrays, slurm_node, slurm_queue
-from sweeper.launch.code import changed, code_digests, own_modules
+from sweeper.launch import slurm_jobs, slurm_queue
+from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.slurm import Slurm
-from sweeper.launch.slurm_arrays import SlurmFailure, Submission, attempts, failure_of
+from sweeper.launch.slurm_jobs import SlurmFailure, Submission, attempts, failure_of
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
 from tests.specs import spec_of
@@ -146,12 +146,12 @@ def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch
     assert os.environ["SLURM_JOB_ID"] == os.environ["SLURM_CPUS_PER_TASK"] == "7"
 
 
-def planned(study: Path, names: list[str]) -> slurm_arrays.Array:
+def planned(study: Path, names: list[str]) -> slurm_jobs.Array:
     owns = [study / "jobs" / name for name in names]
     for own in owns:
         own.mkdir(parents=True, exist_ok=True)
         (own / "job.json").write_text('{"trials": [1, 2]}')
-    return slurm_arrays.plan(study, owns, [{"sweeper": "1"}] * len(owns), Resources())
+    return slurm_jobs.record_array(study, owns, Resources())
 
 
 def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
@@ -161,12 +161,12 @@ def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
     second = planned(tmp_path, ["b"])
     assert [member.newest() for member in first.members] == [True, False]
     assert [m.number for m in second.members] == [1]
-    (again,) = [array for array in slurm_arrays.arrays(tmp_path) if array.name == first.name]
+    (again,) = [array for array in slurm_jobs.arrays(tmp_path) if array.name == first.name]
     assert again == first and again.task_id(1) == "12_1"
     for folder in (first.folder, second.folder, first.members[0].folder):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     second.discard()
-    assert first.members[1].newest() and len(slurm_arrays.arrays(tmp_path)) == 1
+    assert first.members[1].newest() and len(slurm_jobs.arrays(tmp_path)) == 1
 
 
 def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
     folder.mkdir()
     for number, share in enumerate(shares):
         (folder / f"left-{number}.json").write_text(json.dumps({"fraction": share}))
-    run = slurm_node.Run(Submission(folder=folder))
+    run = slurm_jobs.Run(Submission(folder=folder))
     run.fraction = 0.3
     assert run._stands_still() is still
 
@@ -282,13 +282,13 @@ def test_why_a_job_is_gone(
 def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir(mode=0o700)
-    slurm_arrays.check_private(folder)
+    slurm_jobs.check_private(folder)
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(SweeperError, match="nobody else"):
-        slurm_arrays.check_private(tmp_path / "link")
+        slurm_jobs.check_private(tmp_path / "link")
     folder.chmod(mode)
     with pytest.raises(SweeperError, match="nobody else"):
-        slurm_arrays.check_private(folder)
+        slurm_jobs.check_private(folder)
 
 
 def test_a_change_of_the_user_s_module_is_seen(
@@ -300,12 +300,12 @@ def test_a_change_of_the_user_s_module_is_seen(
     made["model"]["_target_"] = "users_own.Model"
     trial = Trial(spec=spec_of(made), log2_hps={})
     modules = modules_of(BatchedTrials(trials=(trial,), corpus=corpus(tmp_path)))
-    before = code_digests(modules)
+    before = module_digests(modules)
+    assert not changed_modules(before)
     assert before.keys() == {"sweeper", "users_own"} and all(before.values())
     (tmp_path / "users_own.py").write_text("2")
-    own_modules.cache_clear()
-    assert changed(before, code_digests(modules)) == ["users_own"]
-    assert changed(before, before) == []
+    user_modules.cache_clear()
+    assert changed_modules(before) == ["users_own"]
 
 
 def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
@@ -320,11 +320,11 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path) -> None:
     row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
     stand_in(commands, "squeue", f"echo '{row}'")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
-    found = [(s.id, s.state, s.trials) for s in slurm_arrays.job_states(tmp_path)]
+    found = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
     with pytest.raises(slurm_queue.SchedulerError, match="Unable to contact"):
-        slurm_arrays.job_states(tmp_path)
+        Slurm.states(tmp_path)
     state = jobs_state(tmp_path)
     assert state["jobs"] == [] and "Unable to contact" in state["trouble"]
 

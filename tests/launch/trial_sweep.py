@@ -9,8 +9,9 @@ from typing import Any
 
 from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Context, Launcher
+from sweeper.launch.folder import tidy
 from sweeper.launch.runner import Runner
-from sweeper.study.lock import CANCEL_FILE, cancel_requested, tidy
+from sweeper.study.lock import CANCEL_FILE, cancel_requested
 from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Trial
 

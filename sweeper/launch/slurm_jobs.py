@@ -1,4 +1,7 @@
-"""What was submitted to Slurm, as files: it outlives the driver, and any host may read it.
+"""Slurm jobs on the record: what was submitted, what runs on a node, and why a job is gone.
+
+The record is files, which outlive the driver and which any host may read. The driver writes those
+of `slurm/` and `submission.json`, a job the rest of its submission:
 
 ```
 jobs/<id>/job.json                      as for every launcher that uses other processes
@@ -23,23 +26,40 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
+import socket
 import stat
+import subprocess
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from uuid import uuid4
 
 from sweeper.errors import SweeperError
 from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_json
-from sweeper.launch import slurm_queue
-from sweeper.launch.executor import JobState
-from sweeper.launch.job import Resources
+from sweeper.launch.code import changed_modules, module_digests
+from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
 from sweeper.launch.slurm_queue import Entry
 
 MAX_RESTARTS = 1000
 """More than Slurm ever runs one submission."""
+PROGRESS_EVERY = 10.0
+"""Seconds between two looks at whether a newer copy runs, and between two words of progress."""
+MAX_STANDSTILLS = 3
+"""So many runs that are ended at one and the same place are the last."""
+TAIL_BYTES = 4000
+"""So much of a log's end is looked at."""
+QUOTED_LINES = 3
+"""Lines of it that a message quotes."""
+MIN_PROGRESS = 0.01
+"""A job has come further when it has done this fraction of its work more."""
+NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
+"""Lines that say nothing of the cause, where there are others."""
 
 
 def check_private(folder: Path) -> None:
@@ -76,21 +96,21 @@ class Submission:
 
     def runs(self) -> int:
         """How often Slurm ran it, as far as it came to tell."""
-        numbers = (_number(path) for path in self.folder.glob("started-*.json"))
-        return max(numbers, default=-1) + 1
+        names = (path.name for path in self.folder.glob("started-*.json"))
+        matches = (re.fullmatch(r"started-(\d+)\.json", name) for name in names)
+        return max((int(match[1]) for match in matches if match), default=-1) + 1
 
     def last(self, kind: str) -> dict[str, Any]:
         """What its last run left as `kind` (started, left, error); empty when it left none."""
         return try_json(self.folder / f"{kind}-{self.runs() - 1}.json")
 
+    def changed_code(self) -> list[str]:
+        """Modules that are not as they were when it was submitted: results would not compare."""
+        return changed_modules(try_json(self.folder / "submission.json").get("code", {}))
+
     def newest(self) -> bool:
         """Whether the job was not submitted again after it."""
         return self.job_dir.is_dir() and self.number == len(submissions(self.job_dir)) - 1
-
-
-def _number(path: Path) -> int:
-    match = re.search(r"-(\d+)\.json$", path.name)
-    return int(match[1]) if match else -1
 
 
 def submissions(job_dir: Path) -> list[Submission]:
@@ -151,17 +171,13 @@ def prefix(study: Path) -> str:
     return f"sweeper-{study.name}-{try_json(record)['id']}-"
 
 
-def plan(
-    study: Path,
-    job_dirs: Sequence[Path],
-    codes: Sequence[dict[str, str]],
-    resources: Resources,
-) -> Array:
-    """Note, before it is done, that the jobs in `job_dirs` are submitted with this code."""
+def record_array(study: Path, job_dirs: Sequence[Path], resources: Resources) -> Array:
+    """Note, before it is done, that the jobs in `job_dirs` are submitted with today's code."""
     name, members = f"{prefix(study)}{(token := uuid4().hex[:12])}", []
-    for job_dir, code in zip(job_dirs, codes, strict=True):
+    for job_dir in job_dirs:
         folder = job_dir / f"submission-{len(submissions(job_dir))}"
         private_folder(folder)
+        code = module_digests(try_json(job_dir / "job.json").get("modules", ()))
         write_json(folder / "submission.json", {"code": code})
         members.append(Submission(folder=folder))
     folder = study / "slurm" / token
@@ -194,66 +210,126 @@ def arrays(study: Path) -> list[Array]:
     return recorded
 
 
-def queued(study: Path) -> dict[tuple[str, int], Entry]:
-    """The study's jobs in Slurm's queue, by array's name and index; SchedulerError."""
-    return {(entry.name, entry.index): entry for entry in slurm_queue.queue(prefix(study))}
+# On the node: the job in its folder is run, to its end or until it is told to leave.
 
 
-def job_states(study: Path) -> list[JobState]:
-    """Jobs whose results are not yet recorded; SchedulerError when Slurm does not answer."""
-    live = [array for array in arrays(study) if not array.cancelled]
-    if not live:
-        return []
-    entries, states = queued(study), []
-    for array in live:
-        for index, member in enumerate(array.members):
-            if member.newest():
-                states.append(_state(array, index, entries.get((array.name, index))))
-    return states
+class Superseded(Exception):
+    """A newer copy of this job runs elsewhere: this one is of no use any more."""
 
 
-def _state(array: Array, index: int, entry: Entry | None) -> JobState:
-    member = array.members[index]
-    done = any(member.job_dir.glob("result-*.json"))
-    state = "vanished" if entry is None else entry.state.lower()
-    if entry is not None and entry.state == "PENDING":
-        state = f"pending ({entry.reason})"
-    started = member.last("started")
-    return JobState(
-        id=array.task_id(index) if entry is None else entry.id,
-        state="finished" if done else state,
-        node=entry.node if entry and entry.node else str(started.get("node", "")),
-        since=entry.since if entry else str(started.get("at", "")),
-        trials=len(try_json(member.job_dir / "job.json").get("trials", ())),
-        fraction=member.fraction,
-    )
+def run(folder: str) -> None:
+    """Entry of every job; `folder` is that of its submission. Results are files, never returned.
 
-
-def cancel_jobs(study: Path) -> int:
-    """End exactly this study's jobs; how many there were. SchedulerError when Slurm is away.
-
-    The arrays are marked first, so that a driver takes no job for failed.
+    On several nodes it is called once a node: one call runs the job, which starts what it needs on
+    the others by itself, and these have nothing to do here.
     """
-    for array in arrays(study):
-        write_json(array.folder / "cancelled", {"at": time.time()})
-    if not (study / "slurm").is_dir():
-        return 0
-    ids = [entry.id for entry in queued(study).values() if entry.active]
-    slurm_queue.cancel(ids)
-    return len(ids)
+    if int(os.environ.get("SLURM_PROCID") or 0) > 0:
+        return
+    Run(Submission(folder=Path(folder))).run()
 
 
-# Why a Slurm job is gone without a result, from what it left.
+class Run:
+    """One run of a submission by Slurm; `restart` tells how often it ran before."""
+
+    def __init__(self, submission: Submission) -> None:
+        """Signals are heard from here on."""
+        self.submission, self.signals = submission, list[int]()
+        self.restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
+        self.fraction, self._looked = 0.0, time.monotonic()
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._keep_signal)
+
+    def _keep_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signals.append(number)
+
+    def run(self) -> None:
+        """Train, and note how it ended; an exception is noted and raised again."""
+        for folder in (self.submission.job_dir, self.submission.folder):
+            check_private(folder)
+        if self._is_superseded():
+            return
+        self._note("started", node=socket.gethostname(), job=os.environ.get("SLURM_JOB_ID", ""))
+        try:
+            self._train()
+        except Leave:
+            self._leave()
+        except Superseded:
+            print("a newer copy of this job runs: this one ends here")
+        except BaseException as error:
+            lines = traceback.format_exception_only(error)
+            # Bad input is as bad on another node; anything else may do better there, or later.
+            retry = not isinstance(error, SweeperError)
+            self._note("error", error="".join(lines).strip(), retry=retry)
+            raise
+
+    def _train(self) -> None:
+        if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
+            os.environ["OMP_NUM_THREADS"] = cpus  # read when torch is imported, by the task
+        if outcome_of(self.submission.job_dir) is not None:
+            return  # another copy was faster
+        if names := self.submission.changed_code():
+            raise SweeperError(
+                f"the code of {', '.join(names)} is not that of the submission: it was edited "
+                "while the job waited, or the node has another installation. Run the same command "
+                "again to train these trials with the code as it is now"
+            )
+
+        def control(notify: Callable[[str], None]) -> Control:
+            return Control(
+                notify=notify, progress=self._progress, should_leave=lambda: bool(self.signals)
+            )
+
+        run_job(self.submission.job_dir, self.attempt, control)
+
+    def _progress(self, fraction: float) -> None:
+        self.fraction = fraction
+        if time.monotonic() - self._looked < PROGRESS_EVERY:
+            return
+        self._looked = time.monotonic()
+        self._write_progress()
+        if self._is_superseded():
+            raise Superseded
+
+    def _write_progress(self) -> None:
+        with suppress(OSError):
+            write_json(self.submission.folder / "progress.json", {"fraction": self.fraction})
+
+    def _is_superseded(self) -> bool:
+        """Whether the job was submitted again, or Slurm runs this submission again."""
+        return not self.submission.newest() or self.submission.runs() > self.restart + 1
+
+    def _leave(self) -> None:
+        """Back into the queue, when that was asked for: SIGTERM alone may be a cancellation."""
+        self._write_progress()
+        number = self.signals[0]
+        requeue = number == signal.SIGUSR2 and not self._stands_still()
+        facts = {"signal": signal.Signals(number).name, "fraction": self.fraction}
+        self._note("left", **facts, requeue=requeue)
+        if not requeue:
+            return
+        # What is ignored here is ignored by a child too: a SIGTERM that comes on the heels of
+        # SIGUSR2 must not end the asking.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            ask = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+            subprocess.run(ask, check=True, timeout=60)
+        except (OSError, KeyError, subprocess.SubprocessError) as error:
+            print(f"this job cannot put itself back into the queue, its driver will ({error})")
+            self._note("left", **facts, requeue=False)
+
+    def _stands_still(self) -> bool:
+        """Whether the last runs were ended where this one is: more of them would go on for ever."""
+        before = range(self.restart - 1, self.restart - MAX_STANDSTILLS, -1)
+        lefts = [try_json(self.submission.folder / f"left-{number}.json") for number in before]
+        return all(left and self.fraction - float(left["fraction"]) < 0.001 for left in lefts)
+
+    def _note(self, kind: str, **facts: object) -> None:
+        record = {"at": time.strftime("%Y-%m-%dT%H:%M:%S"), **facts}
+        write_json(self.submission.folder / f"{kind}-{self.restart}.json", record)
 
 
-TAIL_BYTES = 4000
-"""So much of a log's end is looked at."""
-QUOTED_LINES = 3
-"""Lines of it that a message quotes."""
-MIN_PROGRESS = 0.01
-"""A job has come further when it has done this fraction of its work more."""
-NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
-"""Lines that say nothing of the cause, where there are others."""
+# In the driver: why a job is gone without a result, from what it left.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +366,7 @@ def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
         percent = 100 * float(left.get("fraction", 0.0))
         cause = f"{left.get('signal')} told it to leave, at {percent:.0f} % of its work"
     else:
-        cause = last_lines(array, index) or "it left no word"
+        cause = _last_lines(array, index) or "it left no word"
     return SlurmFailure(
         id=array.task_id(index),
         state=state,
@@ -304,6 +380,22 @@ def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
     )
 
 
+def _last_lines(array: Array, index: int) -> str:
+    """The end of a job's log, in one line, with the log's name; errors come first."""
+    for kind in ("err", "out"):  # submitit names them by Slurm's number
+        path = array.folder / f"{array.task_id(index)}_0_log.{kind}"
+        text = ""
+        with suppress(OSError), path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        telling = [line for line in lines if not any(noise in line for noise in NOISE)]
+        if quoted := (telling or lines)[-QUOTED_LINES:]:
+            return f"{' | '.join(quoted)} (the log is {path})"
+    return ""
+
+
 def attempts(job_dir: Path) -> int:
     """How often running the job in `job_dir` ended without coming further than before."""
     best, count = 0.0, 0
@@ -312,29 +404,3 @@ def attempts(job_dir: Path) -> int:
         count = 0 if fraction > best + MIN_PROGRESS else count + 1
         best = max(best, fraction)
     return count
-
-
-def last_lines(array: Array, index: int) -> str:
-    """The end of a job's log, in one line, with the log's name."""
-    for path in logs(array, index):
-        lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
-        telling = [line for line in lines if not any(noise in line for noise in NOISE)]
-        if quoted := (telling or lines)[-QUOTED_LINES:]:
-            return f"{' | '.join(quoted)} (the log is {path})"
-    return ""
-
-
-def logs(array: Array, index: int) -> list[Path]:
-    """Where a member's words went, errors first; submitit names them by Slurm's number."""
-    base = array.folder / f"{array.task_id(index)}_0_log"
-    return [base.with_name(f"{base.name}.{end}") for end in ("err", "out")]
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

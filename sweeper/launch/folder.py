@@ -1,0 +1,61 @@
+"""A study's jobs seen without their driver: how they stand, their end, what is left of them.
+
+```
+<study>/jobs/<id>/    a job in the hands of other processes (`launch.job`)
+        <launcher>/   what a launcher keeps whose jobs outlive the driver (`executor.Scheduled`)
+```
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from sweeper.files import remove_leftovers
+from sweeper.launch.executor import JobState, Scheduled
+from sweeper.launch.job import trials_of
+from sweeper.registry import import_target, plugins
+
+
+def schedulers(folder: Path) -> list[Scheduled]:
+    """The launchers of conf/launcher, as classes, that a study's jobs were ever given to.
+
+    No other is imported, and none for a study whose jobs end with their driver.
+    """
+    launchers = plugins().get("launcher", {})
+    used = [target for name, target in launchers.items() if (folder / name).is_dir()]
+    kinds: list[object] = [import_target(target) for target in used]
+    return [kind for kind in kinds if isinstance(kind, Scheduled)]
+
+
+def job_states(folder: Path) -> list[JobState]:
+    """Jobs that go on without a driver; SweeperError when their scheduler does not answer.
+
+    Of other jobs the driver tells, while it lives.
+    """
+    return [state for scheduler in schedulers(folder) for state in scheduler.states(folder)]
+
+
+def cancel_jobs(folder: Path) -> int:
+    """End the jobs that go on without a driver; how many there were. Raises as `job_states`."""
+    return sum(scheduler.cancel(folder) for scheduler in schedulers(folder))
+
+
+def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
+    """Remove jobs whose trials are all finished, by key, or that nobody can read.
+
+    Jobs for trials without a result stay. Half-written files go once no job is left that might be
+    writing them; whether that is so is returned.
+    """
+    removed = set[str]()
+    for job_dir in list((folder / "jobs").glob("*/")):
+        if all(is_finished(trial.key) for trial in trials_of(job_dir)):
+            shutil.rmtree(job_dir, ignore_errors=True)
+            removed.add(job_dir.name)
+    for scheduler in schedulers(folder) if removed else ():
+        scheduler.forget(folder, removed)
+    idle = not list((folder / "jobs").glob("*/"))
+    if idle:
+        remove_leftovers(folder)
+    return idle
