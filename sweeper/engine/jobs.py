@@ -1,4 +1,10 @@
-"""How many trials to train as one: measured on the device at hand."""
+"""The engine's tasks: to train batched trials, to try a step, to measure how many to batch.
+
+A task is what a job's process runs: `TrainTrials` in every job, `TryStep` before anything is
+written, `MeasureSize` where `batched_trials` is "auto". `TrialsPerJob` decides by what is measured.
+Measuring runs where jobs run: a model that brings its process down must not bring down the driver,
+so that with worker processes the driver never trains.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +38,203 @@ from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, Outcome
 from sweeper.registry import build_plugin, plugin_target
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial, encode
+
+UNTRAINABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    SystemExit,
+    TypeError,
+    ValueError,
+)
+"""What a trial, or a model of a user's own, may raise; anything else has other causes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTrials:
+    """The task of a job: batched trials, how to run them, and what may stop them early."""
+
+    batched: BatchedTrials
+    execution: Execution
+    pruner: Pruner | None = None
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """As every task names them."""
+        return self.batched.trials
+
+    def run(self, control: Control) -> Outcome:
+        """Train, or measure, the trials; `Leave` when it was told to leave.
+
+        Whatever a model raises is the outcome's failure. What is too large for the device is one
+        too, but for a single trial, which is trained once more with its activations recomputed.
+        SweeperError goes through: it is the configuration's fault. BrokenDeviceError when nothing
+        more can be trained in this process.
+        """
+        device = torch.device(self.execution.device)
+        try:
+            if self.trials[0].measurement:
+                return Outcome(results=(self._measure(control),))
+            return Outcome(results=tuple(train(self.batched, self.execution, control, self.pruner)))
+        except SweeperError:
+            raise
+        except (MemoryError, *UNTRAINABLE) as error:
+            problem: BaseException = error
+        # Only from here on memory can be freed: inside `except` the interpreter itself still holds
+        # the error, whose frames hold the tensors.
+        if is_out_of_memory(problem):
+            forget_frames(problem)
+            free_unused(device)
+            program = program_for(self.trials[0].spec, self.execution.device)
+            program.forget_sizes(count := len(self.trials))
+            if count > 1:
+                control.notify(f"{count} trials do not fit the device together: they are halved")
+            elif program.recompute():
+                control.notify("a trial does not fit the device: its activations are recomputed")
+                return self.run(control)
+        raise_if_broken(device, problem)
+        if isinstance(problem, UpdateBrokenError):
+            control.notify(f"the compiled update failed ({problem}): begun anew without it")
+            return self.run(control)
+        reason = f"{type(problem).__name__}: {problem}"
+        details = "\n".join(user_frames(problem))
+        return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
+
+    def _measure(self, control: Control) -> Result:
+        """What a trial is trained for that measures more than its loss; it is a batch by itself."""
+        [trial] = self.trials
+        start = time.perf_counter()
+        measure = MEASUREMENTS[trial.measurement]
+        measured = measure(trial, self.batched.corpus, self.execution.device, control)
+        return Result(
+            trial=trial,
+            status="complete",
+            measurements=measured,
+            objective=math.nan,
+            seconds=time.perf_counter() - start,
+            steps=prepare(trial.spec).train.steps,
+            finished_at=time.time(),
+            device=device_name(torch.device(self.execution.device)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; TypeError for a corpus that is no dataclass."""
+        return {
+            "corpus": describe(self.batched.corpus),
+            "execution": _plain(self.execution),
+            "pruner": None if self.pruner is None else self.pruner.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainTrials:
+        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
+        execution = dict(record["execution"])
+        if execution["checkpoints"] is not None:
+            execution["checkpoints"] = Path(execution["checkpoints"])
+        pruner = record["pruner"]
+        return cls(
+            batched=BatchedTrials(trials=trials, corpus=build_plugin(record["corpus"])),
+            execution=Execution(**execution),
+            pruner=None if pruner is None else Pruner.from_json(pruner),
+        )
+
+    def modules(self) -> list[str]:
+        """Modules of the user's own that the specification and the corpus name."""
+        return modules_of(self.batched)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TryStep:
+    """A step of `trial` on two examples."""
+
+    trial: Trial
+    corpus: Corpus
+    device: str
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The one."""
+        return (self.trial,)
+
+    def check(self) -> None:
+        """Train it in this process; ConfigError, with the place, where that fails."""
+        try:
+            run = BatchedRun(self._batched, self.device)
+            try:
+                with quiet_attention():
+                    loss = float(run.step()[0])
+            finally:
+                run.program.release()
+        except SweeperError:
+            raise
+        except UNTRAINABLE as error:
+            lines = [f"{type(error).__name__}: {error}", *user_frames(error)]
+            raise self._invalid_model("one step failed", "\n  ".join(lines)) from error
+        if not math.isfinite(loss):
+            allowed = f"a model whose first loss is a number, and on two examples it is {loss}"
+            raise ConfigError("model._target_", self._target, allowed)
+
+    def run_in_worker(self, launcher: Launcher, machine: Machine) -> None:
+        """Train it in a worker process, which has the GPU; ConfigError as in `check`."""
+        with TemporaryDirectory() as folder:
+            executor = launcher.executor(Context(folder=Path(folder), machine=machine))
+            try:
+                [answer] = executor.call([self], executor.layouts[0])
+            except TypeError:  # data that cannot leave this process
+                self.check()
+                return
+            finally:
+                executor.close()
+        if answer is None:
+            raise self._invalid_model("one step ended its process", "run it alone to see why")
+        if answer:
+            raise ConfigError(answer["key"], answer["value"], answer["allowed"])
+
+    def run(self, control: Control) -> dict[str, Any]:
+        """The parts of the ConfigError of `check`; nothing where all is well."""
+        try:
+            self.check()
+        except ConfigError as error:
+            return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
+        return {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; TypeError for a corpus that is no dataclass."""
+        # A worker that is pinned to a GPU sees no other.
+        device = "cuda" if self.device.startswith("cuda") else self.device
+        return {"corpus": describe(self.corpus), "device": device}
+
+    @classmethod
+    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TryStep:
+        """Inverse of `to_json`."""
+        corpus = build_plugin(record["corpus"])
+        return cls(trial=trials[0], corpus=corpus, device=record["device"])
+
+    def modules(self) -> list[str]:
+        """Modules of the user's own that are needed."""
+        return modules_of(self._batched)
+
+    @property
+    def _batched(self) -> BatchedTrials:
+        train = self.trial.spec.train
+        small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
+        one = replace(self.trial, spec=replace(self.trial.spec, train=small))
+        return BatchedTrials(trials=(one,), corpus=self.corpus)
+
+    @property
+    def _target(self) -> str:
+        return plugin_target("model", self.trial.spec.model.name)
+
+    def _invalid_model(self, what: str, reason: str) -> ConfigError:
+        allowed = f"a model that trains on these data, and {what}:\n  {reason}"
+        return ConfigError("model._target_", self._target, allowed)
+
+
+# How many trials to batch: the size with the least time for each, where they will train.
+
 
 MAX_TIME_RATIO = 0.95
 """A larger batch must take at most this fraction of the smaller one's time per trial."""
@@ -106,123 +309,6 @@ def measure_size(
     return best
 
 
-def split(trials: Sequence[object], size: int) -> list[slice]:
-    """Slices of at most `size`, as equal as they can be."""
-    count = -(-len(trials) // size)
-    edges = [round(i * len(trials) / count) for i in range(count + 1)] if count else [0]
-    return [slice(a, b) for a, b in pairwise(edges)]
-
-
-# The engine's tasks: to train batched trials, and to find out how many to batch.
-
-
-UNTRAINABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    RuntimeError,
-    SystemExit,
-    TypeError,
-    ValueError,
-)
-"""What a trial, or a model of a user's own, may raise; anything else has other causes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainTrials:
-    """The task of a job: a batch, how to run it, and what may stop its trials early."""
-
-    batched: BatchedTrials
-    execution: Execution
-    pruner: Pruner | None = None
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """Those of the batch."""
-        return self.batched.trials
-
-    def run(self, control: Control) -> Outcome:
-        """Train, or measure, the batch; `Leave` when it was told to leave.
-
-        Whatever a model raises is the outcome's failure. What is too large for the device is one
-        too, but for a single trial, which is trained once more with its activations recomputed.
-        SweeperError goes through: it is the configuration's fault. BrokenDeviceError when nothing
-        more can be trained in this process.
-        """
-        device = torch.device(self.execution.device)
-        try:
-            return Outcome(results=tuple(self._results(control)))
-        except SweeperError:
-            raise
-        except (MemoryError, *UNTRAINABLE) as error:
-            problem: BaseException = error
-        if is_out_of_memory(problem):
-            # Only here: the error being handled keeps the batch's tensors alive.
-            forget_frames(problem)
-            free_unused(device)
-            program = program_for(self.batched.trials[0].spec, self.execution.device)
-            program.forget_sizes(len(self.batched.trials))
-            if (count := len(self.batched.trials)) > 1:
-                control.notify(f"{count} trials do not fit the device together: they are halved")
-            elif program.recompute():
-                control.notify("a trial does not fit the device: its activations are recomputed")
-                return self.run(control)
-        raise_if_broken(device, problem)
-        if isinstance(problem, UpdateBrokenError):
-            control.notify(f"the compiled update failed ({problem}): begun anew without it")
-            return self.run(control)
-        reason = f"{type(problem).__name__}: {problem}"
-        details = "\n".join(user_frames(problem))
-        return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
-
-    def _results(self, control: Control) -> list[Result]:
-        trial = self.batched.trials[0]
-        if not trial.measurement:
-            return train(self.batched, self.execution, control, self.pruner)
-        start = time.perf_counter()
-        measure = MEASUREMENTS[trial.measurement]
-        value = measure(trial, self.batched.corpus, self.execution.device, control)
-        return [
-            Result(
-                trial=trial,
-                status="complete",
-                objective=math.nan,
-                seconds=time.perf_counter() - start,
-                steps=prepare(trial.spec).train.steps,
-                finished_at=time.time(),
-                device=device_name(torch.device(self.execution.device)),
-                measurements=value,
-            )
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; TypeError for a corpus that is no dataclass."""
-        return {
-            "corpus": describe(self.batched.corpus),
-            "execution": _plain(self.execution),
-            "pruner": None if self.pruner is None else self.pruner.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainTrials:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
-        execution = dict(record["execution"])
-        if execution["checkpoints"] is not None:
-            execution["checkpoints"] = Path(execution["checkpoints"])
-        pruner = record["pruner"]
-        return cls(
-            batched=BatchedTrials(trials=trials, corpus=build_plugin(record["corpus"])),
-            execution=Execution(**execution),
-            pruner=None if pruner is None else Pruner.from_json(pruner),
-        )
-
-    def modules(self) -> list[str]:
-        """Modules of the user's own that the specification and the corpus name."""
-        return modules_of(self.batched)
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeasureSize:
     """The task of finding how many of these trials to batch on a device."""
@@ -232,7 +318,7 @@ class MeasureSize:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """Those of the batch."""
+        """As every task names them."""
         return self.batched.trials
 
     def run(self, control: Control) -> dict[str, Any] | None:
@@ -262,126 +348,7 @@ class MeasureSize:
         return modules_of(self.batched)
 
 
-def modules_of(batched: BatchedTrials) -> list[str]:
-    """Modules of the user's own that a batch's specification and corpus name."""
-    dotted = (plugin.name.rpartition(".")[0] for plugin in batched.trials[0].spec.plugins)
-    modules = {*filter(None, dotted), type(batched.corpus).__module__}
-    return sorted(name for name in modules if name.split(".")[0] != "sweeper")
-
-
-def describe(corpus: Corpus) -> dict[str, Any]:
-    """A corpus as a config that `plugin.build_plugin` makes it from again."""
-    if not is_dataclass(corpus):
-        raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
-    kind = type(corpus)
-    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **_plain(corpus)}
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass, paths as text."""
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {
-        name: str(value) if isinstance(value, Path) else encode(value)
-        for name, value in values.items()
-    }
-
-
-# The task of training one step before anything is written, where jobs will train.
-
-
-@dataclass(frozen=True, kw_only=True)
-class TryStep:
-    """A step of `trial` on two examples."""
-
-    trial: Trial
-    corpus: Corpus
-    device: str
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The one."""
-        return (self.trial,)
-
-    def check(self) -> None:
-        """Train it in this process; ConfigError, with the place, where that fails."""
-        try:
-            loss = self._loss()
-        except SweeperError:
-            raise
-        except UNTRAINABLE as error:
-            lines = [f"{type(error).__name__}: {error}", *user_frames(error)]
-            raise self._refused("one step failed", "\n  ".join(lines)) from error
-        if not math.isfinite(loss):
-            allowed = f"a model whose first loss is a number, and on two examples it is {loss}"
-            raise ConfigError("model._target_", self._target, allowed)
-
-    def run_in_worker(self, launcher: Launcher, machine: Machine) -> None:
-        """Train it in a worker process, which has the GPU; ConfigError as in `check`."""
-        with TemporaryDirectory() as folder:
-            executor = launcher.executor(Context(folder=Path(folder), machine=machine))
-            try:
-                [answer] = executor.call([self], executor.layouts[0])
-            except TypeError:  # data that cannot leave this process
-                self.check()
-                return
-            finally:
-                executor.close()
-        if answer is None:
-            raise self._refused("one step ended its process", "run it alone to see why")
-        if answer:
-            raise ConfigError(answer["key"], answer["value"], answer["allowed"])
-
-    def run(self, control: Control) -> dict[str, Any]:
-        """The parts of the ConfigError of `check`; nothing where all is well."""
-        try:
-            self.check()
-        except ConfigError as error:
-            return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
-        return {}
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; TypeError for a corpus that is no dataclass."""
-        # A worker that is pinned to a GPU sees no other.
-        device = "cuda" if self.device.startswith("cuda") else self.device
-        return {"corpus": describe(self.corpus), "device": device}
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TryStep:
-        """Inverse of `to_json`."""
-        corpus = build_plugin(record["corpus"])
-        return cls(trial=trials[0], corpus=corpus, device=record["device"])
-
-    def modules(self) -> list[str]:
-        """Modules of the user's own that are needed."""
-        return modules_of(self._batched)
-
-    @property
-    def _batched(self) -> BatchedTrials:
-        train = self.trial.spec.train
-        small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
-        one = replace(self.trial, spec=replace(self.trial.spec, train=small))
-        return BatchedTrials(trials=(one,), corpus=self.corpus)
-
-    @property
-    def _target(self) -> str:
-        return plugin_target("model", self.trial.spec.model.name)
-
-    def _loss(self) -> float:
-        run = BatchedRun(self._batched, self.device)
-        try:
-            with quiet_attention():
-                return float(run.step()[0])
-        finally:
-            run.program.release()
-
-    def _refused(self, what: str, reason: str) -> ConfigError:
-        allowed = f"a model that trains on these data, and {what}:\n  {reason}"
-        return ConfigError("model._target_", self._target, allowed)
-
-
-# How many trials a job batches, and how many jobs run at a time: measured where jobs run.
-# A model that brings its process down must not bring down the driver, so that with worker
-# processes the driver never trains.
+# How many trials a job gets, and how many jobs run at a time.
 
 
 TrialCount = int | Literal["auto"]
@@ -395,6 +362,13 @@ UNMEASURED_SIZE = 16
 
 _MEASURED: dict[str, MeasuredSize] = {}
 """What was measured, by specification, device and layout, in this process or its workers."""
+
+
+def split(trials: Sequence[object], size: int) -> list[slice]:
+    """Slices of at most `size`, as equal as they can be."""
+    count = -(-len(trials) // size)
+    edges = [round(i * len(trials) / count) for i in range(count + 1)] if count else [0]
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def measure_here(
@@ -437,6 +411,37 @@ class TrialsPerJob:
         """The size where nothing can be measured."""
         return UNMEASURED_SIZE if size == "auto" else size
 
+    def choose_layout(self, trials: Sequence[Trial], executor: Executor) -> None:
+        """Choose how many jobs run at a time, once: what is faster for the largest of `trials`.
+
+        That is the executor's least, or as many as it can: what does more trial-steps a second.
+        """
+        if self._layout is not None or not executor.layouts:
+            return
+        groups: dict[str, list[Trial]] = {}
+        for trial in trials:
+            groups.setdefault(trial.spec.digest, []).append(trial)
+
+        def work(group: list[Trial]) -> int:
+            prepared = prepare(group[0].spec)
+            return len(group) * prepared.train.steps * prepared.parameters()
+
+        largest = max(groups.values(), key=work)
+        self._layout, count = executor.layouts[0], min(executor.layouts[-1], len(largest))
+        if count > self._layout:
+            alone = self._measured(largest, executor, 1)
+            steps = prepare(largest[0].spec).train.steps
+            if alone is None or alone.seconds * steps * len(largest) < MEASURING_PAYS:
+                self._layout = 1
+            else:
+                gain = self._rate(largest, executor, count) * alone.seconds
+                self._layout = count if gain > MIN_GAIN else 1
+                self.notify(
+                    f"{count} worker processes do {gain:.2f} times the steps of one, as measured: "
+                    f"{self._layout} used"
+                )
+        executor.use(self._layout)
+
     def size(self, trials: Sequence[Trial], executor: Executor) -> int:
         """How many to batch of these, which are of one specification."""
         if self.fixed != "auto" or self._layout is None:
@@ -447,41 +452,18 @@ class TrialsPerJob:
         measured = self._measured(trials[:fair], executor, self._layout)
         if measured is None:
             return 1  # what cannot be trained fails by itself, trial by trial, with its reason
+        # In as many rounds as the best size takes, all jobs of a round as large as each other:
+        # seven trials for two workers that take four at best are four and three, in one round.
         rounds = -(-len(trials) // (min(measured.size, fair) * self._layout))
         return -(-len(trials) // (rounds * self._layout))
-
-    def choose_layout(self, trials: Sequence[Trial], executor: Executor) -> None:
-        """Choose how many jobs run at a time, once: what is faster for the largest of `trials`."""
-        if self._layout is not None or not executor.layouts:
-            return
-        least, most = executor.layouts[0], executor.layouts[-1]
-        largest = _largest(trials)
-        self._layout = least
-        if (count := min(most, len(largest))) > least:
-            self._layout = self._faster(largest, executor, count)
-        executor.use(self._layout)
-
-    def _faster(self, trials: Sequence[Trial], executor: Executor, count: int) -> int:
-        """1, or `count`: the number of workers that does more trial-steps a second."""
-        alone = self._measured(trials, executor, 1)
-        steps = prepare(trials[0].spec).train.steps
-        if alone is None or alone.seconds * steps * len(trials) < MEASURING_PAYS:
-            return 1
-        gain = self._rate(trials, executor, count) * alone.seconds
-        better = count if gain > MIN_GAIN else 1
-        self.notify(
-            f"{count} worker processes do {gain:.2f} times the steps of one, as measured: "
-            f"{better} used"
-        )
-        return better
 
     def _rate(self, trials: Sequence[Trial], executor: Executor, count: int) -> float:
         """Trial-steps a second of so many workers at once; 0 when one of them ends."""
         key = _key(trials[0], self.device, count)
         if key not in _MEASURED:
             task = self._task(trials[: -(-len(trials) // count)])
-            answers = [_read(answer) for answer in executor.call([task] * count, count)]
-            measured = [answer for answer in answers if answer is not None]
+            answers = executor.call([task] * count, count)
+            measured = [MeasuredSize(**answer) for answer in answers if answer is not None]
             if len(measured) < len(answers):
                 return 0.0
             _MEASURED[key] = max(measured, key=lambda one: one.seconds)
@@ -490,7 +472,7 @@ class TrialsPerJob:
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
     ) -> MeasuredSize | None:
-        """The best batch of at most `trials`; None when they cannot be trained.
+        """The best size of at most all `trials`; None when they cannot be trained.
 
         Measured once for a specification, and for more trials again.
         """
@@ -498,28 +480,38 @@ class TrialsPerJob:
         measured = _MEASURED.get(key)
         if measured is None or not measured.covers(len(trials)):
             [answer] = executor.call([self._task(trials)], layout)
-            if (measured := _read(answer)) is not None:
-                _MEASURED[key] = measured
+            if answer is None:
+                return None
+            measured = _MEASURED[key] = MeasuredSize(**answer)
         return measured
 
     def _task(self, trials: Sequence[Trial]) -> MeasureSize:
-        return MeasureSize(
-            batched=BatchedTrials(trials=tuple(trials), corpus=self.corpus), device=self.device
-        )
+        batched = BatchedTrials(trials=tuple(trials), corpus=self.corpus)
+        return MeasureSize(batched=batched, device=self.device)
 
 
-def _read(answer: Mapping[str, Any] | None) -> MeasuredSize | None:
-    return None if answer is None else MeasuredSize(**answer)
+# What a task is in a file, and which modules its process has to find.
 
 
-def _largest(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Those of the specification that has the most to compute."""
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(trial.spec.digest, []).append(trial)
+def modules_of(batched: BatchedTrials) -> list[str]:
+    """Modules of the user's own that a batch's specification and corpus name."""
+    dotted = (plugin.name.rpartition(".")[0] for plugin in batched.trials[0].spec.plugins)
+    modules = {*filter(None, dotted), type(batched.corpus).__module__}
+    return sorted(name for name in modules if name.split(".")[0] != "sweeper")
 
-    def work(group: list[Trial]) -> int:
-        prepared = prepare(group[0].spec)
-        return len(group) * prepared.train.steps * prepared.parameters()
 
-    return max(groups.values(), key=work)
+def describe(corpus: Corpus) -> dict[str, Any]:
+    """A corpus as a config that `plugin.build_plugin` makes it from again."""
+    if not is_dataclass(corpus):
+        raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
+    kind = type(corpus)
+    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **_plain(corpus)}
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass, paths as text."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {
+        name: str(value) if isinstance(value, Path) else encode(value)
+        for name, value in values.items()
+    }

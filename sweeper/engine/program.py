@@ -5,28 +5,24 @@ A program outlives the batches that use it, so that what was compiled for a batc
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
+from sweeper.engine.compile import CompileRecord
 from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BrokenDeviceError, first_line
 from sweeper.models.scaled import Embedding
 from sweeper.trial import TrialSpec
-
-if TYPE_CHECKING:
-    from sweeper.engine.batched import BatchedRun
 
 # What an error of a device means: too little memory, a broken device, or the model's own fault.
 
@@ -168,110 +164,6 @@ def quiet_attention() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
         yield
-
-
-# Whether compiling a batch's step pays: eager steps are timed, and then the compiled ones.
-# A short batch ends sooner than its compilation would. So one of a size that is not compiled yet
-# begins eagerly, and is compiled where that should save time over all trials that wait. What it
-# gains is measured: a batch that gains nothing goes back, and those after it know.
-
-
-TIMED_STEPS = (4, 12, 16, 24)
-"""Eager steps are timed from the first to the second of these, compiled ones from the third to the
-fourth; counted from where this attempt at the batch begins. Steps before are slower: they warm up
-caches and allocators, or compile."""
-EXPECTED_SECONDS = 40.0
-"""What compiling a batch is taken to cost until it has been seen."""
-EXPECTED_GAIN = {"cpu": 1.4}
-"""How much faster a step is taken to become by compiling it, until it has been seen."""
-EXPECTED_GAIN_GPU = 2.0
-MIN_GAIN = 1.05
-"""What is not so much faster compiled goes on eagerly."""
-MARGIN_CPU = 4.0
-"""On a CPU compiling must save so many times its cost: it takes the cores that other batches train
-on, and equal runs are equal to the last bit only where none is compiled."""
-
-
-@dataclass
-class CompileRecord:
-    """What compiling a program has been seen to cost, in seconds, and to gain; None if not yet.
-
-    `per_slice` is the seconds of a compiled step, divided by the slices of its batch.
-    """
-
-    seconds: float | None = None
-    gain: float | None = None
-    per_slice: float | None = None
-
-
-class CompileDecision:
-    """For one run of a batch with `compile=auto`."""
-
-    def __init__(self, run: BatchedRun, steps: int, pending_steps: float) -> None:
-        """`steps` are those of a whole run; `pending_steps`, steps of such batches that wait."""
-        self.run, self.steps, self.pending_steps = run, steps, pending_steps
-        self.record = run.program.compile_record
-        first = run.step_index
-        # A batch that begins compiled has nothing to decide.
-        self.points = [] if run.compiled else [first + step for step in TIMED_STEPS]
-        self._began, self._eager, self._decided, self._size = 0.0, 0.0, 0.0, 0
-
-    def look(self, step: int) -> None:
-        """To be called after `step`, which is one of `points`."""
-        if step not in self.points:
-            return
-        self._wait()
-        now = time.perf_counter()
-        match self.points.index(step):
-            case 0:
-                self._began, self._size = now, len(self.run.slots)
-            case 1:
-                self._eager = self._per_step(1, now)
-                self._decide(step)
-                self._decided = time.perf_counter()
-            case 2:
-                self._began = now
-            # Steps of another size say nothing of what compiling gained.
-            case 3 if self.run.compiled and len(self.run.slots) == self._size:
-                self._judge(self._per_step(3, now))
-
-    def shrinks(self, size: int) -> bool:
-        """Whether compiling the batch for `size` slices saves more time than it costs."""
-        left = self.steps - self.run.step_index
-        saved = (self.record.per_slice or 0.0) * (len(self.run.slots) - size) * left
-        return saved > self._cost()
-
-    def _per_step(self, last: int, now: float) -> float:
-        return (now - self._began) / (TIMED_STEPS[last] - TIMED_STEPS[last - 1])
-
-    def _wait(self) -> None:
-        """Until the device is idle, so that the host's clock is the device's."""
-        if self.run.device.type == "cuda":
-            torch.cuda.synchronize(self.run.device)
-
-    def _cost(self) -> float:
-        seconds = EXPECTED_SECONDS if self.record.seconds is None else self.record.seconds
-        return seconds * (MARGIN_CPU if self.run.device.type == "cpu" else 1.0)
-
-    def _decide(self, step: int) -> None:
-        kind = self.run.device.type
-        gain = self.record.gain or EXPECTED_GAIN.get(kind, EXPECTED_GAIN_GPU)
-        left = self.steps - step + self.pending_steps
-        saved = self._eager * left * (1 - 1 / gain)
-        self.run.compile(pays=gain >= MIN_GAIN and saved > self._cost())
-
-    def _judge(self, compiled: float) -> None:
-        """Keep what was measured; go back where nothing is gained."""
-        self.record.gain = self._eager / compiled
-        steps = TIMED_STEPS[2] - TIMED_STEPS[1]
-        self.record.seconds = max(0.0, self._began - self._decided - steps * compiled)
-        self.record.per_slice = compiled / self._size
-        if self.record.gain < MIN_GAIN:
-            self.run.uncompile()
-            self.run.notices.append(
-                f"compiled steps take {1 / self.record.gain:.2f} times as long: "
-                "the model is trained without compiling it"
-            )
 
 
 Stacked = dict[str, Tensor]

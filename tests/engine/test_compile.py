@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.engine import program
-from sweeper.engine.program import TIMED_STEPS, CompileDecision, CompileRecord
+from sweeper.engine import compile as compiling
+from sweeper.engine.compile import TIMED_STEPS, CompileDecision, CompileRecord
 
 GPU = torch.device("meta")
 """No device that has a clock of its own."""
@@ -51,7 +51,7 @@ class Run:
 def train(
     run: Run, steps: int, monkeypatch: pytest.MonkeyPatch, pending: float = 0.0
 ) -> CompileDecision:
-    monkeypatch.setattr(program.time, "perf_counter", lambda: run.now)
+    monkeypatch.setattr(compiling.time, "perf_counter", lambda: run.now)
     decision = CompileDecision(run, steps, pending)  # type: ignore[arg-type]
     while run.step_index < min(steps, TIMED_STEPS[-1] + 1):
         run.step()
@@ -130,7 +130,7 @@ def test_a_batch_that_begins_compiled_shrinks_by_what_others_measured() -> None:
 def test_a_batch_that_shrinks_while_it_is_timed_says_nothing_of_the_gain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(program.time, "perf_counter", lambda: run.now)
+    monkeypatch.setattr(compiling.time, "perf_counter", lambda: run.now)
     run = Run()
     decision = CompileDecision(run, 1000, 0.0)  # type: ignore[arg-type]
     while run.step_index < TIMED_STEPS[-1]:
