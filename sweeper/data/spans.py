@@ -194,19 +194,19 @@ class Spans:
 
     def source(self) -> Source:
         """Where the tokens come from; ConfigError as that source's."""
-        given: dict[str, Any] = {"heldout": self.heldout}
+        arguments: dict[str, Any] = {"heldout": self.heldout}
         if self.path is not None and self.path.endswith((".bin", ".npy")):
             if self.tokenizer != "bytes":
                 allowed = f"bytes with a file of tokens, which {self.path} is: it is tokenized"
                 raise ConfigError("tokenizer", self.tokenizer, allowed)
-            kind, given["vocab_size"] = "tokens.Tokens", self.vocab_size
+            kind, arguments["vocab_size"] = "tokens.Tokens", self.vocab_size
         else:
             kind = "text.Stdlib" if self.path is None else "text.Text"
-            given["tokenizer"] = self.tokenizer
-            given["vocab_size"] = 256 if self.vocab_size is None else self.vocab_size
+            arguments["tokenizer"] = self.tokenizer
+            arguments["vocab_size"] = 256 if self.vocab_size is None else self.vocab_size
         if self.path is not None:
-            given["path"] = self.path
-        source: Source = build_plugin({"_target_": f"sweeper.data.{kind}", **given})
+            arguments["path"] = self.path
+        source: Source = build_plugin({"_target_": f"sweeper.data.{kind}", **arguments})
         return source
 
     def prepare(self, cache: Path) -> SpanCorpus:

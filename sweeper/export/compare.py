@@ -1,4 +1,7 @@
-"""What a trainer cannot say of a plan, and what every exported file says of itself."""
+"""What a trainer cannot say of a plan, by name, and what every exported file says of itself.
+
+Where a trainer's rules come to other numbers than the plan, it lacks something.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from textwrap import wrap
 
 from sweeper.export.exporter import (
     Exporter,
-    Setting,
     by_atan2,
     head_of,
     in_gauge,
@@ -23,12 +25,9 @@ from sweeper.export.exporter import (
     takes_eps,
     trained,
 )
-from sweeper.plan.plan import PlannedParameter, TransferPlan, hps_text, named_sizes, value_text
-from sweeper.scaling.prescription import AbsorbedParam
+from sweeper.plan.factors import PlannedFactor
+from sweeper.plan.plan import TransferPlan, hps_text, named_sizes, value_text
 from sweeper.scaling.spec import NUMBER
-
-# What a trainer cannot say of a plan, by name: where its own rules come to other numbers.
-
 
 NAMES: Mapping[str, str] = {
     "optimizer": "another optimizer than the plan's",
@@ -73,14 +72,14 @@ MAX_DETAILS = 6
 class Difference:
     """Of one parameter or operation: what the plan asks, and what it gets.
 
-    Nothing is `asked` in numbers where it is a matter of yes or no; None is `given` where the
+    Nothing is `asked` in numbers where it is a matter of yes or no; `got` is None where the
     trainer's own value is not known.
     """
 
     name: str
     what: str
     asked: float | None
-    given: float | None
+    got: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +92,8 @@ class Lack:
     def details(self) -> list[str]:
         """A line for each pair of numbers, equal ones together."""
         counted: dict[tuple[str, float | None, float | None], int] = {}
-        for one in self.differences:
-            key = (one.what, one.asked, one.given)
+        for difference in self.differences:
+            key = (difference.what, difference.asked, difference.got)
             counted[key] = counted.get(key, 0) + 1
         lines = [_line(*key, count) for key, count in counted.items()]
         if len(lines) <= MAX_DETAILS:
@@ -109,20 +108,26 @@ class Lack:
 def lacking(plan: TransferPlan, exporter: Exporter) -> tuple[Lack, ...]:
     """Everything that `exporter`'s trainer would do otherwise than the plan, in `NAMES`' order."""
     found: dict[str, list[Difference]] = {}
-    for one in (*_whole(plan, exporter), *_parameters(plan, exporter), *_factors(plan, exporter)):
-        found.setdefault(one.name, []).append(one)
+    for differences in (_of_optimizer, _of_parameters, _of_factors):
+        for difference in differences(plan, exporter):
+            found.setdefault(difference.name, []).append(difference)
     return tuple(Lack(name=name, differences=tuple(found[name])) for name in NAMES if name in found)
 
 
-def _whole(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Of the optimizer, and of what is not to be trained."""
+def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
+    """Of the optimizer, of what is not to be trained, and of a head that is to be tied."""
     name, known = optimizer_name(plan), exporter.optimizers
     if by_atan2(plan):
         yield Difference("optimizer", f"{name} by atan2", None, None)
     elif known is not None and name not in known:
         yield Difference("optimizer", f"{name}; it has {', '.join(known)}", None, None)
     elif name == "sgd" and exporter.plain_sgd:
-        yield from _plain_sgd(plan)
+        # torch's SGD adds the decay to the gradient, whatever its settings.
+        if optimizer_choices(plan).get("nesterov"):
+            yield Difference("optimizer", "sgd with Nesterov's momentum", None, None)
+        decays = any(parameter.target.weight_decay for parameter in trained(plan))
+        if decays and optimizer_settings(plan).get("momentum"):
+            yield Difference("weight_decay", "sgd's decay goes through its momentum", None, None)
     for parameter in plan.parameters:
         if parameter.frozen and not exporter.freezes:
             yield Difference("frozen", parameter.name, None, None)
@@ -130,26 +135,31 @@ def _whole(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
         yield Difference("tied", head.name, None, None)
 
 
-def _plain_sgd(plan: TransferPlan) -> Iterator[Difference]:
-    """What torch's SGD does otherwise, whatever its settings."""
-    if optimizer_choices(plan).get("nesterov"):
-        yield Difference("optimizer", "sgd with Nesterov's momentum", None, None)
-    decays = any(parameter.target.weight_decay for parameter in trained(plan))
-    if decays and optimizer_settings(plan).get("momentum"):
-        yield Difference("weight_decay", "sgd's decay goes through its momentum", None, None)
-
-
-def _parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
+def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
+    """Learning rates, eps, decays, initial values and gradients of what is trained."""
     eps = takes_eps(plan)
     for parameter in trained(plan):
-        given = exporter.setting(plan, parameter)
-        wanted = in_gauge(parameter, given.forward)
-        differences = list(_settings(parameter, wanted, given, eps=eps))
+        role, setting = parameter.role, exporter.setting(plan, parameter)
+        # The trainer multiplies by its own factor: what the plan asks is written in that gauge.
+        wanted = in_gauge(parameter, setting.forward)
+        pairs: list[tuple[str, float, float | None]] = [
+            (f"{role}_lr", wanted.lr, setting.lr),
+            ("weight_decay", wanted.weight_decay, setting.weight_decay),
+        ]
+        if eps:
+            pairs.append(("eps", wanted.eps, setting.eps))
+        if wanted.init == "normal":
+            pairs.append(("init", wanted.init_std, setting.init_std))
+        differences = [
+            Difference(name, f"{role} parameters", asked, got)
+            for name, asked, got in pairs
+            if got is None or not _close(asked, got)
+        ]
         multiplier = parameter.target.multiplier
-        theirs = given.forward != 1 and not _close(given.forward, multiplier)
+        theirs = setting.forward != 1 and not _close(setting.forward, multiplier)
         if differences and theirs and is_head(plan, parameter):
             # What a wrong factor of the logits asks of all the rest says nothing by itself.
-            differences = [Difference("output", parameter.name, multiplier, given.forward)]
+            differences = [Difference("output", parameter.name, multiplier, setting.forward)]
         yield from differences
         backward = parameter.target.backward_multiplier
         if not _close(backward, multiplier):
@@ -157,50 +167,28 @@ def _parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
             yield Difference("backward", what, backward / multiplier, 1.0)
 
 
-def _settings(
-    parameter: PlannedParameter, wanted: AbsorbedParam, given: Setting, *, eps: bool
-) -> Iterator[Difference]:
-    """Learning rate, eps, decay and init of one parameter."""
-    role = parameter.role
-    pairs: list[tuple[str, float, float | None]] = [
-        (f"{role}_lr", wanted.lr, given.lr),
-        ("weight_decay", wanted.weight_decay, given.weight_decay),
-    ]
-    if eps:
-        pairs.append(("eps", wanted.eps, given.eps))
-    if wanted.init == "normal":
-        pairs.append(("init", wanted.init_std, given.init_std))
-    for name, asked, value in pairs:
-        if value is None or not _close(asked, value):
-            yield Difference(name, f"{role} parameters", asked, value)
-
-
-def _factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
+def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
+    """Of the forward pass's operations; without numbers of layers, which are counted together."""
     for factor in plan.factors or ():
-        given = exporter.applied(plan, factor)
-        if not _close(factor.value, given):
+        applied = exporter.applied(plan, factor)
+        if not _close(factor.value, applied):
             name = FACTOR_NAMES.get((factor.kind, factor.factor), factor.kind)
-            yield Difference(name, _kind_of_place(factor.where), factor.value, given)
-
-
-def _kind_of_place(where: str) -> str:
-    """The operation without its layer's number, so that layers are counted together."""
-    return NUMBER.sub("*", where)
+            yield Difference(name, NUMBER.sub("*", factor.where), factor.value, applied)
 
 
 def _close(a: float, b: float) -> bool:
     return isclose(a, b, rel_tol=CLOSE)
 
 
-def _line(what: str, asked: float | None, given: float | None, count: int) -> str:
+def _line(what: str, asked: float | None, got: float | None, count: int) -> str:
     """What differs, how often, and by how much."""
     many = f" ({count})" if count > 1 else ""
     if asked is None:
         return f"{what}{many}"
-    if given is None:
+    if got is None:
         return f"{what}{many}: {asked:.6g} asked, and the trainer's own stays"
-    ratio = f", factor {asked / given:.6g}" if given else ""
-    return f"{what}{many}: {asked:.6g} asked, {given:.6g} given{ratio}"
+    ratio = f", factor {asked / got:.6g}" if got else ""
+    return f"{what}{many}: {asked:.6g} asked, {got:.6g} given{ratio}"
 
 
 # What stands at the top of every exported file: where it is from, and what it leaves out.
@@ -208,7 +196,7 @@ def _line(what: str, asked: float | None, given: float | None, count: int) -> st
 
 WIDTH = 96
 ALWAYS = (("attention", "logit"), ("residual", "branch"), ("tied_readout", "output"))
-"""Factors that are told also where they are the usual ones."""
+"""Factors that are named also where they are the usual ones."""
 FACTOR_WORDS = {
     ("attention", "logit"): "attention: q k^T times {}",
     ("attention", "output"): "attention: its output times {}",
@@ -230,25 +218,28 @@ def header(
     plan: TransferPlan, exporter: Exporter, lacks: Sequence[Lack], accepted: Collection[str]
 ) -> str:
     """All lines, each behind the exporter's sign of a comment; no date, so that files compare."""
-    law = [*plan.law.lines(), ""] if plan.law else []
-    lines = [*_origin(plan, exporter), "", *_assumptions(plan), "", *law, *_forward(plan), ""]
-    lines += _lacks(exporter, lacks, accepted)
-    wrapped = [part for line in lines for part in _wrapped(line)]
+    study = plan.source.get("study")
+    source = f"the study {study}" if study else str(plan.source.get("made_by", "a plan by hand"))
+    lines = [
+        f"A plan for {exporter.trainer}, from {source}; written by `sweeper export`.",
+        f"Tuned at {named_sizes(plan, 'base')}; for {named_sizes(plan, 'target')}.",
+        *("", *_assumptions(plan), ""),
+        *([*plan.law.lines(), ""] if plan.law else []),
+        *(*_forward(plan), ""),
+    ]
+    if lacks:
+        lines.append(f"What {exporter.trainer} cannot express, and does otherwise:")
+        lines += [f"- {lack}{' (accepted)' if lack.name in accepted else ''}" for lack in lacks]
+    else:
+        lines.append(f"{exporter.trainer} can express all of it.")
+    wrapped: list[str] = []
+    for line in lines:
+        indent = "  " if line.startswith("- ") else ""
+        parts = wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+        wrapped += parts or [""]
     text = "\n".join(f"{exporter.comment}{line}".rstrip() for line in wrapped)
     # Without a sign of a comment it stands in a docstring.
     return text if exporter.comment else text.replace("\\", "\\\\").replace('"', "'")
-
-
-def _wrapped(line: str) -> list[str]:
-    indent = "  " if line.startswith("- ") else ""
-    return wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
-
-
-def _origin(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
-    study = plan.source.get("study")
-    source = f"the study {study}" if study else str(plan.source.get("made_by", "a plan by hand"))
-    yield f"A plan for {exporter.trainer}, from {source}; written by `sweeper export`."
-    yield f"Tuned at {named_sizes(plan, 'base')}; for {named_sizes(plan, 'target')}."
 
 
 def _assumptions(plan: TransferPlan) -> Iterator[str]:
@@ -268,22 +259,23 @@ def _assumptions(plan: TransferPlan) -> Iterator[str]:
 
 
 def _forward(plan: TransferPlan) -> Iterator[str]:
-    """Attention, residual branches and output are always told, others where a plan has them."""
+    """Attention, residual branches and output are always named, others where a plan has them."""
     yield "Factors of the forward pass:"
-    told: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
-    for one in plan.factors or ():
-        told.setdefault((one.kind, one.factor), []).append((one.value, one.usual, one.where))
+    factors: dict[tuple[str, str], list[PlannedFactor]] = {}
+    for factor in plan.factors or ():
+        factors.setdefault((factor.kind, factor.factor), []).append(factor)
     for kind, nothing in (("attention", "logit"), ("residual", "branch")):
-        if (kind, nothing) not in told:
+        if (kind, nothing) not in factors:
             yield f"- {kind}: the plan has none"
-    for key, members in told.items():
-        if key not in ALWAYS and all(isclose(value, usual) for value, usual, _ in members):
+    for key, alike in factors.items():
+        if key not in ALWAYS and all(isclose(factor.value, factor.usual) for factor in alike):
             continue
-        values, usual = sorted({m[0] for m in members}), sorted({m[1] for m in members})
-        words = FACTOR_WORDS.get(key, f"{key[0]}: its {key[1]} times {{}}")
-        text = words.format(_ends(values))
-        places = list(dict.fromkeys(NUMBER.sub("*", m[2]) for m in members))
-        yield f"- {text}, where a plain model has {_ends(usual)} ({_some(places)})"
+        values, usual = (sorted({getattr(f, name) for f in alike}) for name in ("value", "usual"))
+        text = FACTOR_WORDS.get(key, f"{key[0]}: its {key[1]} times {{}}").format(_ends(values))
+        places = list(dict.fromkeys(NUMBER.sub("*", factor.where) for factor in alike))
+        more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+        where = ", ".join(places[:3]) + more
+        yield f"- {text}, where a plain model has {_ends(usual)} ({where})"
     if head := head_of(plan):
         yield f"- output: logits times {head.target.multiplier:.6g}, a factor of {head.name}"
     if table := table_of(plan):
@@ -294,21 +286,8 @@ def _forward(plan: TransferPlan) -> Iterator[str]:
     )
 
 
-def _lacks(exporter: Exporter, lacks: Sequence[Lack], accepted: Collection[str]) -> Iterator[str]:
-    if not lacks:
-        yield f"{exporter.trainer} can express all of it."
-        return
-    yield f"What {exporter.trainer} cannot express, and does otherwise:"
-    for lack in lacks:
-        yield f"- {lack}{' (accepted)' if lack.name in accepted else ''}"
-
-
 def _ends(values: Sequence[float]) -> str:
     if not values:
         return "none"
     ends = [f"{value:.6g}" for value in (values[0], values[-1])]
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
-
-
-def _some(places: Sequence[str]) -> str:
-    return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")

@@ -35,9 +35,9 @@ def once_a_plan(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def remembered(*args: P.args, **named: P.kwargs) -> T:
-        given: tuple[Any, ...] = (*args, *named.values())
-        if not last or not all(a is b for a, b in zip(last[0][0], given, strict=True)):
-            last[:] = [(given, function(*args, **named))]
+        arguments: tuple[Any, ...] = (*args, *named.values())
+        if not last or not all(a is b for a, b in zip(last[0][0], arguments, strict=True)):
+            last[:] = [(arguments, function(*args, **named))]
         return last[0][1]
 
     return remembered
@@ -150,7 +150,7 @@ def is_head(plan: TransferPlan, parameter: PlannedParameter) -> bool:
 @once_a_plan
 def table_of(plan: TransferPlan) -> PlannedParameter | None:
     """The first embedding, of tokens; None without one."""
-    return next((one for one in trained(plan) if is_table(one)), None)
+    return next((p for p in trained(plan) if is_table(p)), None)
 
 
 def is_table(parameter: PlannedParameter) -> bool:
@@ -182,7 +182,7 @@ def factors_of(plan: TransferPlan, kind: str, factor: str) -> Iterator[PlannedFa
 
 def value_of(plan: TransferPlan, kind: str, factor: str, otherwise: float = 1.0) -> float:
     """The value of the first factor of a kind, or `otherwise`."""
-    return next((one.value for one in factors_of(plan, kind, factor)), otherwise)
+    return next((found.value for found in factors_of(plan, kind, factor)), otherwise)
 
 
 @once_a_plan
@@ -199,9 +199,9 @@ def optimizer_choices(plan: TransferPlan) -> dict[str, Any]:
     """How the optimizer steps beside its settings, such as nesterov; not what is off."""
     if plan.optimizer is None or not is_dataclass(optimizer := _optimizer(plan)):
         return {}
-    told = {"eps", "weight_decay", *optimizer_settings(plan)}
+    numbers = {"eps", "weight_decay", *optimizer_settings(plan)}
     choices = {field.name: getattr(optimizer, field.name) for field in fields(optimizer)}
-    return {name: value for name, value in choices.items() if name not in told and value}
+    return {name: value for name, value in choices.items() if name not in numbers and value}
 
 
 def _optimizer(plan: TransferPlan) -> Any:

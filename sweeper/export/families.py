@@ -108,9 +108,9 @@ def _write_hyperclovax(m: Multipliers, shape: Shape) -> dict[str, Any]:
 
 def _read_hyperclovax(fields: Fields, shape: Shape) -> Multipliers:
     usual = {"attention_multiplier": shape.usual_attention}
-    given = {name: value for name, value in fields.items() if value is not None}
+    present = {name: value for name, value in fields.items() if value is not None}
     flipped = 1 / number(fields, "logits_scaling", 1.0)
-    return _read_granite({**usual, **given, "logits_scaling": flipped}, shape)
+    return _read_granite({**usual, **present, "logits_scaling": flipped}, shape)
 
 
 def _write_minicpm(m: Multipliers, shape: Shape) -> dict[str, Any]:
@@ -127,14 +127,14 @@ def _write_minicpm(m: Multipliers, shape: Shape) -> dict[str, Any]:
 
 def _read_minicpm(fields: Fields, shape: Shape) -> Multipliers:
     """What is missing is MiniCPM's own, 12, 1.4 and 256; null is neutral."""
-    given = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, **fields}
-    branch = number(given, "scale_depth", sqrt(shape.depth)) / sqrt(shape.depth)
+    known = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, **fields}
+    branch = number(known, "scale_depth", sqrt(shape.depth)) / sqrt(shape.depth)
     return Multipliers(
-        embedding=number(given, "scale_emb", 1.0),
+        embedding=number(known, "scale_emb", 1.0),
         attention=shape.usual_attention,
         attention_branch=branch,
         ffn_branch=branch,
-        logits=number(given, "dim_model_base", shape.width) / shape.width,
+        logits=number(known, "dim_model_base", shape.width) / shape.width,
     )
 
 

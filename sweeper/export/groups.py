@@ -1,4 +1,7 @@
-"""A plan's parameters as patterns of names: what is trained alike stands in one row."""
+"""Trainers that take groups of parameters by patterns of their names, a class for each.
+
+What a plan trains alike stands in one `Row`; a trainer's file lists the rows in its own words.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from math import prod
 from typing import ClassVar
 
 from sweeper.errors import BadInput, ConfigError
@@ -60,8 +64,8 @@ class Row:
         """Arguments of a torch group as Python; without `eps` where an optimizer takes none."""
         if self.frozen:
             return "None"
-        told = f"lr={self.lr!r}, weight_decay={self.decay_over_lr!r}"
-        return f"dict({told}, eps={self.eps!r})" if eps else f"dict({told})"
+        arguments = f"lr={self.lr!r}, weight_decay={self.decay_over_lr!r}"
+        return f"dict({arguments}, eps={self.eps!r})" if eps else f"dict({arguments})"
 
     @property
     def note(self) -> str:
@@ -75,42 +79,42 @@ def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list
 
     BadInput for a name that no pattern can say.
     """
-    if odd := next((one.name for one in plan.parameters if ODD.search(one.name)), None):
+    if odd := next((p.name for p in plan.parameters if ODD.search(p.name)), None):
         raise BadInput(
             f"the parameter {odd!r} cannot be written as a pattern: its name has a space, a quote, "
             "a backslash or one of * ? [ ]"
         )
-    members: dict[tuple[object, ...], list[PlannedParameter]] = {}
-    for one in plan.parameters:
-        members.setdefault(_key(one, _setting(one, settings)), []).append(one)
     everything = [parameter.name for parameter in plan.parameters]
-    return [_row(alike, _setting(alike[0], settings), everything) for alike in members.values()]
-
-
-def _setting(parameter: PlannedParameter, settings: dict[str, Setting] | None) -> Setting:
-    return settings[parameter.name] if settings is not None else as_planned(parameter)
-
-
-def _key(parameter: PlannedParameter, setting: Setting) -> tuple[object, ...]:
-    numbers = (setting.lr, setting.eps, setting.weight_decay, setting.init_std, setting.forward)
-    return (parameter.role, parameter.init, parameter.frozen, *numbers)
-
-
-def _row(alike: Sequence[PlannedParameter], setting: Setting, everything: Sequence[str]) -> Row:
-    first, names = alike[0], tuple(parameter.name for parameter in alike)
-    kept = first.frozen or first.init == "kept"
-    mean = first.absorbed().init_mean / setting.forward
-    return Row(
-        patterns=patterns(names, everything),
-        names=names,
-        role=first.role,
-        mean=None if kept else mean,
-        std=None if kept else setting.init_std,
-        lr=setting.lr,
-        eps=setting.eps or 0.0,
-        weight_decay=setting.weight_decay,
-        frozen=first.frozen,
-    )
+    alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
+    by_name = settings if settings is not None else {p.name: as_planned(p) for p in plan.parameters}
+    for parameter in plan.parameters:
+        setting = by_name[parameter.name]
+        numbers = (
+            setting.lr,
+            setting.eps,
+            setting.weight_decay,
+            setting.init_std,
+            setting.forward,
+        )
+        key = (parameter.role, parameter.init, parameter.frozen, *numbers)
+        alike.setdefault(key, []).append(parameter)
+    found = []
+    for parameters in alike.values():
+        first, names = parameters[0], tuple(parameter.name for parameter in parameters)
+        setting, kept = by_name[first.name], first.frozen or first.init == "kept"
+        row = Row(
+            patterns=patterns(names, everything),
+            names=names,
+            role=first.role,
+            mean=None if kept else first.absorbed().init_mean / setting.forward,
+            std=None if kept else setting.init_std,
+            lr=setting.lr,
+            eps=setting.eps or 0.0,
+            weight_decay=setting.weight_decay,
+            frozen=first.frozen,
+        )
+        found.append(row)
+    return found
 
 
 def patterns(names: Collection[str], everything: Collection[str]) -> tuple[str, ...]:
@@ -162,23 +166,22 @@ class Automodel(Exporter):
         values, found = optimizer_settings(plan), rows(plan)
         base = next(row for row in found if not row.frozen)
         decay = base.decay_over_lr
+        multiples = [
+            (row, 0.0, 0.0)
+            if row.frozen
+            else (row, row.lr / base.lr, row.decay_over_lr / decay if decay else 1.0)
+            for row in found
+        ]
         text = render(
             "automodel.yaml",
             header=header,
             base=replace(base, eps=_commonest_eps(plan)),
             decay=decay,
-            multiples=[_multiples(row, base, decay) for row in found],
+            multiples=multiples,
             regex=regex,
             betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
         )
         return {"plan_automodel.yaml": text}
-
-
-def _multiples(row: Row, base: Row, decay: float) -> tuple[Row, float, float]:
-    """The row, its learning rate and its decay over the base's; zeros for what is frozen."""
-    if row.frozen:
-        return row, 0.0, 0.0
-    return row, row.lr / base.lr, row.decay_over_lr / decay if decay else 1.0
 
 
 @once_a_plan
@@ -186,11 +189,8 @@ def _commonest_eps(plan: TransferPlan) -> float:
     """The eps of most entries."""
     counts: dict[float, int] = {}
     for parameter in trained(plan):
-        size = 1
-        for side in parameter.shape:
-            size *= side
         eps = as_planned(parameter).eps or 0.0
-        counts[eps] = counts.get(eps, 0) + size
+        counts[eps] = counts.get(eps, 0) + prod(parameter.shape)
     return max(counts, key=lambda eps: counts[eps])
 
 
@@ -298,10 +298,9 @@ def torch_call(plan: TransferPlan) -> str:
                 "torch's mixes the decay into the momentum"
             )
     name = optimizer_name(plan)
-    told = ", ".join(
-        f"{key}={value!r}" for key, value in {**values, **optimizer_choices(plan)}.items()
-    )
-    return f"...  # {name} of your own on param_groups(model): {told}"
+    settings = {**values, **optimizer_choices(plan)}
+    arguments = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+    return f"...  # {name} of your own on param_groups(model): {arguments}"
 
 
 # torchtitan 0.3: a module with a `Trainer.Config`, its documented route; regexes for groups.

@@ -53,23 +53,23 @@ class Hf(Exporter):
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """As planned beside the factors that the fields have."""
-        given = self._given(plan)
+        multipliers = self._of_fields(plan)
         if is_table(parameter):
-            return as_planned(parameter, given.embedding)
+            return as_planned(parameter, multipliers.embedding)
         if is_head(plan, parameter):
-            return as_planned(parameter, given.logits / value_of(plan, "loss", "logit"))
+            return as_planned(parameter, multipliers.logits / value_of(plan, "loss", "logit"))
         return as_planned(parameter)
 
     def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
         """What the fields have, read back."""
-        given = self._given(plan)
+        multipliers = self._of_fields(plan)
         match factor.kind, factor.factor:
             case "attention", "logit":
-                return given.attention
+                return multipliers.attention
             case "residual", "branch":
-                return given.attention_branch if factor.branch % 2 else given.ffn_branch
+                return multipliers.attention_branch if factor.branch % 2 else multipliers.ffn_branch
             case "tied_readout", "output":
-                return given.logits / given.embedding / value_of(plan, "loss", "logit")
+                return multipliers.logits / multipliers.embedding / value_of(plan, "loss", "logit")
             case "loss", "logit":
                 return factor.value  # it is part of the logits'
         return 1.0
@@ -94,17 +94,19 @@ class Hf(Exporter):
 
     def fields(self, plan: TransferPlan) -> dict[str, Any]:
         """The configuration's fields; those that the study's model had already multiply."""
-        own, wanted = self._own(plan), _wanted(plan)
-        return self._family(plan).write(_times(wanted, own), _shape(plan))
+        built_in, wanted = self._built_in(plan), _wanted(plan)
+        return self._family(plan).write(_times(wanted, built_in), _shape(plan))
 
     @once_a_plan
-    def _given(self, plan: TransferPlan) -> Multipliers:
+    def _of_fields(self, plan: TransferPlan) -> Multipliers:
         """What the model does by the fields, beside what the study's model did by itself."""
-        family, own = self._family(plan), self._own(plan)
-        one = Multipliers(attention=1.0)
-        return _times(family.read(self.fields(plan), _shape(plan)), _times(one, own, divide=True))
+        family, built_in = self._family(plan), self._built_in(plan)
+        neutral = Multipliers(attention=1.0)
+        return _times(
+            family.read(self.fields(plan), _shape(plan)), _times(neutral, built_in, divide=True)
+        )
 
-    def _own(self, plan: TransferPlan) -> Multipliers:
+    def _built_in(self, plan: TransferPlan) -> Multipliers:
         """The multipliers of the study's model; attention's is in the plan's factor already."""
         model = _model(plan)
         name, config = family_of_class(str(model.get("name", ""))), model.get("config")
@@ -118,8 +120,8 @@ class Hf(Exporter):
 
     def _name(self, plan: TransferPlan) -> str:
         """The family; ConfigError where neither the option nor the study names one."""
-        own = family_of_class(str(_model(plan).get("name", "")))
-        if name := self.family or own:
+        of_study = family_of_class(str(_model(plan).get("name", "")))
+        if name := self.family or of_study:
             return name
         allowed = f"family=NAME, the model to write for: one of {', '.join(FAMILIES)}"
         raise ConfigError("family", self.family, allowed)
@@ -141,9 +143,7 @@ def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multiplie
 def _wanted(plan: TransferPlan) -> Multipliers:
     """The plan's own factors; the first of each kind, which others are compared with later."""
     usual = _shape(plan).usual_attention
-    branches = {
-        one.branch % 2: one.value for one in reversed([*factors_of(plan, "residual", "branch")])
-    }
+    branches = {f.branch % 2: f.value for f in reversed([*factors_of(plan, "residual", "branch")])}
     return Multipliers(
         embedding=rows_multiplier(plan),
         attention=value_of(plan, "attention", "logit", usual),

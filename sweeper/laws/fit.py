@@ -41,7 +41,7 @@ class Fit:
     measured: Exponents | None = field(default=None, repr=False)
 
     source: ClassVar[str] = "the study's own ladders over batch size and steps"
-    held: ClassVar[str] = "betas, eps and weight decay"
+    fixed: ClassVar[str] = "betas, eps and weight decay"
 
     def __post_init__(self) -> None:
         """Refuse exponents that are written down: they come from ladders."""
@@ -81,8 +81,8 @@ class Fit:
         along = self.measured.log2_eta(direction)
         assert along is not None
         value, low, high = (2.0**end for end in along)
-        told = {name: self.measured.log2_eta(way) for name, way in DIRECTIONS.items()}
-        powers = [f"{n} {e[0]:+.2f} [{e[1]:+.2f}, {e[2]:+.2f}]" for n, e in told.items() if e]
+        known = {name: self.measured.log2_eta(way) for name, way in DIRECTIONS.items()}
+        powers = [f"{n} {e[0]:+.2f} [{e[1]:+.2f}, {e[2]:+.2f}]" for n, e in known.items() if e]
         notes = [
             f"the factor on eta is {value:.3g}, from {low:.3g} to {high:.3g} (95 %)",
             f"measured exponents: {', '.join(powers)}",

@@ -73,7 +73,7 @@ class OutsideLaw(BadInput):
 class Law(Protocol):
     """A law; a plugin.
 
-    `source` says where it was published, `held` what is to stay as it was for it to hold, both in
+    `source` says where it was published, `fixed` what is to stay as it was for it to hold, both in
     words that follow a colon. Laws that are consistent compose: `factors(a, c)` is `factors(a, b)`
     times `factors(b, c)`. A law may also have `notes(base, target)`, sentences for the user, and
     `fitted_to(exponents)`, which gives the law that was fitted to measured ladders; see
@@ -86,7 +86,7 @@ class Law(Protocol):
         ...
 
     @property
-    def held(self) -> str:
+    def fixed(self) -> str:
         """See above."""
         ...
 
@@ -132,7 +132,7 @@ class NoLaw:
     """Hyperparameters go to another width and depth as the parameterization has them."""
 
     source: ClassVar[str] = ""
-    held: ClassVar[str] = "batch and tokens"
+    fixed: ClassVar[str] = "batch and tokens"
 
     def factors(self, base: Scale, target: Scale) -> Factors:
         """None; `OutsideLaw` for another batch or another number of tokens."""
@@ -152,14 +152,14 @@ class NoLaw:
 class AppliedLaw:
     """The law of the plugin `name` with its `arguments`, from `base` to `target`.
 
-    `source` and `held` are the law's own words. `counted` says what tokens are: tokens, or
+    `source` and `fixed` are the law's own words. `counted` says what tokens are: tokens, or
     examples where those are no sequences. `notes` are sentences for the user.
     """
 
     name: str
     arguments: Mapping[str, Any]
     source: str
-    held: str
+    fixed: str
     base: Scale
     target: Scale
     factors: Factors
@@ -201,14 +201,14 @@ class AppliedLaw:
     @property
     def changes(self) -> str:
         """Every factor in words: eta x 0.87, beta2 0.999 to 0.996."""
-        told = [
+        changes = [
             f"{name.replace('_', ' ')} x {value:.4g}"
             for name in ("eta", "eps", "weight_decay")
             if (value := getattr(self.factors, name)) != 1
         ]
         base = self.base.betas or {}
-        told += [f"{n} {base[n]:.6g} to {beta:.6g}" for n, beta in self.factors.betas.items()]
-        return ", ".join(told) or "nothing changes"
+        changes += [f"{n} {base[n]:.6g} to {beta:.6g}" for n, beta in self.factors.betas.items()]
+        return ", ".join(changes) or "nothing changes"
 
     def lines(self) -> list[str]:
         """The law for people: from where to where, what changes, what is held fixed, its notes."""
@@ -217,7 +217,7 @@ class AppliedLaw:
         return [
             f"Law: {named}, from {self._words(self.base)} to {self._words(self.target)}",
             f"- changes: {self.changes}",
-            f"- held fixed: {self.held}",
+            f"- held fixed: {self.fixed}",
             *([f"- source: {self.source}"] if self.source else []),
             *(f"- note: {note}" for note in self.notes),
         ]
@@ -241,12 +241,12 @@ def ask(law: Law, spec: PluginSpec, base: Scale, target: Scale, *, counted: str)
         if own_notes := getattr(law, "notes", None):
             notes = own_notes(base, target)
             notes = [notes] if isinstance(notes, str) else notes
-        held, source = str(law.held), str(law.source)
+        fixed, source = str(law.fixed), str(law.source)
     return AppliedLaw(
         name=spec.name,
         arguments={key: value for key, value in spec.arguments.items() if value is not None},
         source=source,
-        held=held,
+        fixed=fixed,
         base=base,
         target=target,
         factors=factors,

@@ -30,7 +30,7 @@ class Batch:
     source: ClassVar[str] = "arXiv:2205.10287"
 
     @property
-    def held(self) -> str:
+    def fixed(self) -> str:
         """What stays beside the tokens."""
         fixed = [name for name in BETAS if name not in self.betas]
         return ", ".join(["the number of tokens", *fixed, "weight decay"])
@@ -90,7 +90,7 @@ class Decay:
 
     power: float = -0.5
 
-    held: ClassVar[str] = "eta, betas and eps, the batch and the number of tokens"
+    fixed: ClassVar[str] = "eta, betas and eps, the batch and the number of tokens"
 
     @property
     def source(self) -> str:
@@ -125,7 +125,7 @@ class Horizon:
     tokens: float = -0.32
 
     source: ClassVar[str] = "arXiv:2409.19913 and arXiv:2603.28743"
-    held: ClassVar[str] = "the batch, betas, eps and weight decay"
+    fixed: ClassVar[str] = "the batch, betas, eps and weight decay"
 
     def __post_init__(self) -> None:
         """Refuse what is no exponent."""
@@ -168,7 +168,7 @@ class Joint:
     source: ClassVar[str] = "arXiv:2512.22382, with the exponents of marin-community/marin"
 
     @property
-    def held(self) -> str:
+    def fixed(self) -> str:
         """What stays."""
         betas = "beta1" if self.beta2 else "betas"
         return betas if self.weight_decay else f"{betas}, and weight decay"
@@ -206,7 +206,7 @@ class Timescale:
 
     ratio: float = 0.0
 
-    held: ClassVar[str] = "eta, betas and eps"
+    fixed: ClassVar[str] = "eta, betas and eps"
 
     @property
     def source(self) -> str:

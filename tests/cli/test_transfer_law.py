@@ -81,7 +81,7 @@ def test_a_plan_for_another_batch_and_horizon(sweeper: Run, study: Path) -> None
         (["law=nope"], "law='nope' is refused: one of batch, decay"),
         (["law=joint", "law.tokens=9"], "law.tokens=9.0 is refused"),
         (["law._target_=math.sqrt"], "law."),
-        (["law._target_=collections.Counter"], "this has no factors, no held, no source"),
+        (["law._target_=collections.Counter"], "this has no factors, no fixed, no source"),
     ],
 )
 def test_bad_input(sweeper: Run, study: Path, words: list[str], said: str) -> None:
@@ -96,7 +96,7 @@ def test_a_law_of_ones_own(
     (workplace / "own_law.py").write_text(
         "from sweeper.laws.law import Factors\n\n\n"
         "class Halving:\n"
-        "    source, held = 'a blog', 'all else'\n\n"
+        "    source, fixed = 'a blog', 'all else'\n\n"
         "    def factors(self, base, target):\n"
         "        return Factors(eta=(base.tokens / target.tokens) ** 0.5)\n\n\n"
         "class Wrong(Halving):\n"

@@ -22,7 +22,7 @@ def with_law() -> TransferPlan:
         name="batch",
         arguments={},
         source="arXiv:2205.10287",
-        held="the number of tokens",
+        fixed="the number of tokens",
         base=BASE,
         target=replace(BASE, batch=32, steps=16),
         factors=Factors(eta=2.0, eps=0.5, betas={"beta1": 0.6, "beta2": 0.996}),

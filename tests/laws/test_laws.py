@@ -48,8 +48,8 @@ def test_batch() -> None:
     found = law("batch").factors(BASE, at(64, 25))
     assert (found.eta, found.eps, found.weight_decay) == (2.0, 0.5, 1.0)
     assert found.betas == {"beta1": pytest.approx(0.6), "beta2": pytest.approx(0.96)}
-    held = law("batch", betas=["beta2"])
-    assert set(held.factors(BASE, at(64, 25)).betas) == {"beta2"} and "beta1" in held.held
+    without = law("batch", betas=["beta2"])
+    assert set(without.factors(BASE, at(64, 25)).betas) == {"beta2"} and "beta1" in without.fixed
     assert law("batch", betas=[]).factors(BASE, at(64, 25)).betas == {}
     # 1600 tokens are no whole number of steps of 48: 33 come nearest.
     assert law("batch").factors(BASE, at(48, 33)).eta == pytest.approx(3**0.5)
@@ -77,7 +77,7 @@ def test_joint() -> None:
         decay = alone.factors(BASE, target).weight_decay
         assert both.factors(BASE, target).weight_decay == pytest.approx(decay)
         assert law("joint").factors(BASE, target).weight_decay == 1.0
-    assert both.held == "beta1" and "weight decay" in law("joint").held
+    assert both.fixed == "beta1" and "weight decay" in law("joint").fixed
 
 
 def test_timescale() -> None:
@@ -98,7 +98,7 @@ def test_timescale() -> None:
 def test_decay(power: float, factor: float, paper: str) -> None:
     rule = law("decay", power=power)
     assert rule.factors(BASE, at(width=256)) == Factors(weight_decay=factor)
-    assert paper in rule.source and "batch" in rule.held
+    assert paper in rule.source and "batch" in rule.fixed
     assert law("decay", power=-1).factors(BASE, at(width=256)).weight_decay == 0.25
     with pytest.raises(OutsideLaw, match="law=joint"):
         rule.factors(BASE, at(steps=200))
@@ -114,7 +114,7 @@ def test_no_law_names_the_laws() -> None:
 @pytest.mark.parametrize("name", plugins()["law"])
 def test_a_law_says_what_it_holds_and_changes_nothing_in_place(name: str) -> None:
     one = law(name)
-    assert one.held and (one.source or name == "none") and type(one).__doc__
+    assert one.fixed and (one.source or name == "none") and type(one).__doc__
     assert one.factors(BASE, BASE) == Factors()
 
 
@@ -278,7 +278,7 @@ def test_what_is_applied_is_what_was_tuned_times_the_factors(
     rule = law("joint", weight_decay=1.0)
     found = rule.factors(base, target)
     applied = AppliedLaw(
-        name="joint", arguments={}, source="", held="", base=base, target=target, factors=found
+        name="joint", arguments={}, source="", fixed="", base=base, target=target, factors=found
     )
     moved = applied.apply(Log2Hps({"eta": eta, "weight_decay": decay}))
     assert 2 ** moved["eta"] == pytest.approx(2**eta * found.eta, rel=1e-9)
@@ -293,7 +293,7 @@ def test_what_is_applied_multiplies_what_was_tuned() -> None:
         name="joint",
         arguments={},
         source="a paper",
-        held="beta1",
+        fixed="beta1",
         base=BASE,
         target=at(64, 400),
         factors=Factors(eta=0.5, eps=2.0, betas={"beta2": 0.96}),

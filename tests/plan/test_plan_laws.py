@@ -27,7 +27,7 @@ LAW = AppliedLaw(
     name="mine",
     arguments={},
     source="",
-    held="nothing",
+    fixed="nothing",
     base=SCALE,
     target=replace(SCALE, batch=32, tokens=2048),
     factors=Factors(eta=2.0, eps=0.5, weight_decay=4.0, betas={"beta2": 0.96}),
