@@ -13,9 +13,10 @@ from enum import StrEnum
 from math import prod
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sweeper.classifier.numbers import Numbers, plain
+from sweeper.classifier.watch import RunningModules
 
 # Dimension mapping: which dimension of a parameter every dimension of a tensor stems from.
 # A `ParamLayout` places the dimensions of a parameter in a storage, as strided axes. A view of
@@ -352,8 +353,7 @@ class TraceState:
     ) -> None:
         """Each parameter has a storage of its own; `inputs` are the model's."""
         self.numbers = numbers or Numbers()
-        self.modules: list[tuple[str, nn.Module]] = []
-        """The modules that run now, the innermost last."""
+        self.running = RunningModules()
         self.weights: dict[int, tuple[ParamLayout, ...]] = {}
         self.activations: dict[int, ActivationInfo] = {}
         self.uses: dict[str, list[Use]] = {}
@@ -380,18 +380,18 @@ class TraceState:
     @property
     def module(self) -> str:
         """The name of the module that runs; "" for the whole model."""
-        return self.modules[-1][0] if self.modules else ""
+        return self.running.name
 
     def module_with(self, name: str) -> str:
         """The module that runs if it holds the parameter `name` itself, under any name; else ""."""
-        module, running = self.modules[-1] if self.modules else ("", nn.Module())
-        held = (p for p in running._parameters.values() if p is not None)
-        return module if any(storage_id(p) == self._parameters[name] for p in held) else ""
+        parameters = (p for p in self.running.module._parameters.values() if p is not None)
+        here = any(storage_id(p) == self._parameters[name] for p in parameters)
+        return self.running.name if here else ""
 
     def is_held(self, weight: Tensor) -> bool:
         """Whether the module that runs holds the parameters in `weight` itself."""
-        held = self.modules[-1][1]._parameters.values() if self.modules else ()
-        own = {storage_id(parameter) for parameter in held if parameter is not None}
+        parameters = self.running.module._parameters.values()
+        own = {storage_id(parameter) for parameter in parameters if parameter is not None}
         layouts = self.weights.get(storage_id(weight), ())
         return bool(layouts) and all(self._parameters[at.name] in own for at in layouts)
 

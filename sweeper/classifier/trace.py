@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
@@ -53,6 +53,7 @@ from sweeper.classifier.state import (
     Use,
     storage_id,
 )
+from sweeper.classifier.watch import uncompiled
 from sweeper.errors import BadInput
 
 BATCH_SIZE = 2
@@ -360,6 +361,10 @@ class ModelTrace:
     way: str = ""
 
 
+class DoesNotRun(BadInput):
+    """No forward pass of a model runs here."""
+
+
 class _Failed(Exception):
     """Why an attempt did not work; `shapes` are known if the model could be built."""
 
@@ -385,10 +390,14 @@ class Tracer:
 
     def shapes(self, sizes: Sizes) -> ModelTrace:
         """Names and shapes alone, without a forward pass; BadInput if no way works."""
+        return _shapes(self.built(sizes))
+
+    def built(self, sizes: Sizes) -> nn.Module:
+        """The model, which need not run; BadInput if it cannot be built in any way."""
         failures = []
         for kind in dict.fromkeys(kind for kind, _ in ATTEMPTS):
             try:
-                return _shapes(self._built(sizes, kind(), Numbers()))
+                return self._built(sizes, kind(), Numbers())
             except _Failed as failed:
                 failures.append(failed)
         raise BadInput(_untraced(ModelTrace(shapes={}, tied={}), failures).failure)
@@ -412,7 +421,7 @@ class Tracer:
         return _untraced(known or self.shapes(sizes), failures)
 
     def watch(self, sizes: Sizes, watcher: Callable[[nn.Module, Callable[[], object]], T]) -> T:
-        """What `watcher` returns of a model and a call that runs it; BadInput if nothing runs."""
+        """What `watcher` returns of a model and a call that runs it; DoesNotRun if nothing runs."""
         failure: Exception | None = None
         for kind, evaluate in ATTEMPTS[self._first :]:
             place = kind()
@@ -425,7 +434,7 @@ class Tracer:
                 raise
             except Exception as error:
                 failure = error
-        raise BadInput(f"the forward pass does not run: {failure}") from failure
+        raise DoesNotRun(f"the forward pass does not run: {failure}") from failure
 
     def _attempt(self, sizes: Sizes, place: Place, *, evaluate: bool) -> ModelTrace:
         """One pass; BadInput of the inputs themselves is the failure that is told."""
@@ -486,7 +495,7 @@ def _parameters(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, tuple[st
     parameters: dict[str, Tensor] = {}
     tied: dict[str, tuple[str, ...]] = {}
     for full_name, tensor in model.named_parameters(remove_duplicate=False):
-        name = full_name.replace("_orig_mod.", "")
+        name = uncompiled(full_name)
         first = first_names.setdefault(id(tensor), name)
         if first == name:
             parameters[first] = tensor
@@ -512,33 +521,12 @@ def _model_trace_run(
     state = TraceState(parameters.items(), tensors_in((args, kwargs)), numbers)
     with (
         _eager(),
-        _modules_told(model, state),
+        state.running.of(model),
         UseTracer(state),
         NumberMode(numbers, lambda: state.module),
     ):
         model(*args, **kwargs)
     return state
-
-
-@contextmanager
-def _modules_told(model: nn.Module, state: TraceState) -> Iterator[None]:
-    """Tell `state` which module runs."""
-    hooks = []
-    for full_name, module in model.named_modules():
-        name = full_name.replace("_orig_mod.", "").removesuffix("_orig_mod")
-
-        def enter(module: nn.Module, args: Any, name: str = name) -> None:
-            state.modules.append((name, module))
-
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
-            state.modules.pop()
-
-        hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _eager() -> AbstractContextManager[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRule
-from sweeper.classifier.attention import unscaled_notes
+from sweeper.classifier.observe import unscaled_notes
 from sweeper.data.corpus import Corpus, OwnData, Source
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare

@@ -13,17 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sweeper.classifier.attention import AttentionWatch, Hints, SeenAttention
-from sweeper.classifier.classify import Build, Comparison, compare, scaled_ops
+from sweeper.classifier.classify import compare, scaled_ops
 from sweeper.classifier.compare import Untraced
-from sweeper.classifier.operations import (
+from sweeper.classifier.observe import (
+    Observation,
     OpSite,
-    apply_scales,
+    SeenAttention,
     branch_names,
     check_branch_patterns,
     observe,
 )
-from sweeper.classifier.trace import Tracer
+from sweeper.classifier.operations import apply_scales
+from sweeper.classifier.trace import DoesNotRun, Sizes, Tracer
+from sweeper.classifier.watch import uncompiled
 from sweeper.data.spans import Corruption
 from sweeper.errors import ConfigError, MissingValue, key_prefix
 from sweeper.models.initial_values import own_values, padding_rows, special_parameters
@@ -46,6 +48,13 @@ _SIZED = (
 )
 DATA_SHAPES = ("classes", "input_shape", "spans")
 """What of a corpus's identity a model is built by."""
+_CALL = (
+    "The model is called as forward(inputs, targets), for text two tensors of "
+    "[2, train.seq_len], or with the inputs alone if its forward takes one argument: wrap it in a "
+    "module that takes these (docs/your-model.md; beside a command docs/your-trainer.md). An "
+    'attn_implementation of transformers must be "eager" or "sdpa"'
+)
+"""What a configuration cannot change, and what its user can."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,23 +62,145 @@ class Architecture:
     """A model at its size: what its parameters and operations are, and what can be scaled in it.
 
     `scale_buffers` are the names of buffers that are filled. `sites` are the operations of a
-    plain model that got such buffers. `parts` counts the fused matrices of a parameter, blocks of
-    its rows, where a model declares several. `unseen_ties` are readouts tied to an embedding whose
-    logits no call computes that could be scaled. `padding` is the row of each table that stays 0.
-    `complete` tells that the model declares all operations that it has. `cautions` are sentences
-    for the user about the whole model. `hints` are modules that seem to have an operation, by kind.
+    plain model that got such buffers, and `attentions` those that got none. `parts` counts the
+    fused matrices of a parameter, blocks of its rows, where a model declares several. `unseen_ties`
+    are readouts tied to an embedding whose logits no call computes that could be scaled. `padding`
+    is the row of each table that stays 0. `complete` tells that the model declares all operations
+    that it has. `cautions` are sentences for the user about the whole model. `hints` are modules
+    that seem to have an operation, by kind.
     """
 
     specs: tuple[ParamSpec, ...]
     scaled_ops: tuple[ScaledOp, ...]
-    sites: tuple[OpSite, ...]
-    scale_buffers: frozenset[str]
+    sites: tuple[OpSite, ...] = ()
+    scale_buffers: frozenset[str] = frozenset()
     parts: Mapping[str, int] = field(default_factory=dict)
     unseen_ties: tuple[ScaledOp, ...] = ()
+    attentions: frozenset[SeenAttention] = frozenset()
     complete: bool = False
     padding: Mapping[str, int] = field(default_factory=dict)
     cautions: tuple[str, ...] = ()
     hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_model(
+    tracer: Tracer,
+    base: Sizes,
+    target: Sizes,
+    rules: ModelRules,
+    special: Callable[[dict[str, str]], Collection[str]],
+    *,
+    must_run: bool = True,
+) -> Architecture:
+    """What the tracer's model is at `target`, beside `base`; both name a width and a depth.
+
+    Parameters that match the rules' `keep_init` keep their own initial values, and so do the
+    `special` ones, which are asked for by the name of each parameter's init. Frozen are those that
+    match `frozen`, and those that the model itself does not train. The model runs mostly without
+    values: four times, and once more to count branches at another depth. One that does not run at
+    its target, unless it `must_run`, has its attention seen at the base. ConfigError names a
+    pattern that matches nothing, under the rule's own key.
+    """
+    compared = compare(
+        tracer.build, base=base, target=target, inputs=tracer.inputs, roles=rules.role_patterns()
+    )
+    tied = {str(op.geometry["parameter"]): op.geometry for op in compared.tied}
+    base_branches = 0
+    if rules.branches and target["depth"] != base["depth"]:
+        base_branches = tracer.watch(
+            {**target, "depth": base["depth"]},
+            lambda model, _: len(branch_names(model, rules.branches)),
+        )
+
+    def observed(model: nn.Module, run: Callable[[], object]) -> tuple[nn.Module, Observation]:
+        modules = (uncompiled(name) for name, _ in model.named_modules())
+        matching("branches", rules.branches, filter(None, modules), "module")
+        check_branch_patterns(model, rules.branches)
+        return model, observe(model, run, tied, rules.branches, base_branches)
+
+    try:
+        model, observation = tracer.watch(target, observed)
+    except DoesNotRun:
+        if must_run or rules.branches:
+            raise
+        model, observation = tracer.built(target), _observed_at_base(tracer, base)
+    apply_scales(model, observation.sites)
+    ops = tuple(scaled_ops(model))
+    scaled_ties = {site.parameter for site in observation.sites}
+    names = [spec.name for spec in compared.specs]
+    untrained = {uncompiled(n) for n, p in model.named_parameters() if not p.requires_grad}
+    untrained |= matching("frozen", rules.frozen, names)
+    kept = matching("keep_init", rules.keep_init, names)
+    kept |= {*special({spec.name: spec.init for spec in compared.specs})}
+    return Architecture(
+        specs=tuple(_overridden(_with_inner_growth(model, compared.specs), kept, untrained)),
+        scaled_ops=ops,
+        sites=observation.sites,
+        scale_buffers=frozenset(name for name, _ in model.named_buffers()),
+        parts={
+            f"{name}.weight": module.parts
+            for name, module in model.named_modules()
+            if isinstance(module, Linear) and module.parts > 1
+        },
+        unseen_ties=tuple(
+            op for op in compared.tied if op.geometry["parameter"] not in scaled_ties
+        ),
+        attentions=observation.attentions,
+        # One that declares operations beside those sites is taken to declare all that it has.
+        complete=len(ops) > len(observation.sites)
+        and getattr(model, "declares_all_operations", True),
+        padding=padding_rows(model),
+        cautions=tuple(compared.cautions),
+        hints=observation.hints,
+    )
+
+
+def _observed_at_base(tracer: Tracer, base: Sizes) -> Observation:
+    """Attention and hints of the base, for a target too large to run; a site's place is unknown."""
+    try:
+        seen = tracer.watch(base, lambda model, run: observe(model, run, {}, ()))
+    except DoesNotRun:
+        return Observation()
+    fused = (site.geometry for site in seen.sites if site.kind == "attention")
+    attentions = {
+        SeenAttention(g["head_size"], g["head_size"] ** -0.5, g["seq_len"]) for g in fused
+    }
+    return replace(seen, sites=(), attentions=seen.attentions | attentions)
+
+
+def _with_inner_growth(model: nn.Module, specs: Sequence[ParamSpec]) -> list[ParamSpec]:
+    """The specs, of experts that are cut beside the whole ones: see `ParamSpec.inner_growth`."""
+    growths: Mapping[str, float] = getattr(model, "inner_growth", dict)()
+    return [
+        replace(s, inner_growth=growth, base_fan_in=round(s.base_fan_in / growth))
+        if (growth := growths.get(s.name, 1.0)) != 1.0
+        else s
+        for s in specs
+    ]
+
+
+def _overridden(
+    specs: Iterable[ParamSpec], kept: Collection[str], untrained: Collection[str]
+) -> list[ParamSpec]:
+    """The specs with what the user and the model say: frozen parameters keep their values too."""
+    found = []
+    for spec in specs:
+        frozen = spec.frozen or spec.name in untrained
+        init = "kept" if frozen or spec.name in kept else spec.init
+        found.append(replace(spec, init=init, frozen=frozen))
+    # Embeddings beside a tied one start at its scale: their sum goes into one stream.
+    heads = [s.base_readout_fan_in for s in found if s.base_readout_fan_in and s.lookup]
+    if not heads:
+        return found
+    return [
+        replace(s, head_init_fan_in=max(heads))
+        if s.role is Role.EMBEDDING and not s.projection
+        else s
+        for s in found
+    ]
+
+
+# The model of a trial's specification, which a configuration names.
 
 
 def rules_of(spec: TrialSpec) -> ModelRules:
@@ -180,107 +311,38 @@ def architecture(spec: TrialSpec, unit: bool) -> Architecture:
 
 @lru_cache(maxsize=64)
 def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
-    """See `architecture`; the model runs four times, mostly without values."""
+    """See `architecture`; what is refused is named as a configuration gives it."""
     rules = rules_of(spec)
-    sizes = {"width": spec.width, "depth": spec.depth}
-    called = _Called(spec, unit)
-    tracer = Tracer(build=called.build, inputs=called.inputs)
-    compared = _compared(tracer, spec, rules)
-    tied = _tied_geometries(compared)
-    base_branches = 0
-    if rules.branches and spec.depth != spec.base_depth:
-        base_branches = tracer.watch(
-            {**sizes, "depth": spec.base_depth},
-            lambda model, _: len(branch_names(model, rules.branches)),
-        )
+    last = nn.Module()
 
-    def look(model: nn.Module, run: Callable[[], object]) -> tuple[set[str], Architecture]:
-        modules = (name for name, _ in model.named_modules() if name)
-        matching("model.branches", rules.branches, modules, "module")
-        check_branch_patterns(model, rules.branches)
-        hints = Hints()
-        with hints.watching(model):
-            sites = observe(model, run, tied, rules.branches, base_branches)
-        apply_scales(model, sites)
-        ops = tuple(scaled_ops(model))
-        # One that declares operations beside those sites is taken to declare all that it has.
-        complete = len(ops) > len(sites) and getattr(model, "declares_all_operations", True)
-        return _frozen(model, rules.frozen), Architecture(
-            specs=tuple(_with_inner_growth(model, compared.specs)),
-            scaled_ops=ops,
-            sites=tuple(sites),
-            scale_buffers=frozenset(name for name, _ in model.named_buffers()),
-            parts={
-                f"{name}.weight": module.parts
-                for name, module in model.named_modules()
-                if isinstance(module, Linear) and module.parts > 1
-            },
-            unseen_ties=tuple(
-                ScaledOp(name=name, kind="tied_readout", geometry=geometry)
-                for name, geometry in tied.items()
-                if name not in {site.parameter for site in sites}
-            ),
-            complete=complete,
-            padding=padding_rows(model),
-            cautions=tuple(compared.cautions),
-            hints=hints.names(),
-        )
+    def build(width: int, depth: int) -> nn.Module:
+        nonlocal last
+        last = build_model(spec, unit, width, depth)
+        return last
 
-    frozen, seen = tracer.watch(sizes, look)
-    kept = matching("model.keep_init", rules.keep_init, (s.name for s in compared.specs))
-    inits = tuple((s.name, s.init) for s in compared.specs)
-    kept |= _special(replace(spec, width=spec.base_width), unit, inits)
-    return replace(seen, specs=tuple(overridden(seen.specs, kept, frozen)))
+    def special(inits: dict[str, str]) -> Collection[str]:
+        at_base = replace(spec, width=spec.base_width)
+        return _special(at_base, unit, tuple(inits.items()))
 
-
-def _with_inner_growth(model: nn.Module, specs: Sequence[ParamSpec]) -> list[ParamSpec]:
-    """The specs, of experts that are cut beside the whole ones: see `ParamSpec.inner_growth`."""
-    growths: Mapping[str, float] = getattr(model, "inner_growth", dict)()
-    return [
-        replace(s, inner_growth=growth, base_fan_in=round(s.base_fan_in / growth))
-        if (growth := growths.get(s.name, 1.0)) != 1.0
-        else s
-        for s in specs
-    ]
-
-
-class _Called:
-    """Builds the model of a specification at any size, and knows what the last one takes."""
-
-    def __init__(self, spec: TrialSpec, unit: bool) -> None:
-        self.spec, self.unit, self.model = spec, unit, nn.Module()
-
-    def build(self, width: int, depth: int) -> nn.Module:
-        self.model = build_model(self.spec, self.unit, width, depth)
-        return self.model
-
-    def inputs(self, sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        return example_inputs(self.spec, self.model)
-
-
-def _compared(tracer: Tracer, spec: TrialSpec, rules: ModelRules) -> Comparison:
-    """The model beside its base; what is refused is named as a configuration gives it."""
     try:
-        return compare(
-            tracer.build,
-            base={"width": spec.base_width, "depth": spec.base_depth},
-            target={"width": spec.width, "depth": spec.depth},
-            inputs=tracer.inputs,
-            roles=rules.role_patterns(),
+        found = read_model(
+            # What a model takes is read off its forward, so off the one that was built last.
+            Tracer(build=build, inputs=lambda _: example_inputs(spec, last)),
+            {"width": spec.base_width, "depth": spec.base_depth},
+            {"width": spec.width, "depth": spec.depth},
+            rules,
+            special,
         )
     except Untraced as error:
         raise Untraced(error.failure, error.roleless, _CALL) from error
     except ConfigError as error:
-        raise error.below("model") if error.key.startswith("roles") else error from error
-
-
-_CALL = (
-    "The model is called as forward(inputs, targets), for text two tensors of "
-    "[2, train.seq_len], or with the inputs alone if its forward takes one argument: wrap it in a "
-    "module that takes these (docs/your-model.md; beside a command docs/your-trainer.md). An "
-    'attn_implementation of transformers must be "eager" or "sdpa"'
-)
-"""What a configuration cannot change, and what its user can."""
+        if error.key.partition("[")[0] not in RULE_KEYS:
+            raise
+        raise error.below("model") from error
+    frozen = [spec.name for spec in found.specs if spec.frozen]
+    if len(frozen) == len(found.specs):
+        raise ConfigError("model.frozen", sorted(frozen)[:3], "a model that trains some parameters")
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -288,24 +350,6 @@ def _special(spec: TrialSpec, unit: bool, inits: tuple[tuple[str, str], ...]) ->
     """Parameters whose own values mean something, of a model at its base width: once a ladder."""
     build = partial(build_model, spec, unit, spec.width, spec.depth)
     return frozenset(special_parameters(build, dict(inits)))
-
-
-def overridden(
-    specs: Iterable[ParamSpec], kept: Collection[str], frozen: Collection[str]
-) -> list[ParamSpec]:
-    """The specs with what the user and the model say: frozen parameters keep their values too."""
-
-    def one(spec: ParamSpec) -> ParamSpec:
-        still = spec.frozen or spec.name in frozen
-        return replace(spec, init="kept" if still or spec.name in kept else spec.init, frozen=still)
-
-    return _tied_inits([one(spec) for spec in specs])
-
-
-def _tied_geometries(compared: Comparison) -> dict[str, Mapping[str, Any]]:
-    """The geometry of every tied readout, by the name of its parameter."""
-    names = (spec.name for spec in compared.specs if spec.readout_fan_in)
-    return {name: op.geometry for name, op in zip(names, compared.tied, strict=True)}
 
 
 def example_inputs(spec: TrialSpec, model: nn.Module) -> tuple[Tensor, ...]:
@@ -326,97 +370,6 @@ def example_inputs(spec: TrialSpec, model: nn.Module) -> tuple[Tensor, ...]:
     return x, torch.empty(targets, dtype=torch.long, device="meta")
 
 
-def _frozen(model: nn.Module, patterns: Sequence[str]) -> set[str]:
-    """Parameters that the user freezes, or the model itself."""
-    parameters = dict(model.named_parameters())
-    own = {name for name, value in parameters.items() if not value.requires_grad}
-    frozen = own | matching("model.frozen", patterns, parameters)
-    if frozen == parameters.keys():
-        raise ConfigError("model.frozen", sorted(frozen)[:3], "a model that trains some parameters")
-    return frozen
-
-
 def initial_values(spec: TrialSpec, unit: bool, seed: int) -> dict[str, Tensor]:
     """All parameters of the model of `spec` as its own code sets them, by name."""
     return own_values(partial(build_model, spec, unit, spec.width, spec.depth), seed)
-
-
-def _tied_inits(specs: Sequence[ParamSpec]) -> list[ParamSpec]:
-    """Embeddings beside a tied one start at its scale: their sum goes into one stream."""
-    heads = [s.base_readout_fan_in for s in specs if s.base_readout_fan_in and s.lookup]
-    if not heads:
-        return list(specs)
-    beside = [s.role is Role.EMBEDDING and not s.projection for s in specs]
-    return [
-        replace(s, head_init_fan_in=max(heads)) if b else s
-        for s, b in zip(specs, beside, strict=True)
-    ]
-
-
-# All that a plan asks of a model: its parameters, its operations, and what stays as it is.
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelReading:
-    """A model at its target, beside its base: parameters, scalable operations, attention."""
-
-    specs: tuple[ParamSpec, ...]
-    scaled_ops: tuple[ScaledOp, ...]
-    attentions: frozenset[SeenAttention]
-    cautions: tuple[str, ...] = ()
-
-
-def read_model(
-    build: Build,
-    base: tuple[int, int],
-    target: tuple[int, int],
-    *,
-    inputs: Any = None,
-    roles: Mapping[str, Role | str] | None = None,
-    keep_init: Iterable[str] = (),
-    frozen: Iterable[str] = (),
-) -> ModelReading:
-    """Read `build(width, depth)` between two sizes, as `compare`.
-
-    Parameters that match a pattern of `keep_init` keep their own initial values, and so do those
-    whose values mean something: the model of the base's width is built on the CPU to see them.
-    Frozen are those that match a pattern of `frozen`, and those that the model itself does not
-    train. ConfigError names a pattern that matches nothing.
-    """
-    watch = AttentionWatch()
-    with watch:
-        compared = compare(
-            lambda width, depth: build(width, depth),
-            base={"width": base[0], "depth": base[1]},
-            target={"width": target[0], "depth": target[1]},
-            inputs=inputs,
-            roles=roles,
-        )
-    specs = compared.specs
-    model = _built(build, target)
-    untrained = {
-        name.replace("_orig_mod.", "")
-        for name, parameter in model.named_parameters()
-        if not parameter.requires_grad
-    }
-    names = [spec.name for spec in specs]
-    kept = matching("keep_init", keep_init, names)
-    kept |= special_parameters(
-        lambda: build(base[0], target[1]), {spec.name: spec.init for spec in specs}
-    )
-    untrained |= matching("frozen", frozen, names)
-    return ModelReading(
-        specs=tuple(overridden(specs, kept, untrained)),
-        scaled_ops=(*scaled_ops(model), *compared.tied),
-        cautions=tuple(compared.cautions),
-        attentions=frozenset(watch.seen),
-    )
-
-
-def _built(build: Build, target: tuple[int, int]) -> nn.Module:
-    """The model without memory, or with it where its own code needs values."""
-    try:
-        with torch.device("meta"):
-            return build(*target)
-    except Exception:
-        return build(*target)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sweeper.classifier.watch import FunctionWatch, hooked
 from sweeper.data.corpus import Batch, Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.program import Stacked, quiet_attention
@@ -33,8 +33,8 @@ Note = Callable[[str, Tensor, Callable[[Tensor], Tensor] | None], None]
 """Gets a name, an output, and what another value of the parameter of that name would make of it."""
 
 
-class WatchedFunctions(TorchFunctionMode):
-    """Notes what the loss gets, as `LOGITS`, and the products with `parameters`, by their names.
+class ProductWatch(FunctionWatch):
+    """Tells `tell` what the loss gets, as `LOGITS`, and the products with `parameters`, by their names.
 
     `parameters` gives them as they are while the model runs. A product may be with a view of one,
     such as its transpose. Nothing is noted while `paused`.
@@ -42,39 +42,36 @@ class WatchedFunctions(TorchFunctionMode):
 
     def __init__(
         self,
-        note: Note,
+        tell: Note,
         parameters: Callable[[], Mapping[str, Tensor]],
         paused: Callable[[], bool],
     ) -> None:
         super().__init__()
-        self.note, self.parameters, self.paused = note, parameters, paused
+        self.tell, self.parameters, self.paused = tell, parameters, paused
         self._by_storage: dict[int, list[tuple[str, Tensor]]] = {}
         self._function: dict[str, str] = {}
         self._log_softmax: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func`, and note what it tells."""
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+    def note(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """See whether the call is the loss or a product."""
         name = getattr(func, "__name__", "")
         if self.paused():
-            return result
+            return
         if func in (F.cross_entropy, F.nll_loss) or name == "log_softmax":
             self._note_loss(func, args[0] if args else kwargs["input"], result)
         elif name in PRODUCTS or name == "add":
             self._note_product(func, name, args, kwargs, result)
-        return result
 
     def _note_loss(self, func: Any, x: Tensor, result: Tensor) -> None:
         """The logits are what cross_entropy gets, or log_softmax before nll_loss."""
         if func is F.cross_entropy:
-            self.note(LOGITS, x, None)
+            self.tell(LOGITS, x, None)
         elif func is not F.nll_loss:
             self._log_softmax[_storage(result)] = result, x
         elif known := self._log_softmax.get(_storage(x)):
-            self.note(LOGITS, known[1], None)
+            self.tell(LOGITS, known[1], None)
 
     def _note_product(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """The output of a product with a parameter, or of one added to what is larger than it."""
@@ -96,7 +93,7 @@ class WatchedFunctions(TorchFunctionMode):
                 again = func(*tree_map(replaced, args), **tree_map(replaced, kwargs))
                 return again[0] if isinstance(again, tuple) else again  # type: ignore[no-any-return]
 
-            self.note(key, output, with_value)
+            self.tell(key, output, with_value)
 
     def _parameters_in(self, values: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Parameters among arguments, with the view of each; vectors are mere biases."""
@@ -308,22 +305,21 @@ def recording(
     # Hooks run within the call with other weights, too; that call is no part of the model's.
     repeating = False
     called: set[str] = set()
+    named = [(name, module) for name, module in model.named_modules() if name]
+    own = {name: _own_weights(name, module, weights, trained) for name, module in named}
 
-    def make_hook(name: str, own: Mapping[str, Tensor]) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            nonlocal repeating
-            if repeating:
-                return
-            _add_call(outputs, name, output)
-            if own:
-                repeating = True
-                try:
-                    repeated = functional_call(module, dict(own), args, kwargs)
-                    _add_call(with_weights, name, repeated)
-                finally:
-                    repeating = False
-
-        return hook
+    def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        nonlocal repeating
+        if repeating:
+            return
+        _add_call(outputs, name, output)
+        if own[name]:
+            repeating = True
+            try:
+                repeated = functional_call(module, dict(own[name]), args, kwargs)
+                _add_call(with_weights, name, repeated)
+            finally:
+                repeating = False
 
     def parameters() -> dict[str, Tensor]:
         return {name: value for name, value in model.named_parameters() if name in trained}
@@ -335,18 +331,13 @@ def recording(
         if with_value and name in weights:
             _add_call(with_weights, name, with_value(weights[name]))
 
-    handles = []
-    for name, module in model.named_modules():
-        if name:
-            hook = make_hook(name, _own_weights(name, module, weights, trained))
-            handles.append(module.register_forward_hook(hook, with_kwargs=True))
-            handles.append(module.register_forward_pre_hook(lambda *_, n=name: called.add(n)))
     try:
-        with WatchedFunctions(note, parameters, lambda: repeating):
+        with (
+            hooked(named, enter=lambda name, _: called.add(name), leave=leave),
+            ProductWatch(note, parameters, lambda: repeating),
+        ):
             yield
     finally:
-        for handle in handles:
-            handle.remove()
         # A module may be called after its weight was used without it.
         for name in [name for name in outputs if name in trained and _owner(name) in called]:
             del outputs[name]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sweeper.classifier.watch import hooked
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import measure_modules
@@ -147,50 +148,38 @@ def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
     def add(product: str, operand: str, value: Tensor) -> None:
         sums.setdefault((product, operand), OperandSums()).add(value)
 
-    def linear_hook(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
-            add(name, "input", args[0] if args else next(iter(kwargs.values())))
-            add(name, "weight", module.get_parameter("weight"))
-            # Here, so that it comes after its input and weight: backward passes run in reverse.
-            sums.setdefault((name, "gradient"), OperandSums())
-            _on_gradient(output, lambda gradient: add(name, "gradient", gradient))
+    def linear(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        add(name, "input", args[0] if args else next(iter(kwargs.values())))
+        add(name, "weight", module.get_parameter("weight"))
+        # Here, so that it comes after its input and weight: backward passes run in reverse.
+        sums.setdefault((name, "gradient"), OperandSums())
+        _on_gradient(output, lambda gradient: add(name, "gradient", gradient))
 
-        return hook
+    # The fused kernel keeps neither its logits nor its weights: they are computed again, and
+    # their gradients from the output's by the derivative of the softmax.
+    def attention(name: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        q, k, v = (x.detach() for x in args)
+        weights = _softmax(module, q, k)
+        for product, left, right in (
+            ("logits", q * module.logit, k),
+            ("values", weights, v),
+        ):
+            add(f"{name}.{product}", "input", left)
+            add(f"{name}.{product}", "weight", right)
 
-    def attention_hook(name: str) -> Any:
-        # The fused kernel keeps neither its logits nor its weights: they are computed again, and
-        # their gradients from the output's by the derivative of the softmax.
-        def hook(module: Attention, args: Any, kwargs: Any, output: Tensor) -> None:
-            q, k, v = (x.detach() for x in args)
-            weights = _softmax(module, q, k)
-            for product, left, right in (
-                ("logits", q * module.logit, k),
-                ("values", weights, v),
-            ):
-                add(f"{name}.{product}", "input", left)
-                add(f"{name}.{product}", "weight", right)
+        def add_gradients(gradient: Tensor) -> None:
+            add(f"{name}.values", "gradient", gradient)
+            to_weights = gradient @ v.mT
+            inner = (to_weights * weights).sum(-1, keepdim=True)
+            add(f"{name}.logits", "gradient", weights * (to_weights - inner))
 
-            def add_gradients(gradient: Tensor) -> None:
-                add(f"{name}.values", "gradient", gradient)
-                to_weights = gradient @ v.mT
-                inner = (to_weights * weights).sum(-1, keepdim=True)
-                add(f"{name}.logits", "gradient", weights * (to_weights - inner))
+        _on_gradient(output, add_gradients)
 
-            _on_gradient(output, add_gradients)
-
-        return hook
-
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, Linear | nn.Linear):
-            handles.append(module.register_forward_hook(linear_hook(name), with_kwargs=True))
-        elif isinstance(module, Attention):
-            handles.append(module.register_forward_hook(attention_hook(name), with_kwargs=True))
-    try:
+    named = list(model.named_modules())
+    products = [(name, m) for name, m in named if isinstance(m, Linear | nn.Linear)]
+    attentions = [(name, m) for name, m in named if isinstance(m, Attention)]
+    with hooked(products, leave=linear), hooked(attentions, leave=attention):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> None:

@@ -259,9 +259,10 @@ def _check_ties(prepared: PreparedSpec) -> None:
         if not isclose(factor, 1.0):
             name = prepared.spec.model.name
             product = "head tied to" if op.geometry["lookup"] else "product over the width with"
+            tied = op.geometry["parameter"]
             allowed = (
                 f"a model whose logits can be multiplied by {factor:.4g}, as is asked of a "
-                f"{product} {op.name}: compute them by F.linear(x, weight) or an nn.Linear"
+                f"{product} {tied}: compute them by F.linear(x, weight) or an nn.Linear"
             )
             raise ConfigError("model._target_", name, allowed)
 

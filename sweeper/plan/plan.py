@@ -6,7 +6,7 @@ Reading a plan needs no torch; the two methods that act on a module import it wh
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_json
 from sweeper.laws.law import AppliedLaw
-from sweeper.plan.factors import DEPTH_NEED, PlannedFactor, needs, planned_factors, unseen_needs
+from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.registry import call_checked
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
@@ -24,7 +24,7 @@ from sweeper.scaling.prescription import (
     absorb_multiplier,
     prescription_of,
 )
-from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, ScaledOp, Update
+from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, Update
 from sweeper.trial import Choice, PlainHps, PluginSpec, encode, log2
 from sweeper.trial import plain as as_used
 from sweeper.verdict.ladder import Size
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer as TorchOptimizer
 
-    from sweeper.classifier.attention import SeenAttention
+    from sweeper.engine.architecture import Architecture
     from sweeper.engine.optimizers.optimizer import Optimizer
     from sweeper.engine.prepare import PreparedSpec
 
@@ -410,19 +410,8 @@ def make_plan(
         optimizer_spec=prepared.spec.optimizer,
         optimizer=prepared.optimizer,
     )
-    shape = prepared.architecture
-    plan = plan_of(
-        shape.specs,
-        shape.scaled_ops,
-        rules,
-        base,
-        target,
-        prepared.complete(hps),
-        source,
-        plain=not shape.complete,
-        cautions=shape.cautions,
-        law=law,
-    )
+    complete = prepared.complete(hps)
+    plan = plan_of(prepared.architecture, rules, base, target, complete, source, law=law)
     return replace(plan, hps=_lawful(hps, law))
 
 
@@ -459,66 +448,44 @@ def own_plan(
 
 
 def plan_of(
-    specs: Sequence[ParamSpec],
-    scaled_ops: Sequence[ScaledOp],
+    model: Architecture,
     rules: Rules,
     base: Size,
     target: Size,
     hps: PlainHps,
     source: Mapping[str, Any],
     *,
-    plain: bool = False,
-    attentions: Collection[SeenAttention] = (),
     depth_known: bool = True,
-    cautions: Sequence[str] = (),
     law: AppliedLaw | None = None,
 ) -> TransferPlan:
-    """The plan of classified parameters and operations, for hyperparameters `hps` at the base.
+    """The plan of a model that was read at its target, for hyperparameters `hps` at the base.
 
-    At the target they are those that the `law` makes of them.
-    A `plain` model may have operations that are not among `scaled_ops`; `attentions` are those
-    that were seen. Not `depth_known`: no size of the model is its depth. `cautions` are sentences
-    on the model as a whole, which end the `needs`.
+    At the target they are those that the `law` makes of them. Not `depth_known`: no size of the
+    model is its depth.
     """
     tuned, hps = hps, _lawful(hps, law)
-    parameters = tuple(_planned(spec, rules, hps, tuned) for spec in specs)
-    operations = {op.name: rules.parameterization.scale_op(op, hps) for op in scaled_ops}
-    multipliers = {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters}
-    unseen, depths = [], (target.depth, base.depth)
-    if plain:
-        seen = {op.kind for op in scaled_ops}
-        unseen = unseen_needs(rules.parameterization, hps, specs, depths, attentions, seen)
-    if rules.parameterization.unit_scaled and not depth_known:
-        unseen.append(DEPTH_NEED)
+    parameters = tuple(_planned(spec, rules, hps, tuned) for spec in model.specs)
+    answers = ask(rules.parameterization, hps, model, (target.depth, base.depth))
     return TransferPlan(
         base=base,
         target=target,
         parameterization=rules.parameterization_spec.name,
         hps=hps,
         parameters=parameters,
-        operations=operations,
+        operations={a.op.name: a.factors for a in answers if a.seen},
         source=dict(source),
         optimizer=rules.optimizer_spec,
-        needs=(
-            *needs(
-                scaled_ops,
-                operations,
-                multipliers,
-                unseen=unseen,
+        needs=tuple(
+            needs(
+                answers,
+                {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters},
                 unit_scaled=rules.parameterization.unit_scaled,
+                depth_known=depth_known,
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
-            ),
-            *(f"mind: {caution}" for caution in cautions),
+                cautions=model.cautions,
+            )
         ),
-        factors=planned_factors(
-            rules.parameterization,
-            hps,
-            specs,
-            scaled_ops,
-            depths,
-            plain=plain,
-            attentions=attentions,
-        ),
+        factors=planned_factors(answers),
         law=law,
     )
 

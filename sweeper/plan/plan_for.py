@@ -12,10 +12,12 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.laws.law import AppliedLaw, Law, NoLaw, Scale, ask, decay_notes
+from sweeper.models.initial_values import special_parameters
 from sweeper.plan.plan import Rules, TransferPlan, plan_of
 from sweeper.registry import (
     TARGET,
@@ -27,7 +29,7 @@ from sweeper.registry import (
     with_targets,
 )
 from sweeper.scaling.prescription import SETTING_FACTORS
-from sweeper.scaling.spec import DEPTH_NAME, Parameterization, ParamSpec, Role
+from sweeper.scaling.spec import DEPTH_NAME, ModelRules, Parameterization, ParamSpec, Role
 from sweeper.trial import SCHEDULE_HPS, PlainHps, PluginSpec
 from sweeper.verdict.ladder import Size
 
@@ -148,6 +150,7 @@ def plan_for(
     roles: Mapping[str, Role | str] | None = None,
     keep_init: Iterable[str] = (),
     frozen: Iterable[str] = (),
+    branches: Iterable[str] = (),
     law: Named | Law = "none",
     base_run: Mapping[str, int] | None = None,
     target_run: Mapping[str, int] | None = None,
@@ -160,9 +163,11 @@ def plan_for(
     values, not logarithms: those that are left out take the default of the parameterization's
     space. Parameters that match a pattern of `keep_init` keep the values that the model's own code
     gives them, as do special values (a small layer scale, a gate of 0); those of `frozen`, and
-    those that do not require a gradient, are left alone. A `law`, such as "joint", carries the
-    hyperparameters on from `base_run`, {"steps": 2000, "batch_size": 32, "seq_len": 512}, to
-    `target_run`; without "seq_len" an example counts as one.
+    those that do not require a gradient, are left alone. `branches` are patterns of modules whose
+    output is added to the residual stream, so that the plan has the factor of each. A `law`, such
+    as "joint", carries the hyperparameters on from `base_run`,
+    {"steps": 2000, "batch_size": 32, "seq_len": 512}, to `target_run`; without "seq_len" an
+    example counts as one.
 
     Nothing is trained or written, and nothing wider than the base is allocated. ConfigError and
     BadInput name what is refused, and every parameter whose role cannot be read.
@@ -171,31 +176,43 @@ def plan_for(
     rules = _rules(parameterization, optimizer)
     plain = _hyperparameters(rules, hps)
     small, large = sizes.size(base), sizes.size(target)
-    reading = read_model(
-        lambda width, depth: build(**sizes.at(width, depth)),
-        (small.width, small.depth),
-        (large.width, large.depth),
-        inputs=_inputs_at(sizes, inputs) if callable(inputs) else inputs,
-        roles=roles,
-        keep_init=keep_init,
-        frozen=frozen,
+
+    def build_at(width: int, depth: int) -> Any:
+        return build(**sizes.at(width, depth))
+
+    def special(inits: dict[str, str]) -> set[str]:
+        # Only values at the base's width are looked at: nothing wider is allocated.
+        return special_parameters(lambda: build_at(small.width, large.depth), inits)
+
+    model = read_model(
+        Tracer(build=build_at, inputs=_inputs_at(sizes, inputs) if callable(inputs) else inputs),
+        asdict(small),
+        asdict(large),
+        ModelRules(
+            roles={pattern: str(role) for pattern, role in (roles or {}).items()},
+            keep_init=_patterns("keep_init", keep_init),
+            frozen=_patterns("frozen", frozen),
+            branches=_patterns("branches", branches),
+        ),
+        special,
+        must_run=False,
     )
-    _check_rules(rules, reading.specs)
-    applied = _law(law, (small, large), (base_run, target_run), reading.specs, rules, plain)
-    return plan_of(
-        reading.specs,
-        reading.scaled_ops,
-        rules,
-        small,
-        large,
-        plain,
-        _source(sizes, rules),
-        plain=all(op.kind == "tied_readout" for op in reading.scaled_ops),
-        attentions=reading.attentions,
-        depth_known=sizes.depth is not None,
-        cautions=reading.cautions,
-        law=applied,
-    )
+    _check_rules(rules, model.specs)
+    applied = _law(law, (small, large), (base_run, target_run), model.specs, rules, plain)
+    source = {
+        "made_by": "sweeper.plan_for",
+        "sizes": {"base": dict(base), "target": dict(target)},
+        "parameterization": asdict(rules.parameterization_spec),
+    }
+    depth_known = sizes.depth is not None
+    return plan_of(model, rules, small, large, plain, source, depth_known=depth_known, law=applied)
+
+
+def _patterns(key: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Patterns of names; ConfigError for a text, which would be one pattern a letter."""
+    if isinstance(given, str):
+        raise ConfigError(key, given, "a list of patterns, such as ['*.bias']")
+    return tuple(given)
 
 
 def _inputs_at(sizes: SizePair, inputs: Callable[[Sizes], Any]) -> Callable[[Sizes], Any]:
@@ -246,15 +263,6 @@ def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
     steps, batch = given["steps"], given["batch_size"]
     tokens = steps * batch * given["seq_len"]
     return Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
-
-
-def _source(sizes: SizePair, rules: Rules) -> dict[str, Any]:
-    """Where the plan comes from; the sizes under the user's names."""
-    return {
-        "made_by": "sweeper.plan_for",
-        "sizes": {"base": dict(sizes.base), "target": dict(sizes.target)},
-        "parameterization": asdict(rules.parameterization_spec),
-    }
 
 
 def _rules(parameterization: Named | Parameterization, optimizer: Named | Optimizer) -> Rules:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint
 
-from sweeper.classifier.operations import OpSite, apply_scales, observe
+from sweeper.classifier.observe import OpSite, observe
+from sweeper.classifier.operations import apply_scales
 from sweeper.errors import ConfigError
 
 HEAD_SIZE, CLASSES = 4, 11
@@ -64,11 +65,11 @@ class Decoder(nn.Module):
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def decoder(**given: Any) -> tuple[Decoder, list[OpSite], tuple[Tensor, Tensor]]:
+def decoder(**given: Any) -> tuple[Decoder, tuple[OpSite, ...], tuple[Tensor, Tensor]]:
     torch.manual_seed(0)
     model = Decoder(**given).double()
     batch = torch.randint(CLASSES, (2, 5)), torch.randint(CLASSES, (2, 5))
-    return model, observe(model, lambda: model(*batch), TIED, BRANCHES), batch
+    return model, observe(model, lambda: model(*batch), TIED, BRANCHES).sites, batch
 
 
 def set_scales(model: nn.Module, **values: float) -> None:
@@ -173,7 +174,7 @@ def test_slices_of_a_map_have_scales_of_their_own() -> None:
 
 def test_of_modules_within_each_other_the_outermost_is_the_branch() -> None:
     model, _, batch = decoder()
-    sites = observe(model, lambda: model(*batch), {}, ["layers.*"])
+    sites = observe(model, lambda: model(*batch), {}, ["layers.*"]).sites
     assert [s.module for s in sites if s.kind == "residual"] == ["layers.0", "layers.1"]
 
 
@@ -218,7 +219,7 @@ class Sizes(nn.Module):
 
 def scaled(model: nn.Module, x: Tensor, values: list[float], tied: tuple[str, ...] = ()) -> Any:
     """What `model` makes of `x` with these values of its buffers, in their order."""
-    apply_scales(model, observe(model, lambda: model(x), {name: {} for name in tied}, []))
+    apply_scales(model, observe(model, lambda: model(x), {name: {} for name in tied}, []).sites)
     for value, (_, buffer) in zip(values, model.named_buffers(), strict=True):
         buffer.fill_(value)
     return model(x)
@@ -247,7 +248,7 @@ def test_heads_of_several_sizes_have_factors_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("*", "model.branches='layers' is refused: the model never calls it"),
+        ("*", "branches='layers' is refused: the model never calls it"),
         ("layers", "residual stream, such as layers.0, layers.1"),
     ],
 )
@@ -268,7 +269,7 @@ def test_a_branch_that_is_a_sequence_of_modules_is_scaled_as_a_whole() -> None:
 
     model, x = Adding(), torch.randn(2, 3, dtype=torch.float64)
     branch = model.mlp(x)
-    apply_scales(model, observe(model, lambda: model(x), {}, ["mlp"]))
+    apply_scales(model, observe(model, lambda: model(x), {}, ["mlp"]).sites)
     set_scales(model, residual_branch=0.25)
     torch.testing.assert_close(model(x), x + 0.25 * branch)
 
@@ -279,5 +280,5 @@ def test_a_branch_that_returns_no_tensor_is_refused() -> None:
             return {"out": x}
 
     model = nn.Sequential(Returning())
-    with pytest.raises(ConfigError, match=r"model.branches='0' is refused: it returns a dict"):
+    with pytest.raises(ConfigError, match=r"branches='0' is refused: it returns a dict"):
         observe(model, lambda: model(torch.ones(1)), {}, ["0"])

@@ -10,11 +10,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from sweeper.classifier.classify import specs_between
 from sweeper.cli.explain import explain
 from sweeper.cli.output import Output
 from sweeper.cli.shared import Typed
 from sweeper.config.compose import compose_tree
-from sweeper.engine.architecture import read_model
 from sweeper.errors import BadInput
 from sweeper.plan.explain import Explained, tied_readouts
 from sweeper.report import console as show
@@ -149,7 +149,7 @@ def test_tied_readouts_are_told() -> None:
         model.lm_head.weight = model.wte.weight
         return model
 
-    specs = read_model(build, (32, 2), (128, 2), inputs=torch.zeros(2, 6).long()).specs
+    specs = specs_between(build, base=(32, 2), target=(128, 2), inputs=torch.zeros(2, 6).long())
     geometry = {"fan_in": 128, "base_fan_in": 32, "own": 0.5}
     op = ScaledOp(name="lm_head", kind="tied_readout", geometry=geometry)
     attention = ScaledOp(name="core", kind="attention", geometry={})

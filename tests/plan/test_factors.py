@@ -1,21 +1,52 @@
-"""Every factor of a plan's forward pass is a record with its value."""
+"""Factors of a plan's forward pass, as records and as sentences; by hand from the papers' rules."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from math import sqrt
+from typing import Any
 
 import pytest
+import torch
 
+import sweeper
+from sweeper.classifier.observe import SeenAttention
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import resolve
+from sweeper.engine.architecture import Architecture
 from sweeper.engine.prepare import prepare
-from sweeper.plan.factors import planned_factors
-from sweeper.plan.plan import TransferPlan
+from sweeper.errors import ConfigError
+from sweeper.plan.factors import Answer, ask, needs, planned_factors
+from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.scaling.relative import MuP, Standard
+from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Role, ScaledOp, Update
+from sweeper.scaling.umup import UMuP
+from sweeper.trial import PlainHps, defaults, plain
+from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import trial
 from tests.plan.helpers import mup_tree, plain_plan, plan
-from tests.plan.test_planning import decoder_plan
+from tests.plan.test_planning import HPS, TOKENS, Decoder, decoder_plan
 from tests.specs import spec_of
 
+ONES = PlainHps(dict.fromkeys((*MuP.hyperparameters, *UMuP.hyperparameters, "gamma_hidden"), 1.0))
+BRANCH = ParamSpec(
+    name="h.0.weight",
+    role=Role.HIDDEN,
+    shape=(4, 4),
+    base_shape=(4, 4),
+    fan_in=4,
+    fan_out=4,
+    base_fan_in=4,
+    base_fan_out=4,
+    residual=True,
+    depth=8,
+    base_depth=2,
+)
 
-def told(planned: TransferPlan, kind: str, factor: str) -> list[tuple[str, float, float]]:
+
+def by_kind(planned: TransferPlan, kind: str, factor: str) -> list[tuple[str, float, float]]:
     found = [f for f in planned.factors or () if (f.kind, f.factor) == (kind, factor)]
     return [(f.where, f.value, f.usual) for f in found]
 
@@ -23,7 +54,7 @@ def told(planned: TransferPlan, kind: str, factor: str) -> list[tuple[str, float
 def test_operations_that_are_known_have_their_names_and_values() -> None:
     ours = plan("umup")
     for kind, key in (("residual", "branch"), ("attention", "logit"), ("loss", "logit")):
-        values = {where: value for where, value, _ in told(ours, kind, key)}
+        values = {where: value for where, value, _ in by_kind(ours, kind, key)}
         assert values
         for where, value in values.items():
             assert ours.operations[where][key] == value
@@ -31,23 +62,24 @@ def test_operations_that_are_known_have_their_names_and_values() -> None:
 
 
 def test_attention_that_ran_has_the_size_of_its_heads() -> None:
-    ((where, value, usual),) = told(decoder_plan(), "attention", "logit")
-    assert (where, value) == ("attention of heads of 8", 1 / 8)
-    assert usual == pytest.approx(8**-0.5)
+    usual = pytest.approx(8**-0.5)
+    found = by_kind(decoder_plan(), "attention", "logit")
+    assert found == [("h.0", 1 / 8, usual), ("h.1", 1 / 8, usual)]
 
 
 def test_factors_are_told_also_where_they_are_the_usual_ones() -> None:
-    branches = told(decoder_plan(depth=2), "residual", "branch")
+    branches = by_kind(decoder_plan(depth=2), "residual", "branch")
     assert branches == [("residual branches", 1.0, 1.0)] * 4
-    deeper = told(decoder_plan(depth=8), "residual", "branch")
+    deeper = by_kind(decoder_plan(depth=8), "residual", "branch")
     assert deeper == [("residual branches", pytest.approx(0.5), 1.0)] * 16
 
 
 def test_attention_that_was_not_seen_is_told_where_a_name_looks_like_it() -> None:
-    assert not told(plain_plan(), "attention", "logit")
+    assert not by_kind(plain_plan(), "attention", "logit")
     made = prepare(spec_of(mup_tree()))
-    specs = [replace(spec, name=f"attn.{spec.name}") for spec in made.specs]
-    found = planned_factors(made.parameterization, trial("mup").hps, specs, [], (2, 1), plain=True)
+    specs = tuple(replace(spec, name=f"attn.{spec.name}") for spec in made.specs)
+    model = Architecture(specs=specs, scaled_ops=())
+    found = planned_factors(ask(made.parameterization, trial("mup").hps, model, (2, 1)))
     ((where, value),) = [
         (f.where, f.value) for f in found if (f.kind, f.factor) == ("attention", "logit")
     ]
@@ -60,3 +92,288 @@ def test_they_are_part_of_the_record_and_may_be_missing_in_older_ones() -> None:
     assert TransferPlan.from_json(record).factors == planned.factors
     del record["factors"]
     assert TransferPlan.from_json(record).factors is None
+
+
+def attention(name: str) -> ScaledOp:
+    return ScaledOp(name=name, kind="attention", geometry={"head_size": 4})
+
+
+def test_calls_of_one_module_that_differ_are_all_told() -> None:
+    names = ("block.scaled_attention", "block.scaled_attention_")
+    answers = [
+        Answer(op=attention(name), factors={"logit": value}, where="block")
+        for name, value in zip(names, (0.0625, 0.25), strict=True)
+    ]
+    (line,) = needs(answers, {}, unit_scaled=False, decay=False)
+    assert line.startswith("block: multiply q k^T by 0.0625 to 0.25 (by call: see `operations`)")
+
+
+def test_a_tied_weight_is_named() -> None:
+    def need(*, lookup: bool) -> str:
+        geometry = {"parameter": "slots.0", "lookup": lookup}
+        op = ScaledOp(name="memory", kind="tied_readout", geometry=geometry)
+        answer = Answer(op=op, factors={"output": 0.25}, where="memory")
+        return needs([answer], {}, unit_scaled=False, decay=False)[0]
+
+    head = "multiply the logits by 0.25: the head is tied to the embedding slots.*"
+    assert need(lookup=True) == f"memory: {head}"
+    product = "multiply the product with slots.* that sums over the width by 0.25"
+    assert need(lookup=False) == f"memory: {product}: it is used both ways"
+
+
+def hidden_needs(
+    parameterization: Parameterization,
+    hps: PlainHps,
+    specs: Sequence[ParamSpec],
+    depths: tuple[int, int],
+    attentions: Collection[SeenAttention] = (),
+) -> list[str]:
+    """What a plain model is asked for that shows nothing but some attention that nothing scales."""
+    model = Architecture(specs=tuple(specs), scaled_ops=(), attentions=frozenset(attentions))
+    answers = ask(parameterization, hps, model, depths)
+    return needs(answers, {}, unit_scaled=False, decay=False)
+
+
+def lines(parameterization: Parameterization, *heads: SeenAttention, **hps: float) -> list[str]:
+    return hidden_needs(parameterization, PlainHps({**ONES, **hps}), [BRANCH], (2, 2), heads)
+
+
+def test_mup_at_a_known_head_size() -> None:
+    """1/64 = 0.015625; depth-muP: (8 / 2)^-1/2 = 0.5."""
+    assert lines(MuP(), SeenAttention(64, 0.125)) == [
+        "attention: 1/d instead of 1/sqrt(d): at head size 64 multiply q k^T by 0.0156",
+        "residual branches: multiply each branch's output by 0.5",
+    ]
+
+
+def test_what_the_model_does_already_is_not_asked_for() -> None:
+    assert lines(MuP(depth="none"), SeenAttention(64, 1 / 64)) == []
+    (need,) = lines(MuP(depth="none"), SeenAttention(64, 1 / 64), SeenAttention(64))
+    assert "multiply q k^T by 0.0156" in need
+    assert lines(Standard(), SeenAttention(64)) == [] == lines(Standard())
+
+
+def test_several_head_sizes_or_none_seen_get_the_formula() -> None:
+    formula = "multiply q k^T by 1.5/d instead of 1/sqrt(d), d being the size of a head"
+    parameterization = MuP(depth="none")
+    seen = lines(parameterization, SeenAttention(64), SeenAttention(32), alpha_attn=1.5)
+    assert seen == [f"attention: {formula}"]
+    hps = PlainHps({**ONES, "alpha_attn": 1.5})
+    for name, expected in (
+        ("h.0.attn.q", True),
+        ("self_attention.q", True),
+        ("pattern.q", False),
+        ("mlp", False),
+    ):
+        told = hidden_needs(parameterization, hps, [replace(BRANCH, name=name)], (2, 2))
+        assert told == [f"attention, as names tell: {formula}"] * expected, name
+
+
+@pytest.mark.parametrize(("alpha", "factor"), [(1.0, "0.25"), (0.5, "0.5")])
+def test_completep(alpha: float, factor: str) -> None:
+    """(8 / 2)^-alpha."""
+    made = lines(MuP(depth="completep", completep_alpha=alpha), SeenAttention(4, 0.25))
+    assert made[-1] == f"residual branches: multiply each branch's output by {factor}"
+
+
+def test_umup_lists_what_differs_by_branch() -> None:
+    """tau of branch i is 1/(L/2 + i - 1) with all alphas 1, L = 16: branch sqrt(tau/(1+tau))."""
+    made = lines(UMuP(), SeenAttention(64, 1 / 64, 256))
+    branches = next(line for line in made if line.startswith("residual"))
+    first, second, last = (sqrt(1 / (8 + i)) for i in (1, 2, 16))
+    assert f"output by {first:.4g}, {second:.4g}, " in branches and f"{last:.4g} (att" in branches
+    assert f"stream by {sqrt(8 / 9):.4g}, " in branches
+    assert any("head size 64, 256 positions" in line for line in made)
+    assert any(line.startswith("gated SiLU, where the model has one: ") for line in made)
+    told = lines(UMuP(), SeenAttention(64, 1 / 64, 256), alpha_loss_softmax=2.0)
+    assert told[-1] == "loss: multiply the logits by 2"
+
+
+class Silent:
+    """A parameterization of someone's that knows no operations."""
+
+    hyperparameters = ("eta",)
+    unit_scaled = False
+
+    def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
+        return ParamScale(init_std=1.0)
+
+    def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
+        raise ValueError(f"unknown operation {op.kind!r}")
+
+
+def test_a_parameterization_that_knows_no_operations() -> None:
+    assert lines(Silent(), SeenAttention(64)) == []
+
+
+def test_in_a_plan() -> None:
+    """Heads of 8, depth 2 to 8: 1/8 and 0.5."""
+    assert decoder_plan(depth=8).needs[:2] == (
+        "h.*: multiply q k^T by 0.125 where head size^-1/2 is usual",
+        "residual branches: multiply each branch's output by 0.5",
+    )
+    assert not any(need.startswith("residual") for need in decoder_plan(depth=2).needs)
+
+
+def test_a_tied_readout() -> None:
+    """m = 4 and alpha_output = 2; the table has absorbed alpha_emb = 8: 2/4/8 = 0.0625."""
+
+    def build(n_embd: int, n_layer: int) -> Decoder:
+        model = Decoder(n_embd, n_layer)
+        model.lm_head.weight = model.wte.weight
+        return model
+
+    sizes = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 2}
+    hps = {"alpha_output": 2.0, "alpha_emb": 8.0}
+    plan = sweeper.plan_for(build, *sizes, "mup", hps, inputs=TOKENS)
+    assert plan.operations["lm_head.scaled_tied_readout"] == {"output": 0.0625}
+    words = "lm_head: multiply the logits by 0.0625: the head is tied to the embedding wte.weight"
+    assert words in plan.needs and words in str(plan)
+
+
+class ByHand(Decoder):
+    """Its attention is written out, which nothing can scale."""
+
+    def __init__(self, n_embd: int, n_layer: int) -> None:
+        super().__init__(n_embd, n_layer)
+        for block in self.h:
+            block.attend = lambda q, k, v: (q @ k.mT / 8**0.5).softmax(-1) @ v
+
+
+def test_attention_that_nothing_can_scale_is_told_with_the_size_of_its_heads() -> None:
+    sizes = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 2}
+    plan = sweeper.plan_for(ByHand, *sizes, "mup", HPS, inputs=TOKENS)
+    law = "1/d instead of 1/sqrt(d): at head size 8 multiply q k^T by 0.125"
+    assert plan.needs[0] == f"attention: {law}"
+    assert by_kind(plan, "attention", "logit") == [
+        ("attention of heads of 8", 1 / 8, pytest.approx(8**-0.5))
+    ]
+
+
+def test_branches_that_are_named_have_factors_of_their_own() -> None:
+    plan = decoder_plan(depth=8, branches=["h.*.out", "h.*.down"])
+    assert plan.operations["h.7.down.scaled_residual"]["branch"] == pytest.approx(0.5)
+    assert "h.*.down: multiply the branch's output by 0.5" in plan.needs
+    assert not any(need.startswith("residual branches") for need in plan.needs)
+    with pytest.raises(ConfigError) as caught:
+        decoder_plan(branches=["h.*.up", "k.*"])
+    assert (caught.value.key, caught.value.value) == ("branches", "k.*")
+
+
+def test_a_target_that_cannot_run_here_has_its_attention_seen_at_the_base() -> None:
+    class Routed(Decoder):
+        """Looks at values, so that it must be built with some; the target is too large for that."""
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return super().forward(tokens) * float(self.scale.sum() != 0)
+
+    sizes = {"n_embd": 32, "n_layer": 2}, {"n_embd": 4096, "n_layer": 2}
+    plan = sweeper.plan_for(Routed, *sizes, "mup", HPS, inputs=TOKENS)
+    assert any("at head size 8 multiply q k^T by 0.125" in need for need in plan.needs)
+
+
+@pytest.mark.parametrize(
+    ("parameterization", "depth"), [("mup", 2), ("mup", 40), ("umup", 40), ("spectral", 12)]
+)
+def test_the_table_is_short_at_any_depth(parameterization: str, depth: int) -> None:
+    plan = decoder_plan(
+        parameterization, {}, depth=depth, frozen=["wpe.weight"], keep_init=["scale"]
+    )
+    text = str(plan)
+    assert len(text.splitlines()) < 60
+    assert text.startswith(f"Plan for n_embd 128, n_layer {depth}, tuned at n_embd 32, n_layer 2\n")
+    assert f"{parameterization} with adamw: eta " in text
+    table = {line.split("  ")[0]: line.split() for line in text.splitlines() if "  " in line}
+    assert table["wpe.weight"][1:] == ["embedding", "frozen", "-", "-", "-"]
+    assert table["scale"][1:3] == ["vector", "kept"]
+    for need in plan.needs:
+        assert f"- {need}" in text
+
+
+def test_the_table_s_numbers_are_those_of_the_groups() -> None:
+    """m = 4, alpha_output = 2: the readout's multiplier 2/4 scales rate and std, divides eps.
+
+    Its gradients, and with them eps, shrink as 1/m before that.
+    """
+    plan = decoder_plan(hps={"eta": 2.0**-7, "alpha_output": 2.0})
+    row: Any = next(line for line in str(plan).splitlines() if line.startswith("lm_head"))
+    std, lr, eps = 32**-0.5 / 2, 2.0**-7 / 2, 1e-8 / 4 / 0.5
+    assert row.split()[1:] == ["readout", f"{std:.4g}", f"{lr:.4g}", f"{eps:.4g}", "0.0001221"]
+    (groups,) = [g for g in plan.param_groups(Decoder(128)) if g["name"] == "lm_head.weight"]
+    assert groups["lr"] == pytest.approx(lr) and groups["eps"] == pytest.approx(eps)
+
+
+def test_a_plan_of_many_unlike_parameters_is_cut() -> None:
+    class Cone(torch.nn.Module):
+        """Every layer has another width, so no two rows are alike."""
+
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            sides = [width * i for i in range(1, 70)]
+            pairs = pairwise(sides)
+            self.layers = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in pairs))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)  # type: ignore[no-any-return]
+
+    plan = sweeper.plan_for(
+        Cone, {"width": 2}, {"width": 4}, "mup", {}, inputs=lambda s: torch.zeros(2, s["width"])
+    )
+    text = str(plan)
+    assert len(text.splitlines()) < 60 and "lines more: plan.absorbed() has every" in text
+
+
+def test_what_the_comparison_finds_reaches_the_plan() -> None:
+    """A tied head, and an embedding times the root of the width: 8 at 64, 11.3 at 128."""
+
+    class Gemma(Decoder):
+        def __init__(self, n_embd: int, n_layer: int) -> None:
+            super().__init__(n_embd, n_layer)
+            self.lm_head.weight = self.wte.weight
+            self.root = n_embd**0.5
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.wte(tokens) * self.root
+            for block in self.h:
+                x = block(x)
+            return self.lm_head(x * self.scale + self.wpe.weight[0])  # type: ignore[no-any-return]
+
+    sizes = {"n_embd": 64, "n_layer": 2}, {"n_embd": 128, "n_layer": 2}
+    hps = {"alpha_output": 3.0, "alpha_emb": 2.0}
+    plan = sweeper.plan_for(Gemma, *sizes, "mup", hps, inputs=TOKENS)
+    assert plan.operations["lm_head.scaled_tied_readout"] == {"output": pytest.approx(3.0 / 2 / 2)}
+    words = "lm_head: multiply the logits by 0.75: the head is tied to the embedding wte.weight"
+    assert words in plan.needs
+    assert any(
+        need.startswith("mind: ") and "11.3" in need and "test_factors.py:" in need
+        for need in plan.needs
+    )
+
+
+def test_layers_that_are_shared_over_depth_have_branches_all_the_same() -> None:
+    """No parameter tells its branch: the depths are the target's and the base's."""
+    told = hidden_needs(MuP(), ONES, [], (8, 2), [SeenAttention(64, 1 / 64)])
+    found = "residual branches, if the model has any (shared layers): "
+    assert told == [f"{found}multiply each branch's output by 0.5"]
+    assert hidden_needs(MuP(), ONES, [], (8, 8), [SeenAttention(64, 1 / 64)]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("DebertaV2ForMaskedLM", ("attention: 1/d", "residual branches:")),
+        ("AlbertForMaskedLM", ("residual branches, if",)),
+        ("LlamaForCausalLM", ()),
+    ],
+)
+def test_what_a_family_of_transformers_has_no_place_for_is_told(
+    name: str, told: tuple[str, ...]
+) -> None:
+    words = ["model=hf", f"model.name={name}", "model.width=32", "model.depth=1"]
+    settings = resolve(compose_tree([*words, "parameterization=mup", "runner.device=cpu"]))
+    size = Size(width=64, depth=4)
+    prepared = prepare(settings.spec({"digest": "", "classes": 50}, "float32", size))
+    plan = make_plan(prepared, settings.base, size, plain(defaults(settings.space)), {})
+    lines = [n for n in plan.needs if n.startswith(("attention", "residual"))]
+    assert len(lines) == len(told)
+    assert all(line.startswith(start) for line, start in zip(lines, told, strict=True))

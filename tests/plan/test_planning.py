@@ -52,9 +52,11 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (*x.shape[:2], -1, 8)
         q, k, v = (t.view(shape).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
-        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(h.transpose(1, 2).reshape(x.shape))
+        x = x + self.out(self.attend(q, k, v).transpose(1, 2).reshape(x.shape))
         return x + self.down(F.gelu(self.up(x)))
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def decoder_plan(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sweeper.classifier.attention import AttentionWatch, SeenAttention
+from sweeper.classifier.observe import AttentionWatch, SeenAttention
 
 X = torch.randn(2, 5, 12)
 
