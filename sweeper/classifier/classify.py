@@ -1,31 +1,34 @@
-"""A parameter's role, fans and growing dimensions, from traces of its model at several sizes."""
+"""What every parameter of a model is, read off its forward pass at several sizes.
+
+A model is built and run without values if possible (`places.py`), while `trace.py` hands every
+ATen operation to a rule (`rules.py`). The rules keep in a `TraceState` (`state.py`) which tensors
+are made of which parameters, and what these are used for; `numbers.py` keeps what a model
+multiplies by. Here the model is traced at its sizes. `compare.py` compares the traces: what grows,
+and what is summed over; `roles.py` tells roles from uses.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from sweeper.classifier.compare import Growth, SizeComparison, Untraced, described
+from sweeper.classifier.compare import (
+    Growth,
+    SizeComparison,
+    Untraced,
+    depths,
+    described,
+    widths,
+)
 from sweeper.classifier.numbers import width_dependent
 from sweeper.classifier.roles import UNUSED, LayerMatching
 from sweeper.classifier.trace import Inputs, ModelTrace, Sizes, Tracer
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.spec import DEPTH_NAME, ParamSpec, Role, ScaledOp, layer_of, with_layer
-
-# What every parameter of a model is, read off its forward pass at several sizes.
-# `classify.py` has a model traced at its sizes, and `comparison.py` compares the traces:
-# `roles.py` tells roles from uses, `fans.py` counts, `growth.py` tells what grows, and `layers.py`
-# matches layers of models of unlike depth. Each model is built and run without values if possible
-# (`model_trace.py`, `places.py`), while `dispatch.py` hands every ATen operation to a rule
-# (`contractions.py`, `elementwise.py`, `indexing.py`). The rules keep in a `TraceState` which
-# tensors are made of which parameters (`layout.py`) and what these are used for (`uses.py`);
-# `numbers.py` keeps what a model multiplies by.
-
 
 __all__ = [
     "Build",
@@ -44,7 +47,6 @@ Build = Callable[[int, int], nn.Module]
 
 MAX_DEPTHS = 16
 """Depths that are tried, one by one, for a base that has layers of all kinds."""
-_WIDTH = re.compile(r"width|hidden|embd|d_model|dim($|_)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +76,22 @@ def compare(
     """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
 
     `base` and `target` are keyword arguments of `build`, such as {"width": 64, "depth": 2}; one
-    named depth or layers is the depth, of the others those that differ are widths (or those
-    named width, hidden, dim, if none does). They may be equal: growth is read off a `wider`
-    model, by default of twice the base's widths, and checked against the target. One layer more
+    named depth or layers is the depth, of the others those that differ are widths. They may be
+    equal, and one stands for all (see `compare.widths`): growth is read off a `wider` model, by
+    default of twice the base's widths, and checked against the target. One layer more
     tells the repeated blocks, which are residual branches. `inputs` and `roles` as in `classify`.
     """
     if base.keys() != target.keys():
         raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
-    depth = next((name for name in base if DEPTH_NAME.search(name)), None)
+    depth = next(iter(depths(base, target)), None)
     if wider is None:
-        wider = {**base, **{name: 2 * base[name] for name in _widths(base, target, depth)}}
+        names = widths(base, target)
+        if not names:
+            raise BadInput(
+                f"none of the sizes {[*base]} is a width, a whole number: name one, or give wider="
+            )
+        grown = [name for name in names if base[name] != target[name]] or names[:1]
+        wider = {**base, **{name: 2 * base[name] for name in grown}}
     return _compare(
         Tracer(build=build, inputs=inputs),
         base=base,
@@ -93,19 +101,6 @@ def compare(
         depth=depth,
         roles=roles,
     )
-
-
-def _widths(base: Sizes, target: Sizes, depth: str | None) -> list[str]:
-    """The sizes that are widths; BadInput if none is known to be one."""
-    numbers = [name for name in base if isinstance(base[name], int) and name != depth]
-    differ = [name for name in numbers if base[name] != target[name]]
-    named = [name for name in numbers if name == "width"]
-    found = differ or named or [name for name in numbers if _WIDTH.search(name)]
-    if not found:
-        raise BadInput(
-            f"none of the sizes {[*base]} is known to be a width: name one width, or give wider="
-        )
-    return found
 
 
 def _deeper(base: Sizes, target: Sizes, depth: str) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,13 @@
-"""Which dimensions grow with the width, and which with the depth."""
+"""What parameters are, from traces of their model at the base, wider, deeper, and as asked for.
+
+`Growth` says which of their dimensions grow with the width, and which with the depth. Fans are
+counted at each size by itself, or inferred for a size that is too large to be traced.
+`SizeComparison` puts them together to the specs, and collects what cannot be decided.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -22,7 +28,7 @@ from sweeper.classifier.roles import (
 from sweeper.classifier.state import Undecided, Use, UseKind, UseSignature, decisive_uses
 from sweeper.classifier.trace import ModelTrace, Sizes
 from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
+from sweeper.scaling.spec import DEPTH_NAME, ParamSpec, Role, ScaledOp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +124,32 @@ def differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int,
     return tuple(i for i, (a, b) in enumerate(zip(shape, grown, strict=True)) if a != b)
 
 
-def width_of(sizes: Sizes) -> int:
-    """The size that is called width, if one is a number; else 1."""
-    value = sizes.get("width", 1)
-    return value if isinstance(value, int) else 1
+WIDTH_NAME = re.compile(r"width|emb|hidden|model|dim|channels")
+"""Found in the usual names of a width, and not in that of the number of heads."""
+
+
+def widths(base: Sizes, target: Sizes) -> list[str]:
+    """Names of the sizes that are widths: whole numbers that are no depth.
+
+    First comes the one that stands for all: called width, or else one that differs, or else one of
+    a usual name.
+    """
+    return _ranked(base, target, "width", deep=False)
+
+
+def depths(base: Sizes, target: Sizes) -> list[str]:
+    """Names of the sizes that are depths (`DEPTH_NAME`), in the order of `widths`."""
+    return _ranked(base, target, "depth", deep=True)
+
+
+def _ranked(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> list[str]:
+    names = [n for n, v in base.items() if is_whole(v) and bool(DEPTH_NAME.search(n)) == deep]
+    return sorted(names, key=lambda n: (n != plain, base[n] == target[n], not WIDTH_NAME.search(n)))
+
+
+def is_whole(value: object) -> bool:
+    """Whether a size is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def described(sizes: Sizes) -> str:
@@ -218,9 +246,6 @@ def _spanned(use: Use, width_dims: Sequence[int], shape: Sequence[int], side: st
     return prod(shape[dim] for dim in dims)
 
 
-# What parameters are, from traces of their model at the base, wider, deeper, and as asked for.
-
-
 class Untraced(BadInput):
     """No forward pass could be traced: why, and how many parameters have no role for that."""
 
@@ -251,6 +276,13 @@ class SizeComparison:
     base_depth: int
     roles: Mapping[str, Role]
     problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def widths(self) -> tuple[int, int]:
+        """The width at the base and at the target; 1 where no size is one."""
+        base, _, target = self.growth.sizes
+        name = next(iter(widths(base, target)), None)
+        return (base[name], target[name]) if name else (1, 1)
 
     @property
     def base(self) -> ModelTrace:
@@ -332,8 +364,8 @@ class SizeComparison:
             shape=self.target.shapes[name],
             base_shape=self.base.shapes[base_name],
             **known,
-            width=width_of(self.growth.sizes[2]),
-            base_width=width_of(self.growth.sizes[0]),
+            width=self.widths[1],
+            base_width=self.widths[0],
             residual=lies_in(name, self.growth.repeated),
             depth=self.depth,
             base_depth=self.base_depth,

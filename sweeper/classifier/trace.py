@@ -1,4 +1,11 @@
-"""What a model is called with if nobody says: what the model or its configuration says itself."""
+"""Build a model at any size, and trace what one forward pass of it uses its parameters for.
+
+The pass needs no memory if possible (`places.py`). Every ATen operation of it goes to a rule
+(`rules.py`): a rule takes the state and the call, records uses and derived weights, and returns
+what more is known of the outputs than that they are activations. A pass that works nowhere is not
+traced; the reason is kept, as roles may be given by hand. What a model is called with if nobody
+says, the model or its configuration says itself.
+"""
 
 from __future__ import annotations
 
@@ -144,11 +151,6 @@ def _configs(config: Any) -> Iterator[Any]:
     for value in vars(config).values():
         if hasattr(value, "to_dict"):
             yield from _configs(value)
-
-
-# One forward pass, every ATen operation of which goes to a rule.
-# A rule takes the state and the call, records uses and derived weights, and returns what more is
-# known of the outputs than that they are activations.
 
 
 Rule = Callable[[TraceState, OpCall], OutputInfo]
@@ -327,11 +329,6 @@ def _number_and_tensor(
     return None, None
 
 
-# Build a model of given sizes, and trace one forward pass of it, without memory if possible.
-# A forward pass that works nowhere (see `places.py`) is not traced; the reason is kept, as roles
-# may be given by hand.
-
-
 Sizes = Mapping[str, Any]
 Inputs = Any
 """What the model is called with: a tensor, a tuple or dict of them, or a function of the sizes."""
@@ -449,7 +446,7 @@ class Tracer:
             except BadInput as error:
                 return replace(known, failure=str(error))
             try:
-                state = _model_trace_run(model, args, kwargs, numbers)
+                state = _run_traced(model, args, kwargs, numbers)
             except Exception as error:
                 call = described(kwargs or args)
                 why = f"the forward pass cannot be traced at {_text(sizes)}, called with {call}"
@@ -513,7 +510,7 @@ def _shapes(model: nn.Module) -> ModelTrace:
     )
 
 
-def _model_trace_run(
+def _run_traced(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers
 ) -> TraceState:
     """Call the model, every operation traced."""

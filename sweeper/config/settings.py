@@ -456,7 +456,12 @@ def check_model_size(settings: Settings, size: Size) -> None:
 
 
 def placeholder_data(settings: Settings) -> dict[str, Any]:
-    """An identity of the data as far as the configuration tells it, before the data are read."""
+    """An identity of the data as far as the configuration tells it, before the data are read.
+
+    Where only the data could tell, 256 classes stand in for tokens, which are bytes by default, and
+    10 for arrays, as of digits. They change the shapes of embedding and readout in a dimension that
+    no width makes grow, and so neither roles nor exponents.
+    """
     classes = getattr(settings.source, "vocab_size", None) or 256
     if isinstance(settings.source, OwnData):
         classes = settings.source.classes

@@ -34,7 +34,7 @@ Note = Callable[[str, Tensor, Callable[[Tensor], Tensor] | None], None]
 
 
 class ProductWatch(FunctionWatch):
-    """Tells `tell` what the loss gets, as `LOGITS`, and the products with `parameters`, by their names.
+    """Tells what the loss gets, as `LOGITS`, and the products with `parameters`, by their names.
 
     `parameters` gives them as they are while the model runs. A product may be with a view of one,
     such as its transpose. Nothing is noted while `paused`.

@@ -1,4 +1,9 @@
-"""Which tokens a masked language model has to guess: no random numbers, as trials are batched."""
+"""Models of transformers as sweeper trains them, with a parameterization's factors inside.
+
+Attention is reached through transformers' own `AttentionInterface`: a function registered there
+is called by every attention that supports it. Residual branches have no such place; where a
+branch ends is listed here by family, and a hook multiplies what the module there returns.
+"""
 
 from __future__ import annotations
 
@@ -30,33 +35,31 @@ from sweeper.scaling.spec import ScaledOp
 SHARE = 0.15
 """Of every sequence, as in BERT."""
 _MIX = 0x2545F4914F6CDD1D
+"""The multiplier of xorshift64* (Vigna, arXiv:1402.6246); odd, so products modulo 2^64 differ."""
 
 
 def masked_positions(tokens: Tensor) -> Tensor:
     """Whether a token of `tokens` [batch, seq] is hidden [batch, seq]: 15 % of each sequence.
 
-    One number made of all tokens of a sequence and their places orders its positions, and the
-    first are hidden: at least one, and always the same ones of the same sequence. The choice
-    tells nothing of a hidden token that could be learned, since every token of the sequence
-    changes all of it.
+    There are no random numbers, which a map over batched trials forbids. One number made of all
+    tokens of a sequence and their places orders its positions, and the first are hidden: at least
+    one, and always the same ones of the same sequence. The choice tells nothing of a hidden token
+    that could be learned, since every token of the sequence changes all of it.
     """
     places = torch.arange(tokens.shape[-1], device=tokens.device)
     sequence = _mixed(_mixed(places + 1) + tokens).sum(-1, keepdim=True)
+    # The second argsort inverts the first one's permutation: ranks, the lowest of which are hidden.
     order = _mixed(sequence ^ _mixed(places + 1)).argsort(-1).argsort(-1)
     return order < max(1, round(SHARE * tokens.shape[-1]))
 
 
 def _mixed(x: Tensor) -> Tensor:
     """Integers scrambled, each by itself: xor-shifts and products modulo 2^64."""
+    # A product carries low bits upwards alone; the shift before it brings high bits down. Three
+    # such rounds let every bit of x change every bit of the result.
     for shift in (32, 29, 32):
         x = (x ^ (x >> shift)) * _MIX
     return x
-
-
-# A parameterization's factors at attention and residual branches inside a model of transformers.
-# Attention is reached through transformers' own `AttentionInterface`: a function registered there
-# is called by every attention that supports it. Residual branches have no such place; where a
-# branch ends is listed here by family, and a hook multiplies what the module there returns.
 
 
 INTERFACE, EAGER = "sweeper", "sweeper_eager"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from math import prod
@@ -12,6 +11,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from sweeper.classifier.compare import depths, is_whole, widths
 from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -36,8 +36,6 @@ from sweeper.verdict.ladder import Size
 Sizes = Mapping[str, Any]
 """Keyword arguments of a function that builds a model, such as {"n_embd": 64, "n_layer": 4}."""
 
-_USUAL_WIDTH = re.compile(r"width|emb|hidden|model|dim|channels")
-
 
 @dataclass(frozen=True, kw_only=True)
 class SizePair:
@@ -58,15 +56,14 @@ class SizePair:
             raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
         for which, sizes in (("base", base), ("target", target)):
             for name, value in sizes.items():
-                if _is_whole(value) and value < 1:
+                if is_whole(value) and value < 1:
                     raise ConfigError(f"{which}[{name!r}]", value, "a size of at least 1")
-        width = _chosen(base, target, "width", deep=False)
+        width = next(iter(widths(base, target)), None)
         if width is None:
             allowed = "sizes with a width that is a whole number, such as {'width': 64}"
             raise ConfigError("base", dict(base), allowed)
-        pair = cls(
-            base=base, target=target, width=width, depth=_chosen(base, target, "depth", deep=True)
-        )
+        depth = next(iter(depths(base, target)), None)
+        pair = cls(base=base, target=target, width=width, depth=depth)
         others = [name for name in pair._changed() if name != width]
         if base[width] == target[width] and others:
             raise BadInput(
@@ -104,28 +101,11 @@ class SizePair:
         return [name for name in names if self.base[name] != self.target[name]]
 
 
-def _chosen(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> str | None:
-    """The size that is called `plain`, else the first whole number of its kind.
-
-    Those that differ come first, and of widths those with a usual name (not the heads' number).
-    """
-    kind = [n for n, v in base.items() if bool(DEPTH_NAME.search(n)) == deep and _is_whole(v)]
-
-    def rank(name: str) -> tuple[bool, ...]:
-        return name != plain, base[name] == target[name], not _USUAL_WIDTH.search(name)
-
-    return min(kind, key=rank, default=None)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _each(name: str, value: Any, grow: Callable[[int], int]) -> Any:
     """A whole number or a list of them, grown."""
     if isinstance(value, list | tuple):
-        return type(value)(_each(name, one, grow) for one in value)
-    if not _is_whole(value):
+        return type(value)(_each(name, entry, grow) for entry in value)
+    if not is_whole(value):
         raise ConfigError(f"base[{name!r}]", value, "a size that is a whole number, or a list")
     return grow(value)
 
