@@ -43,7 +43,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
-from sweeper.sweep.replay import apply_law, given, replay_search
+from sweeper.sweep.replay import after_law, apply_law, replay_search
 from sweeper.trial import Log2Hps, defaults, in_use, named, plain
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size
@@ -338,7 +338,7 @@ def _plan(
         **provenance(),
     }
     law = apply_law(experiment, size, best_log2)
-    planned = best_log2 if law is None else given(experiment, law, best_log2)
+    planned = best_log2 if law is None else after_law(experiment, law, best_log2)
     trial = experiment.trial(size, planned, 0, "target")
     target = Size(width=size.width, depth=size.depth)
     if command := settings.runner.argv(trial, folder.absolute(), write=True):

@@ -26,12 +26,12 @@ from sweeper.study.study import Study
 from sweeper.sweep.replay import (
     Lookup,
     apply_law,
-    counted,
-    described,
+    describe_law,
     example_length,
     planned_log2,
     replay_ladder,
     scale_of,
+    token_unit,
 )
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Choice, Log2Hps, Result, defaults, encode, named
@@ -70,10 +70,10 @@ def target_size(
     if not (math.isfinite(asked) and asked == int(asked) and asked <= MAX_TOKENS):
         raise BadInput(f"--to-tokens {asked:g}: a whole number of at most {MAX_TOKENS:g}")
     if asked < taken * length:
-        words = f"{taken} x {length} tokens" if length > 1 else f"{taken} {counted(experiment)}"
+        words = f"{taken} x {length} tokens" if length > 1 else f"{taken} {token_unit(experiment)}"
         flag = f"--to-batch {taken}" if tokens is None else f"--to-tokens {int(asked)}"
         raise BadInput(
-            f"{flag}: {int(asked):,} {counted(experiment)} are less than one step of {words}"
+            f"{flag}: {int(asked):,} {token_unit(experiment)} are less than one step of {words}"
         )
     steps = round(asked / (taken * length))
     target = LadderSize(width=size.width, depth=size.depth, batch_size=taken, steps=steps)
@@ -283,7 +283,7 @@ def validate(
             centre,
             settings.ladder_base,
             rule,
-            described(experiment, ladders[axis], best),
+            describe_law(experiment, ladders[axis], best),
         )
         for axis, of_axis in by_axis.items()
     ]

@@ -1,7 +1,32 @@
 """The loop: ask for trials, submit jobs, poll for what became of them, record.
 
-There is one for all runners and launchers. What is done about a job that fails is decided here
-alone: it runs again, or is halved, until a trial fails by itself.
+There is one for all runners and launchers, and it alone decides what becomes of a job. A trial
+that is wanted passes through these places; who moves it stands on the arrow:
+
+```
+            ask                 batches             submit               Finished
+  wanted  -------->  in a batch  ------>  _ready  ---------->  live  ------------->  recorded
+     ^   the strategy          the runner    ^     the loop     |   the executor        |
+     |                                       |                  |                       |
+     |                                       +--- again --------+                       |
+     +------------------- the strategy is asked anew, as there are results -------------+
+```
+
+A live job's executor reports one of three events:
+
+- Finished: it left an outcome. Its results are recorded. Where trials have none, the outcome has
+  the failure to thank for it, or the job fails of having none.
+- Left: it saved itself and went, or never began. It runs again, and that counts for nothing.
+- Lost: it is gone without an outcome. It fails.
+
+A job that fails (`_failed`) runs again whole, from its checkpoint, while the failure may pass and
+it has failed at most `retries` times without coming further. Then it is halved, if its trials may
+be to blame: one bad trial among many is found in log2 steps, and the others finish. A job of one
+trial is not halved: that trial fails, with the reason. So does every trial of a job that failed of
+something which neither time nor its trials can change, such as a request that the cluster refuses.
+
+A job of an earlier driver (`recovered`) is claimed once the strategy wants a trial of it. It is
+not taken at its word where trials failed: these are wanted anew, and go into new jobs.
 """
 
 from __future__ import annotations
@@ -9,9 +34,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sweeper.errors import SweeperError
-from sweeper.launch.executor import Event, Executor, Finished, JobState, Left, Lost
+from sweeper.launch.executor import (
+    Context,
+    Event,
+    Executor,
+    Finished,
+    JobState,
+    Launcher,
+    Left,
+    Lost,
+)
+from sweeper.launch.folder import tidy
 from sweeper.launch.job import JobFailure, Outcome, failed
 from sweeper.launch.runner import Batch, PrunerOf, Runner, no_pruner
 from sweeper.trial import Result, Trial
@@ -31,26 +67,39 @@ class LiveJob:
 
 @dataclass(kw_only=True)
 class Loop:
-    """One sweep's jobs, from what is wanted to what is recorded.
+    """One sweep's jobs, from what is wanted to what is recorded; their files are below `folder`.
 
     `record` keeps results for good before it returns. `advanced` takes the trials' worth of work
     that was just done on jobs not finished (it may be negative). Without `wait` the loop ends as
-    soon as all that can be named is submitted to a scheduler.
+    soon as all that can be named is submitted to a scheduler. `_assigned` are the keys of trials
+    that are in a batch, a job, or recorded.
     """
 
     runner: Runner
-    executor: Executor
-    retries: int
+    launcher: Launcher
+    folder: Path
     record: Callable[[Sequence[Result]], None]
     notify: Callable[[str], None] = lambda sentence: None
     advanced: Callable[[float], None] = lambda trials: None
+    cancelled: Callable[[], bool] = lambda: False
     pruner: PrunerOf = no_pruner
     wait: bool = True
-    cancelled: Callable[[], bool] = lambda: False
-    live: dict[str, LiveJob] = field(default_factory=dict)
-    _ready: deque[Batch] = field(default_factory=deque)
-    _given: set[str] = field(default_factory=set)
-    _needs_trials: bool = True
+    executor: Executor = field(init=False)
+    live: dict[str, LiveJob] = field(default_factory=dict, init=False)
+    _ready: deque[Batch] = field(default_factory=deque, init=False)
+    _assigned: set[str] = field(default_factory=set, init=False)
+    _needs_trials: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        """The executor tells this loop how far its jobs are."""
+        context = Context(
+            folder=self.folder,
+            machine=self.runner.machine(),
+            progress=self.progress,
+            notify=self.notify,
+            cancelled=self.cancelled,
+        )
+        self.executor = self.launcher.executor(context)
 
     def run(self, ask: Ask) -> None:
         """Until nothing more is wanted. SweeperError when the sweep cannot go on."""
@@ -69,6 +118,10 @@ class Loop:
         finally:
             self.executor.close()
 
+    def tidy(self, is_finished: Callable[[str], bool]) -> None:
+        """Remove what nothing will go on from: `is_finished` says it of a trial, by its key."""
+        self.runner.tidy(is_finished, idle=tidy(self.folder, is_finished))
+
     def progress(self, job: str, fraction: float) -> None:
         """Take the fraction of a job that is done."""
         if live := self.live.get(job):
@@ -76,7 +129,7 @@ class Loop:
             live.fraction = fraction
 
     def states(self) -> list[JobState]:
-        """Jobs as `sweeper status` tells them where no scheduler can be asked."""
+        """Jobs as `sweeper status` shows them where no scheduler can be asked."""
         return [
             JobState(
                 id=job[:8],
@@ -113,9 +166,9 @@ class Loop:
             if keys & {trial.key for trial in batch}:
                 self.executor.claim(job)
                 self.live[job] = LiveJob(batch, recovered=True)
-                self._given |= {trial.key for trial in batch}
-        fresh = [trial for trial in wanted if trial.key not in self._given]
-        self._given |= {trial.key for trial in fresh}
+                self._assigned |= {trial.key for trial in batch}
+        fresh = [trial for trial in wanted if trial.key not in self._assigned]
+        self._assigned |= {trial.key for trial in fresh}
         return self.runner.batches(fresh, self.executor) if fresh else []
 
     def _submit(self, batch: Batch) -> None:
@@ -148,18 +201,21 @@ class Loop:
             if rest:
                 self.progress(job, 0.0)
             self._end(job)
-            self._given -= {trial.key for trial in live.batch}
+            self._assigned -= {trial.key for trial in live.batch}
             self._needs_trials = True
         elif not rest:
             self._end(job)
-        elif outcome.failure is not None:
-            self._failed(job, outcome.failure, rest)
         else:
-            self._failed(job, JobFailure(reason="its job left no result", retry=False), rest)
+            nothing = JobFailure(reason="its job left no result", retry=False)
+            self._failed(job, outcome.failure or nothing, rest)
 
     def _failed(self, job: str, failure: JobFailure, rest: Batch) -> None:
-        """Run the job again, or its halves, or have its trials fail: the one policy for all."""
-        if failure.retry and failure.attempts <= self.retries:
+        """Run the job again, or its halves, or have its trials fail: the one policy for all.
+
+        `rest` are its trials without a result. A failure that cannot pass, such as an exception
+        of a model's, halves the job at once and without a word: that is how the trial is found.
+        """
+        if failure.retry and failure.attempts <= self.launcher.retries:
             self.notify(f"a job is run again: {failure.reason}")
             self._again(job)
         elif failure.blames_trials and len(rest) > 1:

@@ -29,7 +29,7 @@ def example_length(experiment: Experiment) -> int | None:
     return int(settings.raw["train"]["seq_len"])
 
 
-def counted(experiment: Experiment) -> str:
+def token_unit(experiment: Experiment) -> str:
     """What the tokens of a scale are."""
     return "examples" if example_length(experiment) is None else "tokens"
 
@@ -58,7 +58,7 @@ def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedL
     base = scale_of(experiment, settings.base, log2_hps)
     target = scale_of(experiment, size, log2_hps)
     spec = settings.plugin_spec("law")
-    applied = ask(settings.law, spec, base, target, counted=counted(experiment))
+    applied = ask(settings.law, spec, base, target, counted=token_unit(experiment))
     if isinstance(settings.law, NoLaw):
         return None
     cautions = _cautions(experiment, applied.factors, base, target)
@@ -66,11 +66,11 @@ def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedL
 
 
 USUAL_BETAS = {"beta1": 0.9, "beta2": 0.999}
-"""What a law's change of betas is told on where a command keeps its own to itself."""
+"""By these a law's change of betas is shown where a user command keeps its own to itself."""
 
 
 def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Scale) -> list[str]:
-    """What multiplies a law's factor on decay; what a command of its own is not given."""
+    """What multiplies a law's factor on decay; what a user command is not given."""
     settings = experiment.settings
     if settings.own:
         changed = [key for key in ("eps", "weight_decay") if getattr(factors, key) != 1]
@@ -104,18 +104,18 @@ def planned_log2(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Log2H
         applied = apply_law(experiment, size, log2_hps)
     except OutsideLaw:
         return log2_hps
-    return log2_hps if applied is None else given(experiment, applied, log2_hps)
+    return log2_hps if applied is None else after_law(experiment, applied, log2_hps)
 
 
-def given(experiment: Experiment, applied: AppliedLaw, log2_hps: Log2Hps) -> Log2Hps:
-    """What a run is given by a law; a command that scales by itself takes its own names alone."""
+def after_law(experiment: Experiment, applied: AppliedLaw, log2_hps: Log2Hps) -> Log2Hps:
+    """Hyperparameters as a law leaves them; a user command takes those of its space alone."""
     moved = applied.apply(log2_hps)
     if not experiment.settings.own:
         return moved
     return Log2Hps({n: moved[n] if _takes(experiment, n) else v for n, v in log2_hps.items()})
 
 
-def described(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hps) -> str:
+def describe_law(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hps) -> str:
     """What the law says of a ladder, for its verdict; empty without a law."""
     if isinstance(experiment.settings.law, NoLaw):
         return ""
@@ -221,40 +221,57 @@ def replay_search(experiment: Experiment, lookup: Lookup) -> tuple[History, Miss
 def replay_ladder(
     experiment: Experiment, best_log2: Log2Hps, sizes: Iterable[Size], lookup: Lookup
 ) -> tuple[list[SizeCurve], int, Missing]:
-    """Curves measured so far at every size, how many trials they hold, and those they lack.
-
-    A size's runs are what its plan would be: the study's law changes their hyperparameters.
-    """
-    rule, curves, missing, count = experiment.settings.transfer, [], [], 0
-    base = experiment.settings.ladder_base
+    """Curves measured so far at every size, how many trials they hold, and those they lack."""
+    curves, missing, count = list[SizeCurve](), Missing(), 0
     for size in sizes:
-        whole = replace(base, width=size.width, depth=size.depth)
-        trained = size if isinstance(size, LadderSize) else whole
-        planned = planned_log2(experiment, size, best_log2)
-        middle = rule.around(best_log2, planned) if planned is not best_log2 else best_log2
-
-        def trial(point: Point, size: Size = size) -> Trial:
-            return experiment.trial(size, point.log2_hps, point.seed, point.phase)
-
-        def value(point: Point, trial: Callable[[Point], Trial] = trial) -> float | None:
-            result = lookup(trial(point).key)
-            return None if result is None else result.objective
-
-        def laid(point: Point, value: Callable[[Point], float | None] = value) -> float | None:
-            """Past a failed run the line goes on as past one that diverged."""
-            loss = value(point)
-            return math.inf if loss is not None and math.isnan(loss) else loss
-
-        state = rule.line(middle, laid)
-        losses, failed = {}, 0
-        for eta in (*state.losses, *state.missing):
-            values = [value(point) for point in rule.runs_at(middle, eta)]
-            known = tuple(loss for loss in values if loss is not None)
-            count += len(known)
-            failed += sum(map(math.isnan, known))
-            if eta in state.losses and not any(map(math.isnan, known)):
-                losses[eta] = known
-        moved = planned[rule.hyperparameter] - best_log2[rule.hyperparameter]
-        curves.append(SizeCurve(size=trained, losses=losses, failed=failed, planned_log2=moved))
-        missing += [trial(point) for point in rule.missing(middle, laid)]
+        curve, known, lacking = _replay_curve(experiment, best_log2, size, lookup)
+        curves.append(curve)
+        count += known
+        missing += lacking
     return curves, count, missing
+
+
+def _replay_curve(
+    experiment: Experiment, best_log2: Log2Hps, size: Size, lookup: Lookup
+) -> tuple[SizeCurve, int, Missing]:
+    """One size's curve so far, how many trials it holds, and those it lacks.
+
+    The runs are what the size's plan would be: the study's law changes their hyperparameters. So
+    the line is laid around what is planned there, on the grid of the base's best; without a law
+    that is the base's best itself.
+    """
+    rule, base = experiment.settings.transfer, experiment.settings.ladder_base
+    planned = planned_log2(experiment, size, best_log2)
+    middle = rule.around(best_log2, planned)
+
+    def trial(point: Point) -> Trial:
+        return experiment.trial(size, point.log2_hps, point.seed, point.phase)
+
+    def loss(point: Point) -> float | None:
+        """Measured; NaN where the run failed, +inf where it diverged, None where it is missing."""
+        result = lookup(trial(point).key)
+        return None if result is None else result.objective
+
+    def loss_for_line(point: Point) -> float | None:
+        """A line goes on past a failed run as past one that diverged: it has lost, too."""
+        value = loss(point)
+        return math.inf if value is not None and math.isnan(value) else value
+
+    state = rule.line(middle, loss_for_line)
+    losses, count, failed = dict[float, tuple[float, ...]](), 0, 0
+    for value in (*state.losses, *state.missing):
+        runs = [loss(point) for point in rule.runs_at(middle, value)]
+        known = tuple(run for run in runs if run is not None)
+        count += len(known)
+        failed += sum(map(math.isnan, known))
+        # A curve, unlike the line, has no point where a run failed: nothing was measured there.
+        if value in state.losses and not any(map(math.isnan, known)):
+            losses[value] = known
+    whole = replace(base, width=size.width, depth=size.depth)
+    curve = SizeCurve(
+        size=size if isinstance(size, LadderSize) else whole,
+        losses=losses,
+        failed=failed,
+        planned_log2=planned[rule.hyperparameter] - best_log2[rule.hyperparameter],
+    )
+    return curve, count, [trial(point) for point in rule.missing(middle, loss_for_line)]

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
-from sweeper.launch.executor import Context, JobState
-from sweeper.launch.folder import tidy
+from sweeper.launch.executor import JobState
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History
 from sweeper.study.lock import cancel_requested
@@ -61,18 +60,10 @@ def make_loop(
 ) -> Loop:
     """The loop of an experiment's runner and launcher, with its files below `folder`."""
     settings = experiment.settings
-    runner = settings.runner.open(experiment.corpus, settings.launcher, folder, notify)
-    context = Context(
-        folder=folder,
-        machine=runner.machine(),
-        progress=lambda job, fraction: loop.progress(job, fraction),
-        notify=notify,
-        cancelled=cancelled,
-    )
     loop = Loop(
-        runner=runner,
-        executor=settings.launcher.executor(context),
-        retries=settings.launcher.retries,
+        runner=settings.runner.open(experiment.corpus, settings.launcher, folder, notify),
+        launcher=settings.launcher,
+        folder=folder,
         record=record,
         notify=notify,
         advanced=listener.advanced,
@@ -115,7 +106,7 @@ def measure_trials(
     try:
         loop.run(missing)
     finally:  # nothing is resumed: these trials' jobs are of no use to anyone later
-        loop.runner.tidy(wanted.__contains__, idle=tidy(folder, wanted.__contains__))
+        loop.tidy(wanted.__contains__)
     return results
 
 
@@ -212,7 +203,7 @@ class Sweep:
         )
         loop.pruner, loop.wait = self._pruner, self.wait
         loop.run(pending)
-        loop.runner.tidy(self._is_finished, idle=tidy(folder, self._is_finished))
+        loop.tidy(lambda key: self.lookup(key) is not None)
         lost = ask()[1]
         if lost and not self.wait:
             raise Submitted(len(lost))
@@ -220,9 +211,6 @@ class Sweep:
             raise SweeperError(
                 f"the launcher gave no result for {len(lost)} of {len(asked)} trials"
             )
-
-    def _is_finished(self, key: str) -> bool:
-        return self.lookup(key) is not None
 
     def _stop_at_equal_failures(self, results: Sequence[Result]) -> None:
         """SweeperError when trial after trial fails of the same: more of them would too."""

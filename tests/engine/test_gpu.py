@@ -18,7 +18,6 @@ from torch import Tensor
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.runner import Engine
 from sweeper.engine.train import Execution, train
-from sweeper.launch.executor import Context
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import Leave
 from sweeper.sweep.loop import Loop
@@ -156,12 +155,7 @@ def run_sweep(
         results.extend(found)
         sizes.append(len(found))
 
-    loop = Loop(
-        runner=runner,
-        executor=Inline().executor(Context(folder=folder, machine=runner.machine())),
-        retries=0,
-        record=record,
-    )
+    loop = Loop(runner=runner, launcher=Inline(), folder=folder, record=record)
     loop.run(lambda: [t for t in wanted if t.key not in {r.key for r in results}])
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.data.corpus import Corpus
-from sweeper.launch.executor import Context, Launcher
-from sweeper.launch.folder import tidy
+from sweeper.launch.executor import Launcher
 from sweeper.launch.runner import Runner
 from sweeper.study.lock import CANCEL_FILE, cancel_requested
 from sweeper.sweep.loop import Loop
@@ -51,32 +50,22 @@ class TrialSweep:
         """As a search's loop is made; `engine` are the runner's settings."""
         # As a driver does that takes the study's lock.
         (self.folder / CANCEL_FILE).unlink(missing_ok=True)
-        runner = self.runner(launcher, **engine)
-        context = Context(
+        return Loop(
+            runner=self.runner(launcher, **engine),
+            launcher=launcher,
             folder=self.folder,
-            machine=runner.machine(),
-            progress=lambda job, fraction: loop.progress(job, fraction),
-            notify=self._notify,
-            cancelled=lambda: cancel_requested(self.folder),
-        )
-        loop = Loop(
-            runner=runner,
-            executor=launcher.executor(context),
-            retries=launcher.retries,
             record=self._record,
             notify=self._notify,
             advanced=self._advanced,
             wait=wait,
             cancelled=lambda: cancel_requested(self.folder),
         )
-        return loop
 
     def run(self, launcher: Launcher, *, wait: bool = True, **engine: Any) -> dict[str, Result]:
         """To the end: all results by key; each must come once."""
         loop = self.loop(launcher, wait=wait, **engine)
         loop.run(self.pending)
-        is_finished = self.results.__contains__
-        loop.runner.tidy(is_finished, idle=tidy(self.folder, is_finished))
+        loop.tidy(self.results.__contains__)
         return self.results
 
     def _record(self, results: Sequence[Result]) -> None:

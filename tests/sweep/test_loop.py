@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper.errors import SweeperError
-from sweeper.launch.executor import Event, Finished, Left, Lost
+from sweeper.launch.executor import Context, Event, Finished, Left, Lost, Machine
 from sweeper.launch.job import Job, JobFailure, Outcome
 from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Trial
@@ -33,7 +34,7 @@ def lost(job: Job, **changed: Any) -> Event:
 
 
 class Pretended:
-    """Runner and executor: jobs of `batched_trials`, which meet their fate in turn."""
+    """Runner, launcher and executor: jobs of `batched_trials`, which meet their fate in turn."""
 
     layouts = range(0)
 
@@ -45,6 +46,13 @@ class Pretended:
         self.submitted: list[tuple[int, ...]] = []
         self.forgotten: list[tuple[str, bool]] = []
         self.closed = False
+        self.retries = 0
+
+    def machine(self) -> Machine:
+        return Machine()
+
+    def executor(self, context: Context) -> Any:
+        return self
 
     def batches(self, trials: Sequence[Trial], executor: Any) -> list[tuple[Trial, ...]]:
         return [
@@ -98,10 +106,11 @@ class Driven:
         self.results: dict[str, Result] = {}
         self.notices: list[str] = []
         self.work = 0.0
+        place.retries = retries
         self.loop = Loop(
             runner=place,  # type: ignore[arg-type]
-            executor=place,  # type: ignore[arg-type]
-            retries=retries,
+            launcher=place,  # type: ignore[arg-type]
+            folder=Path(),
             record=self._record,
             notify=self.notices.append,
             advanced=self._advanced,
