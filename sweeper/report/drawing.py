@@ -47,12 +47,16 @@ STYLE: Any = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
+MOST_COLUMNS = 3
+"""Panels beside each other."""
 WIDTH = 6.5
 """Inches: the text of a page in a paper."""
 INK, FAINT, STRIP = "#222222", "#777777", "#f0f0f0"
 LINE_COLOR = "#31688e"
 MARKERS = "osDPXhdp"
 """One a size, so that curves can be told apart without colour; triangles mean off the scale."""
+PALE, DEEP = 0.76, 0.0
+"""Places in viridis of the smallest and the largest size: green, not too pale, to dark violet."""
 LOSS_LABEL = "training loss (nats)"
 TICK_STEPS = [1, 2, 2.5, 5, 10]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
@@ -99,10 +103,20 @@ def svg(figure: Figure, name: str = "figure") -> str:
     return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
 
 
-def new_panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """An empty figure, and its panels row by row on one loss axis."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+def new_panels(
+    count: int, height: float, *, edge: float = 0.0, width: float = WIDTH, sharey: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure of at most `MOST_COLUMNS` panels a row, each row of `height`, and its panels.
+
+    Without any there is an empty one. `edge` is what the figure is higher than its rows, in inches.
+    """
+    columns = min(MOST_COLUMNS, max(1, count))
+    rows = max(1, math.ceil(count / columns))
+    figure = Figure(figsize=(width, edge + height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    for ax in panels[max(1, count) :]:
+        ax.remove()
+    return figure, panels[: max(1, count)]
 
 
 def points_of(pairs: Iterable[Sequence[object]] | None) -> Points:
@@ -181,10 +195,10 @@ def drawn_loss(loss: float) -> float:
     return loss if math.isfinite(loss) else math.nan
 
 
-def look_of(index: int, count: int) -> tuple[Any, str]:
-    """Colour and marker of a size: from green to dark violet as it grows, none too pale."""
+def look_of(index: int, count: int, pale: float = PALE, deep: float = DEEP) -> tuple[Any, str]:
+    """Colour and marker of a size, from `pale` to `deep` in viridis as it grows."""
     share = index / (count - 1) if count > 1 else 1.0
-    return colormaps["viridis"](0.76 * (1 - share)), MARKERS[index % len(MARKERS)]
+    return colormaps["viridis"](pale + share * (deep - pale)), MARKERS[index % len(MARKERS)]
 
 
 def draw_curve(

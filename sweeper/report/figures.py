@@ -1,4 +1,7 @@
-"""Figures of a study: learning-rate curves over a ladder, the search's best loss, and its lines."""
+"""Figures of a study: curves over a ladder, the search's best loss, lines and pairs, single runs.
+
+And of several studies: their ladders beside each other.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,14 @@ from sweeper.report.documents import Document, axis_verdict, ladder_curves, numb
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
+    DEEP,
     DOTTED,
     FAINT,
     INK,
     LINE_COLOR,
     LOSS_LABEL,
-    MARKERS,
+    MOST_COLUMNS,
+    PALE,
     STAR,
     STOPPED,
     STRIP,
@@ -66,7 +71,7 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
     verdict, curves = axis_verdict(validation, axis), ladder_curves(validation, axis)
     hyperparameter = str(validation.get("hyperparameter", "eta"))
     letter = "η" if hyperparameter == "eta" else hyperparameter
-    figure, (ax,) = new_panels(1, 1, 3.5)
+    figure, (ax,) = new_panels(1, 3.5)
     means = [means_of(curve, hyperparameter) for curve in curves]
     top = set_scale(ax, means, median)
     draw_strip(ax, top)
@@ -90,13 +95,13 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
     )
     ax.set_ylabel(LOSS_LABEL)
     answer = verdict.get("answer", "no verdict yet")
-    words = axis.replace("_", " ")
+    axis_name = axis.replace("_", " ")
     subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
-    ax.set_title(f"Transfer {subject}over {words}: {answer}", parse_math=False)
+    ax.set_title(f"Transfer {subject}over {axis_name}: {answer}", parse_math=False)
     handles += [legend_key("optimum, 95 % interval", color=FAINT, **STAR)] if verdict else []
     handles += off_scale(means, top)
     if handles:
-        title = f"{words}: optimum log2 {letter}" if verdict else words
+        title = f"{axis_name}: optimum log2 {letter}" if verdict else axis_name
         figure.legend(handles=handles, title=title, **BESIDE)
     return figure
 
@@ -104,7 +109,7 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
 @rc_context(STYLE)
 def best_loss_figure(search: Document) -> Figure:
     """The best loss found against the runs spent, with the search's phases."""
-    figure, (ax,) = new_panels(1, 1, 2.7)
+    figure, (ax,) = new_panels(1, 2.7)
     points = points_of(search.get("best_loss_curve"))
     runs, losses = [run for run, _ in points], [drawn_loss(loss) for _, loss in points]
     # The first runs may be very bad; what matters is how the best one was reached.
@@ -120,26 +125,23 @@ def best_loss_figure(search: Document) -> Figure:
     best = losses[-1] if losses else math.nan
     if not math.isfinite(best):
         say_nothing(ax)
-    best_words = f"{best:.4f} nats after {runs[-1]:.0f} runs" if math.isfinite(best) else "none"
+    best_text = f"{best:.4f} nats after {runs[-1]:.0f} runs" if math.isfinite(best) else "none"
     ax.set(xlabel="runs spent", ylabel=f"best {LOSS_LABEL}")
-    ax.set_title(f"Best loss so far: {best_words}")
+    ax.set_title(f"Best loss so far: {best_text}")
     return figure
 
 
 @rc_context(STYLE)
 def lines_figure(search: Document) -> Figure:
     """One panel a line search: the objective against the hyperparameter, all on one loss axis."""
-    again = [{**one["line"], "name": "eta, retuned"} for one in [search.get("retune")] if one]
+    retune = search.get("retune")
+    again = [{**retune["line"], "name": "eta, retuned"}] if retune else []
     lines = [*(search.get("lines") or ()), *again]
-    columns = min(3, max(1, len(lines)))
-    rows = max(1, math.ceil(len(lines) / columns))
-    figure, panels = new_panels(rows, columns, 0.9 + 1.7 * rows)
+    figure, panels = new_panels(len(lines), 1.7, edge=0.9)
     curves = [points_of(line.get("points_log2")) for line in lines]
     top = set_scale(panels[0], curves, max)
     for ax, line, points in zip(panels, lines, curves, strict=False):
-        _line(ax, line, points, top, (search.get("space_log2") or {}).get(line["name"]) or {})
-    for ax in panels[max(1, len(lines)) :]:
-        ax.remove()
+        _draw_line(ax, line, points, top, (search.get("space_log2") or {}).get(line["name"]) or {})
     figure.supylabel(LOSS_LABEL, fontsize=9)
     figure.supxlabel("hyperparameter, log2", fontsize=9)
     handles = [legend_key("optimum", color=LINE_COLOR, **STAR)]
@@ -169,12 +171,13 @@ def _optimum(ax: Axes, size: Document, color: Any) -> str:
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _line(ax: Axes, line: Document, points: Points, top: float, space: Document) -> None:
+def _draw_line(ax: Axes, line: Document, points: Points, top: float, space: Document) -> None:
     """One panel of `lines_figure`."""
     choices = list(line.get("choices") or ())
-    given = space.get("default")
-    place = float(choices.index(given)) if given in choices else math.nan
-    default = place if choices else number(given)
+    default = number(space.get("default"))
+    if choices:
+        chosen = space.get("default")
+        default = float(choices.index(chosen)) if chosen in choices else math.nan
     if math.isfinite(default):
         ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     draw_strip(ax, top)
@@ -211,7 +214,7 @@ def _phases(ax: Axes, ends: Mapping[str, object]) -> None:
     above.spines["top"].set_visible(False)
 
 
-# The figure of a pairs search: a heat map for each pair of hyperparameters, with its optima.
+# Pairs: a heat map for each pair of hyperparameters, with its optima.
 
 
 Losses = list[list[float]]
@@ -235,28 +238,29 @@ def pairs_figure(search: Document) -> Figure:
 
     Separable hyperparameters have their rows' optima in one column, and the columns' in one row.
     """
-    grids = [(grid, _losses(grid)) for grid in search.get("pairs") or ()]
-    columns = min(3, max(1, len(grids)))
-    rows = max(1, math.ceil(len(grids) / columns))
-    figure = Figure(figsize=(WIDTH, 0.7 + 2.25 * rows), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    grids = []
+    for grid in search.get("pairs") or ():
+        rows = [[number(loss) for loss in row] for row in grid["losses"]]
+        # What failed counts as diverged.
+        losses = [[math.inf if math.isnan(loss) else loss for loss in row] for row in rows]
+        grids.append((grid, losses))
+    figure, panels = new_panels(len(grids), 2.25, edge=0.7, sharey=False)
     scale = _scale([losses for _, losses in grids])
     for ax, (grid, losses) in zip(panels, grids, strict=False):
-        _panel(ax, grid, losses, scale)
-    for ax in panels[len(grids) :]:
-        ax.remove()
-    if grids:
-        shown = ScalarMappable(scale, COLORS)
-        bar = figure.colorbar(shown, ax=panels[: len(grids)], shrink=0.8 / rows, extend="max")
-        bar.set_label(LOSS_LABEL)
-    _legend(figure, [losses for _, losses in grids])
+        _draw_pair(ax, grid, losses, scale)
+    shown = ScalarMappable(scale, COLORS)
+    shrink = 0.8 / math.ceil(len(panels) / MOST_COLUMNS)
+    bar = figure.colorbar(shown, ax=panels, shrink=shrink, extend="max")
+    bar.set_label(LOSS_LABEL)
+    handles = [
+        Line2D([], [], label="optimum of a row", **BOTH, **ROW),
+        Line2D([], [], label="optimum of a column", linestyle="none", **COLUMN),
+    ]
+    if any(math.isinf(loss) for _, losses in grids for row in losses for loss in row):
+        look: dict[str, Any] = {"marker": "^", "color": FAINT, "linestyle": "none"}
+        handles.append(Line2D([], [], label="diverged", markersize=4, **look))
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     return figure
-
-
-def _losses(grid: Document) -> Losses:
-    """A grid's losses; what failed counts as diverged."""
-    rows = [[number(loss) for loss in row] for row in grid["losses"]]
-    return [[math.inf if math.isnan(loss) else loss for loss in row] for row in rows]
 
 
 def _scale(every: Sequence[Losses]) -> Normalize:
@@ -269,7 +273,7 @@ def _scale(every: Sequence[Losses]) -> Normalize:
     return Normalize(low, high if high > low else max(finite) + 1e-6)
 
 
-def _panel(ax: Axes, grid: Document, losses: Losses, scale: Normalize) -> None:
+def _draw_pair(ax: Axes, grid: Document, losses: Losses, scale: Normalize) -> None:
     """One pair: the first hyperparameter upwards, the second to the right."""
     first, second = (list(map(number, values)) for values in grid["values_log2"])
     drawn = [[loss if math.isfinite(loss) else math.nan for loss in row] for row in losses]
@@ -280,8 +284,8 @@ def _panel(ax: Axes, grid: Document, losses: Losses, scale: Normalize) -> None:
     ax.set_yticks(range(len(first)), [f"{value:.3g}" for value in first])
     ax.set(xlabel=grid["names"][1], ylabel=grid["names"][0])
     error = number(grid.get("transfer_error"))
-    told = f"transfer error {error:.4f}" if math.isfinite(error) else "no transfer error"
-    ax.set_title(told, fontsize=8)
+    title = f"transfer error {error:.4f}" if math.isfinite(error) else "no transfer error"
+    ax.set_title(title, fontsize=8)
     for row, best in enumerate(row_optima(range(len(second)), losses)):
         if best is not None:
             ax.plot(best, row, **BOTH, **ROW)
@@ -292,18 +296,6 @@ def _panel(ax: Axes, grid: Document, losses: Losses, scale: Normalize) -> None:
         for column, loss in enumerate(values):
             if math.isinf(loss):
                 ax.plot(column, row, "^", color=FAINT, markersize=4)
-
-
-def _legend(figure: Figure, every: Sequence[Losses]) -> None:
-    """What the marks mean."""
-    handles = [
-        Line2D([], [], label="optimum of a row", **BOTH, **ROW),
-        Line2D([], [], label="optimum of a column", linestyle="none", **COLUMN),
-    ]
-    if any(math.isinf(loss) for losses in every for row in losses for loss in row):
-        look: dict[str, Any] = {"marker": "^", "color": FAINT, "linestyle": "none"}
-        handles.append(Line2D([], [], label="diverged", markersize=4, **look))
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
 
 
 # The loss over the steps of chosen trials: some of the search, and one of each width.
@@ -325,8 +317,8 @@ class Chosen:
 
 def chosen_trials(trials: Trials) -> list[Chosen]:
     """The best, the median and the worst run of the search that ended and did not diverge."""
-    ended = [one for one in trials.searched if one.status == "complete" and one.curve]
-    ranked = sorted(ended, key=lambda one: one.objective)
+    ended = [run for run in trials.searched if run.status == "complete" and run.curve]
+    ranked = sorted(ended, key=lambda run: run.objective)
     if not ranked:
         return []
     places = {"best": 0, "median": (len(ranked) - 1) // 2, "worst": len(ranked) - 1}
@@ -338,19 +330,19 @@ def chosen_trials(trials: Trials) -> list[Chosen]:
 
 def chosen_widths(trials: Trials) -> list[Chosen]:
     """Of every width of the ladder, the first seed at the learning rate of the least mean loss."""
-    proofs = [one for one in trials.current if one.trial.phase == LADDER_PHASE]
-    if not proofs:
+    ladder = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
+    if not ladder:
         return []
-    kind, _ = Counter(map(_kind, proofs)).most_common(1)[0]
+    kind, _ = Counter(map(_kind, ladder)).most_common(1)[0]
     by_width: defaultdict[int, defaultdict[float, list[Result]]]
     by_width = defaultdict(lambda: defaultdict(list))
-    for one in trials.current:
-        if _kind(one) == kind and one.status == "complete" and one.curve:
-            by_width[one.trial.width][one.trial.log2_hps.get("eta", 0.0)].append(one)
+    for run in trials.current:
+        if _kind(run) == kind and run.status == "complete" and run.curve:
+            by_width[run.trial.width][run.trial.log2_hps.get("eta", 0.0)].append(run)
     chosen = []
     for width, points in sorted(by_width.items()):
-        runs = min(points.values(), key=lambda runs: fmean(one.objective for one in runs))
-        first = min(runs, key=lambda one: one.trial.seed)
+        runs = min(points.values(), key=lambda runs: fmean(run.objective for run in runs))
+        first = min(runs, key=lambda run: run.trial.seed)
         chosen.append(Chosen(name=f"width {width}", result=first))
     return chosen
 
@@ -367,58 +359,52 @@ def steps_figure(search: Sequence[Chosen], ladder: Sequence[Chosen]) -> Figure:
     """Left: trials of the search. Right: each width at its best learning rate."""
     groups = [group for group in (search, ladder) if group]
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-    every = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for ax, group in zip(every, groups, strict=True):
-        for index, one in enumerate(group):
-            color = SEARCHED.get(one.name) or look_of(index, len(group))[0]
-            _draw(ax, one, color)
+    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for ax, group in zip(panels, groups, strict=True):
+        for index, chosen in enumerate(group):
+            color = SEARCHED.get(chosen.name) or look_of(index, len(group))[0]
+            _draw_run(ax, chosen, color)
         ax.set_title("the search" if group is search else "each width at its best η")
         ax.legend(loc="upper right")
         ax.set_xlabel("steps")
-    every[0].set_ylabel(LOSS_LABEL)
-    every[0].set_ylim(*_limits([*search, *ladder]))
-    return figure
-
-
-def _draw(ax: Axes, one: Chosen, color: Any) -> None:
-    points = [(float(step), loss) for step, loss in loss_curve(one.result)]
-    finite = [(step, loss) for step, loss in points if math.isfinite(loss)]
-    label = f"{one.name}: {one.result.objective:.3f}"
-    ax.plot(*zip(*finite, strict=True), color=color, linewidth=1.3, label=label)
-    stride = max(1, len(finite) // MOST_TIPS)
-    what = f"{one.name}, {_words(one.result)}, step"
-    draw_tips(ax, finite[stride - 1 :: stride], math.inf, what)
-
-
-def _words(result: Result) -> str:
-    """A trial in a few words."""
-    eta = result.trial.log2_hps.get("eta")
-    where = "" if eta is None else f"log2 η {eta:g}, "
-    return f"{where}seed {result.trial.seed}"
-
-
-def _limits(every: Sequence[Chosen]) -> tuple[float, float]:
-    """The loss axis: the first steps of a run may lie above it."""
-    curves = [[loss for loss in one.result.curve if math.isfinite(loss)] for one in every]
+    panels[0].set_ylabel(LOSS_LABEL)
+    # The first steps of a run may lie above the axis.
+    curves = [[loss for loss in c.result.curve if math.isfinite(loss)] for c in (*search, *ladder)]
     curves = [losses for losses in curves if losses]
     low, high = min(map(min, curves)), max(losses[0] for losses in curves)
     worst = max(median(losses) for losses in curves)
     top = min(high, worst + (worst - low))
     room = 0.05 * max(top - low, 1e-6)
-    return low - room, max(top, low) + room
+    panels[0].set_ylim(low - room, max(top, low) + room)
+    return figure
+
+
+def _draw_run(ax: Axes, chosen: Chosen, color: Any) -> None:
+    result = chosen.result
+    points = [(float(step), loss) for step, loss in loss_curve(result)]
+    finite = [(step, loss) for step, loss in points if math.isfinite(loss)]
+    label = f"{chosen.name}: {result.objective:.3f}"
+    ax.plot(*zip(*finite, strict=True), color=color, linewidth=1.3, label=label)
+    stride = max(1, len(finite) // MOST_TIPS)
+    eta = result.trial.log2_hps.get("eta")
+    where = "" if eta is None else f"log2 η {eta:g}, "
+    what = f"{chosen.name}, {where}seed {result.trial.seed}, step"
+    draw_tips(ax, finite[stride - 1 :: stride], math.inf, what)
 
 
 # Several studies side by side: loss against the learning rate, a line a width, on one scale.
 
 
 AXIS = "width"
-MOST_COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 2.9, 3.0
 """Inches."""
 MOST_LETTERS = 30
 """So long is a title over a panel."""
 MARGIN = 0.3
 """Octaves of the learning rate beside the outermost points."""
+
+
+_STAR: dict[str, Any] = {"marker": "*", "markersize": 11, "markeredgewidth": 0.7, "zorder": 5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,7 +426,7 @@ class Theme:
         return STYLE | inks | {"grid.color": self.grid, "axes.edgecolor": self.faint}
 
 
-LIGHT = Theme(ink="#222222", faint="#777777", grid="#e4e4e4", strip="#f0f0f0", pale=0.76, deep=0.0)
+LIGHT = Theme(ink=INK, faint=FAINT, grid="#e4e4e4", strip=STRIP, pale=PALE, deep=DEEP)
 DARK = Theme(ink="#e6e8eb", faint="#9aa1aa", grid="#343a41", strip="#23282e", pale=0.95, deep=0.45)
 
 
@@ -468,25 +454,27 @@ def ladders_figure(panels: Sequence[Panel], theme: Theme = LIGHT) -> Figure:
     All panels have one loss scale, and show as many octaves of the learning rate.
     """
     with rc_context(theme.style):
-        columns = min(MOST_COLUMNS, len(panels))
-        rows = math.ceil(len(panels) / columns)
-        size = (1.3 + PANEL_WIDTH * columns, 0.4 + PANEL_HEIGHT * rows)
-        figure = Figure(figsize=size, layout="constrained")
-        every = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
-        for ax in every[len(panels) :]:
-            ax.remove()
+        width = 1.3 + PANEL_WIDTH * min(MOST_COLUMNS, len(panels))
+        figure, axes = new_panels(len(panels), PANEL_HEIGHT, edge=0.4, width=width)
         shown = [points for panel in panels for points in panel.points.values()]
-        top = set_scale(every[0], shown, median)
-        looks = _looks(panels, theme)
+        top = set_scale(axes[0], shown, median)
+        widths = sorted({width for panel in panels for width in panel.curves})
+        looks = {}
+        for index, size in enumerate(widths):
+            color, marker = look_of(index, len(widths), theme.pale, theme.deep)
+            looks[size] = {"color": color, "marker": marker}
         span = max((high - low for low, high in map(_reach, panels)), default=1.0)
-        for ax, panel in zip(every, panels, strict=False):
-            _ladders_draw(ax, panel, top, looks, theme)
+        for ax, panel in zip(axes, panels, strict=False):
+            _draw_ladder(ax, panel, top, looks, theme)
             middle = sum(_reach(panel)) / 2
             ax.set_xlim(middle - span / 2 - MARGIN, middle + span / 2 + MARGIN)
         figure.supxlabel("learning rate, log2 η", fontsize=9)
         figure.supylabel(LOSS_LABEL, fontsize=9)
-        handles = _ladders_legend(looks, theme) + off_scale(shown, top)
-        figure.legend(handles=handles, title=AXIS, **BESIDE)
+        handles = [legend_key(str(size), linestyle="-", **look) for size, look in looks.items()]
+        star = _STAR | {"markeredgecolor": theme.ink, "color": theme.faint, "linestyle": "-"}
+        handles.append(legend_key("best η", **star | {"markersize": 9}))
+        handles.append(legend_key("transferred η", color=theme.faint, linestyle=DASHED))
+        figure.legend(handles=[*handles, *off_scale(shown, top)], title=AXIS, **BESIDE)
     return figure
 
 
@@ -513,18 +501,7 @@ def _reach(panel: Panel) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _looks(panels: Sequence[Panel], theme: Theme) -> dict[int, dict[str, Any]]:
-    """Colour and marker of every width, the same in all panels."""
-    widths = sorted({width for panel in panels for width in panel.curves})
-    looks = {}
-    for index, width in enumerate(widths):
-        share = index / (len(widths) - 1) if len(widths) > 1 else 1.0
-        color = colormaps["viridis"](theme.pale + share * (theme.deep - theme.pale))
-        looks[width] = {"color": color, "marker": MARKERS[index % len(MARKERS)]}
-    return looks
-
-
-def _ladders_draw(
+def _draw_ladder(
     ax: Axes, panel: Panel, top: float, looks: Mapping[int, dict[str, Any]], theme: Theme
 ) -> None:
     """One study: its curves, their optima with a line through them, and the transferred eta."""
@@ -545,31 +522,15 @@ def _ladders_draw(
     centre = planned_value(panel.validation)
     if math.isfinite(centre):
         ax.axvline(centre, color=theme.faint, linewidth=1, linestyle=DASHED, zorder=1.5)
-    answer, drift = verdict.get("answer", "no verdict yet"), _drift(verdict)
+    estimates = (size.get("shift_log2") or {} for size in verdict.get("sizes") or ())
+    shifts = [shift for e in estimates if math.isfinite(shift := number(e.get("value")))]
+    drift = "no optimum"
+    if shifts:
+        drift = f"best η moves by {max(shifts) - min(shifts):.1f} octaves"
+    answer = verdict.get("answer", "no verdict yet")
     title = f"{panel.title}: {answer}"
     if len(title) > MOST_LETTERS:
         title, drift = shortened(panel.title, MOST_LETTERS), f"{answer}; {drift}"
     ax.set_title(title, pad=17, parse_math=False, fontweight="bold")
     note = ax.annotate(drift, (0, 1), (0, 6), "axes fraction", "offset points")
     note.set(fontsize=8.5, color=theme.faint, in_layout=False)
-
-
-_STAR: dict[str, Any] = {"marker": "*", "markersize": 11, "markeredgewidth": 0.7, "zorder": 5}
-
-
-def _drift(verdict: Document) -> str:
-    """How far the optima lie apart, in words."""
-    sizes = verdict.get("sizes") or ()
-    shifts = [number((size.get("shift_log2") or {}).get("value")) for size in sizes]
-    known = [shift for shift in shifts if math.isfinite(shift)]
-    if not known:
-        return "no optimum"
-    return f"best η moves by {max(known) - min(known):.1f} octaves"
-
-
-def _ladders_legend(looks: Mapping[int, dict[str, Any]], theme: Theme) -> list[Any]:
-    handles = [legend_key(str(width), linestyle="-", **look) for width, look in looks.items()]
-    star = _STAR | {"markeredgecolor": theme.ink, "color": theme.faint, "linestyle": "-"}
-    handles.append(legend_key("best η", **star | {"markersize": 9}))
-    handles.append(legend_key("transferred η", color=theme.faint, linestyle=DASHED))
-    return handles
