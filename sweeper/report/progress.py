@@ -40,43 +40,41 @@ class Pace:
     """
 
     def __init__(self, start: float) -> None:
-        """`start` is when the work began, in seconds of the clock that `left` is told."""
+        """`start` is when the work began, in seconds of the clock that `left` is given."""
         self._start = start
         self._points = deque([(start, 0.0)], maxlen=POINTS)
         self._end = math.nan
-        self._told = self._first = start
+        self._estimated = self._first = start
 
     def left(self, now: float, done: float, remaining: float) -> float | None:
         """Seconds that `remaining` work takes when `done` is done; None while nobody can say."""
         self._points.append((now, done))
         if remaining <= 0 and done > 0:
             return 0.0
-        rate = self._rate(now, done)
+        middle = self._start + (now - self._start) / 2
+        while len(self._points) > 1 and self._points[1][0] <= middle:
+            self._points.popleft()
+        # Since half of the time ago, or from the start where none was done since.
+        rate = 0.0
+        for at, before in (self._points[0], (self._start, 0.0)):
+            if now > at and done > before:
+                rate = (done - before) / (now - at)
+                break
         if rate <= 0 or now - self._start < EARLIEST:
             self._end = math.nan
             return None
-        seen, passed = now + remaining / rate, now - self._told
+        seen, passed = now + remaining / rate, now - self._estimated
         if math.isnan(self._end):
             self._end, self._first = seen, now
         elif passed > 0:
+            # Exponential smoothing of the end: a share 1 - exp(-t / settling) after t seconds.
             settling = min(SETTLING, (now - self._first) / 4)
             self._end += (1.0 - math.exp(-passed / settling)) * (seen - self._end)
-        self._told = now
+        self._estimated = now
         return max(0.0, self._end - now)
 
-    def _rate(self, now: float, done: float) -> float:
-        """Work a second since half of the time ago, or from the start where none was done since."""
-        middle = self._start + (now - self._start) / 2
-        for at, before in (self._last_until(middle), (self._start, 0.0)):
-            if now > at and done > before:
-                return (done - before) / (now - at)
-        return 0.0
 
-    def _last_until(self, moment: float) -> tuple[float, float]:
-        """The last point before or at a moment; those before it are forgotten."""
-        while len(self._points) > 1 and self._points[1][0] <= moment:
-            self._points.popleft()
-        return self._points[0]
+# What is shown and written.
 
 
 WRITE_EVERY = 1.0
@@ -107,7 +105,7 @@ class Snapshot:
 
 
 class SweepProgress:
-    """A `ProgressListener` that shows and writes what it is told. Use it as a context manager.
+    """A `ProgressListener` that shows and writes how far a sweep is. Use it as a context manager.
 
     `work` gives a trial's work in any unit; time left is the work left at the pace of late.
     `planned` is the number of trials that the job expects from the beginning. With `seconds`,
@@ -134,7 +132,7 @@ class SweepProgress:
         self.snapshot = Snapshot(job=job)
         self.work_done, self.work_left = 0.0, 0.0
         self._mean_work, self._partial = 1.0, 0.0
-        self._written = self._said = -math.inf
+        self._written = self._printed = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -192,21 +190,17 @@ class SweepProgress:
         self.work_done += work
         self.work_left -= work
         self._partial = max(0.0, self._partial - 1)
-        self._learn(result)
-        self._show()
-
-    def _learn(self, result: Result) -> None:
-        """When it will end, by the seconds that runs have taken and how many run at once."""
         self._todo.pop(result.key, None)
-        if self._seconds is None:
-            return
-        self._seconds.add(result)
-        self._spent += result.seconds
-        now, left = time.monotonic(), [self._seconds.of(trial) for trial in self._todo.values()]
-        later = self.snapshot.total - self.snapshot.done - len(left)
-        expected = sum(left) + max(0, later) * self._seconds.of(result.trial)
-        at_once = self._spent / max(now - self.start, 1e-9)
-        self._end = now + expected / at_once if at_once > 0 else math.nan
+        if self._seconds is not None:
+            # The end, by the seconds that runs have taken and how many run at once.
+            self._seconds.add(result)
+            self._spent += result.seconds
+            now, left = time.monotonic(), [self._seconds.of(trial) for trial in self._todo.values()]
+            later = snapshot.total - snapshot.done - len(left)
+            expected = sum(left) + max(0, later) * self._seconds.of(result.trial)
+            at_once = self._spent / max(now - self.start, 1e-9)
+            self._end = now + expected / at_once if at_once > 0 else math.nan
+        self._show()
 
     def _show(self) -> None:
         snapshot = self.snapshot
@@ -225,13 +219,13 @@ class SweepProgress:
         )
         self._write()
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._said >= LINE_EVERY:
-            self._said = now
+        if not self.console.is_terminal and now - self._printed >= LINE_EVERY:
+            self._printed = now
             line = f"{snapshot.where()}: {self.facts()}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def facts(self) -> str:
-        """Done and total, best so far, time left, in words."""
+        """Done and total, best so far, time left: for people."""
         snapshot = self.snapshot
         parts = [f"{snapshot.done}/{snapshot.total} trials"]
         if math.isfinite(snapshot.best):

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from sweeper.report import progress
-from sweeper.report.progress import SweepProgress, duration
+from sweeper.report.progress import SweepProgress
+from sweeper.report.table import duration
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
 
