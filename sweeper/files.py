@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from sweeper.trial import encode
+from sweeper.records import to_json
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -84,7 +84,7 @@ def write_json(path: Path, value: object) -> None:
 
     OSError as `replacing`, TypeError when `value` is no JSON.
     """
-    write_atomically(path, json.dumps(encode(value), indent=1, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(to_json(value), indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import inspect
-import math
 import re
 import traceback
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import BadInput, ConfigError, MissingValue, SweeperError, key_prefix, suggest
+from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
+from sweeper.records import call_checked
 
 # Which configs and studies there are: groups, options, names, read off the folders alone.
 # The configs are the registry of plugins: records name a plugin by its config, not by its class,
@@ -130,16 +127,6 @@ def _retargeted(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict
 # Build a plugin from its config: `_target_` names the class, the other keys its arguments.
 
 
-UNKNOWN_KEY = "there is no such key"
-_TYPE_NAMES: dict[Any, str] = {
-    int: "a whole number of at most 63 bits",
-    float: "a finite number",
-    str: "a text",
-    bool: "true or false",
-    type(None): "null",
-}
-
-
 def import_target(target: object, key: str = "_target_") -> Callable[..., Any]:
     """The class or function that the dotted path `target` names; ConfigError when there is none."""
     if not isinstance(target, str) or "." not in target:
@@ -179,102 +166,3 @@ def build_plugin(config: Mapping[str, Any], offered: Mapping[str, Any] | None = 
     """
     target = import_target(config.get("_target_"))
     return call_checked(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
-
-
-def call_checked(
-    target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]
-) -> Any:
-    """`target(**given)` with those of `offered` that it takes; see `build_plugin`."""
-    parameters = arguments(target)
-    has_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    extra = {n: v for n, v in offered.items() if n in parameters or has_kwargs}
-    hints, checked = _hints(target), {}
-    for name, value in given.items():
-        if name in extra:
-            raise ConfigError(name, value, "it follows from other settings and cannot be given")
-        if name not in parameters and not has_kwargs:
-            choices = set(parameters) - extra.keys()
-            raise ConfigError(name, value, f"{UNKNOWN_KEY}; {suggest(name, choices)}")
-        checked[name] = check_type(name, value, hints.get(name, Any))
-    for name, parameter in parameters.items():
-        variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if parameter.default is parameter.empty and not variadic and name not in checked | extra:
-            raise MissingValue(name)
-    return target(**(extra | checked))
-
-
-def arguments(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The target's arguments; ConfigError when they cannot be inspected."""
-    try:
-        return inspect.signature(target).parameters
-    except ValueError as error:
-        raise ConfigError("_target_", str(target), "a class that tells its arguments") from error
-
-
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Type annotations of the target's arguments; empty when they cannot be evaluated.
-
-    A dataclass inherits fields from other modules, whose annotations mean something only there:
-    those of the class are evaluated each in its own module, those of `__init__` are not.
-    """
-    sources = (target, target.__init__) if inspect.isclass(target) else (target,)
-    hints: dict[str, Any] = {}
-    for source in sources:
-        with suppress(NameError, TypeError):
-            hints |= typing.get_type_hints(source)
-    return hints
-
-
-def check_type(key: str, value: Any, hint: Any) -> Any:
-    """`value` as the annotation `hint` wants it, records and tuples built from plain JSON.
-
-    ConfigError when no member of the hint takes it. Hints that are not understood pass.
-    """
-    options = _options(hint)
-    for option in options:
-        if option is Path and isinstance(value, str):
-            return Path(value)
-        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
-            with key_prefix(key):
-                return call_checked(typing.cast(Callable[..., Any], option), value, {})
-        if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
-            member = typing.get_args(option)[0]
-            return tuple(check_type(f"{key}[{i}]", v, member) for i, v in enumerate(value))
-    if any(_accepts(option, value) for option in options):
-        wants_float = float in options and isinstance(value, int) and not isinstance(value, bool)
-        return float(value) if wants_float and int not in options else value
-    raise ConfigError(key, value, " or ".join(_describe(option) for option in options))
-
-
-def _accepts(option: Any, value: Any) -> bool:
-    """Whether `value` is one of `option`; a hint that is not understood accepts anything."""
-    if typing.get_origin(option) is typing.Literal:
-        return value in typing.get_args(option)
-    if option is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    if option is float:
-        return _accepts(int, value) or (isinstance(value, float) and math.isfinite(value))
-    if option in (str, bool):
-        return isinstance(value, option)
-    if option in (type(None), None):
-        return value is None
-    return not (dataclasses.is_dataclass(option) or typing.get_origin(option) is tuple)
-
-
-def _describe(option: Any) -> str:
-    """What a hint allows, in words."""
-    if typing.get_origin(option) is typing.Literal:
-        return ", ".join(str(value) for value in typing.get_args(option))
-    if typing.get_origin(option) is tuple:
-        return f"a list, each {_describe(typing.get_args(option)[0])}"
-    if dataclasses.is_dataclass(option):
-        fields = ", ".join(field.name for field in dataclasses.fields(option))
-        return f"a mapping with {fields}"
-    return _TYPE_NAMES.get(option, str(option))
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the hint alone."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return typing.get_args(hint)
-    return (hint,)

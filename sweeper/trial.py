@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import marshal
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil, cos, pi
-from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, cast
 
 from sweeper.errors import ConfigError
+from sweeper.records import WRITTEN_IF_SET, Build, to_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -200,7 +200,7 @@ def digest(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PluginSpec:
-    """A plugin by its stable name, see `catalog.plugins`, with the arguments it is built with."""
+    """A plugin by its stable name, see `registry.plugins`, with the arguments it is built with."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class TrialSpec:
     optimizer: PluginSpec
     data: Mapping[str, Any]
     train: TrainSettings
-    fp8: PluginSpec | None = None
+    fp8: PluginSpec | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     @property
     def plugins(self) -> tuple[PluginSpec, ...]:
@@ -239,8 +239,8 @@ class TrialSpec:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of `to_json`."""
-        return digest(self._record)
+        """SHA-256 of it as JSON."""
+        return digest(to_json(self))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TrialSpec) and self.digest == other.digest
@@ -248,48 +248,20 @@ class TrialSpec:
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    @cached_property
-    def _record(self) -> dict[str, Any]:
-        """Plain JSON, made once: the record repeats the specification with every result."""
-        record: dict[str, Any] = encode(asdict(self))
-        if self.fp8 is None:
-            del record["fp8"]
-        return record
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; without `fp8` where nothing is cast."""
-        return dict(self._record)
-
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TrialSpec:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted.
-
-        Equal records give one object: the trials of a study share few specifications.
-        """
-        return _read_spec(marshal.dumps(record, 2))
-
-    @classmethod
-    def _from_parts(cls, parts: dict[str, Any]) -> TrialSpec:
-        for name in ("parameterization", "model", "optimizer", *(["fp8"] * ("fp8" in parts))):
-            parts[name] = PluginSpec(**parts[name])
-        try:
-            parts["train"] = TrainSettings(**parts["train"])
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        spec = cls(**parts)
-        mappings = [spec.runner, spec.data, *(plugin.arguments for plugin in spec.plugins)]
-        if not all(isinstance(mapping, Mapping) for mapping in mappings):
-            raise ValueError("a trial's specification holds something else than a mapping")
-        sizes = (spec.width, spec.depth, spec.base_width, spec.base_depth)
-        if not all(type(size) is int for size in sizes):
-            raise ValueError("a size is no whole number")
+    def read_json(cls, record: Mapping[str, Any], build: Build) -> TrialSpec:
+        """Equal records give one object: the trials of a study share few specifications."""
+        text = json.dumps(record)
+        if (spec := _SPECS.get(text)) is None:
+            if len(_SPECS) >= MOST_SPECS:
+                _SPECS.clear()
+            spec = _SPECS[text] = build(record)
         return spec
 
 
-@lru_cache(maxsize=256)
-def _read_spec(data: bytes) -> TrialSpec:
-    """The specification in a record that `marshal` wrote."""
-    return TrialSpec._from_parts(dict(marshal.loads(data)))
+_SPECS: dict[str, TrialSpec] = {}
+"""Specifications that were read, by their text."""
+MOST_SPECS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,12 +273,14 @@ class Trial:
     hyperparameters that are no numbers on a scale.
     """
 
-    spec: TrialSpec
     log2_hps: Log2Hps
     seed: int = 0
     phase: str = field(default="", compare=False)
-    measurement: str = ""
-    choices: Mapping[str, Choice] = field(default_factory=dict)
+    measurement: str = field(default="", metadata=WRITTEN_IF_SET)
+    choices: Mapping[str, Choice] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
+    spec: TrialSpec
+
+    JSON_SHOWS: ClassVar[tuple[str, ...]] = ("hps",)
 
     @cached_property
     def key(self) -> str:
@@ -314,13 +288,8 @@ class Trial:
         # Rounded, because arithmetic on a grid's values differs in the last digits; + 0.0 for -0.0.
         hps = {name: round(float(value), 9) + 0.0 for name, value in self.log2_hps.items()}
         content = {"spec": self.spec.digest, "log2_hps": hps, "seed": self.seed}
-        return digest(content | self._extras)[:32]
-
-    @property
-    def _extras(self) -> dict[str, Any]:
-        """What few trials have; the records of others do not name it."""
         extras = {"measurement": self.measurement, "choices": dict(self.choices)}
-        return {name: value for name, value in extras.items() if value}
+        return digest(content | {name: value for name, value in extras.items() if value})[:32]
 
     @cached_property
     def hps(self) -> PlainHps:
@@ -342,26 +311,12 @@ class Trial:
         """Depth (layers) of the trial's model."""
         return self.spec.depth
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with the hyperparameters as they are used beside their logarithms."""
-        return {
-            "hps": encode(self.hps),
-            "log2_hps": encode(self.log2_hps),
-            "seed": self.seed,
-            "phase": self.phase,
-            **self._extras,
-            "spec": self.spec.to_json(),
-        }
-
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Trial:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted."""
-        content = {name: value for name, value in record.items() if name != "hps"}
-        trial = cls(**(content | {"spec": TrialSpec.from_json(content["spec"])}))
-        if not all(isinstance(value, (float, int)) for value in trial.log2_hps.values()):
+    def read_json(cls, record: Mapping[str, Any], build: Build) -> Trial:
+        """ValueError where hyperparameters as they are used are not those of the logarithms."""
+        trial: Trial = build(record)
+        if not all(map(math.isfinite, trial.log2_hps.values())):
             raise ValueError("a hyperparameter is not a number")
-        if not all(isinstance(value, Choice) for value in trial.choices.values()):
-            raise ValueError("a choice is neither text nor number")
         hps = record["hps"]
         # The logarithms are exact; powers may differ in the last digit from machine to machine.
         if hps.keys() != trial.hps.keys() or not all(
@@ -391,7 +346,6 @@ class Result:
     batch's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
     """
 
-    trial: Trial
     status: Status
     objective: float
     heldout: float = math.nan
@@ -401,62 +355,31 @@ class Result:
     finished_at: float = 0.0
     error: str = ""
     device: str = ""
-    measurements: Any = None
+    measurements: Any = field(default=None, metadata=WRITTEN_IF_SET)
+    trial: Trial
+
+    JSON_SHOWS: ClassVar[tuple[str, ...]] = ("format", "key")
+    format: ClassVar[int] = FORMAT
 
     @property
     def key(self) -> str:
         """The trial's key."""
         return self.trial.key
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; infinities and NaN are written as strings, which JSON can hold."""
-        measured = self.measurements is not None
-        return {
-            "format": FORMAT,
-            "key": self.key,
-            **{name: encode(getattr(self, name)) for name in _OUTCOME_FIELDS},
-            **({"measurements": encode(self.measurements)} if measured else {}),
-            "trial": self.trial.to_json(),
-        }
-
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Result:
-        """Inverse of `to_json`.
+    def read_json(cls, record: Mapping[str, Any], build: Build) -> Result:
+        """ValueError for a record that is not that of its own key.
 
-        ValueError when the record is not that of its own key, `OtherFormat` when another version
-        of sweeper wrote it.
+        `OtherFormat` where another version of sweeper wrote it.
         """
         if (version := record.get("format")) != FORMAT:
             if isinstance(version, int) or "setup" in record["trial"]:
                 raise OtherFormat(version or OLDEST_FORMAT)
             raise ValueError("it names no format")
-        content = {name: value for name, value in record.items() if name not in ("format", "key")}
-        numbers = ("objective", "heldout", "seconds", "finished_at")
-        content |= {name: float(content[name]) for name in numbers}
-        content["curve"] = tuple(map(float, content["curve"]))
-        trial = Trial.from_json(content["trial"])
-        result = cls(**(content | {"trial": trial}))
-        if result.status not in get_args(Status):
-            raise ValueError(f"unknown status {result.status!r}")
+        result: Result = build(record)
         if result.key != record.get("key"):
             raise ValueError("the record's key does not match its content")
         return result
-
-
-_OUTCOME_FIELDS = [
-    each.name for each in fields(Result) if each.name not in ("trial", "measurements")
-]
-
-
-def encode(value: Any) -> Any:
-    """`value` with non-finite floats as the strings inf, -inf and nan (strict JSON)."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    if isinstance(value, Mapping):
-        return {name: encode(item) for name, item in value.items()}
-    return value
 
 
 # What became of a trial, from its losses: the same for every runner.

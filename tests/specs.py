@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeper.errors import ConfigError
-from sweeper.registry import TARGET, call_checked, with_names
+from sweeper.records import call_checked
+from sweeper.registry import TARGET, with_names
 from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 
 DEFAULTS: Mapping[str, Any] = {

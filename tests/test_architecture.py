@@ -12,13 +12,13 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 ROOMS = [
-    *("errors", "registry", "trial", "files"),
+    *("errors", "records", "registry", "trial", "files"),
     *("scaling", "search", "data", "launch", "laws", "models", "classifier", "engine"),
     *("verdict", "plan", "check", "command", "study", "config", "sweep"),
     *("export", "report", "cli", "__main__"),
 ]
 """From the bottom up: a module imports from its own room, or from one before it."""
-AT_THE_ROOT = {"__init__", "__main__", "errors", "files", "registry", "trial"}
+AT_THE_ROOT = {"__init__", "__main__", "errors", "files", "records", "registry", "trial"}
 ONLY = {
     "typer": {"cli.app", "cli.verb"},
     "hydra": {"config.compose"},

@@ -9,6 +9,7 @@ from sweeper import registry
 from sweeper.config.settings import placeholder_data, resolve
 from sweeper.engine import prepare as preparing
 from sweeper.errors import BadInput, ConfigError
+from sweeper.records import from_json, to_json
 from sweeper.scaling import relative
 from sweeper.trial import Result, Trial
 
@@ -143,7 +144,7 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     words = ["parameterization=mup", "model.width=16", "model.head_size=8", "model.depth=1"]
     tree = compose_tree(words)
     before = trial(tree)
-    record = Result(trial=before, status="complete", objective=1.0).to_json()
+    record = to_json(Result(trial=before, status="complete", objective=1.0))
     kept = to_yaml(tree)
     assert "sweeper." not in str(record) and "sweeper." not in kept
 
@@ -160,5 +161,5 @@ def test_renaming_a_class_orphans_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert again == {"_target_": "sweeper.scaling.relative.Renamed"}
     renamed = tree | {"parameterization": tree["parameterization"] | again}
     assert trial(renamed).key == before.key
-    old = Result.from_json(record).trial
+    old = from_json(Result, record).trial
     assert old == before and isinstance(preparing.prepare(old.spec).parameterization, Renamed)

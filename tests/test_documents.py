@@ -30,7 +30,7 @@ from sweeper.launch.executor import Launcher
 from sweeper.launch.runner import RunnerSettings
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
-from sweeper.registry import call_checked
+from sweeper.records import call_checked
 from sweeper.search.strategy import Strategy
 from sweeper.study.logs.log import Logger
 from sweeper.trial import TrainSettings

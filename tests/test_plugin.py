@@ -7,7 +7,8 @@ from typing import Any, Literal
 import pytest
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.registry import build_plugin, call_checked, check_type, import_target, user_code
+from sweeper.records import call_checked, check_type
+from sweeper.registry import build_plugin, import_target, user_code
 from sweeper.search.line import LearningRateLine
 
 

@@ -22,12 +22,13 @@ from typing import Any
 
 import yaml
 
+from sweeper.records import to_json
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine, LineRule
 from sweeper.search.prune import Pruner, RungLosses, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy, hps_key
 from sweeper.study.study import Study
-from sweeper.trial import Axis, PluginSpec, Result, Space, TrainSettings, Trial, TrialSpec, encode
+from sweeper.trial import Axis, PluginSpec, Result, Space, TrainSettings, Trial, TrialSpec
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
 STRETCHES = 50
@@ -280,7 +281,7 @@ def _compact(name: str, study: Path) -> dict[str, Any]:
         "warmup": round(train.warmup * train.steps),
         "window": train.window(),
         "axes": axes,
-        "trials": encode(trials),
+        "trials": to_json(trials),
     }
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.errors import ConfigError
+from sweeper.records import Build
 from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
-from sweeper.trial import encode
 from sweeper.verdict.curve import UNKNOWN, Estimate, mean_estimate
 from sweeper.verdict.ladder import Size
 
@@ -155,46 +155,14 @@ class CoordinateCheck:
             return "check.batch=1"
         return f"check.seeds={2 * rule.seeds}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        record: dict[str, Any] = encode(asdict(self))
-        return record
-
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> CoordinateCheck:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when the record is none."""
-        sizes = tuple(map(int, record["sizes"]))
-        typed: dict[str, Any] = {
-            "sizes": sizes,
-            "steps": int(record["steps"]),
-            "modules": tuple(_read_module(module, len(sizes)) for module in record["modules"]),
-            "origins": tuple(map(str, record["origins"])),
-        }
-        if not sizes or not typed["modules"] or record["answer"] not in CHECK_ANSWERS:
+    def read_json(cls, record: Mapping[str, Any], build: Build) -> CoordinateCheck:
+        """ValueError for a check of nothing, or whose slopes are not over its sizes."""
+        check: CoordinateCheck = build(record)
+        slopes = [slope for module in check.modules for slope in module.slopes]
+        if not slopes or {len(slope.values) for slope in slopes} != {len(check.sizes)}:
             raise ValueError("no coordinate check")
-        return cls(**{**record, **typed})
-
-
-def _read_module(record: Mapping[str, Any], sizes: int) -> ModuleCheck:
-    """A module from JSON; it has slopes over as many sizes as the check."""
-    slopes = tuple(_read_slope(slope) for slope in record["slopes"])
-    if record["answer"] not in CHECK_ANSWERS or {len(one.values) for one in slopes} != {sizes}:
-        raise ValueError("no module of a coordinate check")
-    role = record["role"] and Role(record["role"])
-    return ModuleCheck(**{**record, "role": role, "slopes": slopes})
-
-
-def _read_slope(record: Mapping[str, Any]) -> Slope:
-    """A slope from JSON."""
-    typed: dict[str, Any] = {
-        "step": int(record["step"]),
-        "values": tuple(map(float, record["values"])),
-        "slope": Estimate(**{key: float(value) for key, value in record["slope"].items()}),
-        "expected": float(record["expected"]),
-    }
-    if record["answer"] not in CHECK_ANSWERS:
-        raise ValueError("no answer of a coordinate check")
-    return Slope(**{**record, **typed})
+        return check
 
 
 def check_coordinates(

@@ -26,6 +26,7 @@ from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.engine.operand_scales import OperandScale
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
+from sweeper.records import from_json, to_json
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.page import write_report
@@ -198,7 +199,7 @@ def _scales(
     rule, base = experiment.settings.check, experiment.settings.base
     trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
     record: list[dict[str, Any]] = measured(experiment, folder, [trial], output)[trial.key]
-    operands = [OperandScale.from_json(operand) for operand in record]
+    operands = [from_json(OperandScale, operand) for operand in record]
     if not operands:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     write_json(folder / "scales.json", record)
@@ -211,7 +212,7 @@ def _scales(
 def _rules(folder: Path, output: Output) -> list[dict[str, Any]]:
     """rules.json, and the table."""
     rows = rule_table()
-    record = [row.to_json() for row in rows]
+    record = [to_json(row) for row in rows]
     write_json(folder / "rules.json", record)
     show.rules(output.people, rows)
     return record

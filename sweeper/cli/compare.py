@@ -15,6 +15,7 @@ from sweeper.config.command_line import DEFAULT_ROOT, command_line, repeated
 from sweeper.config.settings import Settings
 from sweeper.errors import BadInput
 from sweeper.files import private_folder, try_json, write_json
+from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
 from sweeper.report.cost import Cost, spent
@@ -30,7 +31,7 @@ from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study
-from sweeper.trial import Result, TrialSpec, digest, encode
+from sweeper.trial import Result, TrialSpec, digest
 from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.verdict.ladder import LADDER_AXES, LadderSize, Size, SizeCurve
 
@@ -131,19 +132,19 @@ def _report(
             {
                 "study": name,
                 "parameterization": parameterizations[name],
-                "tuning": tuning.to_json() | {"share": tuning.flops / comparison.flops},
-                "validation": validation.to_json(),
+                "tuning": to_json(tuning) | {"share": tuning.flops / comparison.flops},
+                "validation": to_json(validation),
             }
             for name, (tuning, validation) in costs.items()
         ],
         "differences": list(compared.notes),
-        **comparison.to_json(),
+        **to_json(comparison),
     }
     found = show.findings(comparison)
     following = following_command(comparison, compared.entries, root)
     following = following or command_line("report", *costs, *repeated((), root, None))
     private_folder(folder)
-    write_json(folder / "comparison.json", encode(record))
+    write_json(folder / "comparison.json", to_json(record))
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
     output.notes([f"compared anyway: {note}" for note in compared.notes])
     for table in show.tables(comparison, parameterizations, costs):

@@ -18,6 +18,7 @@ from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import RECORD_ERRORS, private_folder, try_json, write_json
+from sweeper.records import from_json, to_json
 from sweeper.scaling.spec import LOGITS
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
@@ -90,7 +91,7 @@ def run_check(
     results = measured(experiment, folder, [t for runs in trials.values() for t in runs], output)
     runs: Measured = {
         size: [
-            [ModuleMeasurement.from_json(module) for module in results[trial.key]]
+            [from_json(ModuleMeasurement, module) for module in results[trial.key]]
             for trial in of_size
         ]
         for size, of_size in trials.items()
@@ -141,7 +142,7 @@ def check_record(
         "spec": experiment.spec(settings.base).digest,
         "log2_hps": named(settings.space, log2_hps),
         "rule": rule,
-        "axes": [one.to_json() for one in checks],
+        "axes": [to_json(one) for one in checks],
     }
 
 
@@ -220,7 +221,7 @@ def _known(
         if _rule(record) != _rule(wanted):
             continue
         try:
-            axes = [CoordinateCheck.from_json(axis) for axis in record["axes"]]
+            axes = [from_json(CoordinateCheck, axis) for axis in record["axes"]]
         except RECORD_ERRORS:
             continue
         if over_width := [one for one in axes if one.axis == "width"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
+from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import NOTHING, Cost, at_once, flops_of
 from sweeper.report.table import duration
@@ -25,7 +26,7 @@ from sweeper.search.strategy import Strategy
 from sweeper.study.study import Study
 from sweeper.sweep.replay import replay_ladder
 from sweeper.trial import Log2Hps, Result, Trial, defaults
-from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, Size, describe_size, size_record
+from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, Size, describe_size
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -128,9 +129,9 @@ class Planned:
 
     def to_json(self, seeds: int) -> dict[str, Any]:
         """Plain JSON."""
-        cost = self.cost.to_json()
+        cost = to_json(self.cost)
         return {
-            "size": size_record(asdict(self.size)),
+            "size": to_json(self.size),
             "values_log2": list(self.values),
             "runs": seeds * len(self.values),
             "missing": cost.pop("trials"),

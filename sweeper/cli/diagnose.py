@@ -33,6 +33,7 @@ from sweeper.plan.diagnose import (
 )
 from sweeper.plan.explain import explain
 from sweeper.plan.plan import make_plan
+from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
@@ -80,12 +81,12 @@ def diagnose(
             diagnosed = trainer.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
-    write_json(folder / f"diagnosis-{axis}.json", diagnosed.to_json())
+    write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
     show.diagnosis(output.people, diagnosed)
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     following = _following(settings, diagnosed, config_dir)
     output.end(diagnosed.sentence, {"report": report, "diagnosis": record}, following)
-    output.document({"study": settings.name, "diagnosis": diagnosed.to_json()})
+    output.document({"study": settings.name, "diagnosis": to_json(diagnosed)})
     return DONE
 
 

@@ -18,6 +18,7 @@ from sweeper.export.families import Published
 from sweeper.plan.explain import explain as explained
 from sweeper.plan.explain import tied_readouts
 from sweeper.plan.plan import make_plan
+from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.table import Column, Table
 from sweeper.study.study import Study
@@ -51,7 +52,7 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
         "initializer_range. The configuration does not say learning rates and eps by parameter, "
         "nor weight decay: a plan of ours does."
     )
-    output.document(model.to_json())
+    output.document(to_json(model))
     return DONE
 
 
@@ -107,7 +108,7 @@ def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Ty
             "target": {"width": target.width, "depth": target.depth},
             "hps": dict(hps),
             "hyperparameters": source,
-            "parameters": [row.to_json() for row in rows],
+            "parameters": [to_json(row) for row in rows],
             "operations": dict(plan.operations),
             "needs": list(plan.needs),
             "tied_readouts": tied,

@@ -13,9 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from sweeper.errors import BadInput, suggest
+from sweeper.records import to_json
 from sweeper.registry import studies
 from sweeper.study.study import check_study_name, latest_study
-from sweeper.trial import Result, encode
+from sweeper.trial import Result
 
 DONE, FAILED, NOT_PROVEN = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -36,7 +37,7 @@ class Output:
     def document(self, value: object) -> None:
         """Print the command's one JSON document, under `--json`."""
         if self.json:
-            print(json.dumps(encode(value), indent=2))
+            print(json.dumps(to_json(value), indent=2))
 
     def say(self, text: str) -> None:
         """A sentence for people, as it is."""

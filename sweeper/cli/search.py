@@ -22,6 +22,7 @@ from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_atomically, write_json
 from sweeper.launch.executor import Scheduled
+from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import Cost, flops_of
 from sweeper.report.drawing import save
@@ -34,7 +35,7 @@ from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
-from sweeper.trial import FORMAT, Axis, defaults, encode, in_use, named
+from sweeper.trial import FORMAT, Axis, defaults, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
 """The groups that a search's conclusion depends on."""
@@ -89,7 +90,7 @@ def search(
             notes += diverged(trials_of(study).searched)
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
-            save(pairs_figure(encode(asdict(conclusion))), settings.folder / "pairs")
+            save(pairs_figure(to_json(conclusion)), settings.folder / "pairs")
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)
     output.notes(notes)
@@ -271,7 +272,7 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
     show.dry_run(output.people, "This search would run", "phase", costs, "trials", facts)
     record: dict[str, Any] = {
         "study": settings.name,
-        "phases": [{"phase": name, **cost.to_json()} for name, cost in costs],
+        "phases": [{"phase": name, **to_json(cost)} for name, cost in costs],
         "finished": finished,
         "batched_trials": per_job,
     }

@@ -35,6 +35,7 @@ from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
+from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.console import size_text
 from sweeper.report.page import write_report
@@ -115,17 +116,17 @@ def transfer(
     places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
     record = try_json(folder / validation_name(settings.transfer.hyperparameter))
     again = _again(settings, request, words)
-    following = after_plan(settings.folder, folder, plan.to_json(), again, record)
+    following = after_plan(settings.folder, folder, to_json(plan), again, record)
     output.end(_found(settings, plan, verdicts, record), places, following)
     document = {
         "study": settings.name,
-        "plan": plan.to_json(),
-        "verdicts": [verdict.to_json() for verdict in verdicts] or None,
-        "trend": trend and trend.to_json(),
+        "plan": to_json(plan),
+        "verdicts": [to_json(verdict) for verdict in verdicts] or None,
+        "trend": trend and to_json(trend),
         "check": summary(check, settings.check),
     }
     if found.exponents is not None:
-        document["exponents"] = found.exponents.to_json()
+        document["exponents"] = to_json(found.exponents)
     output.document(document)
     holds = all(verdict.answer == "holds" and not verdict.up_to for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
@@ -161,7 +162,7 @@ def _keep(
     private_folder(folder)
     log2_hps = named(settings.space, conclusion.best_log2)
     output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
-    write_json(folder / "plan.json", plan.to_json())
+    write_json(folder / "plan.json", to_json(plan))
     _show_plan(settings, plan, output)
     if trend is not None:
         applied = plan.source["correction"] is not None
@@ -215,7 +216,7 @@ def _found(
     """What was found, in a sentence; `kept` is the record of the latest verdict on this plan."""
     proof = "the transfer is not validated"
     if verdicts:
-        proof = f"the transfer {_answers(verdict.to_json() for verdict in verdicts)}"
+        proof = f"the transfer {_answers(to_json(verdict) for verdict in verdicts)}"
     elif kept.get("axes"):
         proof = f"the transfer, as validated before, {_answers(kept['axes'])}"
     eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
@@ -324,7 +325,7 @@ def _plan(
     if settings.transfer.correct and trend is not None and trend.warranted:
         best_log2 = Log2Hps({**best_log2, "eta": trend.predicted_log2.value})
         origin = "the trend over width"
-        correction = trend.to_json()
+        correction = to_json(trend)
     source = {
         "study": settings.name,
         "search": settings.plugin_spec("search").name,

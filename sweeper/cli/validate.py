@@ -15,6 +15,7 @@ from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.errors import BadInput, key_prefix
 from sweeper.files import try_json, write_json
 from sweeper.laws.law import Law, NoLaw
+from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.documents import PLANNED, planned_value
 from sweeper.report.drawing import save
@@ -34,10 +35,10 @@ from sweeper.sweep.replay import (
     token_unit,
 )
 from sweeper.sweep.sweep import Sweep
-from sweeper.trial import Choice, Log2Hps, Result, defaults, encode, named
+from sweeper.trial import Choice, Log2Hps, Result, defaults, named
 from sweeper.verdict.curve import fit_curve
 from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve, size_record
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.verdict.trend import (
     MIN_SIZES,
     FittedExponents,
@@ -297,13 +298,13 @@ def validate(
     # where the base's own curve has moved the plan off that.
     record |= {PLANNED: centre} if hps != best else {}
     record |= {"law": law} if (law := law_record(settings)) else {}
-    record |= {"exponents": exponents.to_json()} if exponents else {}
+    record |= {"exponents": to_json(exponents)} if exponents else {}
     record |= {"command": provenance()["command"]}
     path = folder / validation_name(rule.hyperparameter)
     write_json(path, _with_earlier(record, try_json(path)))
     for verdict in verdicts:
         picture = folder / f"{_curves(path)}-{verdict.axis}"
-        save(learning_rate_figure(encode(record), verdict.axis), picture)
+        save(learning_rate_figure(to_json(record), verdict.axis), picture)
         show.verdict(output.people, verdict, rule.hyperparameter)
         output.say(f"Curves: {picture}.png")
     for line in exponent_lines(exponents) if exponents else ():
@@ -402,11 +403,11 @@ def _record(
         "hyperparameter": hyperparameter,
         f"transferred_log2_{hyperparameter}": log2_hps[hyperparameter],
         "log2_hps": log2_hps,
-        "axes": [verdict.to_json() for verdict in verdicts],
-        "trend": trend and trend.to_json(),
+        "axes": [to_json(verdict) for verdict in verdicts],
+        "trend": trend and to_json(trend),
         "curves": [
             {
-                **size_record(asdict(curve.size)),
+                **to_json(curve.size),
                 "points": [
                     {f"log2_{hyperparameter}": value, "losses": list(losses)}
                     for value, losses in sorted(curve.losses.items())

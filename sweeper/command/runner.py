@@ -38,9 +38,9 @@ from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Control, Job, Outcome, Resources
 from sweeper.launch.machine import visible_gpus
 from sweeper.launch.runner import Batch
-from sweeper.registry import call_checked
+from sweeper.records import call_checked, from_json, to_json
 from sweeper.search.prune import Pruner
-from sweeper.trial import Trial, TrialSpec, encode
+from sweeper.trial import Trial, TrialSpec
 from sweeper.verdict.ladder import Size
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ class CommandRunner:
         train = trial.spec.train
         record = {
             "trial": trial.key,
-            "hyperparameters": encode(trial.values),
+            "hyperparameters": to_json(trial.values),
             "width": trial.width,
             "depth": trial.depth,
             "base_width": trial.spec.base_width,
@@ -327,7 +327,7 @@ class CommandRunner:
         }
         write_json(folder / "trial.json", record)
         if trial.spec.parameterization.name != "own":
-            write_json(folder / "plan.json", plan_of_trial(trial).to_json())
+            write_json(folder / "plan.json", to_json(plan_of_trial(trial)))
         task = RunCommand(
             trial=trial,
             command=self.there,
@@ -398,7 +398,7 @@ class RunCommand:
             "command": asdict(self.command),
             "folder": self.folder,
             "code": dict(self.code),
-            "pruner": None if self.pruner is None else self.pruner.to_json(),
+            "pruner": None if self.pruner is None else to_json(self.pruner),
         }
 
     @classmethod
@@ -410,7 +410,7 @@ class RunCommand:
             command=call_checked(Command, record["command"], {}),
             folder=record["folder"],
             code=record["code"],
-            pruner=None if pruner is None else Pruner.from_json(pruner),
+            pruner=None if pruner is None else from_json(Pruner, pruner),
         )
 
     def modules(self) -> list[str]:

@@ -26,7 +26,7 @@ from sweeper.engine.measure import (
     rms,
 )
 from sweeper.files import write_atomically
-from sweeper.trial import encode
+from sweeper.records import to_json
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -131,7 +131,7 @@ class _Watch:
             if all(name in changes for changes, _ in self.changes)
         ]
         measured += [not_seen(name, role=None) for name in self._not_seen(measured)]
-        write_atomically(self.path, json.dumps(encode([asdict(one) for one in measured])))
+        write_atomically(self.path, json.dumps(to_json([asdict(one) for one in measured])))
 
     def _not_seen(self, measured: Sequence[ModuleMeasurement]) -> list[str]:
         """Matrices that have moved and that no row shows."""

@@ -19,10 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import forgotten, literal_metric
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
+from sweeper.records import arguments
 from sweeper.registry import (
     OVERLAYS,
     TARGET,
-    arguments,
     conf_folder,
     groups,
     import_target,

@@ -35,9 +35,10 @@ from sweeper.engine.train import Execution, device_name, train
 from sweeper.errors import ConfigError, SweeperError, user_frames
 from sweeper.launch.executor import Context, Executor, Launcher, Machine
 from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, Outcome
+from sweeper.records import from_json, to_json
 from sweeper.registry import build_plugin, plugin_target
 from sweeper.search.prune import Pruner
-from sweeper.trial import Result, Trial, encode
+from sweeper.trial import Result, Trial
 
 UNTRAINABLE = (
     ArithmeticError,
@@ -125,7 +126,7 @@ class TrainTrials:
         return {
             "corpus": describe(self.batched.corpus),
             "execution": _plain(self.execution),
-            "pruner": None if self.pruner is None else self.pruner.to_json(),
+            "pruner": None if self.pruner is None else to_json(self.pruner),
         }
 
     @classmethod
@@ -138,7 +139,7 @@ class TrainTrials:
         return cls(
             batched=BatchedTrials(trials=trials, corpus=build_plugin(record["corpus"])),
             execution=Execution(**execution),
-            pruner=None if pruner is None else Pruner.from_json(pruner),
+            pruner=None if pruner is None else from_json(Pruner, pruner),
         )
 
     def modules(self) -> list[str]:
@@ -512,6 +513,6 @@ def _plain(record: Any) -> dict[str, Any]:
     """The fields of a dataclass, paths as text."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     return {
-        name: str(value) if isinstance(value, Path) else encode(value)
+        name: str(value) if isinstance(value, Path) else to_json(value)
         for name, value in values.items()
     }

@@ -22,7 +22,8 @@ from sweeper.engine.program import quiet_attention, random_seed
 from sweeper.launch.job import UNCONTROLLED, Control
 from sweeper.models.fp8 import DTYPES, Format, rounded
 from sweeper.models.scaled import Attention, Linear
-from sweeper.trial import Trial, encode
+from sweeper.records import to_json
+from sweeper.trial import Trial
 
 FORMATS: tuple[Format, ...] = ("e4m3", "e5m2")
 RANGES: dict[str, tuple[float, float]] = {
@@ -237,15 +238,15 @@ def fraction_below_eps(
 
 
 def _coordinates(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
-    return encode([asdict(module) for module in measure_modules(trial, corpus, device, control)])
+    return to_json([asdict(module) for module in measure_modules(trial, corpus, device, control)])
 
 
 def _scales(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
-    return encode([asdict(operand) for operand in operand_scales(trial, corpus, device, control)])
+    return to_json([asdict(operand) for operand in operand_scales(trial, corpus, device, control)])
 
 
 def _below_eps(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
-    return encode(fraction_below_eps(trial, corpus, device, control))
+    return to_json(fraction_below_eps(trial, corpus, device, control))
 
 
 MEASUREMENTS: Mapping[str, Callable[[Trial, Corpus, str, Control], Any]] = {

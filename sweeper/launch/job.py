@@ -23,8 +23,9 @@ from typing import Any, Protocol
 
 from sweeper.errors import SweeperError
 from sweeper.files import RECORD_ERRORS, private_folder, read_json, replacing, write_json
+from sweeper.records import from_json, to_json
 from sweeper.registry import import_target
-from sweeper.trial import Result, Trial, digest, encode
+from sweeper.trial import Result, Trial, digest
 
 # What a job that runs is told, and what it tells: the seam between training and launching.
 
@@ -112,26 +113,6 @@ class Outcome:
     notices: tuple[str, ...] = ()
     attempt: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "attempt": self.attempt,
-            "results": [result.to_json() for result in self.results],
-            "failure": self.failure and asdict(self.failure),
-            "notices": list(self.notices),
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Outcome:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS` when it is not to be trusted."""
-        failure = record["failure"]
-        return cls(
-            attempt=int(record["attempt"]),
-            results=tuple(Result.from_json(result) for result in record["results"]),
-            failure=None if failure is None else JobFailure(**failure),
-            notices=tuple(map(str, record["notices"])),
-        )
-
 
 class Task(Protocol):
     """Work that can be done in this process or, rebuilt from JSON, in another."""
@@ -195,16 +176,17 @@ def task_to_json(task: Task) -> dict[str, Any]:
     """A task with its trials, and the class that makes it again."""
     kind = type(task)
     return {
-        "trials": [trial.to_json() for trial in task.trials],
+        "trials": [to_json(trial) for trial in task.trials],
         "target": f"{kind.__module__}.{kind.__qualname__}",
-        "task": task.to_json(),
+        "task": to_json(task),
     }
 
 
 def task_from_json(record: Mapping[str, Any]) -> Task:
     """Inverse of `task_to_json`."""
     kind: Any = import_target(record["target"], "target")
-    task: Task = kind.from_json(tuple(map(Trial.from_json, record["trials"])), record["task"])
+    trials = from_json(tuple[Trial, ...], record["trials"])
+    task: Task = kind.from_json(trials, record["task"])
     return task
 
 
@@ -216,7 +198,7 @@ def write_job(folder: Path, job: Job, *, sync: bool = True) -> Path:
     private_folder(folder)
     job_dir = folder / job.id
     private_folder(job_dir)
-    _write(job_dir / "job.json", job.to_json(), sync)
+    _write(job_dir / "job.json", to_json(job), sync)
     return job_dir
 
 
@@ -225,7 +207,7 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
         write_json(path, record)
         return
     with replacing(path, sync=False) as file:
-        file.write(json.dumps(encode(record), allow_nan=False).encode())
+        file.write(json.dumps(to_json(record), allow_nan=False).encode())
 
 
 def read_job(job_dir: Path) -> Job:
@@ -234,7 +216,7 @@ def read_job(job_dir: Path) -> Job:
         record = read_json(job_dir / "job.json")
         if record["format"] != JOB_FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
-        return Job.from_json(record)
+        return from_json(Job, record)
     except (OSError, *RECORD_ERRORS) as error:
         raise SweeperError(f"there is no job in {job_dir}: {error}") from error
 
@@ -246,7 +228,7 @@ def trials_of(job_dir: Path) -> tuple[Trial, ...]:
     """
     try:
         record = read_json(job_dir / "job.json")
-        trials = tuple(map(Trial.from_json, record["trials"]))
+        trials = from_json(tuple[Trial, ...], record["trials"])
         readable = record["format"] == JOB_FORMAT and all(trial.key for trial in trials)
         return trials if readable else ()  # damaged values have no key
     except (OSError, *RECORD_ERRORS):
@@ -267,7 +249,7 @@ def run_job(
     job, notices = read_job(job_dir), list[str]()
     outcome = job.task.run(control(notices.append))
     outcome = replace(outcome, attempt=attempt, notices=(*outcome.notices, *notices))
-    _write(job_dir / f"result-{attempt}.json", outcome.to_json(), sync)
+    _write(job_dir / f"result-{attempt}.json", to_json(outcome), sync)
 
 
 def outcome_of(job_dir: Path) -> Outcome | None:
@@ -279,7 +261,7 @@ def outcome_of(job_dir: Path) -> Outcome | None:
     outcomes = []
     for path in job_dir.glob("result-*.json"):
         with suppress(OSError, *RECORD_ERRORS):
-            outcomes.append(Outcome.from_json(read_json(path)))
+            outcomes.append(from_json(Outcome, read_json(path)))
     return max(outcomes, key=lambda outcome: outcome.attempt, default=None)
 
 

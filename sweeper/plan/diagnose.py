@@ -10,11 +10,12 @@ from typing import Any
 
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter
+from sweeper.records import to_json
 from sweeper.registry import TARGET, plugin_target, with_names
 from sweeper.scaling.abc import MUP, exponents, shift
 from sweeper.scaling.relative import Change
 from sweeper.scaling.spec import Role, Update
-from sweeper.trial import Log2Hps, encode
+from sweeper.trial import Log2Hps
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Answer, SizeVerdict
 from sweeper.verdict.ladder import LadderRule, Size, SizeCurve
@@ -453,7 +454,7 @@ class Diagnosis:
             entry["sentence"] = result.sentence
             ablation = entry["ablation"]
             ablation["overrides"] = with_names("parameterization", ablation["overrides"])
-        plain: dict[str, Any] = encode(record)
+        plain: dict[str, Any] = to_json(record)
         return plain
 
 

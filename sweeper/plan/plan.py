@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
-from sweeper.registry import call_checked
+from sweeper.records import WRITTEN_IF_SET, Build, from_json
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -25,7 +25,7 @@ from sweeper.scaling.prescription import (
     prescription_of,
 )
 from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, Update
-from sweeper.trial import Choice, PlainHps, PluginSpec, encode, log2
+from sweeper.trial import Choice, PlainHps, PluginSpec, log2
 from sweeper.trial import plain as as_used
 from sweeper.verdict.ladder import Size
 
@@ -230,7 +230,7 @@ class TransferPlan:
     optimizer: PluginSpec | None = None
     needs: tuple[str, ...] = ()
     factors: tuple[PlannedFactor, ...] | None = None
-    law: AppliedLaw | None = None
+    law: AppliedLaw | None = field(default=None, metadata=WRITTEN_IF_SET)
     version: int = PLAN_VERSION
 
     @classmethod
@@ -247,8 +247,8 @@ class TransferPlan:
         except ValueError as error:
             raise BadInput(f"{file} is no JSON: {error}") from error
         try:
-            return cls.from_json(record)
-        except BadInput as error:
+            return from_json(cls, record)
+        except ValueError as error:
             raise BadInput(f"{file} is no plan: {error}") from error
 
     def save(self, path: str | Path) -> Path:
@@ -258,19 +258,18 @@ class TransferPlan:
         """
         file = _file(path)
         try:
-            write_json(file, self.to_json())
+            write_json(file, self)
         except OSError as error:
             reason = f"{error.strerror or error}; give a folder that exists"
             raise BadInput(f"{file} cannot be written: {reason}") from None
         return file
 
     @classmethod
-    def from_json(cls, record: Any) -> TransferPlan:
-        """Inverse of `to_json`; BadInput says what does not belong."""
-        version = record.get("version") if isinstance(record, dict) else None
-        if version != PLAN_VERSION:
+    def read_json(cls, record: Mapping[str, Any], build: Build) -> TransferPlan:
+        """BadInput for a plan of another version, or that nothing can be trained by."""
+        if (version := record.get("version")) != PLAN_VERSION:
             raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
-        plan: TransferPlan = call_checked(cls, record, {})
+        plan: TransferPlan = build(record)
         for parameter in plan.parameters:
             if parameter.update not in list(Update):
                 raise ConfigError("update", parameter.update, ", ".join(Update))
@@ -361,13 +360,6 @@ class TransferPlan:
     def __str__(self) -> str:
         """A table of what is trained alike, and the `needs`, in less than 60 lines."""
         return plan_table(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON, as in `plan.json`; without a law it names none."""
-        record: dict[str, Any] = encode(asdict(self))
-        if self.law is None:
-            del record["law"]
-        return record
 
 
 def _file(path: str | Path) -> Path:

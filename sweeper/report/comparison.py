@@ -22,7 +22,7 @@ from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
 from sweeper.report.table import Cell, Column, Table, answer, number, within
-from sweeper.verdict.compare import OCTAVES, Candidate, Comparison, Standing
+from sweeper.verdict.compare import Candidate, Comparison, Standing
 from sweeper.verdict.curve import Estimate
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -143,7 +143,8 @@ def _robustness(comparison: Comparison) -> Table:
         legend=["≥: the curve was not measured so far; the loss of its last point."],
     )
     for candidate in comparison.candidates:
-        losses = (bounded(candidate.robustness[octaves]) for octaves in SHOWN_OCTAVES)
+        robust = candidate.robustness
+        losses = (bounded(loss) for loss in robust if loss.octaves in SHOWN_OCTAVES)
         table.add(candidate.name, candidate.robust_width, *losses)
     return table
 
@@ -246,7 +247,7 @@ def _draw_losses(ax: Axes, candidate: Candidate, index: int, aside: float) -> No
 def _draw_robustness(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
     """A line through what was measured; a triangle where the loss is only a lower bound."""
     none = Estimate(value=0.0, low=0.0, high=0.0)
-    gaps = {**{octaves: candidate.robustness[octaves] for octaves in OCTAVES}, 0.0: none}
+    gaps = {**{loss.octaves: loss for loss in candidate.robustness}, 0.0: none}
     known = {x: gap for x, gap in sorted(gaps.items()) if math.isfinite(gap.high)}
     look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
     _bars(ax, [x + 0.03 * aside for x in known], list(known.values()), **look)

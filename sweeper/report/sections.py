@@ -14,7 +14,7 @@ from markupsafe import Markup
 from sweeper.errors import ConfigError
 from sweeper.files import RECORD_ERRORS
 from sweeper.laws.law import AppliedLaw
-from sweeper.registry import call_checked
+from sweeper.records import call_checked, from_json
 from sweeper.report.console import size_text, trend_text
 from sweeper.report.cost import NO_SIZES, NOT_KNOWN, Cost, Saving, cost_table, saving, times
 from sweeper.report.documents import Document, Documents, axis_verdict, interval, number
@@ -87,7 +87,7 @@ def _check(record: Document, axis: Document, name: str) -> Section:
     from sweeper.check.judge import CheckRule, CoordinateCheck
     from sweeper.report.checks import coordinate_figure, coordinate_table
 
-    found, rule = CoordinateCheck.from_json(axis), record["rule"]
+    found, rule = from_json(CoordinateCheck, axis), record["rule"]
     settled = CheckRule(**{key: rule[key] for key in ("share", "batch", "seeds")})
     eta = number(record["log2_hps"]["eta"])
     return {
@@ -110,7 +110,7 @@ def _scales(records: Sequence[Document], name: str) -> Section:
     from sweeper.engine.operand_scales import OperandScale
     from sweeper.report.checks import scale_figure, scale_table
 
-    found = [OperandScale.from_json(record) for record in records]
+    found = [from_json(OperandScale, record) for record in records]
     return {"table": scale_table(found), "figure": Markup(svg(scale_figure(found), name))}
 
 

@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from sweeper.trial import encode
+from sweeper.records import to_json
 from sweeper.verdict.curve import Estimate
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         """Title, legend, units and records as plain JSON; infinite numbers as strings."""
-        record: dict[str, Any] = encode(
+        record: dict[str, Any] = to_json(
             {
                 "title": self.title,
                 "legend": list(self.legend),

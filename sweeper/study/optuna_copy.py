@@ -18,7 +18,8 @@ from urllib.parse import unquote, unquote_plus
 
 from sweeper.errors import BadInput
 from sweeper.files import RECORD_ERRORS
-from sweeper.trial import Result, encode
+from sweeper.records import to_json
+from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -246,7 +247,7 @@ def _attributes(result: Result) -> dict[str, Any]:
     """What Optuna keeps about a trial beside its hyperparameters and its value."""
     trial = result.trial
     names = ("key", "status", "heldout", "seconds", "finished_at")
-    attributes = {name: encode(getattr(result, name)) for name in names}
+    attributes = {name: to_json(getattr(result, name)) for name in names}
     attributes |= {"phase": trial.phase, "seed": trial.seed}
     attributes |= {"width": trial.width, "depth": trial.depth}
     # No parameters: Optuna refuses a list that was made longer.

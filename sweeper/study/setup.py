@@ -18,6 +18,7 @@ from typing import Any
 from sweeper import __version__
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
+from sweeper.records import from_json, to_json
 from sweeper.study.optuna_copy import redact
 from sweeper.study.study import Study
 from sweeper.trial import Result, TrialSpec
@@ -50,7 +51,7 @@ class Trials:
 def read_setup(folder: Path) -> TrialSpec | None:
     """What the study in `folder` was last told to train; None where nothing legible says it."""
     try:
-        return TrialSpec.from_json(try_json(folder / FILE))
+        return from_json(TrialSpec, try_json(folder / FILE))
     except RECORD_ERRORS:
         return None
 
@@ -70,7 +71,7 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
         what = "; ".join(_sentence(key, *values) for key, values in [*changed.items()][:3])
         notes.append(f"plans and verdicts of the setup before ({what}) are now in {place}")
-    write_json(folder / FILE, spec.to_json())
+    write_json(folder / FILE, to_json(spec))
     if (place := aside / _name(spec)).is_dir() and _move(place, folder, over=False):
         notes.append("plans and verdicts that this setup had before are back in place")
     return notes
@@ -140,7 +141,7 @@ def check_setup(folder: Path, spec: TrialSpec) -> None:
 
 def changes(old: TrialSpec, new: TrialSpec) -> dict[str, tuple[Any, Any]]:
     """What differs between two setups, by the key that sets it: the old value and the new."""
-    before, after = (dict(_settings(spec.to_json())) for spec in (old, new))
+    before, after = (dict(_settings(to_json(spec))) for spec in (old, new))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return {key: (before.get(key), after.get(key)) for key in keys}
 

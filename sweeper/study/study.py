@@ -25,6 +25,7 @@ from sweeper.files import (
     remove_leftovers,
     replacing,
 )
+from sweeper.records import from_json, to_json
 from sweeper.registry import studies
 from sweeper.study.optuna_copy import Bounds, Mirror, by_finish_time
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
@@ -268,14 +269,14 @@ def _replaces(new: Result, old: Result | None) -> bool:
     if old is None:
         return True
     if old.status == "failed":
-        return new.to_json() != old.to_json()  # the same failure again is no news
+        return bool(to_json(new) != to_json(old))  # the same failure again is no news
     return old.status == "pruned" and new.status in ("complete", "diverged")
 
 
 def _to_line(result: Result) -> bytes:
     """`result` as a line of a file; ValueError when it could not be read back."""
-    record = result.to_json()
-    Result.from_json(record)
+    record = to_json(result)
+    from_json(Result, record)
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
@@ -289,8 +290,8 @@ class _Parser:
         """The result in a line; one of `RECORD_ERRORS` when it is not to be trusted."""
         record = parse_json(line)
         curve = record["curve"]
-        record["curve"] = map(self._losses.setdefault, curve, curve)
-        return Result.from_json(record)
+        record["curve"] = list(map(self._losses.setdefault, curve, curve))
+        return from_json(Result, record)
 
 
 def _next_file(folder: Path) -> Path:

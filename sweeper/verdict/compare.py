@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.trial import encode
 from sweeper.verdict.curve import DRAWS, UNKNOWN, CurveFit, Estimate, fit_curves, mean_estimate
 from sweeper.verdict.ladder import SizeCurve
 from sweeper.verdict.noise import Array
@@ -173,6 +171,13 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossAtDistance(Estimate):
+    """The loss gap, in nats, `octaves` of eta from the optimum."""
+
+    octaves: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """What is said of one study, beside its places; robustness: nats lost by octaves of eta.
 
@@ -183,7 +188,7 @@ class Candidate:
     widths: tuple[WidthLoss, ...]
     curve: LossCurve | None
     robust_width: int
-    robustness: Mapping[float, Estimate]
+    robustness: tuple[LossAtDistance, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,15 +203,6 @@ class Comparison:
     candidates: tuple[Candidate, ...]
     by_transferred: tuple[Standing, ...]
     by_retuned: tuple[Standing, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        record: dict[str, Any] = encode(asdict(self))
-        for candidate in record["candidates"]:
-            candidate["robustness"] = [
-                {"octaves": octaves, **loss} for octaves, loss in candidate["robustness"].items()
-            ]
-        return record
 
 
 def compare(ladders: Sequence[Ladder]) -> Comparison:
@@ -292,7 +288,10 @@ class _Measured:
             widths=tuple(map(self._width, range(len(self.widths)))),
             curve=fit_loss_curve(self.widths, self.retuned),
             robust_width=self.widths[largest],
-            robustness={octaves: fit.loss_gap(optimum + octaves) for octaves in OCTAVES},
+            robustness=tuple(
+                LossAtDistance(octaves=octaves, **vars(fit.loss_gap(optimum + octaves)))
+                for octaves in OCTAVES
+            ),
         )
 
     def _width(self, index: int) -> WidthLoss:

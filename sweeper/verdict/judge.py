@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
 
-from sweeper.trial import encode
+from sweeper.records import WRITTEN_IF_SET
 from sweeper.verdict.curve import (
     BIAS,
     UNKNOWN,
@@ -24,7 +24,7 @@ from sweeper.verdict.curve import (
     Estimate,
     fit_curves,
 )
-from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve, describe_size, size_record
+from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve, describe_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,24 +117,13 @@ class Verdict:
     note: str = ""
     limits: str = ""
     seed_advice: SeedAdvice | None = None
-    law: str = ""
+    law: str = field(default="", metadata=WRITTEN_IF_SET)
     up_to: str = ""
     settle: tuple[str, ...] = ()
 
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
         return replace(self, note=". Also, ".join(filter(None, (sentence, self.note))))
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; without a law it says nothing of one."""
-        record: dict[str, Any] = encode(asdict(self))
-        for judged in record["sizes"]:
-            judged["size"] = size_record(judged["size"])
-        if not self.law:
-            del record["law"]
-            for judged in record["sizes"]:
-                del judged["planned_log2"]
-        return record
 
 
 def judge_ladder(

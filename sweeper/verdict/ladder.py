@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from sweeper.errors import ConfigError
+from sweeper.records import WRITTEN_IF_SET
 from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import Point
 from sweeper.trial import Axis, Log2Hps
@@ -43,9 +44,9 @@ MODEL_AXES = {"experts": "experts", "top_k": "top_ks", "granularity": "granulari
 class ModelSize(Size):
     """A model's size with those of its experts; 0 of what the model does not have."""
 
-    experts: int = 0
-    top_k: int = 0
-    granularity: int = 0
+    experts: int = field(default=0, metadata=WRITTEN_IF_SET)
+    top_k: int = field(default=0, metadata=WRITTEN_IF_SET)
+    granularity: int = field(default=0, metadata=WRITTEN_IF_SET)
 
     def __str__(self) -> str:
         each = {key.replace("_", " "): size for key, size in self.model_overrides().items()}
@@ -113,11 +114,6 @@ def label_size(size: Mapping[str, Any], axis: str) -> str:
     if axis == JOINT_AXIS:
         return " ".join(f"{key[0]}{size[key]}" for key in LADDER_AXES if size.get(key))
     return str(size[axis])
-
-
-def size_record(size: Mapping[str, Any]) -> dict[str, Any]:
-    """A size for a record: without what its model does not have."""
-    return {key: value for key, value in size.items() if value or key not in MODEL_AXES}
 
 
 @dataclass(frozen=True, kw_only=True)

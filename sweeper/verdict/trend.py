@@ -11,7 +11,7 @@ import numpy as np
 
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
-from sweeper.trial import encode
+from sweeper.records import to_json
 from sweeper.verdict.curve import BIAS, CurveFit, Estimate, fit_curves
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import LadderRule, SizeCurve
@@ -39,11 +39,6 @@ class Trend:
     gain: Estimate
     warranted: bool
     reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        record: dict[str, Any] = encode(asdict(self))
-        return record
 
 
 def fit_trend(curves: Sequence[SizeCurve], transferred: float, target: int) -> Trend | None:
@@ -215,7 +210,7 @@ class FittedExponents:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: what is told, not the draws."""
-        record: dict[str, Any] = encode(
+        record: dict[str, Any] = to_json(
             {
                 "sizes": self.sizes,
                 "batches": self.batches,

@@ -13,6 +13,7 @@ from sweeper.check.judge import CheckRule, CoordinateCheck, Runs, check_coordina
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.errors import ConfigError
+from sweeper.records import to_json
 from sweeper.scaling.spec import LOGITS, Role
 from sweeper.trial import Trial
 from sweeper.verdict.curve import Estimate
@@ -313,7 +314,7 @@ def test_numbers_without_a_logarithm(
 
 
 def test_json_is_plain() -> None:
-    found = check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 1.0)), RULE).to_json()
+    found = to_json(check_coordinates("width", runs_of(("h", Role.HIDDEN, 1, 0.0, 1.0)), RULE))
     assert found["modules"][0]["role"] == "hidden" and found["answer"] == "fail"
     assert found["modules"][0]["slopes"][1]["slope"]["value"] == pytest.approx(1.0)
 

@@ -15,6 +15,7 @@ from sweeper.command.in_script import FILE, STEPS
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
+from sweeper.records import from_json, to_json
 from sweeper.report.checks import coordinate_table, legend
 from sweeper.scaling.spec import LOGITS
 from sweeper.trial import Trial
@@ -68,7 +69,7 @@ def test_weights_that_no_row_shows_cannot_pass(tokens: TokenCorpus) -> None:
         found = checked(tokens, "Unseen", planted)
         assert found.answer == "cannot say" and found.unseen == ("ls.*.weight",)
         assert found.settled_by(RULE) is None
-        assert CoordinateCheck.from_json(found.to_json()).unseen == found.unseen
+        assert from_json(CoordinateCheck, to_json(found)).unseen == found.unseen
     said = sentence(found, RULE)
     assert "cannot say: no output shows what ls.*.weight change: use each by calling" in said
     assert any("Not seen" in line and "ls.*.weight" in line for line in legend(found, 0.25))
@@ -115,7 +116,7 @@ def test_in_a_loop_of_one_s_own_it_is_as_strict(
     for _ in range(2):
         model(x, x).backward()
         optimizer.step()
-    measured = [ModuleMeasurement.from_json(row) for row in json.loads(path.read_text())]
+    measured = [from_json(ModuleMeasurement, row) for row in json.loads(path.read_text())]
     unseen = [one.name for one in measured if not one.entries]
     assert unseen == ([] if net is Listed else ["ls.0.weight", "ls.1.weight"])
     moved = {one.name for one in measured if one.direct_changes and all(one.direct_changes)}

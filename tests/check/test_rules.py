@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.check.rules import RULES_AND_UPDATES, RuleRow, rule_table
+from sweeper.records import to_json
 from sweeper.scaling.spec import Update
 from tests.scaling.test_spectral import COLUMNS, table
 
@@ -43,6 +44,6 @@ def test_ratios_between_shapes(rows: dict[tuple[str, Update], RuleRow]) -> None:
 
 
 def test_json(rows: dict[tuple[str, Update], RuleRow]) -> None:
-    found = rows["inverse_fan_in", Update.SIGN].to_json()
+    found = to_json(rows["inverse_fan_in", Update.SIGN])
     assert found["update"] == "sign" and found["keeps"] is True
     assert found["changes"]["16x1024"] == pytest.approx(0.28, rel=0.04)

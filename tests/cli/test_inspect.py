@@ -9,6 +9,7 @@ import pytest
 
 from sweeper.cli import status
 from sweeper.files import write_json
+from sweeper.records import to_json
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import FORMAT
@@ -104,7 +105,7 @@ class TestStatus:
         found = Study.read(study).results()[0]
         trial = replace(found.trial, seed=99, phase="validate")
         better = replace(found, trial=trial, objective=best / 2)
-        rewrite_results(study, lambda lines: [*lines, json.dumps(better.to_json())])
+        rewrite_results(study, lambda lines: [*lines, json.dumps(to_json(better))])
         document = sweeper("status", "--json").document
         assert document["phases"]["validate"] == 1 and document["best"] == best
 

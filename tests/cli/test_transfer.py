@@ -11,6 +11,7 @@ import pytest
 from sweeper.cli import validate
 from sweeper.cli.shared import split_root
 from sweeper.config.settings import Experiment
+from sweeper.records import from_json, to_json
 from sweeper.report.documents import planned_value
 from sweeper.search.strategy import Conclusion
 from sweeper.study.lock import StudyLock
@@ -35,13 +36,13 @@ def write_parabolas(study: Path, optima: Mapping[int, float]) -> None:
     best = json.loads((study / "search.json").read_text())["best_log2"]["eta"]
 
     def changed(line: str) -> str:
-        result = Result.from_json(json.loads(line))
+        result = from_json(Result, json.loads(line))
         away = result.trial.log2_hps["eta"] - best
         if abs(away) > 0.5:
             return line
         # Seeds that all lose the same would measure no noise.
         loss = 3 + (away - optima[result.trial.width]) ** 2 + 1e-10 * result.trial.seed
-        return json.dumps(replace(result, objective=loss).to_json())
+        return json.dumps(to_json(replace(result, objective=loss)))
 
     rewrite_results(study, lambda lines: [changed(line) for line in lines])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.plan.plan import TransferPlan
+from sweeper.records import from_json, to_json
 from sweeper.study.study import Study
 from sweeper.trial import Result
 from tests.cli.driver import Run, assert_refused, results, rewrite_results, tree
@@ -27,13 +28,13 @@ def write_parabolas(study: Path, exponent: float) -> None:
     best = json.loads((study / "search.json").read_text())["best_log2"]["eta"]
 
     def changed(line: str) -> str:
-        result = Result.from_json(json.loads(line))
+        result = from_json(Result, json.loads(line))
         away = result.trial.log2_hps["eta"] - best
         at = exponent * math.log2(result.trial.spec.train.steps / 4)
         if at == 0 and abs(away) > 1.5:
             return line
         loss = 3 + (away - at) ** 2 + 1e-9 * math.sin(9 * away + result.trial.seed)
-        return json.dumps(replace(result, objective=loss).to_json())
+        return json.dumps(to_json(replace(result, objective=loss)))
 
     rewrite_results(study, lambda lines: [changed(line) for line in lines])
 

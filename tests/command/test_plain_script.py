@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sweeper import plan_for
+from sweeper.records import to_json
 from tests.scripts import load_script
 
 STEPS = 4
@@ -36,6 +37,6 @@ def test_it_learns_with_and_without_a_plan(
     plan = plan_for(
         module.Net, {"width": 16}, {"width": 32}, "mup", {"eta": 2**-6}, inputs=(tokens,)
     )
-    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
+    (tmp_path / "plan.json").write_text(json.dumps(to_json(plan)))
     planned = losses(monkeypatch, capsys, f"--plan={tmp_path / 'plan.json'}")
     assert plain[-1] < plain[0] and planned[-1] < planned[0] and plain != planned

@@ -19,6 +19,7 @@ from sweeper.command.runner import OPTIONS, Command, reports_no_loss, unknown_to
 from sweeper.command.template import PORTS, Style, float_text, port_of, styled, under_torchrun
 from sweeper.errors import ConfigError
 from sweeper.launch.job import Job
+from sweeper.records import from_json, to_json
 from tests.command.commands import command, runner, trial
 
 VALUES: dict[str, Any] = {"eta": 0.5, "width": 64, "dir": "d", "nodes": 1, "tasks": 2, "port": 1}
@@ -208,6 +209,6 @@ def test_a_loss_that_nothing_finds_is_noted(
 def test_a_job_reads_its_command_back(tmp_path: Path) -> None:
     settings = command(arguments={"a": {"b": ["{width}", 1.0]}}, env=("A_*",), hang=None, gpus=0)
     job = runner(settings, tmp_path).job((trial(settings),), None)
-    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+    again = from_json(Job, json.loads(json.dumps(to_json(job))))
     assert again == job
     assert again.task.command.cwd == str(Path.cwd())  # type: ignore[attr-defined]

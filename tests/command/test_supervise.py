@@ -17,6 +17,7 @@ from sweeper.command.process import end_marked
 from sweeper.command.supervise import LINES, last_lines
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.job import Control, Job, Leave, Outcome
+from sweeper.records import from_json, to_json
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result
 from tests.command.commands import command, run, runner, trial
@@ -238,7 +239,7 @@ def test_a_job_is_the_same_after_json_and_refuses_other_code(tmp_path: Path) -> 
     script.write_text("print('step 0: loss 1')")
     settings = command(cwd=str(tmp_path), code=("*.py",), heldout=r"val (?P<loss>\S+)")
     job = runner(settings, tmp_path).job((trial(settings),), None)
-    again = Job.from_json(json.loads(json.dumps(job.to_json())))
+    again = from_json(Job, json.loads(json.dumps(to_json(job))))
     assert again.task == job.task and again.id == job.id
     script.write_text("print('step 0: loss 2')")
     with pytest.raises(SweeperError, match=r"train.py changed since the search began"):

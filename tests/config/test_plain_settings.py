@@ -225,6 +225,7 @@ def test_a_class_that_cannot_be_built_is_told_what_to_write(
 
 BROKEN = """
 import torch.nn.functional as F
+from sweeper.records import to_json
 from tests.engine.plain_decoders import PlainDecoder
 
 class Logits(PlainDecoder):
@@ -277,6 +278,7 @@ def test_a_plan_of_a_plain_model_lists_what_the_search_applied(tmp_path: Path) -
     from sweeper.config.settings import placeholder_data
     from sweeper.engine.prepare import prepare
     from sweeper.plan.plan import make_plan
+    from sweeper.records import to_json
     from sweeper.trial import defaults, plain
     from sweeper.verdict.ladder import Size
 
@@ -284,7 +286,7 @@ def test_a_plan_of_a_plain_model_lists_what_the_search_applied(tmp_path: Path) -
     target = Size(width=64, depth=4)
     prepared = prepare(given.spec(placeholder_data(given), "float32", target))
     plan = make_plan(prepared, given.base, target, plain(defaults(given.space)), {})
-    assert json.dumps(plan.to_json())
+    assert json.dumps(to_json(plan))
     text = "\n".join(plan.needs)
     assert "multiply q k^T by 0.125" in text, "1/d at head size 8"
     assert "out.*: multiply the branch's output by 0.5" in text, "depth 1 to 4 under depth-muP"

@@ -10,6 +10,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import MAX_SIZE, Settings, check_model_size, default_name, resolve
 from sweeper.errors import BadInput, ConfigError
 from sweeper.launch.code import user_modules
+from sweeper.records import to_json
 from sweeper.study.study import read_root
 from sweeper.trial import PluginSpec
 from sweeper.verdict.ladder import Size
@@ -103,7 +104,7 @@ def test_fp8_is_part_of_what_determines_a_trial_once_it_casts() -> None:
     """Without casts it is left out, so that no trial's key changes by its being there."""
     size = Size(width=16, depth=1)
     plain = resolve(BASE).spec({}, "float32", size)
-    assert plain.fp8 is None and "fp8" not in plain.to_json()
+    assert plain.fp8 is None and "fp8" not in to_json(plain)
     for name in ("printed", "later"):
         fp8 = compose_tree([f"fp8={name}"])["fp8"]
         del fp8["_target_"]

@@ -19,6 +19,7 @@ from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
+from sweeper.records import to_json
 from tests.engine.tiny_trials import corpus, trial
 
 CUDA = torch.device("cuda")
@@ -178,7 +179,7 @@ def test_what_an_error_kept_alive_is_let_go() -> None:
 
 def test_an_execution_is_the_same_but_for_what_waits(tmp_path: Path) -> None:
     one = task(tmp_path)
-    record = replace(one, execution=replace(one.execution, pending=2.5)).to_json()
+    record = to_json(replace(one, execution=replace(one.execution, pending=2.5)))
     assert TrainTrials.from_json(one.trials, record).execution.pending == 2.5
 
 

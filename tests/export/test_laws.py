@@ -9,6 +9,7 @@ import pytest
 from sweeper.export.exporter import build_exporter
 from sweeper.laws.law import AppliedLaw, Factors, Scale
 from sweeper.plan.plan import TransferPlan
+from sweeper.records import from_json, to_json
 from sweeper.trial import PlainHps, log2, plain
 from tests.export.plans import OPTIONS, made
 from tests.export.plans import plan as planned
@@ -45,6 +46,6 @@ def test_a_law_s_betas_and_words_are_in_the_files(to: str) -> None:
 
 def test_a_plan_with_a_law_is_read_back() -> None:
     exported = with_law()
-    assert TransferPlan.from_json(exported.to_json()) == exported
+    assert from_json(TransferPlan, to_json(exported)) == exported
     assert exported.betas == (0.6, 0.996)
-    assert "law" not in planned("mup").to_json() and planned("mup").betas is None
+    assert "law" not in to_json(planned("mup")) and planned("mup").betas is None

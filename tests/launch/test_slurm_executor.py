@@ -15,6 +15,7 @@ from sweeper.launch.executor import Context
 from sweeper.launch.job import Outcome
 from sweeper.launch.slurm import Slurm, SlurmExecutor
 from sweeper.launch.slurm_jobs import Array, Submission
+from sweeper.records import from_json, to_json
 from sweeper.trial import Result, Trial
 from tests.engine.tiny_trials import trial
 from tests.launch.cluster import ClusterSweep
@@ -62,10 +63,10 @@ class Queue:
 def leave(member: Submission, restart: int, objective: float) -> None:
     """The result of a run of a job of one trial."""
     (given,) = read_json(member.job_dir / "job.json")["trials"]
-    result = Result(trial=Trial.from_json(given), status="complete", objective=objective)
+    result = Result(trial=from_json(Trial, given), status="complete", objective=objective)
     attempt = 1000 * member.number + restart
     outcome = Outcome(attempt=attempt, results=(result,))
-    write_json(member.job_dir / f"result-{attempt}.json", outcome.to_json())
+    write_json(member.job_dir / f"result-{attempt}.json", to_json(outcome))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.slurm import Slurm
 from sweeper.launch.slurm_jobs import SlurmFailure, Submission, attempts, failure_of
+from sweeper.records import to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
 from tests.specs import spec_of
@@ -173,7 +174,7 @@ def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
     """Run 2 of submission 1 is newer than run 7 of submission 0, whenever each was written."""
     for attempt in (1002, 7, 1001):
         outcome = Outcome(attempt=attempt, notices=(str(attempt),))
-        (tmp_path / f"result-{attempt}.json").write_text(json.dumps(outcome.to_json()))
+        (tmp_path / f"result-{attempt}.json").write_text(json.dumps(to_json(outcome)))
     (tmp_path / "result-2000.json").write_text('{"attempt": 2000, "res')
     found = outcome_of(tmp_path)
     assert found is not None and found.notices == ("1002",)

@@ -16,6 +16,7 @@ from sweeper.errors import BadInput
 from sweeper.plan.apply import match_parameters
 from sweeper.plan.plan import TransferPlan
 from sweeper.plan.plan_for import plan_for
+from sweeper.records import from_json, to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.plan.helpers import CHANGED, Plain, batch, mup_tree, plain_model, plain_plan, plan
@@ -265,7 +266,7 @@ def test_frozen_and_kept_parameters_stay_as_the_model_has_them(required: bool) -
     optimizer = torch.optim.AdamW(groups)
     planned.check(optimizer)
     planned.check(optimizer, model)
-    assert TransferPlan.from_json(planned.to_json()) == planned
+    assert from_json(TransferPlan, to_json(planned)) == planned
     optimizer.add_param_group({"params": [model.positions.weight], "lr": 1e-3})
     with pytest.raises(BadInput, match=r"frozen in the plan, and in a group: positions\.weight"):
         planned.check(optimizer, model)

@@ -22,6 +22,7 @@ from sweeper.plan.diagnose import (
     rank,
     severity,
 )
+from sweeper.records import to_json
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import SizeVerdict, judge_ladder
 from sweeper.verdict.ladder import LadderRule
@@ -101,7 +102,7 @@ def test_the_ranking_and_its_words() -> None:
     )
     none = Diagnosis(axis="width", answer="fails", results=order[1:])
     assert none.sentence == "No ablation explains the failure."
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(to_json(found), allow_nan=False)
 
 
 def test_noise_is_admitted() -> None:
@@ -201,7 +202,7 @@ def test_again_trains_nothing_and_says_the_same() -> None:
     trainer, _ = simulate(*PLANTED["readout"])
     first = trainer.diagnose(["readout", "decay"], SILENT)
     again, world = simulate(*PLANTED["readout"], study=trainer.study)  # type: ignore[arg-type]
-    assert again.diagnose(["readout", "decay"], SILENT).to_json() == first.to_json()
+    assert to_json(again.diagnose(["readout", "decay"], SILENT)) == to_json(first)
     assert world.trained == []
 
 

@@ -20,6 +20,7 @@ from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
 from sweeper.plan.factors import Answer, ask, needs, planned_factors
 from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP, Standard
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.scaling.umup import UMuP
@@ -88,10 +89,10 @@ def test_attention_that_was_not_seen_is_told_where_a_name_looks_like_it() -> Non
 
 def test_they_are_part_of_the_record_and_may_be_missing_in_older_ones() -> None:
     planned = decoder_plan()
-    record = planned.to_json()
-    assert TransferPlan.from_json(record).factors == planned.factors
+    record = to_json(planned)
+    assert from_json(TransferPlan, record).factors == planned.factors
     del record["factors"]
-    assert TransferPlan.from_json(record).factors is None
+    assert from_json(TransferPlan, record).factors is None
 
 
 def attention(name: str) -> ScaledOp:

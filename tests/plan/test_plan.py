@@ -13,6 +13,7 @@ import pytest
 
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan, own_plan
+from sweeper.records import to_json
 from tests.plan.helpers import CHANGED, plan
 
 
@@ -25,7 +26,7 @@ def saved(folder: Path, record: Any) -> Path:
 @pytest.mark.parametrize("parameterization", ["mup", "umup", "standard"])
 def test_a_plan_is_read_back(parameterization: str, tmp_path: Path) -> None:
     made = plan(parameterization)
-    path = saved(tmp_path, made.to_json())
+    path = saved(tmp_path, to_json(made))
     assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
 
 
@@ -52,7 +53,7 @@ def test_factors_on_the_optimizer_s_settings_are_shown_as_factors() -> None:
 
 
 def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
-    record = plan().to_json()
+    record = to_json(plan())
     for name in ("optimizer", "needs"):
         del record[name]
     for parameter in record["parameters"]:
@@ -70,11 +71,11 @@ def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
 )
 def test_what_is_no_plan_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message):
-        TransferPlan.load(saved(tmp_path, plan().to_json() | change))
+        TransferPlan.load(saved(tmp_path, to_json(plan()) | change))
 
 
 def test_an_unknown_kind_of_update_is_refused(tmp_path: Path) -> None:
-    record = plan().to_json()
+    record = to_json(plan())
     record["parameters"][0]["update"] = "nonsense"
     with pytest.raises(BadInput, match="update='nonsense' is refused"):
         TransferPlan.load(saved(tmp_path, record))
@@ -86,12 +87,12 @@ def test_files_that_are_no_plan(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(BadInput, match="is no JSON"):
         TransferPlan.load(tmp_path / "broken.json")
-    with pytest.raises(BadInput, match="is no plan: its version is None"):
+    with pytest.raises(BadInput, match=r"is no plan: it is \[1, 2\], not a mapping"):
         TransferPlan.load(saved(tmp_path, [1, 2]))
 
 
 def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path) -> None:
-    record = plan().to_json()
+    record = to_json(plan())
     record["parameters"][0]["target"]["multiplier"] = 0.0
     with pytest.raises(BadInput, match=r"embedding\.weight: multiplier and lr must be positive"):
         TransferPlan.load(saved(tmp_path, record))
@@ -112,7 +113,7 @@ def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_number_is_refused_by_name(
     where: tuple[Any, ...], value: object, message: str, tmp_path: Path
 ) -> None:
-    record: Any = plan().to_json()
+    record: Any = to_json(plan())
     part = record
     for key in where[:-1]:
         part = part[key]
@@ -122,7 +123,7 @@ def test_a_damaged_number_is_refused_by_name(
 
 
 def test_reading_a_plan_needs_no_torch(tmp_path: Path) -> None:
-    path = saved(tmp_path, plan().to_json())
+    path = saved(tmp_path, to_json(plan()))
     code = (
         "import sys; from sweeper.plan.plan import TransferPlan;"
         f"TransferPlan.load({str(path)!r}).absorbed(); print('torch' in sys.modules)"

@@ -17,6 +17,7 @@ import sweeper
 from sweeper.engine.optimizers.first_order import SGD
 from sweeper.errors import BadInput, ConfigError
 from sweeper.plan.plan import PlannedParameter, TransferPlan
+from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP
 from sweeper.verdict.ladder import Size
 from tests.plan.helpers import Plain, plain_plan
@@ -123,7 +124,7 @@ def test_sizes_have_any_name() -> None:
         "target": {"n_embd": 128, "n_layer": 8},
     }
     assert "h.7.down.weight" in by_name(plan)
-    assert TransferPlan.from_json(plan.to_json()).source["sizes"] == plan.source["sizes"]
+    assert from_json(TransferPlan, to_json(plan)).source["sizes"] == plan.source["sizes"]
 
 
 def test_a_target_as_wide_as_the_base() -> None:
@@ -236,7 +237,7 @@ class TestOverrides:
             *(f"h.{i}.norm.{kind}" for i in range(2) for kind in ("weight", "bias")),
             "wpe.weight",
         }
-        assert TransferPlan.from_json(plan.to_json()).parameters == plan.parameters
+        assert from_json(TransferPlan, to_json(plan)).parameters == plan.parameters
 
     def test_what_the_model_does_not_train_is_frozen(self) -> None:
         def build(n_embd: int, n_layer: int) -> Decoder:
@@ -299,7 +300,7 @@ class TestLaw:
             assert planned.base == without[name].base
         assert plan.betas == pytest.approx((0.9, 0.999**4))
         assert plan.law is not None and "512,000 tokens (1,000 steps of 8)" in str(plan)
-        assert TransferPlan.from_json(plan.to_json()).parameters == plan.parameters
+        assert from_json(TransferPlan, to_json(plan)).parameters == plan.parameters
 
     def test_tokens_per_parameter_and_a_coupled_decay_s_note(self) -> None:
         rules: dict[str, Any] = {"parameterization": {"name": "mup", "decay": "coupled"}}
@@ -316,7 +317,7 @@ class TestLaw:
     def test_numbers_of_numpy_s(self) -> None:
         runs = {k: {n: np.int64(v) for n, v in run.items()} for k, run in RUNS.items()}
         assert decoder_plan(law="joint", **runs).law == decoder_plan(law="joint", **RUNS).law
-        assert json.loads(json.dumps(decoder_plan(law="joint", **runs).to_json()))["law"]
+        assert json.loads(json.dumps(to_json(decoder_plan(law="joint", **runs))))["law"]
 
     def test_examples_and_the_width_alone(self) -> None:
         run = {"steps": 10, "batch_size": 4}

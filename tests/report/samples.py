@@ -8,7 +8,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from sweeper.trial import Result, Trial, encode
+from sweeper.records import to_json
+from sweeper.trial import Result, Trial
 from tests.specs import spec_of
 
 SPACE = {
@@ -99,7 +100,7 @@ def diverged_validation() -> dict[str, Any]:
     curves = [curve(w, 2, 1.5, diverged=True) for w in (32, 64)]
     sizes = [size_verdict(c, 1.5, 1.5, "fails") for c in curves]
     axes = [{"axis": "width", "answer": "fails", "sizes": sizes, "todo": ""}]
-    return encode({"transferred_log2_eta": 1.5, "axes": axes, "curves": curves})
+    return to_json({"transferred_log2_eta": 1.5, "axes": axes, "curves": curves})
 
 
 def line(name: str, optimum: float, depth: float) -> dict[str, Any]:
@@ -222,7 +223,7 @@ def plan(width: int = 256) -> dict[str, Any]:
 
 def write(path: Path, document: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(encode(document)))
+    path.write_text(json.dumps(to_json(document)))
 
 
 def result(number: int) -> Result:
@@ -252,6 +253,6 @@ def study(
         if validated is not None:
             write(target / "validation.json", validated)
     (folder / "results").mkdir(exist_ok=True)
-    lines = [json.dumps(result(number).to_json()) for number in range(12)]
+    lines = [json.dumps(to_json(result(number))) for number in range(12)]
     (folder / "results/000001.jsonl").write_text("\n".join([*lines, '{"status": "comp', ""]))
     return folder

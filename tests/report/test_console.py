@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
+from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import Cost
 from sweeper.report.table import number, power, short
@@ -220,7 +221,7 @@ class TestPlan:
         )
         show.plan(paper, plan)
         assert any(row[:2] == ["gate", "scalar-like"] for row in rows(paper))
-        assert plan.to_json()["parameters"][0]["role"] == "fixed"
+        assert to_json(plan)["parameters"][0]["role"] == "fixed"
 
     def test_a_command_without_a_depth_is_told_none(self, paper: Console) -> None:
         own = own_plan(Size(width=8, depth=1), Size(width=64, depth=1), {"eta": 1.0}, {}, None)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 
+from sweeper.records import to_json
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import pairs_figure
 from sweeper.report.page import render
-from sweeper.trial import encode
 from tests.report import samples
 
 ROWS = [[3.0, 2.0, 4.0], [2.5, 3.5, math.inf]]
@@ -14,7 +14,7 @@ ROWS = [[3.0, 2.0, 4.0], [2.5, 3.5, math.inf]]
 
 def searched(losses=ROWS, names=("eta", "alpha_<attn>")):
     grid = {"names": names, "values_log2": [[-1, 0], [-2, 0, 2]], "losses": losses}
-    return encode({"pairs": [grid | {"transfer_error": 0.1234}]})
+    return to_json({"pairs": [grid | {"transfer_error": 0.1234}]})
 
 
 def markers(ax, marker):

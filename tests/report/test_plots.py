@@ -9,10 +9,10 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib as mpl
 import pytest
 
+from sweeper.records import to_json
 from sweeper.report.documents import ladder_curves, number
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import best_loss_figure, learning_rate_figure, lines_figure
-from sweeper.trial import encode
 from tests.report import samples
 
 
@@ -50,7 +50,7 @@ def test_number_of_anything_else_is_nan(value):
 
 @pytest.mark.parametrize("answer", ["holds", "fails", "cannot say yet"])
 def test_title_says_the_verdict(answer):
-    figure = learning_rate_figure(encode(samples.validation(answer)), "width")
+    figure = learning_rate_figure(to_json(samples.validation(answer)), "width")
     assert axes_of(figure).get_title(loc="left") == f"Transfer over width: {answer}"
 
 
@@ -76,12 +76,12 @@ def test_ladders_over_batch_size_share_the_base_s_size():
     validation = {"curves": curves, "axes": axes}
     assert ladder_curves(validation, "batch_size") == [curves[2], curves[1]]
     assert ladder_curves(validation, "steps") == [curves[2], curves[3]]
-    title = axes_of(learning_rate_figure(encode(validation), "batch_size")).get_title(loc="left")
+    title = axes_of(learning_rate_figure(to_json(validation), "batch_size")).get_title(loc="left")
     assert title.startswith("Transfer over batch size: ")
 
 
 def test_legend_names_sizes_in_order_with_their_optima():
-    words = texts(learning_rate_figure(encode(samples.validation()), "width"))
+    words = texts(learning_rate_figure(to_json(samples.validation()), "width"))
     entries = [word for word in words if re.fullmatch(r"\d+: .*", word)]
     assert entries[0] == "32: 1.52 [1.41, 1.63]"
     assert [entry.partition(":")[0] for entry in entries] == ["32", "64", "128", "256"]
@@ -91,7 +91,7 @@ def test_legend_names_sizes_in_order_with_their_optima():
 def test_a_huge_loss_does_not_squash_the_basin():
     validation = samples.validation()
     validation["curves"][0]["points"][-1]["losses"] = [900.0, 1100.0]
-    figure = learning_rate_figure(encode(validation), "width")
+    figure = learning_rate_figure(to_json(validation), "width")
     bottom, top = axes_of(figure).get_ylim()
     best = [min(sum(p["losses"]) / 2 for p in c["points"]) for c in validation["curves"]]
     assert bottom < min(best)
@@ -100,7 +100,7 @@ def test_a_huge_loss_does_not_squash_the_basin():
 
 
 def test_diverged_points_are_said_to_be_so():
-    figure = learning_rate_figure(encode(samples.validation("fails")), "width")
+    figure = learning_rate_figure(to_json(samples.validation("fails")), "width")
     assert "diverged" in texts(figure)
 
 
@@ -114,7 +114,7 @@ def test_a_size_of_diverged_runs_only_has_no_optimum():
 def test_a_failed_seed_counts_as_diverged():
     validation = samples.validation()
     validation["curves"][3]["points"][0]["losses"] = [3.0, math.nan]
-    assert "diverged" in texts(learning_rate_figure(encode(validation), "width"))
+    assert "diverged" in texts(learning_rate_figure(to_json(validation), "width"))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_failed_seed_counts_as_diverged():
     ids=["missing", "empty", "one point", "one seed", "diverged"],
 )
 def test_learning_rate_figure_draws_whatever_there_is(validation):
-    assert svg(learning_rate_figure(encode(validation), "width")).startswith("<svg")
+    assert svg(learning_rate_figure(to_json(validation), "width")).startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_best_loss_figure_says_the_best_and_names_the_phases():
 
 
 def test_lines_share_a_scale_and_name_their_optimum():
-    figure = lines_figure(encode(samples.search()))
+    figure = lines_figure(to_json(samples.search()))
     words = texts(figure)
     assert "alpha_residual_attn_ratio" in words
     assert "optimum -0.5" in words
@@ -176,9 +176,9 @@ def test_names_are_text_and_neither_markup_nor_math():
     search = samples.search()
     search["lines"][0]["name"] = name
     search["phase_ends"] = {name: 60}
-    assert name in texts(lines_figure(encode(search)))
+    assert name in texts(lines_figure(to_json(search)))
     assert name in texts(best_loss_figure(search))
-    assert "<script" not in svg(lines_figure(encode(search)))
+    assert "<script" not in svg(lines_figure(to_json(search)))
 
 
 def test_svg_is_the_same_every_time_and_fits_its_box():

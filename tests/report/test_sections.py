@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from sweeper.check.judge import CoordinateCheck
 from sweeper.engine.operand_scales import OperandScale
+from sweeper.records import from_json, to_json
 from sweeper.report import sections
 from sweeper.report.documents import Documents
 from sweeper.report.page import render
 from sweeper.report.sections import cards
-from sweeper.trial import encode
 from tests.layout import without_drawing, without_layout
 from tests.report import diagnosis_samples, samples, test_coordinates
 from tests.report.diagnosis_samples import RECORDS
@@ -79,9 +79,9 @@ def test_the_scales_are_drawn_and_listed(full: str) -> None:
 
 def test_records_are_read_back_as_they_were() -> None:
     made = test_coordinates.sample()
-    assert CoordinateCheck.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert from_json(CoordinateCheck, json.loads(json.dumps(to_json(made)))) == made
     assert [
-        OperandScale.from_json(one) for one in diagnosis_samples.scales()
+        from_json(OperandScale, one) for one in diagnosis_samples.scales()
     ] == test_coordinates.SCALES
 
 
@@ -111,7 +111,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 GONE = object()
 WRONG = st.sampled_from([GONE, None, "", "x", "nan", [], {}, [1], -1, 1.5, True, 10**30])
-WHOLE = {name: encode(record()) for name, record in RECORDS.items()}
+WHOLE = {name: to_json(record()) for name, record in RECORDS.items()}
 PLACES = {name: list(places(record)) for name, record in WHOLE.items()}
 
 

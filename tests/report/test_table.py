@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sweeper.records import to_json
 from sweeper.report.page import table_html
 from sweeper.report.table import Cell, Change, Column, Table, answer, interval, within
 from sweeper.verdict.curve import UNKNOWN, Estimate
@@ -131,7 +132,7 @@ def test_as_csv_frame_and_json() -> None:
     assert (second["name"], second["shift"], second["lr"]) == ("b", "nan", "")
     frame = pytest.importorskip("pandas") and mixed().to_frame()
     assert frame["shift low"][0] == 0.25 and list(frame["answer"]) == ["holds", "fails"]
-    record = json.loads(json.dumps(mixed().to_json(), allow_nan=False))
+    record = json.loads(json.dumps(to_json(mixed()), allow_nan=False))
     assert record["rows"][1]["share"] == "inf" and record["columns"][1]["unit"] == "log2"
 
 

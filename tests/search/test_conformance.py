@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.records import to_json
 from sweeper.registry import build_plugin
 from sweeper.search.strategy import Conclusion, History, Strategy
-from sweeper.trial import Axis, Space, encode
+from sweeper.trial import Axis, Space
 from tests.search.fakes import (
     CONF,
     Objective,
@@ -119,7 +120,7 @@ def assert_sound(found: Conclusion, space: Space, history: History) -> None:
         assert all(after <= before + 1e-9 for before, after in pairwise(losses))
     ends = list(found.phase_ends.values())
     assert ends == sorted(ends) and ends[-1] == found.runs
-    json.dumps(encode({"best": found.best_log2, "cost": found.best_loss_curve}), allow_nan=False)
+    json.dumps(to_json({"best": found.best_log2, "cost": found.best_loss_curve}), allow_nan=False)
 
 
 @pytest.mark.parametrize(("ranges", "kind"), CASES)

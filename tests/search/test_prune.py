@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
+from sweeper.records import from_json, to_json
 from sweeper.registry import build_plugin
 from sweeper.search.prune import (
     MIN_TRIALS_AT_RUNG,
@@ -310,7 +311,7 @@ def test_a_pruner_travels_as_json() -> None:
         results, along([3.0]), kind="halving", steps=100, warmup=10, window=10
     )
     assert [len(other.losses) for other in made.others] == [3, 3, 0]
-    assert Pruner.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert from_json(Pruner, json.loads(json.dumps(to_json(made)))) == made
     with pytest.raises(ConfigError, match=r"search\.prune"):
         pruner("often")
 

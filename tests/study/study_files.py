@@ -12,6 +12,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
+from sweeper.records import from_json
 from sweeper.trial import Log2Hps, Result, Trial
 from tests.specs import spec_of
 
@@ -39,7 +40,7 @@ def filed(folder: Path) -> dict[str, tuple[str, float]]:
     """What the record says, by key: status and objective (failed ones as None)."""
     found = {}
     for line in "".join(path.read_text() for path in files(folder)).splitlines():
-        result = Result.from_json(json.loads(line))
+        result = from_json(Result, json.loads(line))
         value = None if result.status == "failed" else result.objective
         found[result.key] = (result.status, value)  # what gives way comes first
     return found

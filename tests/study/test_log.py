@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeper.records import from_json, to_json
 from sweeper.study.logs.log import JsonLines, Ledger, NoLog, loss_curve, notice_of, plan_line
 from sweeper.trial import Result, Trial, curve
 from tests.report import samples
@@ -28,7 +29,7 @@ def test_a_line_a_trial_in_strict_json_once(tmp_path: Path) -> None:
     assert len(lines) == 1 and "Infinity" not in lines[0]
     record = json.loads(lines[0])
     assert record["curve"] == [3.0, "inf"] and record["trial"]["phase"] == "eta"
-    assert Result.from_json(record).to_json() == RESULT.to_json()
+    assert to_json(from_json(Result, record)) == to_json(RESULT)
 
 
 def test_a_folder_that_is_gone_is_an_os_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import BadInput
+from sweeper.records import to_json
 from sweeper.study.setup import changes, check_setup, read_setup, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, Trial, TrialSpec
@@ -129,7 +130,7 @@ def test_a_driver_that_is_killed_in_between_loses_nothing(tmp_path: Path, done: 
         place.mkdir(parents=True)
         (place / "plan.json").write_text("base")
     if done == "the setup is written":
-        (study.folder / "setup.json").write_text(json.dumps(WARM.to_json()))
+        (study.folder / "setup.json").write_text(json.dumps(to_json(WARM)))
     write_setup(study.folder, WARM)
     kept = {f"setups/{ours.name}/{name}/plan.json": "base" for name in ("transfer", "check")}
     assert found_in(study.folder) == kept | {"transfer/plan.json": "warm"}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.records import to_json
 from sweeper.study import optuna_copy as module
 from sweeper.study.study import Study, check_study_name, latest_study
 from sweeper.trial import FORMAT, Trial
@@ -310,7 +311,7 @@ def test_a_study_of_another_format_is_refused_and_left_as_it_is(
     folder: Path, unmirrored: None, age: str
 ) -> None:
     Study.open(folder).record([make(0)])
-    record = OLDER if age == "older" else make(1).to_json() | {"format": FORMAT + 1}
+    record = OLDER if age == "older" else to_json(make(1)) | {"format": FORMAT + 1}
     other = folder / "results" / "000002.jsonl"
     other.write_text(json.dumps(record) + "\n")
     before = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}

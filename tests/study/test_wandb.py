@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import ConfigError
+from sweeper.records import to_json
 from sweeper.study.logs.log import notice_of
 from sweeper.study.logs.wandb import FAILURES, WandB
 from sweeper.trial import Result, Trial
@@ -93,7 +94,7 @@ def test_a_hundred_trials_in_one_process_are_a_hundred_whole_runs(folder: Path) 
         assert summary.items() <= run.summary.items()
         assert run.config["hps"] == {"eta": 2.0 ** one.trial.log2_hps["eta"]}
         assert run.config["log2_hps"] == one.trial.log2_hps
-        assert run.config["spec"] == one.trial.spec.to_json()
+        assert run.config["spec"] == to_json(one.trial.spec)
         assert (run.config["width"], run.config["depth"], run.config["seed"]) == (8, 2, 1)
 
 

@@ -76,7 +76,8 @@ def test_the_better_parameterization_wins_at_both_etas_by_what_was_put_in() -> N
 
 
 def test_robustness_is_what_an_octave_costs() -> None:
-    robust = compare([ladder(name, {16: 3.0, 32: 2.9}) for name in "ab"]).candidates[0].robustness
+    first = compare([ladder(name, {16: 3.0, 32: 2.9}) for name in "ab"]).candidates[0]
+    robust = {loss.octaves: loss for loss in first.robustness}
     for octaves in (-1.0, 1.0):
         assert robust[octaves].value == pytest.approx(0.05, abs=1e-3)
     # Chords between points of a parabola lie on it at the points.
@@ -85,7 +86,7 @@ def test_robustness_is_what_an_octave_costs() -> None:
 
 def test_past_the_end_robustness_is_a_bound() -> None:
     off = compare([ladder(name, {16: 3.0, 32: 2.9}, optimum=1.0) for name in "ab"])
-    far = off.candidates[0].robustness[2.0]
+    far = next(loss for loss in off.candidates[0].robustness if loss.octaves == 2.0)
     assert far.value == pytest.approx(0.05, abs=1e-3) and math.isinf(far.high)
 
 

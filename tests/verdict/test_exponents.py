@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sweeper.laws.law import Scale
+from sweeper.records import to_json
 from sweeper.verdict.curve import BIAS
 from sweeper.verdict.ladder import LadderRule, LadderSize
 from sweeper.verdict.trend import FittedExponents, exponents_of, fit_exponents
@@ -103,7 +104,7 @@ def test_only_measured_directions_are_told() -> None:
         for law, exponent in (("horizon", -0.32), ("joint", -0.3), ("Complete(d)P", -0.5))
         if law in inside
     ) in str(one)
-    record = fitted.to_json()
+    record = to_json(fitted)
     assert record["sizes"] == 4 and record["exponents"][0]["published"][0]["law"] == "horizon"
     # Twice as far is twice the change.
     once, twice = fitted.log2_eta((0.0, 1.0)), fitted.log2_eta((0.0, 2.0))

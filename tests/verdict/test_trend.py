@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeper.records import to_json
 from sweeper.verdict import curve as module
 from sweeper.verdict.judge import judge_ladder
 from sweeper.verdict.ladder import LadderRule, SizeCurve
@@ -126,7 +127,7 @@ def test_bounds_and_curves_without_noise_are_left_out() -> None:
 
 
 def test_it_is_strict_json() -> None:
-    record = json.loads(json.dumps(of([0.0, -0.2, -0.4]).to_json(), allow_nan=False))
+    record = json.loads(json.dumps(to_json(of([0.0, -0.2, -0.4])), allow_nan=False))
     assert record["widths"] == [32, 64, 128] and record["predicted_log2"]["value"] < 0
 
 

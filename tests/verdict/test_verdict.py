@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sweeper.records import to_json
 from sweeper.verdict import curve as module
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict, advise, judge_ladder
@@ -388,5 +389,5 @@ def test_a_verdict_is_strict_json() -> None:
         of(Valley(), Valley(edge=-0.8)),
         of(Valley(), Valley(edge=-100.0)),
     ):
-        record = json.loads(json.dumps(found.to_json(), allow_nan=False))
+        record = json.loads(json.dumps(to_json(found), allow_nan=False))
         assert record["answer"] == found.answer and len(record["sizes"]) == 2

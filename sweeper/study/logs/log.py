@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sweeper.files import append, private_folder, read_json
+from sweeper.records import to_json
 from sweeper.trial import Result, digest
 
 # What logs share: what they have taken already, and what they make of a study's records.
@@ -143,7 +144,7 @@ class JsonLines:
 
     def log(self, folder: Path, result: Result) -> None:
         """Append the result with its curve, unless it is there."""
-        self._ledgers.at(folder / "trials.jsonl").add(json.dumps(result.to_json()))
+        self._ledgers.at(folder / "trials.jsonl").add(json.dumps(to_json(result)))
 
     def plan(self, folder: Path, target: Path) -> None:
         """Do nothing: the plan is JSON beside it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.files import read_json
+from sweeper.records import to_json
 from sweeper.study.logs.log import (
     Ledger,
     Ledgers,
@@ -100,7 +101,7 @@ class WandB:
             "width": trial.width,
             "depth": trial.depth,
             "key": trial.key,
-            "spec": trial.spec.to_json(),
+            "spec": to_json(trial.spec),
         }
         kind, name = trial.phase or "trial", f"w{trial.width}-d{trial.depth}-{trial.key[:8]}"
         about = {"name": name, "job_type": kind, "config": config}
