@@ -166,7 +166,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     from common import age
 
     from sweeper.cli.output import Output
-    from sweeper.cli.search import _run_search
+    from sweeper.cli.search import run_search
     from sweeper.cli.shared import open_experiment
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
@@ -198,7 +198,7 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     ):
         cold, start = age(), time.perf_counter()
         with profile if profiled else nullcontext():
-            _run_search(bench, study, Output(people=quiet, watchers=quiet), wait=True)
+            run_search(bench, study, Output(people=quiet, watchers=quiet), wait=True)
         seconds = time.perf_counter() - start
         results = study.results()
     errors = [result.error for result in results if result.error] + study.notices

@@ -1,4 +1,4 @@
-"""The verbs that train nothing: their flags alone."""
+"""The command line: verbs and their flags. Nothing heavy is imported before a verb runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -43,123 +43,14 @@ from sweeper.cli.verb import (
     say,
     show_version,
 )
-from sweeper.config.command_line import of_study, place_of, with_command, with_place
+from sweeper.config.command_line import of_study, place_of, with_place, with_user_command
 from sweeper.errors import BadInput
 from sweeper.launch.machine import set_spin
 from sweeper.registry import groups
 
-
-def status(
-    name: Name = None,
-    study: Study = None,
-    root: Root = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh until the study's driver and jobs end.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
-
-    def work() -> int:
-        from sweeper.cli.status import status
-
-        return status(*place_of(name or [], study, root), output_of(json), watch=watch)
-
-    run(work, stopped="Stopped watching.")
-
-
-def cancel(name: Name = None, study: Study = None, root: Root = None, json: Json = False) -> None:
-    """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
-
-    def work() -> int:
-        from sweeper.cli.status import cancel
-
-        return cancel(*place_of(name or [], study, root), output_of(json))
-
-    run(work, stopped="Stopped.")
-
-
-def report(
-    name: Names = None,
-    study: Study = None,
-    root: Root = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            "--picture",
-            metavar="FILE.svg",
-            help="Of several studies: write their curves there too, and as FILE-dark.svg.",
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Write a study's report, report.html: one page that needs no network.
-
-    Of several studies, sweeper report A B, their curves side by side, and how they rank.
-    """
-
-    def work() -> int:
-        from sweeper.cli.compare import named_studies, report_several
-        from sweeper.cli.status import report
-
-        names, place = named_studies(name or [], root)
-        if len(names) > 1 and study is None:
-            return report_several(names, place, picture, output_of(json))
-        if picture is not None:
-            raise BadInput("--picture is of several studies: sweeper report STUDY STUDY")
-        return report(*place_of(name or [], study, root), output_of(json))
-
-    run(work, stopped="Stopped.")
-
-
-def compare(
-    names: Studies,
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Compare studies whose data, model or training differ."),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Where to write; <root>/comparisons/NAMES if not given."),
-    ] = None,
-    root: Root = None,
-    json: Json = False,
-) -> None:
-    """Rank validated studies at equal compute: is a parameterization worth it? Trains nothing.
-
-    Loss at the transferred and the re-tuned eta over width, robustness, and what tuning cost.
-    """
-
-    def work() -> int:
-        from sweeper.cli.compare import compare_studies, named_studies
-
-        return compare_studies(*named_studies(names, root), output_of(json), anyway=anyway, out=out)
-
-    run(work, stopped="Stopped.")
-
-
-def doctor(
-    root: Root = None,
-    storage: Annotated[
-        str | None,
-        typer.Option("--storage", metavar="URL", help="An Optuna URL to try, as study.storage."),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Say what is here and what is missing, with the command to get it.
-
-    Exits with 2 where no search can run.
-    """
-
-    def work() -> int:
-        from sweeper.cli.doctor import doctor
-
-        return doctor(root, storage, output_of(json))
-
-    run(work, stopped="Stopped.")
-
-
-# The command line: verbs and flags alone. Nothing heavy is imported before a verb runs.
+if TYPE_CHECKING:
+    from sweeper.cli.next import Invocation
+    from sweeper.config.compose import Tree
 
 
 app = typer.Typer(
@@ -236,14 +127,14 @@ def search(
     """
 
     def work() -> int:
-        from sweeper.config.compose import compose_tree
+        from sweeper.cli.studies import tree_of
 
         words = with_place(overrides or [], study, root)
-        tree = compose_tree(words, config_dir)  # what is misspelt is refused before torch loads
+        tree, invocation = tree_of(None, words, config_dir)  # a misspelt key needs no torch
         from sweeper.cli.search import search
 
-        kind = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
-        return search(tree, words, config_dir, output_of(json), **kind)
+        flags = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
+        return search(tree, invocation, output_of(json), **flags)
 
     run(work)
 
@@ -287,7 +178,7 @@ def transfer(
             raise BadInput("--strict judges the verdict of --validate: give both")
         if dry_run and not validate:
             raise BadInput("--dry-run shows what --validate would train: give both")
-        name, words = _checked(overrides, study, root, config_dir)
+        tree, invocation = _of_study(overrides, study, root, config_dir)
         from sweeper.cli.transfer import TransferRequest, transfer
 
         request = TransferRequest(
@@ -299,7 +190,7 @@ def transfer(
             strict=strict,
             dry_run=dry_run,
         )
-        return transfer(name, request, words, config_dir, output_of(json))
+        return transfer(tree, request, invocation, output_of(json))
 
     run(work)
 
@@ -324,10 +215,10 @@ def diagnose(
     def work() -> int:
         if over not in ("width", "depth"):
             raise BadInput(f"--over={over!r} is refused: width or depth")
-        name, words = _checked(overrides, study, root, config_dir)
+        tree, invocation = _of_study(overrides, study, root, config_dir)
         from sweeper.cli.diagnose import diagnose
 
-        return diagnose(name, over, only or [], words, config_dir, output_of(json))
+        return diagnose(tree, over, only or [], invocation, output_of(json))
 
     run(work)
 
@@ -351,13 +242,13 @@ def explain(
     With --from: what a published model's multipliers stand for, and our muP from its base.
     """
     if (to_width is None) == (published is None):
-        given = "give one of --to-width and --from"
-        raise typer.BadParameter(given, ctx=context, param_hint="--to-width")
-    own = {"--to-depth": to_depth, "--study": study, "--root": root, "--config-dir": config_dir}
-    for hint, value in own.items():
+        reason = "give one of --to-width and --from"
+        raise typer.BadParameter(reason, ctx=context, param_hint="--to-width")
+    flags = {"--to-depth": to_depth, "--study": study, "--root": root, "--config-dir": config_dir}
+    for flag, value in flags.items():
         if published is not None and value is not None:
-            given = "a published model has its own: it does not go with --from"
-            raise typer.BadParameter(given, ctx=context, param_hint=hint)
+            reason = "a published model has its own: it does not go with --from"
+            raise typer.BadParameter(reason, ctx=context, param_hint=flag)
 
     def work() -> int:
         if to_width is None:
@@ -365,14 +256,13 @@ def explain(
 
             assert published is not None
             return explain_published(published, overrides or [], output_of(json))
-        from sweeper.cli.shared import Typed, tree_of
+        from sweeper.cli.studies import tree_of
 
         words = with_place(overrides or [], None, root)
-        tree = tree_of(study, words, config_dir)
+        tree, invocation = tree_of(study, words, config_dir)
         from sweeper.cli.explain import explain
 
-        typed = Typed(words=words, config_dir=config_dir, of_study=study is not None)
-        return explain(tree, to_width, to_depth, output_of(json), typed)
+        return explain(tree, to_width, to_depth, invocation, output_of(json))
 
     run(work)
 
@@ -446,38 +336,141 @@ def check(
     """
 
     def work() -> int:
-        from sweeper.cli.shared import Typed, tree_of
+        from sweeper.cli.studies import tree_of
 
         words = with_place(overrides or [], None, root)
-        tree = tree_of(study, words, config_dir)
-        from sweeper.cli.check import Wanted, check
+        tree, invocation = tree_of(study, words, config_dir)
+        from sweeper.cli.check import CheckRequest, check
 
-        wanted = Wanted(scales=scales, rules=rules, strict=strict, folder=folder)
-        typed = Typed(words=words, config_dir=config_dir, of_study=study is not None)
-        return check(tree, wanted, output_of(json), typed)
+        request = CheckRequest(scales=scales, rules=rules, strict=strict, folder=folder)
+        return check(tree, request, invocation, output_of(json))
 
     run(work, stopped="Stopped.")
 
 
-for verb, panel in (
-    (status, STUDY),
-    (report, STUDY),
-    (compare, STUDY),
-    (cancel, STUDY),
-    (doctor, MACHINE),
-):
-    app.command(rich_help_panel=panel)(verb)
+@app.command(rich_help_panel=STUDY)
+def status(
+    name: Name = None,
+    study: Study = None,
+    root: Root = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh until the study's driver and jobs end.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
+
+    def work() -> int:
+        from sweeper.cli.status import status
+
+        return status(*place_of(name or [], study, root), output_of(json), watch=watch)
+
+    run(work, stopped="Stopped watching.")
 
 
-def _checked(
+@app.command(rich_help_panel=STUDY)
+def report(
+    name: Names = None,
+    study: Study = None,
+    root: Root = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE.svg",
+            help="Of several studies: write their curves there too, and as FILE-dark.svg.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a study's report, report.html: one page that needs no network.
+
+    Of several studies, sweeper report A B, their curves side by side, and how they rank.
+    """
+
+    def work() -> int:
+        from sweeper.cli.compare import named_studies, report_several
+        from sweeper.cli.status import report
+
+        names, place = named_studies(name or [], root)
+        if len(names) > 1 and study is None:
+            return report_several(names, place, picture, output_of(json))
+        if picture is not None:
+            raise BadInput("--picture is of several studies: sweeper report STUDY STUDY")
+        return report(*place_of(name or [], study, root), output_of(json))
+
+    run(work, stopped="Stopped.")
+
+
+@app.command(rich_help_panel=STUDY)
+def compare(
+    names: Studies,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Compare studies whose data, model or training differ."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write; <root>/comparisons/NAMES if not given."),
+    ] = None,
+    root: Root = None,
+    json: Json = False,
+) -> None:
+    """Rank validated studies at equal compute: is a parameterization worth it? Trains nothing.
+
+    Loss at the transferred and the re-tuned eta over width, robustness, and what tuning cost.
+    """
+
+    def work() -> int:
+        from sweeper.cli.compare import compare_studies, named_studies
+
+        return compare_studies(*named_studies(names, root), output_of(json), anyway=anyway, out=out)
+
+    run(work, stopped="Stopped.")
+
+
+@app.command(rich_help_panel=STUDY)
+def cancel(name: Name = None, study: Study = None, root: Root = None, json: Json = False) -> None:
+    """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
+
+    def work() -> int:
+        from sweeper.cli.status import cancel
+
+        return cancel(*place_of(name or [], study, root), output_of(json))
+
+    run(work, stopped="Stopped.")
+
+
+@app.command(rich_help_panel=MACHINE)
+def doctor(
+    root: Root = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", metavar="URL", help="An Optuna URL to try, as study.storage."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what is here and what is missing, with the command to get it.
+
+    Exits with 2 where no search can run.
+    """
+
+    def work() -> int:
+        from sweeper.cli.doctor import doctor
+
+        return doctor(root, storage, output_of(json))
+
+    run(work, stopped="Stopped.")
+
+
+def _of_study(
     overrides: list[str] | None, study: str | None, root: str | None, config_dir: Path | None
-) -> tuple[str | None, list[str]]:
-    """A study's name and the overrides; what is misspelt in them is refused before torch loads."""
-    from sweeper.cli.shared import study_tree
+) -> tuple[Tree, Invocation]:
+    """A study's configuration with the overrides; a misspelt one is refused before torch loads."""
+    from sweeper.cli.studies import study_tree
 
-    name, words = of_study(overrides or [], study, root)
-    study_tree(name, words, config_dir)
-    return name, words
+    name, others = of_study(overrides or [], study, root)
+    return study_tree(name, others, config_dir)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -503,7 +496,7 @@ def main() -> None:
         sys.path.append(os.getcwd())
     set_spin()
     try:
-        app(with_command(sys.argv[1:]))
+        app(with_user_command(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(say(STOPPED, 130))
 

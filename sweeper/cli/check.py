@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.check.judge import CheckRule, CoordinateCheck
+from sweeper.check.judge import CoordinateCheck
 from sweeper.check.rules import rule_table
 from sweeper.cli.coordinates import (
     beside_plan,
@@ -17,9 +17,9 @@ from sweeper.cli.coordinates import (
     run_check,
     sentence,
 )
-from sweeper.cli.next import next_of
+from sweeper.cli.next import Invocation, NextCommand, next_of
 from sweeper.cli.output import DONE, NOT_PROVEN, Output
-from sweeper.cli.shared import Typed, check_model, open_experiment, short_run
+from sweeper.cli.shared import check_model, open_experiment, short_run
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
@@ -36,7 +36,7 @@ from sweeper.verdict.ladder import MODEL_AXES, Size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class CheckRequest:
     """What `sweeper check` is asked for; neither `scales` nor `rules`: the coordinate check."""
 
     scales: bool = False
@@ -50,67 +50,81 @@ class Wanted:
         return not (self.scales or self.rules)
 
 
-def check(tree: Tree, wanted: Wanted, output: Output, typed: Typed) -> int:
-    """Run what is wanted; exit code 3 under --strict unless the coordinate check passes.
+def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Output) -> int:
+    """Run what is asked for; exit code 3 under --strict unless the coordinate check passes.
 
-    `typed` is how `tree` was given; of a study: at its optimum.
+    `tree` is the configuration that the `invocation` gives: of a study, at its optimum.
     """
-    if wanted.strict and not wanted.coordinates:
+    if request.strict and not request.coordinates:
         raise BadInput("--strict judges the coordinate check: leave --scales and --rules out")
     settings = resolve(tree)
-    _check_measurable(settings, wanted)
+    _check_measurable(settings, request)
     document: dict[str, Any] = {}
     places: dict[str, Path] = {}
     checks: list[CoordinateCheck] = []
-    ladders = _ladders(settings) if wanted.coordinates else {}
-    if wanted.rules:
-        document["rules"] = _rules(_made(settings, wanted), output)
-    if wanted.scales or wanted.coordinates:
+    ladders = _ladders(settings) if request.coordinates else {}
+    if request.rules:
+        rows = rule_table()
+        document["rules"] = [to_json(row) for row in rows]
+        write_json(_make_folder(settings, request) / "rules.json", document["rules"])
+        show.rules(output.people, rows)
+    if request.scales or request.coordinates:
         experiment = open_experiment(settings)
         check_model(experiment, output)
-        hps = _hps(experiment, output, of_study=typed.of_study)
-        if wanted.scales:
-            document["scales"] = _scales(experiment, hps, _made(settings, wanted), output)
+        log2_hps = defaults(settings.space)
+        if invocation.study is not None:
+            log2_hps = planned_optimum(experiment, Study.read(settings.folder), output)
+        if settings.check.eta is not None:
+            log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
+        if request.scales:
+            folder = _make_folder(settings, request)
+            document["scales"] = _scales(experiment, log2_hps, folder, output)
         else:
             check_batch(experiment)
-            folder = _made(settings, wanted)
-            checks = beside_plan(experiment, hps, ladders)
-            checks = checks or run_check(experiment, hps, ladders, folder, output)
-            document["check"] = check_record(experiment, hps, checks)
-            _write(folder, checks, document["check"], settings.check, output)
-        if wanted.folder is None and (settings.folder / "config.yaml").is_file():
+            folder = _make_folder(settings, request)
+            checks = beside_plan(experiment, log2_hps, ladders)
+            checks = checks or run_check(experiment, log2_hps, ladders, folder, output)
+            document["check"] = check_record(experiment, log2_hps, checks)
+            write_json(folder / "check.json", document["check"])
+            for axis in checks:
+                show.coordinates(output.people, axis, settings.check)
+                picture, _ = save(show.coordinate_figure(axis), folder / f"coordinates-{axis.axis}")
+                output.say(f"Curves: {picture}")
+        if request.folder is None and (settings.folder / "config.yaml").is_file():
             places["report"] = write_report(settings.folder)
     places |= {
-        name: (wanted.folder or settings.folder / "check") / f"{name}.json" for name in document
+        name: (request.folder or settings.folder / "check") / f"{name}.json" for name in document
     }
-    output.end(_found(checks, wanted, settings.check), places, _following(settings, checks, typed))
-    output.document(document)
-    passed = all(one.answer == "pass" for one in checks)
-    return NOT_PROVEN if wanted.strict and not passed else DONE
-
-
-def _found(checks: Sequence[CoordinateCheck], wanted: Wanted, rule: CheckRule) -> str:
-    """What was found, in a line."""
     if checks:
-        return " ".join(sentence(one, rule) for one in checks)
-    names = {"the operands of every matrix product": wanted.scales}
-    names |= {"every printed learning-rate rule": wanted.rules}
-    return f"Measured {' and '.join(name for name, asked in names.items() if asked)}."
+        found = " ".join(sentence(axis, settings.check) for axis in checks)
+    else:
+        measured_things = ["the operands of every matrix product"] * request.scales
+        measured_things += ["every printed learning-rate rule"] * request.rules
+        found = f"Measured {' and '.join(measured_things)}."
+    output.end(found, places, document, _after_check(settings, checks, invocation))
+    passed = all(axis.answer == "pass" for axis in checks)
+    return NOT_PROVEN if request.strict and not passed else DONE
 
 
-def _following(settings: Settings, checks: Sequence[CoordinateCheck], typed: Typed) -> str:
+def _after_check(
+    settings: Settings, checks: Sequence[CoordinateCheck], invocation: Invocation
+) -> NextCommand | None:
     """The command after a check: the search, the study's next, or what shows or settles a fault."""
-    answers = {one.answer for one in checks}
-    if "fail" in answers:
-        failing = {one.axis: max(one.sizes) for one in checks if one.answer == "fail"}
-        return typed.again("explain", settings, *_failed_size(settings.base, failing))
-    if "cannot say" in answers:
-        doubtful = next(one for one in checks if one.answer == "cannot say")
-        settled = doubtful.settled_by(settings.check)
-        return typed.again("check", settings, *([settled] if settled else []))
+    if failing := {axis.axis: max(axis.sizes) for axis in checks if axis.answer == "fail"}:
+        size = _failed_size(settings.base, failing)
+        why = "to see what is prescribed there"
+        return invocation.again("explain", settings, *size, why=why)
+    if doubtful := [axis for axis in checks if axis.answer == "cannot say"]:
+        settled = doubtful[0].settled_by(settings.check)
+        changes = [settled] if settled else []
+        return invocation.again(
+            "check", settings, *changes, why="to settle what cannot be said yet"
+        )
     if not checks:
-        return typed.again("check", settings)
-    return next_of(settings.folder) if typed.of_study else typed.again("search", settings)
+        return invocation.again("check", settings, why="to check the coordinates")
+    if invocation.study is not None:
+        return next_of(settings.folder)
+    return invocation.again("search", settings, why="to search the base size")
 
 
 def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
@@ -124,11 +138,11 @@ def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
     return words + ["--to-depth", str(sizes["depth"])] * ("depth" in asked)
 
 
-def _check_measurable(settings: Settings, wanted: Wanted) -> None:
+def _check_measurable(settings: Settings, request: CheckRequest) -> None:
     """Refuse what the runner's trials cannot measure."""
-    if (wanted.scales or wanted.rules) and not settings.runner.measures("scales"):
+    if (request.scales or request.rules) and not settings.runner.measures("scales"):
         raise BadInput("--scales and --rules measure in sweeper's own engine: runner=engine")
-    if wanted.coordinates and not settings.runner.measures("coordinates"):
+    if request.coordinates and not settings.runner.measures("coordinates"):
         raise ConfigError(
             "runner.uses",
             list(settings.raw["runner"].get("uses", ())),
@@ -137,28 +151,17 @@ def _check_measurable(settings: Settings, wanted: Wanted) -> None:
         )
 
 
-def _made(settings: Settings, wanted: Wanted) -> Path:
+def _make_folder(settings: Settings, request: CheckRequest) -> Path:
     """The folder to write to, made before anything is trained; BadInput when it cannot be."""
-    folder = wanted.folder or settings.folder / "check"
+    folder = request.folder or settings.folder / "check"
     try:
-        if wanted.folder is None:
+        if request.folder is None:
             private_folder(settings.folder)
         private_folder(folder)
     except OSError as error:
         reason = error.strerror or error
         raise BadInput(f"{folder} cannot be made ({reason}): give another --folder") from error
     return folder
-
-
-def _hps(experiment: Experiment, output: Output, *, of_study: bool) -> Log2Hps:
-    """Hyperparameters (log2): the study's optimum or the space's defaults, and `check.eta`."""
-    settings = experiment.settings
-    log2_hps = defaults(settings.space)
-    if of_study:
-        log2_hps = planned_optimum(experiment, Study.read(settings.folder), output)
-    if settings.check.eta is not None:
-        log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
-    return log2_hps
 
 
 def _ladders(settings: Settings) -> dict[str, list[Size]]:
@@ -177,21 +180,6 @@ def _ladders(settings: Settings) -> dict[str, list[Size]]:
     return ladders
 
 
-def _write(
-    folder: Path,
-    checks: Sequence[CoordinateCheck],
-    record: Mapping[str, Any],
-    rule: CheckRule,
-    output: Output,
-) -> None:
-    """check.json, the pictures, and the tables."""
-    write_json(folder / "check.json", record)
-    for one in checks:
-        show.coordinates(output.people, one, rule)
-        picture, _ = save(show.coordinate_figure(one), folder / f"coordinates-{one.axis}")
-        output.say(f"Curves: {picture}")
-
-
 def _scales(
     experiment: Experiment, log2_hps: Log2Hps, folder: Path, output: Output
 ) -> list[dict[str, Any]]:
@@ -206,13 +194,4 @@ def _scales(
     show.scale_table(operands).print(output.people)
     picture, _ = save(show.scale_figure(operands), folder / "scales")
     output.say(f"Picture: {picture}")
-    return record
-
-
-def _rules(folder: Path, output: Output) -> list[dict[str, Any]]:
-    """rules.json, and the table."""
-    rows = rule_table()
-    record = [to_json(row) for row in rows]
-    write_json(folder / "rules.json", record)
-    show.rules(output.people, rows)
     return record

@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.output import DONE, Output, find_study
-from sweeper.cli.transfer import load_study
-from sweeper.config.command_line import DEFAULT_ROOT, command_line, repeated
+from sweeper.cli.next import NextCommand
+from sweeper.cli.output import DONE, Output
+from sweeper.cli.shared import resolve_study
+from sweeper.cli.studies import study_tree
+from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.settings import Settings
 from sweeper.errors import BadInput
 from sweeper.files import private_folder, try_json, write_json
@@ -50,9 +52,9 @@ class Entry:
     validation: Cost
 
 
-def named_studies(words: Sequence[str], given: str | None) -> tuple[list[str], Path]:
+def named_studies(words: Sequence[str], root_flag: str | None) -> tuple[list[str], Path]:
     """The studies and the folder of all, which --root or `root=DIR` among the names may give."""
-    names, root = [], Path(DEFAULT_ROOT if given is None else given).expanduser()
+    names, root = [], Path(DEFAULT_ROOT if root_flag is None else root_flag).expanduser()
     for word in words:
         if word.startswith("root="):
             root = Path(word.removeprefix("root=")).expanduser()
@@ -101,10 +103,10 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
     """
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
-    settings = [load_study(find_study(name, root), [f"root={root}"], None) for name in names]
+    settings = [resolve_study(*study_tree(name, [f"root={root}"])) for name in names]
     ladders = {one.name: _validation(one) for one in settings}
     if absent := [one for one in settings if not ladders[one.name]]:
-        commands = ", ".join(f"`{_validate(one, root)}`" for one in absent)
+        commands = ", ".join(f"`{_validate(one)}`" for one in absent)
         raise BadInput(
             f"no validated ladder over width in {' and '.join(one.name for one in absent)}: "
             f"run {commands} first"
@@ -141,17 +143,18 @@ def _report(
         **to_json(comparison),
     }
     found = show.findings(comparison)
-    following = following_command(comparison, compared.entries, root)
-    following = following or command_line("report", *costs, *repeated((), root, None))
+    next_commands = after_comparison(comparison, compared.entries)
+    if not next_commands:
+        why = "to see them on one page"
+        next_commands = [NextCommand.of("report", *costs, root=root, why=why)]
     private_folder(folder)
     write_json(folder / "comparison.json", to_json(record))
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
     output.notes([f"compared anyway: {note}" for note in compared.notes])
     for table in show.tables(comparison, parameterizations, costs):
         table.print(output.people)
-    output.end(" ".join(found), {"figure": picture}, following)
-    document = {**record, "found": found, "next": following, "figure": str(picture)}
-    output.document(document)
+    document = {**record, "found": found, "figure": str(picture)}
+    output.end(" ".join(found), {"figure": picture}, document, *next_commands)
 
 
 def _validation(settings: Settings) -> Document:
@@ -170,8 +173,7 @@ def _entry(settings: Settings, validation: Document) -> Entry:
         curves = [_curve(one, validation) for one in ladder_curves(validation, "width")]
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(
-            f"{settings.name}: its validation.json is damaged: run "
-            f"`{_validate(settings, settings.root)}` again"
+            f"{settings.name}: its validation.json is damaged: run `{_validate(settings)}` again"
         ) from error
     trials = trials_of(Study.read(settings.folder))
     trained: dict[Size, TrialSpec] = {_size(one): one.trial.spec for one in trials.current}
@@ -227,8 +229,8 @@ def _differences(entries: Sequence[Entry]) -> list[str]:
         for entry, one in zip(entries, facts, strict=True):
             values.setdefault(str(one.get(key, "none")), []).append(entry.ladder.name)
         if len(values) > 1:
-            told = (f"{_short(value)} in {' and '.join(ins)}" for value, ins in values.items())
-            sentences.append(f"{key} is {', '.join(told)}")
+            where = (f"{_short(value)} in {' and '.join(ins)}" for value, ins in values.items())
+            sentences.append(f"{key} is {', '.join(where)}")
     return sentences
 
 
@@ -249,32 +251,34 @@ def _short(value: str) -> str:
     return value if len(value) <= 24 else f"{value[:12]}…"
 
 
-def following_command(comparison: Comparison, entries: Sequence[Entry], root: Path) -> str:
+def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
+    settings = {entry.ladder.name: entry.settings for entry in entries}
     leader = comparison.by_transferred[0]
     if leader.last == 1:
-        widest = max(w.width for c in comparison.candidates for w in c.widths)
-        return _command(leader.name, 2 * widest, root)
+        width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
+        root, why = settings[leader.name].root, "to plan with the best"
+        target = ("--to-width", str(width))
+        return [NextCommand.of("transfer", *target, study=leader.name, root=root, why=why)]
     seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
     if seeds is None:
-        return ""
-    settings = {entry.ladder.name: entry.settings for entry in entries}
-    tied = [one.name for one in comparison.by_transferred if one.first == 1]
-    seeded = f"transfer.seeds={seeds}"
-    return " && ".join(_validate(settings[name], root, seeded) for name in tied)
+        return []
+    tied = [rank.name for rank in comparison.by_transferred if rank.first == 1]
+    return [_validate(settings[name], f"transfer.seeds={seeds}") for name in tied]
 
 
-def _validate(settings: Settings, root: Path, *words: str) -> str:
+def _validate(settings: Settings, *overrides: str) -> NextCommand:
     """The command that trains a study's ladder over width."""
     widths = (*settings.transfer.widths, settings.base.width)
     if len(set(widths)) == 1:
-        words = (f"transfer.widths=[{widths[0]},{2 * widths[0]},{4 * widths[0]}]", *words)
-    return _command(settings.name, max(widths), root, "--validate", *words)
-
-
-def _command(name: str, width: int, root: Path, *words: str) -> str:
-    flags = repeated(words, root, None)
-    return command_line("transfer", "--to-width", str(width), *flags, study=name)
+        overrides = (f"transfer.widths=[{widths[0]},{2 * widths[0]},{4 * widths[0]}]", *overrides)
+    return NextCommand.of(
+        "transfer",
+        *("--to-width", str(max(widths)), "--validate", *overrides),
+        study=settings.name,
+        root=settings.root,
+        why="to tell them apart by more seeds",
+    )
 
 
 def comparison_folder(names: Sequence[str], root: Path) -> Path:
@@ -308,25 +312,23 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
     if picture is not None:
         places["picture"], places["picture for dark pages"] = write_picture(found.panels, picture)
     answers = ", ".join(f"{name} {answer}" for name, answer in found.verdicts.items())
+    sentence = f"The transfer over width: {answers}."
     if ranked.comparison is None:
         output.notes(ranked.notes)
-        sentence, words = f"The transfer over width: {answers}.", ["--anyway"]
-        following = command_line("compare", *names, *repeated(words, root, None))
+        why = "to rank them all the same"
+        next_commands = [NextCommand.of("compare", *names, "--anyway", root=root, why=why)]
     else:
-        sentence = f"The transfer over width: {answers}. {show.findings(ranked.comparison)[0]}"
-        following = following_command(ranked.comparison, ranked.entries, root)
-    output.end(sentence, places, following)
-    output.document(
-        {
-            "studies": list(names),
-            "report": str(page),
-            "verdicts": found.verdicts,
-            "ranked": ranked.comparison is not None,
-            "notes": list(ranked.notes),
-            "picture": None if picture is None else str(picture),
-            "next": following,
-        }
-    )
+        sentence += f" {show.findings(ranked.comparison)[0]}"
+        next_commands = after_comparison(ranked.comparison, ranked.entries)
+    document = {
+        "studies": list(names),
+        "report": str(page),
+        "verdicts": found.verdicts,
+        "ranked": ranked.comparison is not None,
+        "notes": list(ranked.notes),
+        "picture": None if picture is None else str(picture),
+    }
+    output.end(sentence, places, document, *next_commands)
     return DONE
 
 

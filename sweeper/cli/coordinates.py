@@ -1,4 +1,4 @@
-"""The runs behind a coordinate check, and their judgement."""
+"""The runs behind a coordinate check: those of `sweeper check`, and the quick one of a plan."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRule, CoordinateCheck, ModuleCheck, Slope, check_coordinates
+from sweeper.cli.next import Invocation, NextCommand
 from sweeper.cli.output import Output
 from sweeper.cli.shared import progress, short_run
-from sweeper.config.command_line import command_line
 from sweeper.config.settings import Experiment, Settings, check_model_size
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.prepare import prepare
@@ -60,17 +60,17 @@ def _without_repeated_logits(runs: Measured) -> Measured:
     """The runs without the logits where they are what a module returned, in all of them."""
 
     def repeated(run: Sequence[ModuleMeasurement]) -> bool:
-        logits = next((one for one in run if one.name == LOGITS), None)
+        logits = next((module for module in run if module.name == LOGITS), None)
         if logits is None or logits.direct_changes:
             return logits is None
         numbers = (logits.entries, logits.rms, logits.changes)
-        modules = (one for one in run if one is not logits)
-        return any((one.entries, one.rms, one.changes) == numbers for one in modules)
+        modules = (module for module in run if module is not logits)
+        return any((m.entries, m.rms, m.changes) == numbers for m in modules)
 
     if not all(repeated(run) for of_size in runs.values() for run in of_size):
         return runs
     return {
-        size: [[one for one in run if one.name != LOGITS] for run in of_size]
+        size: [[module for module in run if module.name != LOGITS] for run in of_size]
         for size, of_size in runs.items()
     }
 
@@ -142,7 +142,7 @@ def check_record(
         "spec": experiment.spec(settings.base).digest,
         "log2_hps": named(settings.space, log2_hps),
         "rule": rule,
-        "axes": [to_json(one) for one in checks],
+        "axes": [to_json(check) for check in checks],
     }
 
 
@@ -163,12 +163,12 @@ OTHER = ("axes", "rule")
 
 
 def quick_check(
-    experiment: Experiment, log2_hps: Log2Hps, words: Sequence[str], output: Output
+    experiment: Experiment, log2_hps: Log2Hps, invocation: Invocation, output: Output
 ) -> CoordinateCheck | None:
     """Check small widths, or read what an earlier check of the same found; say it in a sentence.
 
-    None, and a note, where it cannot be run or would take minutes. `words` are the command's
-    overrides and flags, for the command that shows all.
+    None, and a note, where it cannot be run or would take minutes. A command for the
+    configuration of the `invocation` shows all modules.
     """
     settings = experiment.settings
     if settings.check.eta is not None:
@@ -178,10 +178,10 @@ def quick_check(
         try:
             found = _run(experiment, log2_hps, output)
         except SweeperError as error:
-            command = _command(settings, words, [size.width for size in _widths(settings)])
+            command = _all_modules(settings, invocation, [size.width for size in _widths(settings)])
             output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
             return None
-    command = _command(settings, words, found.sizes)
+    command = _all_modules(settings, invocation, found.sizes)
     output.say(f"{sentence(found, settings.check)} All modules: {command}")
     return found
 
@@ -196,43 +196,40 @@ def beside_plan(
     return [known] if [size.width for size in ladders["width"]] == list(known.sizes) else []
 
 
-def _command(settings: Settings, words: Sequence[str], widths: Sequence[int]) -> str:
+def _all_modules(settings: Settings, invocation: Invocation, widths: Sequence[int]) -> NextCommand:
     """The command that shows all modules of a check over `widths`, and checks nothing else."""
-    changes = {"widths": f"transfer.widths=[{','.join(map(str, widths))}]"}
-    for axis in settings.transfer.ladders(settings.ladder_base):
-        if axis in ("depth", *MODEL_AXES):
-            changes[LADDER_AXES[axis]] = f"transfer.{LADDER_AXES[axis]}=[]"
-    dropped = tuple(f"transfer.{key}=" for key in ("check", *changes))
-    kept = [word for word in words if not word.startswith(dropped)]
-    if settings.check.eta is None and settings.transfer.eta is not None:
-        kept.append(f"check.eta={settings.transfer.eta:g}")
-    return command_line("check", *kept, *changes.values(), study=settings.name)
+    others = settings.transfer.ladders(settings.ladder_base).keys() & {"depth", *MODEL_AXES}
+    known_eta = settings.transfer.eta if settings.check.eta is None else None
+    changes = [] if known_eta is None else [f"check.eta={known_eta:g}"]
+    changes.append(f"transfer.widths=[{','.join(map(str, widths))}]")
+    changes += [f"transfer.{LADDER_AXES[axis]}=[]" for axis in LADDER_AXES if axis in others]
+    why = "to see all modules"
+    return invocation.again("check", settings, *changes, without=["transfer.check"], why=why)
 
 
 def _known(
     experiment: Experiment, log2_hps: Log2Hps, names: Sequence[str]
 ) -> CoordinateCheck | None:
     """The check over the width that an earlier command made of this configuration, if any."""
-    wanted = check_record(experiment, log2_hps, ())
+    asked = check_record(experiment, log2_hps, ())
+
+    def rule(record: Mapping[str, Any]) -> dict[str, Any]:
+        found = record.get("rule")  # its eta is in `log2_hps`, wherever it came from
+        return {k: v for k, v in found.items() if k != "log2_eta"} if type(found) is dict else {}
+
     for name in names:
         record = try_json(experiment.settings.folder / "check" / name)
-        if any(record.get(key) != value for key, value in wanted.items() if key not in OTHER):
+        if any(record.get(key) != value for key, value in asked.items() if key not in OTHER):
             continue
-        if _rule(record) != _rule(wanted):
+        if rule(record) != rule(asked):
             continue
         try:
             axes = [from_json(CoordinateCheck, axis) for axis in record["axes"]]
         except RECORD_ERRORS:
             continue
-        if over_width := [one for one in axes if one.axis == "width"]:
+        if over_width := [axis for axis in axes if axis.axis == "width"]:
             return over_width[0]
     return None
-
-
-def _rule(record: Mapping[str, Any]) -> dict[str, Any]:
-    """How a check was made; its eta is in `log2_hps`, wherever it came from."""
-    rule = record.get("rule")
-    return {k: v for k, v in rule.items() if k != "log2_eta"} if isinstance(rule, dict) else {}
 
 
 def _run(experiment: Experiment, log2_hps: Log2Hps, output: Output) -> CoordinateCheck:
@@ -246,7 +243,12 @@ def _run(experiment: Experiment, log2_hps: Log2Hps, output: Output) -> Coordinat
         check_model_size(settings, size)
     folder = settings.folder / "check"
     private_folder(folder)
-    _check_time(experiment, log2_hps, sizes, output)
+    trials = check_trials(experiment, log2_hps, sizes)
+    start = time.perf_counter()
+    measured(experiment, folder, trials[sizes[-1]][:1], output)  # one run of the largest size
+    seconds = (time.perf_counter() - start) * sum(map(len, trials.values()))
+    if seconds > MAX_SECONDS:
+        raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
     (found,) = run_check(experiment, log2_hps, {"width": sizes}, folder, output)
     write_json(folder / RECORD, check_record(experiment, log2_hps, [found]))
     return found
@@ -260,18 +262,6 @@ def _widths(settings: Settings) -> list[Size]:
     return [Size(width=width, depth=base.depth) for width in widths[:SIZES]]
 
 
-def _check_time(
-    experiment: Experiment, log2_hps: Log2Hps, sizes: Sequence[Size], output: Output
-) -> None:
-    """Time one run of the largest size; SweeperError if as many would take `MAX_SECONDS`."""
-    trials = check_trials(experiment, log2_hps, sizes)
-    start = time.perf_counter()
-    measured(experiment, experiment.settings.folder / "check", trials[sizes[-1]][:1], output)
-    seconds = (time.perf_counter() - start) * sum(map(len, trials.values()))
-    if seconds > MAX_SECONDS:
-        raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
-
-
 def sentence(check: CoordinateCheck, rule: CheckRule) -> str:
     """The answer, and the module that it rests on."""
     sizes = ", ".join(map(str, check.sizes))
@@ -282,15 +272,20 @@ def sentence(check: CoordinateCheck, rule: CheckRule) -> str:
     if check.answer == "cannot say":
         if check.unseen:
             return f"{start}cannot say: {check.todo(rule)}."
-        why = f"{module.name}{_more(check)} ({slope.reason})"
+        others = sum(module.answer == check.answer for module in check.modules) - 1
+        more = f" and {others} more module{'s' * (others > 1)}" if others else ""
+        why = f"{module.name}{more} ({slope.reason})"
         return f"{start}cannot say yet for {why}; {check.todo(rule)}."
-    return f"{start}fail at {module.name}: {_words(slope, check.axis)}."
-
-
-def _more(check: CoordinateCheck) -> str:
-    """How many modules beside the named one have the answer of the whole check."""
-    others = sum(module.answer == check.answer for module in check.modules) - 1
-    return f" and {others} more module{'s' * (others > 1)}" if others else ""
+    what = {
+        "output": "its output at initialization",
+        "change": f"the change of its output by step {slope.step}",
+        "direct": "the change that its own parameters make",
+    }[slope.quantity]
+    if slope.reason not in ("grows", "vanishes"):
+        return f"{start}fail at {module.name}: {what} is {slope.reason}."
+    power = f"{check.axis}^{slope.slope.value:.2f}"
+    theory = f", theory's is {check.axis}^{slope.expected:g}" if slope.expected else ""
+    return f"{start}fail at {module.name}: {what} {slope.reason} as {power}{theory}."
 
 
 def _culprit(check: CoordinateCheck) -> tuple[ModuleCheck, Slope]:
@@ -302,19 +297,6 @@ def _culprit(check: CoordinateCheck) -> tuple[ModuleCheck, Slope]:
             return module, direct[0]
     worst = max(at_fault, key=lambda module: module.worst.deviation)
     return worst, worst.worst
-
-
-def _words(slope: Slope, axis: str) -> str:
-    """What is wrong: its output at initialization grows as width^0.50."""
-    what = {
-        "output": "its output at initialization",
-        "change": f"the change of its output by step {slope.step}",
-        "direct": "the change that its own parameters make",
-    }[slope.quantity]
-    if slope.reason not in ("grows", "vanishes"):
-        return f"{what} is {slope.reason}"
-    wanted = f", theory's is {axis}^{slope.expected:g}" if slope.expected else ""
-    return f"{what} {slope.reason} as {axis}^{slope.slope.value:.2f}{wanted}"
 
 
 def summary(check: CoordinateCheck | None, rule: CheckRule) -> dict[str, object] | None:

@@ -1,19 +1,18 @@
-"""What a search is going to cost, said before it begins where that is long."""
+"""What a search or a ladder is going to cost, measured before anything is trained."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from sweeper.cli.next import Invocation, NextCommand
 from sweeper.cli.output import Output
 from sweeper.cli.shared import trial_seconds
 from sweeper.cli.validate import finished
 from sweeper.command.metrics import describe_source
-from sweeper.config.command_line import command_line, repeated
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.errors import BadInput
@@ -36,9 +35,10 @@ MOST_BATCHED = 16
 """Trials that are timed together."""
 
 
-def tell_cost(
-    experiment: Experiment, words: Sequence[str], config_dir: Path | None, output: Output
-) -> None:
+# A search says how long it takes, before it begins, where that is long.
+
+
+def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) -> None:
     """Say how long a new search takes on this processor, and a smaller one to try first.
 
     Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
@@ -48,7 +48,9 @@ def tell_cost(
     flops = settings.runner.flops(experiment.spec(settings.base))
     trials = _planned(settings.search, settings)
     known = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
-    if not flops or not known or experiment.precision != "float32" or _begun(settings.folder):
+    if not flops or not known or experiment.precision != "float32":
+        return
+    if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
         return
     if trials * flops / FAST_FLOPS < LONG:
         return
@@ -60,13 +62,8 @@ def tell_cost(
     output.tell(
         f"More cores, {local}a GPU or launcher=slurm shorten it; stop it whenever you like."
     )
-    if smaller := _smaller(settings, seconds, words, config_dir):
-        output.tell(smaller)
-
-
-def _begun(folder: Path) -> bool:
-    """Whether the study has trials already."""
-    return any(path.stat().st_size for path in folder.glob("results/*.jsonl"))
+    if smaller := _smaller(settings, seconds, invocation):
+        output.tell(f"{smaller.why[0].upper()}{smaller.why[1:]}: {smaller}")
 
 
 def _planned(search: Strategy, settings: Settings) -> int:
@@ -87,22 +84,27 @@ def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -
     return per_job, seconds * trials[0].spec.train.steps
 
 
-def _smaller(
-    settings: Settings, seconds: float, words: Sequence[str], config_dir: Path | None
-) -> str:
-    """A search of the learning rate alone by shorter runs, and its time; empty where none is."""
+def _smaller(settings: Settings, seconds: float, invocation: Invocation) -> NextCommand | None:
+    """A search of the learning rate alone by shorter runs; None where none can be composed."""
     replaced = ("search=", "search.", "train.steps=", "study")
-    kept = [*(word for word in words if not word.startswith(replaced)), "search=lr"]
+    kept = [word for word in invocation.overrides if not word.startswith(replaced)]
+    kept.append("search=lr")
     try:
-        search = checked_plugin(compose_tree(kept, config_dir)["search"], Strategy)
+        search = checked_plugin(compose_tree(kept, invocation.config_dir)["search"], Strategy)
     except BadInput:  # an experiment of the user's that sets keys of another search
-        return ""
+        return None
     trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
     share = min(1.0, LONG / (trials * seconds))
     steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
-    given = repeated([*kept, f"train.steps={steps}"], settings.root, config_dir)
-    line = command_line("search", *given, study=f"{settings.name[:90]}-try")
-    return f"To try it first, in about {duration(trials * seconds * steps / all_steps)}: {line}"
+    return NextCommand.of(
+        "search",
+        *kept,
+        f"train.steps={steps}",
+        study=f"{settings.name[:90]}-try",
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why=f"to try it first, in about {duration(trials * seconds * steps / all_steps)}",
+    )
 
 
 def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
@@ -140,14 +142,31 @@ class Planned:
 
 
 def show_ladder_cost(
-    experiment: Experiment, study: Study, best: Log2Hps, following: str, output: Output
+    experiment: Experiment,
+    study: Study,
+    best: Log2Hps,
+    next_command: NextCommand,
+    output: Output,
 ) -> None:
-    """Say what the ladders around `best` lack; `following` is the command that trains it."""
+    """Say what the ladders around `best` lack; the `next_command` trains it."""
     settings, rule = experiment.settings, experiment.settings.transfer
-    named = _named(settings.transfer.ladders(settings.ladder_base), settings.ladder_base)
-    rows = [
-        _ladder_cost_planned(experiment, study, best, size, name) for size, name in named.items()
-    ]
+    ladders, base = rule.ladders(settings.ladder_base), settings.ladder_base
+    names = {base: f"{describe_size(base, next(iter(ladders)))} (base)"} | {
+        size: str(size) if axis == JOINT_AXIS else describe_size(size, axis)
+        for axis, sizes in ladders.items()
+        for size in sizes
+        if size != base
+    }
+    rows = [_size_cost(experiment, study, best, size, name) for size, name in names.items()]
+    if math.isnan(sum((row.cost for row in rows), NOTHING).seconds):
+        time = "not known here"
+    elif settings.raw["runner"].get("command"):
+        time = (
+            "by the runs that the study has finished, as many at once; of a size that has none, "
+            "a guess by the root of width^2 x depth x tokens"
+        )
+    else:
+        time = "measured here"
     ranges = {(f"{row.values[0]:g}", f"{row.values[-1]:g}") for row in rows}
     where = "around what the law plans there"  # for each size another range
     if len(ranges) == 1:
@@ -155,7 +174,7 @@ def show_ladder_cost(
     facts = (
         f"Each size: {len(rows[0].values)} values of log2 {rule.hyperparameter}, "
         f"{rule.step:g} apart, {where}, {_counted(rule.seeds, 'seed')} each; a curve whose lowest "
-        f"point is at its end grows there by up to {rule.extend}. {_known(settings, rows)}"
+        f"point is at its end grows there by up to {rule.extend}. Time: {time}."
     )
     costs = [(row.name, row.cost) for row in rows]
     show.dry_run(output.people, "This would train", "size", costs, "runs", facts)
@@ -168,45 +187,17 @@ def show_ladder_cost(
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
     if command := say_command(settings, trial, output, at="at the base's defaults"):
         record["command"] = command
-    runs, left = (
-        sum(rule.seeds * len(row.values) for row in rows),
-        sum(len(row.missing) for row in rows),
-    )
+    runs = sum(rule.seeds * len(row.values) for row in rows)
+    left = sum(len(row.missing) for row in rows)
     found = f"{left} of {_counted(runs, 'run')} are to be trained; nothing was written."
-    output.end(found, {}, following)
-    output.document(record)
+    output.end(found, {}, record, next_command)
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _known(settings: Settings, rows: Sequence[Planned]) -> str:
-    """How the time was found."""
-    if math.isnan(sum((row.cost for row in rows), NOTHING).seconds):
-        return "Time: not known here."
-    if settings.raw["runner"].get("command"):
-        return (
-            "Time: by the runs that the study has finished, as many at once; of a size that has "
-            "none, a guess by the root of width^2 x depth x tokens."
-        )
-    return "Time: measured here."
-
-
-def _named(ladders: Mapping[str, Sequence[LadderSize]], base: LadderSize) -> dict[LadderSize, str]:
-    """All sizes of all ladders with their names, the base first."""
-    changed = {
-        size: str(size) if axis == JOINT_AXIS else describe_size(size, axis)
-        for axis, sizes in ladders.items()
-        for size in sizes
-    }
-    first = next(iter(ladders))
-    return {base: f"{describe_size(base, first)} (base)"} | {
-        size: name for size, name in changed.items() if size != base
-    }
-
-
-def _ladder_cost_planned(
+def _size_cost(
     experiment: Experiment, study: Study, best: Log2Hps, size: LadderSize, name: str
 ) -> Planned:
     """What the study holds and lacks of a size's curve."""

@@ -1,4 +1,4 @@
-"""`sweeper diagnose`."""
+"""`sweeper diagnose`: short ladders that differ in one thing, to find why a transfer fails."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
-from sweeper.cli.next import next_of, searched_anew
+from sweeper.cli.next import Invocation, NextCommand, next_of
 from sweeper.cli.output import DONE, Output, failures
-from sweeper.cli.shared import open_experiment, progress, short_run
-from sweeper.cli.transfer import check_storage_password, load_study, optimum
+from sweeper.cli.shared import open_experiment, progress, resolve_study, short_run
+from sweeper.cli.transfer import check_storage_password, optimum
+from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.engine.prepare import PreparedSpec
 from sweeper.errors import BadInput, ConfigError, suggest
@@ -46,18 +46,13 @@ from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
 
 
 def diagnose(
-    study_name: str | None,
-    axis: str,
-    only: Sequence[str],
-    words: Sequence[str],
-    config_dir: Path | None,
-    output: Output,
+    tree: Tree, axis: str, only: Sequence[str], invocation: Invocation, output: Output
 ) -> int:
     """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
     for name in only:
         if name not in ABLATIONS:
             raise BadInput(f"--only {name}: there is no such ablation; {suggest(name, ABLATIONS)}")
-    settings = load_study(study_name, words, config_dir)
+    settings = resolve_study(tree, invocation)
     if settings.transfer.hyperparameter != "eta":
         raise ConfigError(
             "transfer.hyperparameter", settings.transfer.hyperparameter, "eta, when it is diagnosed"
@@ -84,30 +79,32 @@ def diagnose(
     write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
     show.diagnosis(output.people, diagnosed)
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
-    following = _following(settings, diagnosed, config_dir)
-    output.end(diagnosed.sentence, {"report": report, "diagnosis": record}, following)
-    output.document({"study": settings.name, "diagnosis": to_json(diagnosed)})
+    places = {"report": report, "diagnosis": record}
+    document = {"study": settings.name, "diagnosis": to_json(diagnosed)}
+    output.end(diagnosed.sentence, places, document, _after_diagnosis(settings, diagnosed))
     return DONE
 
 
-def _following(settings: Settings, diagnosed: Diagnosis, config_dir: Path | None) -> str:
+def _after_diagnosis(settings: Settings, diagnosed: Diagnosis) -> NextCommand | None:
     """A search without the likeliest cause, in a study of its own; else what follows anyhow."""
+    why = "to search without the likeliest cause"
+    provenance = try_json(settings.folder / "search.json").get("provenance")
+    searched = NextCommand.recorded(provenance, why)
     best = diagnosed.results[0] if diagnosed.results else None
-    searched = try_json(settings.folder / "search.json").get("provenance") or {}
-    changes = best.ablation.overrides if best is not None else {}
-    plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
-    known = best is not None and best.explained.value >= CAUSE_FRACTION and changes and plain
-    if best is None or not known or not searched.get("command"):
+    if searched is None or best is None or best.explained.value < CAUSE_FRACTION:
         return next_of(settings.folder)
-    name = f"{settings.name}-{best.ablation.name}".replace(" ", "-")
-    given = [f"{_known_key(settings, key)}={value}" for key, value in changes.items()]
-    return searched_anew(str(searched["command"]), name, given)
-
-
-def _known_key(settings: Settings, key: str) -> str:
-    """A key as it is overridden; with a plus where the configuration leaves it at its default."""
-    group, _, name = key.partition(".")
-    return key if name in (settings.raw.get(group) or {}) else f"+{key}"
+    changes = best.ablation.overrides
+    plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
+    if not changes or not plain:
+        return next_of(settings.folder)
+    overrides = []
+    for key, value in changes.items():
+        group, _, name = key.partition(".")
+        # A key that the configuration leaves at its default is added with a plus.
+        plus = "" if name in (settings.raw.get(group) or {}) else "+"
+        overrides.append(f"{plus}{key}={value}")
+    study = f"{settings.name}-{best.ablation.name}".replace(" ", "-")
+    return searched.as_new_study(study, *overrides, why=why)
 
 
 def _planned(settings: Settings) -> int:

@@ -18,8 +18,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from sweeper import __version__
+from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, Output
-from sweeper.config.command_line import DEFAULT_ROOT, command_line, repeated
+from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, SweeperError, first_line
 from sweeper.launch.slurm_queue import partitions
 from sweeper.registry import groups
@@ -56,7 +57,7 @@ class Finding:
 
 
 def doctor(root: str | None, storage: str | None, output: Output) -> int:
-    """Look for everything and tell it; 2 where no search can run."""
+    """Look for everything and say what is here; 2 where no search can run."""
     folder = read_root(DEFAULT_ROOT if root is None else root)
     findings = []
     for finding in _findings(folder, storage):
@@ -67,10 +68,10 @@ def doctor(root: str | None, storage: str | None, output: Output) -> int:
     missing = [finding.name for finding in findings if finding.needed and not finding.here]
     able = not missing
     found = "A search can run here." if able else f"No search can run: {', '.join(missing)}."
-    line = command_line("search", "experiment=demo", *repeated((), folder, None)) if able else ""
-    output.end(found, {}, line)
+    demo = NextCommand.of("search", "experiment=demo", root=folder, why="to see a first search")
     rows = [{**asdict(finding), "state": finding.state} for finding in findings]
-    output.document({"able": able, "sweeper": __version__, "findings": rows})
+    document = {"able": able, "sweeper": __version__, "findings": rows}
+    output.end(found, {}, document, demo if able else None)
     return DONE if able else NOT_ABLE
 
 
@@ -130,21 +131,23 @@ def _package(requirement: Requirement) -> tuple[bool, str]:
     return False, f"{version}, but {requirement.specifier} is needed"
 
 
-def _wanted(requirement: Requirement) -> str:
+def _install(requirement: Requirement) -> str:
     return f"{_pip()} {shlex.quote(f'{requirement.name}{requirement.specifier}')}"
 
 
 def _packages() -> Iterator[Finding]:
     """The packages that every search needs: a line for each that is missing, or one for all."""
     plain = [
-        one
-        for one in _requirements()
-        if one.name != "torch" and (one.marker is None or one.marker.evaluate())
+        requirement
+        for requirement in _requirements()
+        if requirement.name != "torch"
+        and (requirement.marker is None or requirement.marker.evaluate())
     ]
-    states = [(one, *_package(one)) for one in plain]
-    lacking = [(one, what) for one, here, what in states if not here]
-    for one, what in lacking:
-        yield Finding(name=one.name, here=False, needed=True, what=what, get=_wanted(one))
+    states = [(requirement, *_package(requirement)) for requirement in plain]
+    lacking = [(requirement, what) for requirement, here, what in states if not here]
+    for requirement, what in lacking:
+        get = _install(requirement)
+        yield Finding(name=requirement.name, here=False, needed=True, what=what, get=get)
     if plain and not lacking:
         what = f"all {len(plain)} that every search needs"
         yield Finding(name="packages", here=True, needed=True, what=what)
@@ -194,7 +197,7 @@ def _root(root: Path) -> Iterator[Finding]:
     """That a study can be kept: its lock, its record and Optuna's journal, beside the studies."""
     place = root.absolute()
     place = next(folder for folder in (place, *place.parents) if folder.exists())
-    get = command_line("doctor", "--root", "FOLDER")
+    get = "sweeper doctor --root FOLDER"
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place) as temporary:
             free = shutil.disk_usage(temporary).free / 2**30
@@ -244,5 +247,5 @@ def _extras() -> Iterator[Finding]:
             marker = requirement.marker
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
                 here, what = _package(requirement)
-                name, get = requirement.name, _wanted(requirement)
+                name, get = requirement.name, _install(requirement)
                 yield Finding(name=name, here=here, what=f"{what} (for {use})", get=get)

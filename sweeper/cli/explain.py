@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.cli.next import Invocation
 from sweeper.cli.output import DONE, Output
-from sweeper.cli.shared import Typed, check_target, open_experiment
+from sweeper.cli.shared import check_target, open_experiment
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
@@ -70,10 +71,12 @@ def _fields(path: Path) -> Mapping[str, Any]:
     return fields
 
 
-def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Typed) -> int:
+def explain(
+    tree: Tree, width: int, depth: int | None, invocation: Invocation, output: Output
+) -> int:
     """The table for the configured model, its hyperparameters at their defaults.
 
-    `typed` is how `tree` was given; of a study: at its optimum.
+    `tree` is the configuration that the `invocation` gives: of a study, at its optimum.
     """
     settings = resolve(tree)
     if settings.own:
@@ -84,7 +87,7 @@ def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Ty
     target = Size(width=width, depth=depth or base.depth)
     check_target(settings, target)
     hps, source = plain(defaults(settings.space)), "defaults of the parameterization"
-    if typed.of_study:
+    if invocation.study is not None:
         study = Study.read(settings.folder)
         hps = plain(planned_optimum(open_experiment(settings), study, output))
         source = f"the study {settings.name}"
@@ -100,20 +103,19 @@ def explain(tree: Tree, width: int, depth: int | None, output: Output, typed: Ty
     parameterization = settings.plugin_spec("parameterization").name
     found = f"{parameterization} prescribes {len(plan.parameters)} parameters for {plan.target}; "
     found += "nothing was trained or written."
-    output.end(found, {}, typed.again("check", settings))
-    output.document(
-        {
-            "parameterization": plan.parameterization,
-            "base": {"width": base.width, "depth": base.depth},
-            "target": {"width": target.width, "depth": target.depth},
-            "hps": dict(hps),
-            "hyperparameters": source,
-            "parameters": [to_json(row) for row in rows],
-            "operations": dict(plan.operations),
-            "needs": list(plan.needs),
-            "tied_readouts": tied,
-        }
-    )
+    document = {
+        "parameterization": plan.parameterization,
+        "base": {"width": base.width, "depth": base.depth},
+        "target": {"width": target.width, "depth": target.depth},
+        "hps": dict(hps),
+        "hyperparameters": source,
+        "parameters": [to_json(row) for row in rows],
+        "operations": dict(plan.operations),
+        "needs": list(plan.needs),
+        "tied_readouts": tied,
+    }
+    why = "to see that it holds in short runs"
+    output.end(found, {}, document, invocation.again("check", settings, why=why))
     return DONE
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.output import DONE, NOT_PROVEN, Output, find_study
-from sweeper.cli.shared import split_root
-from sweeper.config.command_line import command_line, repeated
+from sweeper.cli.next import NextCommand
+from sweeper.cli.output import DONE, NOT_PROVEN, Output
+from sweeper.cli.studies import find_study, split_root
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.compare import NAMES, Lack, header, is_export, lacking
@@ -61,8 +61,8 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
         output.say(f"Accepted, though {exporter.trainer} cannot express it: {lack}")
     accepted = f"; what it cannot express was accepted ({len(lacks)})" if lacks else ""
     found = f"Exported the plan for {plan.target} to {exporter.trainer}{accepted}."
-    output.end(found, {"export": ", ".join(map(str, written))}, "")
-    output.document(_document(request, plan, lacks, written))
+    places = {"export": ", ".join(map(str, written))}
+    output.end(found, places, _document(request, plan, lacks, written))
     return DONE
 
 
@@ -87,7 +87,7 @@ def _plan_of_study(request: ExportRequest, root: Path) -> Path:
     }
     if len(fitting) == 1:
         return next(iter(fitting.values()))
-    has = "; ".join(map(_words, sorted(plans)))
+    has = "; ".join(map(_described, sorted(plans)))
     if len(fitting) > 1:
         alike = len({size[:2] for size in fitting}) == 1
         options = " or ".join(f"--plan {path}" for path in fitting.values())
@@ -95,20 +95,20 @@ def _plan_of_study(request: ExportRequest, root: Path) -> Path:
         raise BadInput(f"the study {study!r} has several plans ({has}): choose with {how}")
     sizes_asked = ["--to-width", str(request.width or "N")]
     sizes_asked += ["--to-depth", str(request.depth)] if request.depth else []
-    first = command_line("transfer", *repeated(sizes_asked, root, None), study=study)
+    first = NextCommand.of("transfer", *sizes_asked, study=study, root=root, why="to plan it")
     beside = f"; it has some for {has}" if plans else ""
     raise BadInput(f"the study {study!r} has no such plan yet{beside}: run `{first}` first")
 
 
 def _size(path: Path) -> tuple[int, ...]:
-    """Width and depth of a plan's folder, and its batch and steps where they are told."""
+    """Width and depth of a plan's folder, and its batch and steps where its name has them."""
     match = re.fullmatch(r"w(\d+)-d(\d+)(?:-b(\d+)-s(\d+))?", path.parent.name)
-    return tuple(int(one) for one in match.groups() if one) if match else (0, 0)
+    return tuple(int(number) for number in match.groups() if number) if match else (0, 0)
 
 
-def _words(size: tuple[int, ...]) -> str:
-    words = f"width {size[0]}, depth {size[1]}"
-    return words if len(size) == 2 else f"{words}, {size[3]} steps of {size[2]}"
+def _described(size: tuple[int, ...]) -> str:
+    model = f"width {size[0]}, depth {size[1]}"
+    return model if len(size) == 2 else f"{model}, {size[3]} steps of {size[2]}"
 
 
 def _check(plan: TransferPlan, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a command's words go, its exit codes, and the study that it is about."""
+"""What a verb prints and how it ends, and the study that it is about."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sweeper.errors import BadInput, suggest
 from sweeper.records import to_json
-from sweeper.registry import studies
-from sweeper.study.study import check_study_name, latest_study
 from sweeper.trial import Result
+
+if TYPE_CHECKING:
+    from sweeper.cli.next import NextCommand
 
 DONE, FAILED, NOT_PROVEN = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -26,7 +25,7 @@ DONE, FAILED, NOT_PROVEN = 0, 1, 3
 class Output:
     """Where things go: tables and sentences to `people`, one JSON document to stdout if asked.
 
-    `watchers` see progress, on stderr: what a command says at its end is the same however much
+    `watchers` see progress, on stderr: what a verb says at its end is the same however much
     of the work it found done.
     """
 
@@ -35,7 +34,7 @@ class Output:
     watchers: Console = field(default_factory=lambda: Console(stderr=True))
 
     def document(self, value: object) -> None:
-        """Print the command's one JSON document, under `--json`."""
+        """Print the verb's one JSON document, under `--json`."""
         if self.json:
             print(json.dumps(to_json(value), indent=2))
 
@@ -47,18 +46,32 @@ class Output:
         """A sentence for watchers, on stderr."""
         self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def end(self, found: str, places: Mapping[str, object], following: str) -> None:
-        """The last three lines of a command: what was found, where it lies, what to type next.
+    def end(
+        self,
+        found: str,
+        places: Mapping[str, object],
+        document: Mapping[str, Any],
+        *next_commands: NextCommand | None,
+    ) -> None:
+        """The last three lines of a verb: what was found, where it lies, what to type next.
 
         `places` are files by what they are, the first the one to open. Without any there is no
-        such line, nor without a command that goes on from here.
+        such line, nor without a command that goes on from here; several are typed one after the
+        other. The `document` gets them as `next`, a list of {command, why}.
         """
         self.say(found)
         if places:
             where = "; ".join(f"{what}: {path}" for what, path in places.items())
             self.say(f"{where[0].upper()}{where[1:]}")
-        if following:
-            self.say(f"Next: {following}")
+        commands = [command for command in next_commands if command is not None]
+        if commands:
+            self.say(f"Next, {commands[0].why}: {' && '.join(map(str, commands))}")
+        self.document(
+            {
+                **document,
+                "next": [{"command": str(command), "why": command.why} for command in commands],
+            }
+        )
 
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
@@ -96,16 +109,6 @@ def diverged(results: Iterable[Result]) -> list[str]:
     found = [result for result in results if result.status == "diverged"]
     if not found:
         return []
-    etas = [one.trial.log2_hps["eta"] for one in found if "eta" in one.trial.log2_hps]
+    etas = [r.trial.log2_hps["eta"] for r in found if "eta" in r.trial.log2_hps]
     where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
     return [f"{len(found)} trial{'s' * (len(found) > 1)} diverged{where}; such a loss is infinite"]
-
-
-def find_study(name: str | None, root: Path) -> str:
-    """`name` if that study exists, else the latest; BadInput when there is none."""
-    names, last = studies(root), latest_study(root)
-    if last is None:
-        raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
-    if name is not None and check_study_name(name) not in names:
-        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
-    return last if name is None else name

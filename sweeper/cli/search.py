@@ -1,22 +1,20 @@
-"""`sweeper search`."""
+"""`sweeper search`: the trials of the base size, and their conclusion."""
 
 from __future__ import annotations
 
 import math
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sweeper.cli.cost import run_time, say_command, tell_cost
-from sweeper.cli.next import first_transfer
+from sweeper.cli.next import Invocation, first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import changed_code, check_model, open_experiment, progress
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
-from sweeper.config.command_line import as_typed, command_line, repeated
 from sweeper.config.compose import Tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.errors import BadInput, ConfigError
@@ -35,7 +33,7 @@ from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
-from sweeper.trial import FORMAT, Axis, defaults, in_use, named
+from sweeper.trial import FORMAT, defaults, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
 """The groups that a search's conclusion depends on."""
@@ -43,8 +41,7 @@ SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train",
 
 def search(
     tree: Tree,
-    words: Sequence[str],
-    config_dir: Path | None,
+    invocation: Invocation,
     output: Output,
     *,
     dry_run: bool = False,
@@ -53,39 +50,53 @@ def search(
 ) -> int:
     """Search at the base size; continue whatever the study already holds.
 
-    `tree` is composed of `words`, which the command that comes next may repeat, and `config_dir`.
-    With `detach`, collect what jobs have finished, submit what can be named, and return.
+    `tree` is the configuration that `invocation` gives. With `detach`, collect what jobs have
+    finished, submit what can be named, and return.
     """
     settings = resolve(tree)
-    flags, typed = repeated((), settings.root, config_dir), words
-    words = repeated(words, settings.root, config_dir)
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
     elif detach:
         name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     if dry_run:
-        return _dry_run(settings, words, output, new_setup=new_setup)
+        return _dry_run(settings, invocation, output, new_setup=new_setup)
     experiment, start = open_experiment(settings), time.time()
     if not new_setup:
         check_setup(settings.folder, experiment.spec(settings.base))
     check_model(experiment, output)
     _note_command(settings, output)
-    tell_cost(experiment, typed, config_dir, output)
+    tell_cost(experiment, invocation, output)
     if settings.storage is not None:
         check_storage(settings.storage)
     with StudyLock(settings.folder) as lock:
         if lock.previous is not None:
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
-            _note_changes(settings, study)
-            _note_code(experiment, study, output)
-            write_atomically(settings.folder / "config.yaml", _kept_config(settings))
+            _withdraw_changed(settings, study)
+            if changed := changed_code(experiment, study):
+                earlier = "earlier trials are of other code, and not used"
+                output.tell(f"Note: {', '.join(changed)} changed: {earlier}")
+            # The study keeps its configuration under its own name, and no password.
+            storage = None if settings.storage is None else redact(settings.storage)
+            kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
+            write_atomically(settings.folder / "config.yaml", to_yaml(kept))
             output.notes(write_setup(settings.folder, experiment.spec(settings.base)))
             try:
-                conclusion = _run_search(experiment, study, output, wait=not detach)
+                conclusion = run_search(experiment, study, output, wait=not detach)
             except Submitted as submitted:
-                return _detached(settings, study, submitted, words, output)
+                output.notes(study.notices)
+                output.end(
+                    f"{submitted.trials} trials are in jobs now, {len(study)} are finished.",
+                    {"study": settings.folder},
+                    {
+                        "study": settings.name,
+                        "finished": len(study),
+                        "submitted": submitted.trials,
+                    },
+                    invocation.again("search", settings, why="to collect them, and go on"),
+                )
+                return DONE
             notes = [*study.notices, *failures(study.results(), settings.identity)]
             notes += diverged(trials_of(study).searched)
             output.tell_speed(study.results(), since=start)
@@ -97,31 +108,25 @@ def search(
     places = {"report": settings.folder / "report.html"}
     if conclusion.pairs:
         places["pairs"] = settings.folder / "pairs.png"
-    following = _next_step(settings, conclusion, study, words, flags)
-    output.end(show.found(conclusion), places, following)
-    output.document(_search_record(settings, conclusion, finished=True))
+    if math.isfinite(conclusion.objective):
+        next_command = first_transfer(settings.folder, settings.base.width, invocation.config_dir)
+    elif all(result.status == "failed" for result in study.results()):
+        next_command = invocation.again("search", settings, why="to try them again")
+    else:
+        eta, key = settings.space["eta"], "parameterization.space.eta"
+        lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
+        next_command = invocation.again("search", settings, *lower, why="to search lower eta")
+    record = _search_record(settings, conclusion, finished=True)
+    output.end(show.found(conclusion), places, record, next_command)
     return DONE if math.isfinite(conclusion.objective) else FAILED
-
-
-def _detached(
-    settings: Settings, study: Study, submitted: Submitted, words: Sequence[str], output: Output
-) -> int:
-    """Say how to go on with a search whose jobs go on without a driver."""
-    output.notes(study.notices)
-    found = f"{submitted.trials} trials are in jobs now, {len(study)} are finished"
-    found += ": the next command collects them, and goes on."
-    output.end(found, {"study": settings.folder}, _again(settings, words))
-    summary = {"study": settings.name, "finished": len(study), "submitted": submitted.trials}
-    output.document(summary)
-    return DONE
 
 
 def _note_command(settings: Settings, output: Output) -> None:
     """Say before the search what its end would be too late for: adding a seed is a new search."""
-    if words := unknown_to_script(settings.raw):
+    if options := unknown_to_script(settings.raw):
         output.tell(
             f"Note: behind -- all words go to the command, whose script does not mention "
-            f"{', '.join(words)}: words for sweeper stand before --"
+            f"{', '.join(options)}: words for sweeper stand before --"
         )
     if reports_no_loss(settings.raw):
         output.tell(
@@ -135,14 +140,8 @@ def _note_command(settings: Settings, output: Output) -> None:
         )
 
 
-def _note_code(experiment: Experiment, study: Study, output: Output) -> None:
-    if changed := changed_code(experiment, study):
-        names = ", ".join(changed)
-        output.tell(f"Note: {names} changed: earlier trials are of other code, and not used")
-
-
-def _note_changes(settings: Settings, study: Study) -> None:
-    """Say which keys a study's earlier search had otherwise: its conclusion stands no more."""
+def _withdraw_changed(settings: Settings, study: Study) -> None:
+    """Remove the conclusion of an earlier search of other settings, and say which have changed."""
     try:
         earlier = read_tree(settings.folder / "config.yaml", ())
     except BadInput:  # there is none, or it cannot be read
@@ -160,26 +159,21 @@ def _note_changes(settings: Settings, study: Study) -> None:
         )
 
 
-def _kept_config(settings: Settings) -> str:
-    """The resolved configuration as it is kept: under the study's name, without a password."""
-    tree: Tree = dict(settings.raw)
-    storage = None if settings.storage is None else redact(settings.storage)
-    tree["study"] = {"name": settings.name, "storage": storage}
-    return to_yaml(tree)
+def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bool) -> Conclusion:
+    """Train what the study lacks, `search.json` written after every batch.
 
-
-def _run_search(experiment: Experiment, study: Study, output: Output, *, wait: bool) -> Conclusion:
+    Without `wait`, Submitted is raised once jobs are in a queue.
+    """
     settings = experiment.settings
     planned = sum(phase.trials for phase in settings.search.plan(settings.space))
-    record = settings.folder / "search.json"
+    path = settings.folder / "search.json"
 
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
-        write_json(record, _search_record(settings, conclusion, finished=finished))
+        write_json(path, _search_record(settings, conclusion, finished=finished))
 
     known = study.results()
     with progress(settings, output, "search", planned, known=known) as monitor:
-        sweep = Sweep(experiment, study, monitor, wait=wait)
-        return sweep.search(after_batch)
+        return Sweep(experiment, study, monitor, wait=wait).search(after_batch)
 
 
 def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:
@@ -198,6 +192,12 @@ def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool
     for line in record["lines"]:
         if not line["choices"]:
             del line["choices"]
+    axes: dict[str, dict[str, Any]] = {
+        name: {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
+        if axis.choices
+        else {"low": axis.low, "high": axis.high, "default": axis.default}
+        for name, axis in space.items()
+    }
     return {
         "format": FORMAT,
         "study": settings.name,
@@ -205,43 +205,14 @@ def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool
         "search": settings.plugin_spec("search").name,
         "finished": finished,
         "base": asdict(settings.base),
-        "space_log2": {name: _axis_record(axis) for name, axis in space.items()},
+        "space_log2": axes,
         "best": in_use(space, conclusion.best_log2),
         **record,
         "provenance": provenance(),
     }
 
 
-def _axis_record(axis: Axis) -> dict[str, Any]:
-    if axis.choices:
-        return {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
-    return {"low": axis.low, "high": axis.high, "default": axis.default}
-
-
-def _next_step(
-    settings: Settings,
-    conclusion: Conclusion,
-    study: Study,
-    words: Sequence[str],
-    flags: Sequence[str],
-) -> str:
-    """The command that comes after a search: the transfer, or a search that may find something."""
-    if not math.isfinite(conclusion.objective):
-        if all(result.status == "failed" for result in study.results()):
-            return _again(settings, words)
-        eta, key = settings.space["eta"], "parameterization.space.eta"
-        lower = (f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default"))
-        return _again(settings, [*words, *lower])
-    return first_transfer(settings.folder, settings.base.width, flags)
-
-
-def _again(settings: Settings, words: Sequence[str]) -> str:
-    """This search as it is typed, a command behind `--`; without a password."""
-    command = settings.raw["runner"].get("command", ())
-    return command_line("search", *as_typed([*map(redact, words)], command))
-
-
-def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_setup: bool) -> int:
+def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_setup: bool) -> int:
     """What a search would run; the corpus goes to a folder that is removed again."""
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary))
@@ -253,7 +224,10 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
         known = Study.read(settings.folder).results() if settings.folder.is_dir() else []
         per_job, seconds = run_time(experiment, settings.base, known)
         trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
-        finished = _finished(settings, experiment)
+        finished = 0
+        if settings.folder.is_dir():  # failed trials are tried again
+            held = replay_search(experiment, Study.read(settings.folder).get)[0].results
+            finished = sum(result.status != "failed" for result in held)
     parameters = settings.runner.parameters(spec)
     facts = (
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
@@ -285,14 +259,7 @@ def _dry_run(settings: Settings, words: Sequence[str], output: Output, *, new_se
     planned = sum(phase.trials for phase in phases)
     left = max(0, planned - finished)
     found = f"{left} of {planned} trials are to be trained; nothing was written."
-    output.end(found, {}, _again(settings, [*words, *["--new-setup"] * new_setup]))
-    output.document(record)
+    flags = ["--new-setup"] * new_setup
+    next_command = invocation.again("search", settings, *flags, why="to train them")
+    output.end(found, {}, record, next_command)
     return DONE
-
-
-def _finished(settings: Settings, experiment: Experiment) -> int:
-    """How many of the search's trials the study holds already; failed ones are tried again."""
-    if not settings.folder.is_dir():
-        return 0
-    results = replay_search(experiment, Study.read(settings.folder).get)[0].results
-    return sum(result.status != "failed" for result in results)

@@ -1,86 +1,34 @@
-"""What verbs that read a configuration share: the study's, the corpus, and progress."""
+"""What verbs that train share: checked settings, the experiment, runs that measure, progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.output import Output, find_study
-from sweeper.config.command_line import DEFAULT_ROOT, command_line, repeated
-from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
-from sweeper.config.settings import Experiment, Settings, check_model_size
+from sweeper.cli.next import Invocation
+from sweeper.cli.output import Output
+from sweeper.cli.studies import split_root
+from sweeper.config.compose import Tree
+from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.errors import BadInput, ConfigError
-from sweeper.registry import OVERLAYS
 from sweeper.report.cost import TrialSeconds
 from sweeper.report.progress import SweepProgress
-from sweeper.study.study import Study, check_config_format, read_root
+from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 from sweeper.verdict.ladder import Size
 
-# The configuration of a study that exists, with overrides on top; no torch.
 
-
-_STUDY_KEYS = ("study", "study.name")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Typed:
-    """How a command's configuration was given, for the command that comes next.
-
-    `of_study`: it is that of a study that exists, under whose optimum the command works.
-    """
-
-    words: Sequence[str] = ()
-    config_dir: Path | None = None
-    of_study: bool = False
-
-    def again(self, verb: str, settings: Settings, *changes: str) -> str:
-        """A command line of `verb` for the same configuration, with `changes`."""
-        keys = tuple(f"{change.partition('=')[0]}=" for change in changes if "=" in change)
-        kept = [word for word in self.words if not keys or not word.startswith(keys)]
-        given = repeated([*kept, *changes], settings.root, self.config_dir)
-        return command_line(verb, *given, study=settings.name if self.of_study else None)
-
-
-def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """The root folder that the overrides give (default runs), and the other overrides."""
-    root, others = Path(DEFAULT_ROOT), []
-    for word, override in zip(words, parse_overrides(words), strict=True):
-        if override.key_or_group == "root":
-            root = read_root(override_value("root", override.value()))
-        else:
-            others.append(word)
-    return root, others
-
-
-def study_tree(name: str | None, words: Sequence[str], config_dir: Path | None) -> Tree:
-    """A study's settings with overrides on top; BadInput for what a study cannot change."""
-    root, others = split_root(words)
-    study = find_study(name, root)
-    for override in parse_overrides(others):
-        key = str(override.key_or_group)
-        if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in _STUDY_KEYS:
-            raise BadInput(
-                f"{key} cannot be changed for the study {study!r}: search anew with it, or choose "
-                "another study with --study"
-            )
-    check_config_format(root / study)
-    tree = read_tree(root / study / "config.yaml", others, config_dir) | {"root": str(root)}
-    if isinstance(tree.get("study"), dict):
-        tree["study"]["name"] = study
-    return tree
-
-
-def tree_of(study: str | None, words: Sequence[str], config_dir: Path | None) -> Tree:
-    """The configuration of a study where one is named, else of the defaults and the overrides."""
-    if study is None:
-        return compose_tree(words, config_dir)
-    return study_tree(study, words, config_dir)
-
-
-# What commands that train share: the corpus, and progress.
+def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
+    """Check the settings of a study; BadInput names its file where no override is to blame."""
+    try:
+        return resolve(tree)
+    except ConfigError as error:
+        root, others = split_root(invocation.overrides)
+        if others:
+            raise
+        raise BadInput(f"{root / str(invocation.study) / 'config.yaml'}: {error}") from error
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
@@ -191,5 +139,5 @@ def work_of(settings: Settings) -> Callable[[Trial], float]:
 
 def trial_seconds(settings: Settings, known: Iterable[Result]) -> TrialSeconds:
     """How long a run takes, by those of `known` that this very runner has made."""
-    own = (result for result in known if result.trial.spec.runner == settings.identity)
-    return TrialSeconds(work_of(settings), own)
+    same = (result for result in known if result.trial.spec.runner == settings.identity)
+    return TrialSeconds(work_of(settings), same)

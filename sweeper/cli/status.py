@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.next import next_of
-from sweeper.cli.output import DONE, Output, failures, find_study
+from sweeper.cli.next import NextCommand, next_of
+from sweeper.cli.output import DONE, Output, failures
+from sweeper.cli.studies import find_study
 from sweeper.command.process import end_marked
-from sweeper.config.command_line import command_line, repeated
 from sweeper.errors import SweeperError
 from sweeper.files import try_json
 from sweeper.launch.folder import cancel_jobs, job_states
@@ -43,8 +43,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         output.say(f"Other studies: {', '.join(others)}")
     page = root / study / "report.html"
     places = {"report": page} if page.is_file() else {"study": root / study}
-    output.end(end, places, next_of(root / study))
-    output.document({"study": study, **state})
+    output.end(end, places, {"study": study, **state}, next_of(root / study))
     return DONE
 
 
@@ -95,20 +94,16 @@ def _stand(state: dict[str, Any]) -> str:
     """Whether a driver runs, and how far it is."""
     running = state["progress"]
     if state["driver"] is None:
-        return f"No driver is running; the search is {_finished(state)}."
+        again = "not finished: run the same `sweeper search` command again to go on"
+        finished = "finished" if state["search_finished"] else again
+        return f"No driver is running; the search is {finished}."
     if running is None:
         return f"Running ({state['driver']}): starting"
     left = running.get("left")
-    words = "" if left is None else f", about {duration(float(left))} left"
+    time_left = "" if left is None else f", about {duration(float(left))} left"
     count = f"{running['done']}/{running['total']} trials"
     where = ": ".join(dict.fromkeys([running["job"], running["phase"]]))
-    return f"Running ({state['driver']}): {where}: {count}{words}"
-
-
-def _finished(state: dict[str, Any]) -> str:
-    if state["search_finished"]:
-        return "finished"
-    return "not finished: run the same `sweeper search` command again to go on"
+    return f"Running ({state['driver']}): {where}: {count}{time_left}"
 
 
 def report(name: str | None, root: Path, output: Output) -> int:
@@ -117,9 +112,10 @@ def report(name: str | None, root: Path, output: Output) -> int:
     from sweeper.report.page import headline, write_report
 
     folder = root / find_study(name, root)
-    path, following = write_report(folder), next_of(folder)
-    output.end(f"Study {folder.name}: {headline(folder)}.", {"report": path}, following)
-    output.document({"study": folder.name, "report": str(path), "next": following})
+    path = write_report(folder)
+    document = {"study": folder.name, "report": str(path)}
+    found = f"Study {folder.name}: {headline(folder)}."
+    output.end(found, {"report": path}, document, next_of(folder))
     return DONE
 
 
@@ -175,13 +171,13 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
         request_cancel(folder)
     on_cluster = cancel_jobs(folder)
     count = on_cluster or (jobs if driver is not None else 0)
-    following = ""
+    next_command = None
     if driver is not None:
         output.say(f"Its driver ({driver}) ends by itself.")
-        following = command_line("status", *repeated((), root, None), study=study)
+        next_command = NextCommand.of("status", study=study, root=root, why="to see it end")
     elif left := end_marked(f"{folder.absolute() / 'trials'}/"):
         output.say(f"{left} processes that a killed driver's commands had left were ended.")
     found = f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled."
-    output.end(found, {"study": folder}, following or next_of(folder))
-    output.document({"study": study, "cancelled": count})
+    document = {"study": study, "cancelled": count}
+    output.end(found, {"study": folder}, document, next_command or next_of(folder))
     return DONE

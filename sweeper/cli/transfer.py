@@ -1,4 +1,4 @@
-"""`sweeper transfer`."""
+"""`sweeper transfer`: the plan for a target, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from sweeper.cli.coordinates import quick_check, summary
 from sweeper.cli.cost import show_ladder_cost
-from sweeper.cli.next import after_plan
-from sweeper.cli.output import DONE, NOT_PROVEN, Output, find_study
-from sweeper.cli.shared import changed_code, check_target, open_experiment, split_root, study_tree
+from sweeper.cli.next import Invocation, NextCommand, after_plan
+from sweeper.cli.output import DONE, NOT_PROVEN, Output
+from sweeper.cli.shared import changed_code, check_target, open_experiment, resolve_study
 from sweeper.cli.validate import (
     Validation,
     check_ladders,
@@ -30,9 +30,9 @@ from sweeper.cli.validate import (
     validate,
     validation_name,
 )
-from sweeper.config.command_line import command_line, repeated
-from sweeper.config.settings import Experiment, Settings, resolve
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.config.compose import Tree
+from sweeper.config.settings import Experiment, Settings
+from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
@@ -48,19 +48,7 @@ from sweeper.sweep.replay import after_law, apply_law, replay_search
 from sweeper.trial import Log2Hps, defaults, in_use, named, plain
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size
-from sweeper.verdict.trend import MIN_TREND_WIDTHS, Trend
-
-
-def load_study(name: str | None, words: Sequence[str], config_dir: Path | None) -> Settings:
-    """A study's settings with overrides on top; BadInput for what a study cannot change."""
-    tree = study_tree(name, words, config_dir)
-    try:
-        return resolve(tree)
-    except ConfigError as error:
-        root, others = split_root(words)
-        if others:
-            raise
-        raise BadInput(f"{root / find_study(name, root) / 'config.yaml'}: {error}") from error
+from sweeper.verdict.trend import MIN_TREND_WIDTHS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,48 +64,76 @@ class TransferRequest:
     dry_run: bool = False
 
 
-def transfer(
-    study_name: str | None,
-    request: TransferRequest,
-    words: Sequence[str],
-    config_dir: Path | None,
-    output: Output,
-) -> int:
-    """The plan for the target from the study's optimum and, if asked, the proof that it holds."""
-    settings = load_study(study_name, words, config_dir)
+def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, output: Output) -> int:
+    """The plan for the target from the study's optimum and, if asked, its validation.
+
+    `tree` is the study's configuration with the overrides of the `invocation`.
+    """
+    settings = resolve_study(tree, invocation)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
+    again = _again(settings, request, invocation)
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
             _, study, conclusion = _opened(experiment, size, request, output)
-            words = repeated(words, settings.root, config_dir)
-            following = _again(settings, request, words)
-            show_ladder_cost(experiment, study, conclusion.best_log2, following, output)
+            show_ladder_cost(experiment, study, conclusion.best_log2, again, output)
         return DONE
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
     size, study, conclusion = _opened(experiment, size, request, output)
+    best = conclusion.best_log2
     folder = settings.folder / "transfer" / folder_name(settings, size)
-    found = _measured(experiment, study, conclusion, request, size, folder, output)
-    experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
-    plan = _plan(experiment, size, conclusion, found, folder)
-    if found.exponents is not None and not request.validate:
-        for line in exponent_lines(found.exponents):
+
+    # What ladders say: trained now where asked for, else as far as the study holds them.
+    if request.validate:
+        private_folder(folder)
+        found = validate(experiment, best, size.width, folder, output)
+    else:
+        experiment, exponents = fit_measured(experiment, study, best)
+        planned = planned_before(settings, best)
+        trend = measured_trend(experiment, study, best, planned, size.width)
+        if settings.transfer.correct and trend is None:
+            raise BadInput(
+                "transfer.correct=true needs the optima of at least two widths: add --validate, "
+                f"and give {MIN_TREND_WIDTHS} widths or more, as in transfer.widths=[32,64,128]"
+            )
+        found = Validation(
+            experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
+        )
+        for line in exponent_lines(exponents) if exponents is not None else ():
             output.say(line)
-    _keep(settings, conclusion, plan, trend, folder, output)
-    judged = [verdict.axis for verdict in verdicts]
-    unproven = _unproven(settings, size, judged) if request.validate else []
+    experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
+
+    plan = _plan(experiment, size, conclusion, found, folder)
+    private_folder(folder)
+    stale = remove_stale_verdicts(folder, named(settings.space, best), law_record(settings))
+    output.notes(stale)
+    write_json(folder / "plan.json", to_json(plan))
+    show.plan(output.people, plan, deep=settings.runner.takes("depth"))
+    if target_command := plan.source.get("target_command"):
+        output.say(f"\nThe target's command:\n{shlex.join(target_command)}\n")
+    if trend is not None:
+        applied = plan.source["correction"] is not None
+        paragraph(output.people, show.trend_text(trend, applied=applied))
+    if settings.transfer.correct and trend is None:
+        output.say(
+            "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
+        )
+    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
+        output.notes([sentence])
+    write_report(settings.folder)
+
+    unproven = []
+    if request.validate:
+        unproven = _unproven(settings, size, [verdict.axis for verdict in verdicts])
     output.notes(unproven)
-    words, check = repeated(words, settings.root, config_dir), None
-    if _checks(settings) and size.width != settings.base.width:
-        check = quick_check(experiment, found.planned, words, output)
-    places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
+    check = None
+    checks = settings.transfer.check and settings.runner.measures("coordinates")
+    if checks and size.width != settings.base.width:
+        check = quick_check(experiment, found.planned, invocation, output)
     record = try_json(folder / validation_name(settings.transfer.hyperparameter))
-    again = _again(settings, request, words)
-    following = after_plan(settings.folder, folder, to_json(plan), again, record)
-    output.end(_found(settings, plan, verdicts, record), places, following)
     document = {
         "study": settings.name,
         "plan": to_json(plan),
@@ -127,10 +143,34 @@ def transfer(
     }
     if found.exponents is not None:
         document["exponents"] = to_json(found.exponents)
-    output.document(document)
+    output.end(
+        _found(settings, plan, verdicts, record),
+        {"report": settings.folder / "report.html", "plan": folder / "plan.json"},
+        document,
+        after_plan(settings.folder, folder, to_json(plan), again, record),
+    )
     holds = all(verdict.answer == "holds" and not verdict.up_to for verdict in verdicts)
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
+
+
+def _again(settings: Settings, request: TransferRequest, invocation: Invocation) -> NextCommand:
+    """This command, its target's options in full."""
+    options = ["--to-width", str(request.width)]
+    depth = request.depth or settings.base.depth
+    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
+    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
+    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
+    options += ["--validate"] * request.validate
+    return NextCommand.of(
+        "transfer",
+        *options,
+        *invocation.overrides,
+        study=settings.name,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why="to train them",
+    )
 
 
 def _opened(
@@ -148,165 +188,6 @@ def _opened(
         best = Log2Hps({**conclusion.best_log2, "eta": settings.transfer.eta})
         conclusion = replace(conclusion, best_log2=best)
     return size, study, conclusion
-
-
-def _keep(
-    settings: Settings,
-    conclusion: Conclusion,
-    plan: TransferPlan,
-    trend: Trend | None,
-    folder: Path,
-    output: Output,
-) -> None:
-    """Write the plan and the report, and show them."""
-    private_folder(folder)
-    log2_hps = named(settings.space, conclusion.best_log2)
-    output.notes(remove_stale_verdicts(folder, log2_hps, law_record(settings)))
-    write_json(folder / "plan.json", to_json(plan))
-    _show_plan(settings, plan, output)
-    if trend is not None:
-        applied = plan.source["correction"] is not None
-        paragraph(output.people, show.trend_text(trend, applied=applied))
-    if settings.transfer.correct and trend is None:
-        output.say(
-            "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
-        )
-    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
-        output.notes([sentence])
-    write_report(settings.folder)
-
-
-def _measured(
-    experiment: Experiment,
-    study: Study,
-    conclusion: Conclusion,
-    request: TransferRequest,
-    size: Size,
-    folder: Path,
-    output: Output,
-) -> Validation:
-    """What ladders say: trained now where asked for, else as far as the study holds them."""
-    if request.validate:
-        private_folder(folder)
-        return validate(experiment, conclusion, size.width, folder, output)
-    best = conclusion.best_log2
-    experiment, exponents = fit_measured(experiment, study, best)
-    planned = planned_before(experiment.settings, best)
-    trend = measured_trend(experiment, study, best, planned, size.width)
-    _check_correction(experiment.settings, trend)
-    return Validation(
-        experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
-    )
-
-
-def _checks(settings: Settings) -> bool:
-    """Whether a plan comes with a coordinate check."""
-    return settings.transfer.check and settings.runner.measures("coordinates")
-
-
-def _show_plan(settings: Settings, plan: TransferPlan, output: Output) -> None:
-    show.plan(output.people, plan, deep=settings.runner.takes("depth"))
-    if command := plan.source.get("target_command"):
-        output.say(f"\nThe target's command:\n{shlex.join(command)}\n")
-
-
-def _found(
-    settings: Settings, plan: TransferPlan, verdicts: Sequence[Verdict], kept: Mapping[str, Any]
-) -> str:
-    """What was found, in a sentence; `kept` is the record of the latest verdict on this plan."""
-    proof = "the transfer is not validated"
-    if verdicts:
-        proof = f"the transfer {_answers(to_json(verdict) for verdict in verdicts)}"
-    elif kept.get("axes"):
-        proof = f"the transfer, as validated before, {_answers(kept['axes'])}"
-    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
-    target = size_text(plan.target, deep=settings.runner.takes("depth"))
-    return f"Planned {target}{eta}; {proof}."
-
-
-def _answers(axes: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(
-        f"over {str(axis['axis']).replace('_', ' ')}: {axis['answer']}"
-        + (f" up to {axis['up_to']}" if axis.get("up_to") else "")
-        for axis in axes
-    )
-
-
-def _again(settings: Settings, request: TransferRequest, words: Sequence[str]) -> str:
-    """This command."""
-    options = ["--to-width", str(request.width)]
-    depth = request.depth or settings.base.depth
-    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
-    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
-    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
-    options += ["--validate"] * request.validate
-    return command_line("transfer", *options, *words, study=settings.name)
-
-
-def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
-    """Where the target differs from the base along an axis that no ladder `judged` changes."""
-    ladders, notes = settings.transfer.ladders(settings.ladder_base), []
-    for axis in LADDER_AXES:
-        base = getattr(settings.ladder_base, axis)
-        asked = getattr(target, axis, base)
-        sizes = [size for name in (axis, JOINT_AXIS) if name in judged for size in ladders[name]]
-        if asked != base and all(getattr(size, axis) == base for size in sizes):
-            words = axis.replace("_", " ")
-            notes.append(
-                f"the target's {words}, {asked}, is not proven: no ladder changes it from the "
-                f"base's {base}; add transfer.{LADDER_AXES[axis]}=[{base},{2 * base},{4 * base}]"
-            )
-    return notes
-
-
-def _check_correction(settings: Settings, trend: Trend | None) -> None:
-    """BadInput when a correction is asked for and the widths were not measured."""
-    if settings.transfer.correct and trend is None:
-        raise BadInput(
-            "transfer.correct=true needs the optima of at least two widths: add --validate, and "
-            f"give {MIN_TREND_WIDTHS} widths or more, as in transfer.widths=[32,64,128]"
-        )
-
-
-def check_storage_password(settings: Settings) -> None:
-    """BadInput when the study cannot be written because its storage's password was not kept."""
-    if settings.storage is not None and "***" in settings.storage:
-        raise BadInput(
-            "the storage's password is not kept: give study.storage=... again "
-            f"(it was {settings.storage})"
-        )
-
-
-def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log2Hps:
-    """What the study plans with: the optimum of its search, with the eta of its ladder."""
-    best = optimum(experiment, study, output).best_log2
-    return planned_before(experiment.settings, best)
-
-
-def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
-    """The study's conclusion; BadInput when it has no trial of this configuration."""
-    settings = experiment.settings
-    history, missing = replay_search(experiment, study.get)
-    if not history.results:
-        changed = changed_code(experiment, study)
-        code = f" ({', '.join(changed)} changed since)" if changed else ""
-        raise BadInput(
-            f"the study {settings.name!r} has no finished trial of this configuration{code}: "
-            f"run `sweeper search --study {settings.name}` with the same overrides"
-            f"{' and --new-setup' if changed else ''} first"
-        )
-    output.notes(study.notices)
-    if missing:
-        output.say(
-            f"Note: the search is not finished; this is its best of {len(history.results)} trials."
-        )
-    conclusion = settings.search.conclude(settings.space, history)
-    if not math.isfinite(conclusion.objective):
-        raise SweeperError(
-            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
-            "anew, with lower values of parameterization.space.eta where they diverged"
-        )
-    return conclusion
 
 
 def _plan(
@@ -349,3 +230,82 @@ def _plan(
         return own_plan(settings.base, target, hps, source, law)
     prepared = experiment.prepared(size)
     return make_plan(prepared, settings.base, target, plain(best_log2), source, law)
+
+
+def _found(
+    settings: Settings, plan: TransferPlan, verdicts: Sequence[Verdict], kept: Mapping[str, Any]
+) -> str:
+    """What was found, in a sentence; `kept` is the record of the latest verdict on this plan."""
+
+    def answers(axes: Iterable[Mapping[str, Any]]) -> str:
+        return ", ".join(
+            f"over {str(axis['axis']).replace('_', ' ')}: {axis['answer']}"
+            + (f" up to {axis['up_to']}" if axis.get("up_to") else "")
+            for axis in axes
+        )
+
+    validated = "the transfer is not validated"
+    if verdicts:
+        validated = f"the transfer {answers(to_json(verdict) for verdict in verdicts)}"
+    elif kept.get("axes"):
+        validated = f"the transfer, as validated before, {answers(kept['axes'])}"
+    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    target = size_text(plan.target, deep=settings.runner.takes("depth"))
+    return f"Planned {target}{eta}; {validated}."
+
+
+def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
+    """Where the target differs from the base along an axis that no ladder `judged` changes."""
+    ladders, notes = settings.transfer.ladders(settings.ladder_base), []
+    for axis in LADDER_AXES:
+        base = getattr(settings.ladder_base, axis)
+        asked = getattr(target, axis, base)
+        sizes = [size for name in (axis, JOINT_AXIS) if name in judged for size in ladders[name]]
+        if asked != base and all(getattr(size, axis) == base for size in sizes):
+            name = axis.replace("_", " ")
+            notes.append(
+                f"the target's {name}, {asked}, is not proven: no ladder changes it from the "
+                f"base's {base}; add transfer.{LADDER_AXES[axis]}=[{base},{2 * base},{4 * base}]"
+            )
+    return notes
+
+
+def check_storage_password(settings: Settings) -> None:
+    """BadInput when the study cannot be written because its storage's password was not kept."""
+    if settings.storage is not None and "***" in settings.storage:
+        raise BadInput(
+            "the storage's password is not kept: give study.storage=... again "
+            f"(it was {settings.storage})"
+        )
+
+
+def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log2Hps:
+    """What the study plans with: the optimum of its search, with the eta of its ladder."""
+    best = optimum(experiment, study, output).best_log2
+    return planned_before(experiment.settings, best)
+
+
+def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
+    """The study's conclusion; BadInput when it has no trial of this configuration."""
+    settings = experiment.settings
+    history, missing = replay_search(experiment, study.get)
+    if not history.results:
+        changed = changed_code(experiment, study)
+        code = f" ({', '.join(changed)} changed since)" if changed else ""
+        raise BadInput(
+            f"the study {settings.name!r} has no finished trial of this configuration{code}: "
+            f"run `sweeper search --study {settings.name}` with the same overrides"
+            f"{' and --new-setup' if changed else ''} first"
+        )
+    output.notes(study.notices)
+    if missing:
+        output.say(
+            f"Note: the search is not finished; this is its best of {len(history.results)} trials."
+        )
+    conclusion = settings.search.conclude(settings.space, history)
+    if not math.isfinite(conclusion.objective):
+        raise SweeperError(
+            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
+            "anew, with lower values of parameterization.space.eta where they diverged"
+        )
+    return conclusion

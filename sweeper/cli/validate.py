@@ -20,7 +20,6 @@ from sweeper.report import console as show
 from sweeper.report.documents import PLANNED, planned_value
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
-from sweeper.search.strategy import Conclusion
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
@@ -257,9 +256,9 @@ class Validation:
 
 
 def validate(
-    experiment: Experiment, conclusion: Conclusion, target: int, folder: Path, output: Output
+    experiment: Experiment, best: Log2Hps, target: int, folder: Path, output: Output
 ) -> Validation:
-    """Train the ladders and judge them; also eta's trend over width, at the width `target`."""
+    """Train the ladders around `best` and judge them; also eta's trend over width, at `target`."""
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders = rule.ladders(settings.ladder_base)
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
@@ -267,10 +266,9 @@ def validate(
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         with progress(settings, output, "validate", planned, known=study.results()) as monitor:
             sweep = Sweep(experiment, study, monitor)
-            curves = {c.size: c for c in sweep.ladder(conclusion.best_log2, sizes)}
+            curves = {c.size: c for c in sweep.ladder(best, sizes)}
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
-    best = conclusion.best_log2
     experiment, exponents = fit_law(experiment, best, curves.values())
     if exponents is not None:
         curves = replanned(experiment, best, curves)

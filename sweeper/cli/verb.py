@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from sweeper import __version__
-from sweeper.config.command_line import DEFAULT_ROOT, forgotten
+from sweeper.config.command_line import DEFAULT_ROOT, missing_dashes
 from sweeper.config.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
 
@@ -179,7 +179,7 @@ class Commands(TyperGroup):
         try:
             code = super().main(args, *given, **{**extra, "standalone_mode": False})
         except _USAGE as error:
-            sys.exit(_say_usage(error, forgotten(sys.argv[1:] if args is None else args)))
+            sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
             sys.exit(say(STOPPED, 130))
         sys.exit(code or 0)

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import expanduser
 from pathlib import Path
+from typing import Any
 
 from sweeper.errors import BadInput, ConfigError
 
 # A command line of the user's own after `--`, as overrides of the configuration.
 
 
-OF_COMMANDS = {"runner": "command", "parameterization": "own", "model": "own", "data": "own"}
-"""What a search of a command is made of, unless the command line says otherwise."""
+USER_COMMAND_GROUPS = {
+    "runner": "command",
+    "parameterization": "own",
+    "model": "own",
+    "data": "own",
+}
+"""Groups of a search of a user command, unless the command line says otherwise."""
 _ARGUMENT = re.compile(r"^\+*runner\.arguments\.([\w.-]+)=([^\['\"].*)$", re.DOTALL)
 _MAPPING = re.compile(r"\{[^{}]*[:,]")
 _LITERAL = re.compile(r"^(?:runner\.)?(metric|heldout)=(.*)$", re.DOTALL)
 
 
-def with_command(words: Sequence[str]) -> list[str]:
+def with_user_command(words: Sequence[str]) -> list[str]:
     """Arguments of `sweeper` with the words after `--` as settings of the runner.
 
     Verbs of studies that exist already have no use for a command, and keep the `--`.
     """
     if "--" not in words or "search" not in words[: (at := list(words).index("--"))]:
         return list(words)
-    given, command = list(words[:at]), words[at + 1 :]
-    chosen = {word.partition("=")[0] for word in given}
-    groups = [f"{group}={name}" for group, name in OF_COMMANDS.items() if group not in chosen]
-    place = [] if "runner.cwd" in chosen else [f"runner.cwd={quoted(os.getcwd())}"]
+    arguments, command = list(words[:at]), words[at + 1 :]
+    chosen = {word.partition("=")[0] for word in arguments}
+    groups = [
+        f"{group}={name}" for group, name in USER_COMMAND_GROUPS.items() if group not in chosen
+    ]
+    cwd = [] if "runner.cwd" in chosen else [f"runner.cwd={quoted(os.getcwd())}"]
     listed = f"runner.command=[{','.join(map(quoted, command))}]"
-    return [*given, *groups, listed, *place]
+    return [*arguments, *groups, listed, *cwd]
 
 
-def forgotten(words: Sequence[str]) -> str:
+def missing_dashes(words: Sequence[str]) -> str:
     """What to say beside a refusal of `words` that hold a command without the `--` before it."""
     if "--" in words or not any(map(_is_program, words)):
         return ""
@@ -53,14 +60,19 @@ def _is_program(word: str) -> bool:
     )
 
 
-def as_typed(words: Sequence[str], command: Sequence[str]) -> list[str]:
-    """Inverse of `with_command`: overrides, and the `command` behind `--` if it came from there."""
+def split_user_command(
+    words: Sequence[str], runner: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Inverse of `with_user_command`: overrides, and the command that stood behind `--`, if any.
+
+    The command is that of the settings of the `runner`, as Hydra has read it.
+    """
     if not any(word.startswith("runner.command=[") for word in words):
-        return list(words)
-    added = {f"{group}={name}" for group, name in OF_COMMANDS.items()}
-    hidden = ("runner.command=", "runner.cwd=")
-    given = [word for word in words if word not in added and not word.startswith(hidden)]
-    return [*given, "--", *command]
+        return list(words), []
+    added = {f"{group}={name}" for group, name in USER_COMMAND_GROUPS.items()}
+    added.add(f"runner.cwd={quoted(os.getcwd())}")
+    overrides = [w for w in words if w not in added and not w.startswith("runner.command=")]
+    return overrides, list(runner.get("command", ()))
 
 
 def literal_metric(word: str) -> str:
@@ -102,8 +114,8 @@ _ROOT = re.compile(r"^root=(.*)$", re.DOTALL)
 
 def with_place(words: Sequence[str], study: str | None, root: str | None) -> list[str]:
     """The overrides with --study and --root among them; BadInput where both name one otherwise."""
-    _one("study", [study, *_values(_NAME, words)])
-    _one("root", [root, *_values(_ROOT, words)])
+    _single("study", [study, *_values(_NAME, words)])
+    _single("root", [root, *_values(_ROOT, words)])
     return [*words, *_override("study", study), *_override("root", root)]
 
 
@@ -111,30 +123,28 @@ def of_study(
     words: Sequence[str], study: str | None, root: str | None
 ) -> tuple[str | None, list[str]]:
     """The study that --study or study=NAME name, and the other overrides, --root among them."""
-    name = _one("study", [study, *_values(_NAME, words)])
+    name = _single("study", [study, *_values(_NAME, words)])
     return name, with_place([word for word in words if not _NAME.match(word)], None, root)
 
 
 def place_of(words: Sequence[str], study: str | None, root: str | None) -> tuple[str | None, Path]:
     """The study and the folder of all, of verbs that take nothing else: NAME is one of `words`."""
     names = [word for word in words if not _ROOT.match(word)]
-    name = _one("study", [study, *(name.removeprefix("study=") for name in names)])
-    folder = _one("root", [root, *_values(_ROOT, words)])
+    name = _single("study", [study, *(name.removeprefix("study=") for name in names)])
+    folder = _single("root", [root, *_values(_ROOT, words)])
     if folder == "":
         raise ConfigError("root", folder, "the path of a folder")
     return name, Path(expanduser(DEFAULT_ROOT if folder is None else folder))
 
 
-def repeated(words: Sequence[str], root: Path, config_dir: Path | None) -> list[str]:
-    """The words of a command that is to follow: `words`, and flags for the two folders."""
-    kept = [word for word in words if not _ROOT.match(word)]
-    kept += ["--root", str(root)] * (str(root) != DEFAULT_ROOT)
-    return kept + ([] if config_dir is None else ["--config-dir", str(config_dir)])
+def without_root(words: Sequence[str]) -> list[str]:
+    """The words but for `root=DIR`."""
+    return [word for word in words if not _ROOT.match(word)]
 
 
-def command_line(verb: str, *words: str, study: str | None = None) -> str:
-    """A command line as it is typed, every word quoted where it must be."""
-    return shlex.join(["sweeper", verb, *(() if study is None else ("--study", study)), *words])
+def root_flag(root: Path) -> list[str]:
+    """The option that names the folder of all studies; none where that is the default's."""
+    return ["--root", str(root)] * (str(root) != DEFAULT_ROOT)
 
 
 def _override(key: str, value: str | None) -> list[str]:
@@ -150,9 +160,9 @@ def _values(pattern: re.Pattern[str], words: Sequence[str]) -> list[str]:
     return [re.sub(r"""^(['"])(.*)\1$""", r"\2", match[1]) for match in found if match]
 
 
-def _one(what: str, given: Sequence[str | None]) -> str | None:
-    """The one value that is given, if any; BadInput where there are several."""
-    values = list(dict.fromkeys(value for value in given if value is not None))
+def _single(key: str, candidates: Sequence[str | None]) -> str | None:
+    """The value of `study` or `root`, if there is any; BadInput where there are several."""
+    values = list(dict.fromkeys(value for value in candidates if value is not None))
     if len(values) > 1:
-        raise BadInput(f"one {what} at a time, not {' and '.join(values)}")
+        raise BadInput(f"one {key} at a time, not {' and '.join(values)}")
     return values[0] if values else None

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.config.command_line import forgotten, literal_metric
+from sweeper.config.command_line import literal_metric, missing_dashes
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.records import arguments
 from sweeper.registry import (
@@ -91,7 +91,7 @@ def parse_overrides(words: Sequence[str], typed: Sequence[str] = ()) -> list[Ove
     try:
         return [_parse(*both) for both in zip(words, typed or words, strict=True)]
     except BadInput as error:
-        if advice := forgotten(typed or words):
+        if advice := missing_dashes(typed or words):
             raise BadInput(f"{error}.{advice}") from error
         raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import pytest
 
 from sweeper.cli.app import app
 from sweeper.study.study import Study
+from tests.command_lines import parse
 
 SIZES = [
     "train.steps=4",
@@ -46,6 +48,17 @@ class Answer:
     code: int
     out: str
     err: str
+
+    @property
+    def next(self) -> str:
+        """The command that it says to type next; empty where it says none."""
+        lines = [line for line in self.text.splitlines() if line.startswith("Next")]
+        return lines[-1].partition(": ")[2] if lines else ""
+
+    @property
+    def text(self) -> str:
+        """What people read, wherever it was printed."""
+        return self.out + self.err
 
     @property
     def document(self) -> Any:
@@ -81,7 +94,11 @@ def call(capture: pytest.CaptureFixture[str], *words: str) -> Answer:
     with pytest.raises(SystemExit) as ended:
         app(list(words), prog_name="sweeper")
     out, err = capture.readouterr()
-    return Answer(int(ended.value.code or 0), out, err)
+    answer = Answer(int(ended.value.code or 0), out, err)
+    for line in filter(None, answer.next.split(" && ")):
+        if line.startswith("sweeper "):  # a target's own command is the user's
+            parse(shlex.split(line)[1:])
+    return answer
 
 
 def spawn(*words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -44,11 +44,11 @@ class TestCoordinates:
         words = ["check", "parameterization=standard", "study=a", *QUICK]
         answer = sweeper(*words, "--strict")
         assert answer.code == 3
-        curves, found, where, following = answer.out.splitlines()[-4:]
+        curves, found, where, _ = answer.out.splitlines()[-4:]
         assert curves == "Curves: runs/a/check/coordinates-width.png"
         assert found.startswith("Coordinate check over width ") and ": fail at layers.0." in found
         assert where == "Check: runs/a/check/check.json"
-        assert following.startswith("Next: sweeper explain parameterization=standard study=a ")
+        assert answer.next.startswith("sweeper explain parameterization=standard study=a ")
         assert "Coordinate check over width: fail." in answer.out
         assert "Where it begins: layers.0.attention.qkv" in answer.out
         assert "width 64, depth 1, 3 runs of 2 steps" in answer.err
@@ -148,11 +148,12 @@ def test_the_report_of_a_study_is_written_anew(sweeper: Run, study: Path) -> Non
     before = (study / "report.html").read_text()
     assert "Report:" not in sweeper(*words, "--folder", "elsewhere").out
     assert (study / "report.html").read_text() == before
-    assert sweeper(*words).out.splitlines()[-3:] == [
+    answer = sweeper(*words)
+    assert answer.out.splitlines()[-3:-1] == [
         "Measured the operands of every matrix product.",
         "Report: runs/a/report.html; scales: runs/a/check/scales.json",
-        "Next: sweeper check --study a check.scale_steps=1",
     ]
+    assert answer.next == "sweeper check --study a check.scale_steps=1"
     assert "Scales of the matrix products" in (study / "report.html").read_text()
     assert "Report:" not in sweeper("check", "--scales", *QUICK, "study=b").out
     assert not (study.parent / "b/report.html").exists()
@@ -269,5 +270,5 @@ def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -
     assert answer.code == 0, answer
     assert "Not seen, as no output shows what they change: ls.*.weight. Use each" in answer.out
     assert "Coordinate check over width: cannot say." in answer.out
-    assert answer.out.splitlines()[-1].startswith("Next: sweeper check parameterization=mup")
+    assert answer.next.startswith("sweeper check parameterization=mup")
     assert "check.seeds=6" not in answer.out

@@ -79,7 +79,7 @@ def test_studies_are_ranked_and_it_says_what_to_type_next(ranked: Path, sweeper:
     answer = sweeper("compare", "b", "a")
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
-    assert lines[-1] == "Next: sweeper transfer --study a --to-width 64"
+    assert answer.next == "sweeper transfer --study a --to-width 64"
     assert lines[-2] == "Figure: runs/comparisons/b+a/comparison.png"
     best = "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats below b."
     assert lines[-3].startswith(best)
@@ -98,10 +98,10 @@ def test_studies_that_no_seeds_tell_apart_are_looked_at_together(study: Path, sw
     record(study, 3.0)
     record(study.parent / "b", 3.0)
     answer = sweeper("compare", "b", "a")
-    assert answer.out.splitlines()[-1] == "Next: sweeper report b a"
+    assert answer.next == "sweeper report b a"
     page = sweeper("report", "b", "a")
-    assert page.code == 0 and "Next:" not in page.out  # it would be this very command
-    assert sweeper("report", "b", "a", "--json").document["next"] == ""
+    assert page.code == 0 and not page.next  # it would be this very command
+    assert sweeper("report", "b", "a", "--json").document["next"] == []
 
 
 def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run) -> None:
@@ -151,8 +151,8 @@ def test_no_command_goes_on_from_the_verdict_of_another_setup(ranked: Path, swee
     assert setup is not None
     write_setup(folder, replace(setup, train=replace(setup.train, steps=9)))
     assert Documents.read(folder).targets == ()
-    status = sweeper("status", "--study", "a").out
-    assert "the search is not finished" in status and "Next: " not in status
+    status = sweeper("status", "--study", "a")
+    assert "the search is not finished" in status.out and not status.next
     refused = sweeper("export", "--study", "a", "--to", "pytorch")
     assert_refused(refused, "the study 'a' has no such plan yet: run `sweeper transfer --study a")
 
@@ -217,10 +217,10 @@ class TestReportOfSeveral:
     def test_one_page_has_compare_s_numbers(self, ranked: Path, sweeper: Run) -> None:
         answer = sweeper("report", "b", "a")
         assert answer.code == 0, answer.err
-        found, where, following = answer.out.splitlines()
+        found, where, _ = answer.out.splitlines()
         assert "At the transferred eta: a is the best, 0.5000 [0.5000, 0.5000] nats" in found
         assert where == "Report: runs/comparisons/b+a/report.html"
-        assert following == "Next: sweeper transfer --study a --to-width 64"
+        assert answer.next == "sweeper transfer --study a --to-width 64"
         page = (ranked / "comparisons/b+a/report.html").read_text()
         table = sweeper("compare", "b", "a").out
         for number in ("0.5000 ±0.0000", "Ranked at", "Loss over width"):
@@ -235,7 +235,7 @@ class TestReportOfSeveral:
         record(study.parent / "b", 3.5, steps=8)
         answer = sweeper("report", "a", "b", "--json")
         assert answer.code == 0 and not answer.document["ranked"]
-        assert answer.document["next"] == "sweeper compare a b --anyway"
+        assert answer.document["next"][0]["command"] == "sweeper compare a b --anyway"
         page = (study.parent / "comparisons/a+b/report.html").read_text()
         assert "train.steps is 4 in a, 8 in b" in page and "Ranked at" not in page
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.cli import cost
+from sweeper.cli.next import Invocation
 from sweeper.engine.runner import Engine
 from tests.cli.driver import TINY, Run
 
@@ -71,5 +72,5 @@ def test_of_a_command_nothing_is_known(sweeper: Run, timed: Timed, workplace: Pa
         ),
     )
     counts = timed(1000.0)
-    cost.tell_cost(experiment, [], None, None)  # type: ignore[arg-type]
+    cost.tell_cost(experiment, Invocation(), None)  # type: ignore[arg-type]
     assert counts == []

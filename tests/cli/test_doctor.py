@@ -31,11 +31,9 @@ def test_a_machine_that_can_search(sweeper: Run, workplace: Path) -> None:
 
 
 def test_ends_with_the_command_that_comes_next(sweeper: Run) -> None:
-    lines = sweeper("doctor", "--root", "my runs").out.splitlines()
-    assert lines[-2:] == [
-        "A search can run here.",
-        "Next: sweeper search experiment=demo --root 'my runs'",
-    ]
+    answer = sweeper("doctor", "--root", "my runs")
+    assert answer.out.splitlines()[-2] == "A search can run here."
+    assert answer.next == "sweeper search experiment=demo --root 'my runs'"
 
 
 def test_a_root_that_cannot_be_written(sweeper: Run) -> None:

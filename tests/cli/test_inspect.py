@@ -44,7 +44,7 @@ class TestCancel:
         driver = CommandProcess(*words, tag="")
         until(lambda: [job for job in jobs_of(sweeper) if job["state"] == "running"], 60)
         answer = sweeper("cancel", "a", "--json")
-        assert answer.document == {"study": "a", "cancelled": jobs}
+        assert answer.document["cancelled"] == jobs
         ended = driver.wait(60)
         assert ended.code == 1 and "Traceback" not in ended.err
         assert ended.err.splitlines()[-1].startswith("Error: the study was cancelled; run the same")
@@ -54,7 +54,7 @@ class TestCancel:
 
     def test_without_a_driver_there_is_nothing_to_end(self, sweeper: Run, study: Path) -> None:
         before = tree(study)
-        assert sweeper("cancel", "a", "--json").document == {"study": "a", "cancelled": 0}
+        assert sweeper("cancel", "a", "--json").document["cancelled"] == 0
         assert tree(study) == before
 
 
@@ -69,12 +69,12 @@ class TestStatus:
     def test_of_a_finished_search(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("status")
         assert answer.code == 0 and answer.err == ""
-        first, phase, best, driver, where, following = answer.out.splitlines()
+        first, phase, best, driver, where, _ = answer.out.splitlines()
         assert (first, phase) == ("Study a: 3 complete", "  eta: 3 trials")
         assert best.startswith("Training loss of the best configuration: ") and "(one seed)" in best
         assert driver == "No driver is running; the search is finished."
         assert where == "Report: runs/a/report.html"
-        assert following == "Next: sweeper transfer --study a --to-width 64 --validate"
+        assert answer.next == "sweeper transfer --study a --to-width 64 --validate"
 
     def test_json(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("status", "a", "--json")
@@ -92,9 +92,10 @@ class TestStatus:
             assert f"Running (process {os.getpid()} on " in out
             assert "): search: eta: 2/9 trials, about 1 min 15 s left" in out
             progress(study, job="validate", phase="validate", left=None)
-            *_, running, _, following = sweeper("status").out.splitlines()
+            answer = sweeper("status")
+            *_, running, _, _ = answer.out.splitlines()
             assert running.endswith("): validate: 2/9 trials")
-            assert following == "Next: sweeper status --study a --watch"
+            assert answer.next == "sweeper status --study a --watch"
 
     def test_of_a_search_that_was_stopped(self, sweeper: Run, study: Path) -> None:
         (study / "search.json").write_text("{")
@@ -173,7 +174,7 @@ class TestReport:
         assert answer.code == 0 and answer.out.splitlines() == [
             "Study a: the transfer has not been validated yet.",
             "Report: runs/a/report.html",
-            "Next: sweeper transfer --study a --to-width 64 --validate",
+            "Next, to validate the transfer: sweeper transfer --study a --to-width 64 --validate",
         ]
         assert "<html" in (study / "report.html").read_text()
 
@@ -183,9 +184,9 @@ class TestReport:
         assert answer.document == {
             "study": "a",
             "report": "runs/a/report.html",
-            "next": following,
+            "next": [{"command": following, "why": "to validate the transfer"}],
         }
-        assert answer.err.endswith(f"Report: runs/a/report.html\nNext: {following}\n")
+        assert answer.next == following
 
     def test_a_full_disk(self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: object) -> None:

@@ -27,10 +27,10 @@ def test_runs_sizes_etas_seeds_and_cost_are_told(
     for said in ("width 16 (base)", "width 32", "FLOPs", "time", "all", "Time: measured here"):
         assert said in answer.out
     assert "3 values of log2 eta, 0.5 apart" in answer.out and "2 seeds each" in answer.out
-    *_, found, following = answer.out.splitlines()
+    *_, found, _ = answer.out.splitlines()
     assert found == "11 of 12 runs are to be trained; nothing was written."
-    assert following == (
-        "Next: sweeper transfer --study a --to-width 32 --validate 'transfer.widths=[16,32]' "
+    assert answer.next == (
+        "sweeper transfer --study a --to-width 32 --validate 'transfer.widths=[16,32]' "
         "transfer.seeds=2 transfer.span=0.5 transfer.extend=0"
     )
     assert tree(study.parent) == before

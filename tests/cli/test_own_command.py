@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.config.command_line import with_command
+from sweeper.config.command_line import with_user_command
 from sweeper.study.study import Study
 from tests.cli.driver import Answer, Run, assert_refused, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
@@ -35,7 +35,7 @@ MINE = (*SMALL, f"metric={METRIC}")
 
 def searched(*words: str, command: tuple[str, ...] = WORDS) -> list[str]:
     """The words of a search of the script in the current folder, as `main` hands them on."""
-    return with_command(["search", *MINE, *words, "--", sys.executable, "train.py", *command])
+    return with_user_command(["search", *MINE, *words, "--", sys.executable, "train.py", *command])
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_lists_of_choices_are_searched_and_reach_the_target(
         words += ("search.eta={points: 3, extend: 0}", "search.prune=median")
         words += (f"+parameterization.space.kind={{choices: {kinds}}}",)
         asked = [word for word in MINE if not word.startswith("search")]
-        words = with_command(
+        words = with_user_command(
             ["search", *asked, *words, "--", sys.executable, "train.py", *WORDS, "--kind={kind}"]
         )
         return sweeper(*words, "--json")

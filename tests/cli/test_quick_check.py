@@ -41,7 +41,7 @@ def test_a_failure_names_the_module_and_is_read_again(sweeper: Run, standard: Pa
     assert said.startswith("Coordinate check over width 16, 32, 64: fail at layers.0.attention.qkv")
     assert "the change that its own parameters make grows as width^" in said
     assert "All modules: sweeper check --study a check.seeds=3 check.steps=2 'transfer" in said
-    assert first.out.splitlines()[-1].startswith("Next: sweeper transfer")
+    assert first.next.startswith("sweeper transfer")
     assert "width 64, depth 1, 3 runs of 2 steps" in first.err
     assert {path.name for path in (standard / "check").iterdir()} == {"transfer.json"}
     again = sweeper(*PLAN, "--json")
@@ -124,8 +124,8 @@ def test_strict_needs_the_check_too(
 ) -> None:
     monkeypatch.setattr(
         "sweeper.cli.transfer.validate",
-        lambda experiment, conclusion, *_: Validation(
-            experiment=experiment, planned=conclusion.best_log2, verdicts=[], trend=None
+        lambda experiment, best, *_: Validation(
+            experiment=experiment, planned=best, verdicts=[], trend=None
         ),
     )
     monkeypatch.setattr("sweeper.cli.transfer._unproven", lambda *_: [])

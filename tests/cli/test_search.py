@@ -61,8 +61,7 @@ class TestSearch:
         assert answer.code == 0
         for words in ("Lines:", "Best configuration", "eta", "Training loss", "after 3 trials"):
             assert words in answer.out
-        last = answer.out.splitlines()[-1]
-        assert last == "Next: sweeper transfer --study a --to-width 64 --validate"
+        assert answer.next == "sweeper transfer --study a --to-width 64 --validate"
         told = answer.err.splitlines()
         assert told[0] == "search: eta: 0/3 trials" and len(told) == 2
         assert re.fullmatch(r"Speed at width 16, depth 1: [\d,]+ tokens/s on cpu", told[1])
@@ -90,13 +89,18 @@ class TestSearch:
     def test_json(self, sweeper: Run, workplace: Path) -> None:
         answer = sweeper("search", *TINY, "study=a", "--json")
         kept = json.loads((workplace / "runs/a/search.json").read_text())
-        assert answer.document | {"provenance": kept["provenance"]} == kept
+        (validated,) = answer.document["next"]
+        assert validated["command"] == "sweeper transfer --study a --to-width 64 --validate"
+        assert answer.document | {"provenance": kept["provenance"]} == {
+            **kept,
+            "next": [validated],
+        }
         assert answer.document["finished"] and answer.document["runs"] == 3
         assert answer.document["best"]["eta"] == 2 ** answer.document["best_log2"]["eta"]
         assert answer.document["format"] == FORMAT
         names = [answer.document[key] for key in ("parameterization", "search")]
         assert names == ["umup", "lr"] and "sweeper." not in yaml_of(workplace / "runs/a")
-        assert "Best configuration" in answer.err and "Next: " in answer.err
+        assert "Best configuration" in answer.err and answer.next
 
 
 class TestAnotherSetup:
@@ -221,9 +225,8 @@ class TestTrouble:
         assert answer.code == 1 and answer.document["objective"] == "inf"
         assert "All 3 trials diverged or failed" in answer.err
         assert "Best configuration" not in answer.err and "Traceback" not in answer.err
-        last = answer.err.splitlines()[-1]
-        assert last.startswith("Next: sweeper search ")
-        assert last.endswith("parameterization.space.eta.default=47")
+        assert answer.next.startswith("sweeper search ")
+        assert answer.next.endswith("parameterization.space.eta.default=47")
         assert sweeper("transfer", "--to-width", "32").err == (
             "Error: every trial of 'a' diverged or failed: there is no optimum. Search anew, with "
             "lower values of parameterization.space.eta where they diverged\n"
@@ -241,7 +244,7 @@ class TestTrouble:
         assert answer.code == 1
         note = "Note: 3 trials failed and will be tried again next time: RuntimeError: no such"
         assert note in answer.out
-        assert answer.out.splitlines()[-1].startswith("Next: sweeper search data=text")
+        assert answer.next.startswith("sweeper search data=text")
         assert note in sweeper("status").out
         again = sweeper("search", *TINY, "study=a")
         assert again.code == 0 and "failed" not in again.out

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli import validate
-from sweeper.cli.shared import split_root
+from sweeper.cli.studies import split_root
 from sweeper.config.settings import Experiment
 from sweeper.records import from_json, to_json
 from sweeper.report.documents import planned_value
-from sweeper.search.strategy import Conclusion
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
-from sweeper.trial import Result
+from sweeper.trial import Log2Hps, Result
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.trend import Trend
@@ -72,9 +71,8 @@ class TestPlan:
         best = json.loads((study / "search.json").read_text())["best"]
         assert plan["hps"] == best and plan["target"] == {"width": 64, "depth": 3}
         assert plan["source"]["study"] == "a" and plan["source"]["eta_from"] == "the study"
-        assert answer.out.splitlines()[-1] == (
-            "Next: sweeper transfer --study a --to-width 64 --to-depth 3 --validate"
-        )
+        wanted = "sweeper transfer --study a --to-width 64 --to-depth 3 --validate"
+        assert answer.next == wanted
 
     def test_json(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("transfer", "--to-width", "32", "--json")
@@ -212,12 +210,11 @@ class TestValidate:
     def test_a_depth_that_no_ladder_climbs_is_not_proven(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def holding(experiment: Experiment, found: Conclusion, *_: object) -> validate.Validation:
+        def holding(experiment: Experiment, best: Log2Hps, *_: object) -> validate.Validation:
             climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
             verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
-            planned = found.best_log2
             return validate.Validation(
-                experiment=experiment, planned=planned, verdicts=verdicts, trend=None
+                experiment=experiment, planned=best, verdicts=verdicts, trend=None
             )
 
         monkeypatch.setattr("sweeper.cli.transfer.validate", holding)
@@ -238,9 +235,9 @@ class TestValidate:
         kept["axes"][0] |= {"answer": "cannot say yet", "settle": ["transfer.seeds=7"]}
         kept["command"] = "sweeper transfer --study a --to-width 32 --validate transfer.step=1"
         path.write_text(json.dumps(kept))
-        out = sweeper("transfer", "--to-width", "32").out
-        assert "the transfer, as validated before, over width: cannot say yet" in out
-        assert out.splitlines()[-1] == f"Next: {kept['command']} transfer.seeds=7"
+        answer = sweeper("transfer", "--to-width", "32")
+        assert "the transfer, as validated before, over width: cannot say yet" in answer.out
+        assert answer.next == f"{kept['command']} transfer.seeds=7"
 
     def test_the_thresholds_are_told(self, sweeper: Run, ladder_study: Path) -> None:
         words = [*VALIDATE, "transfer.max_shift=60"]
@@ -363,20 +360,20 @@ class TestValidate:
         self, sweeper: Run, ladder_study: Path
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.0})
-        out = sweeper(*VALIDATE, "transfer.seeds=1").out
-        assert "6 more runs" in out
-        last = out.splitlines()[-1]
-        assert last.startswith("Next: sweeper transfer --study a --to-width 32 --validate ")
+        answer = sweeper(*VALIDATE, "transfer.seeds=1")
+        assert "6 more runs" in answer.out
+        last = answer.next
+        assert last.startswith("sweeper transfer --study a --to-width 32 --validate ")
         assert last.endswith(" transfer.seeds=2") and last.count("transfer.seeds=") == 1
 
     def test_an_optimum_at_the_end_of_a_curve_is_no_matter_of_seeds(
         self, sweeper: Run, ladder_study: Path
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 1.0})
-        out = sweeper(*VALIDATE, "transfer.seeds=1").out
-        assert "extend the curves of width 32: raise transfer.extend" in out
-        last = out.splitlines()[-1]
-        assert last.startswith("Next: sweeper transfer ") and last.endswith(" transfer.extend=4")
+        answer = sweeper(*VALIDATE, "transfer.seeds=1")
+        assert "extend the curves of width 32: raise transfer.extend" in answer.out
+        last = answer.next
+        assert last.startswith("sweeper transfer ") and last.endswith(" transfer.extend=4")
 
     def test_a_second_driver_is_refused(self, sweeper: Run, study: Path) -> None:
         with StudyLock(study):

@@ -14,7 +14,7 @@ from torch import nn
 
 import sweeper as package
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.config.command_line import with_command
+from sweeper.config.command_line import with_user_command
 from tests.cli.driver import Run
 from tests.command.commands import METRIC
 
@@ -62,7 +62,7 @@ def test_wrong_rules_fail_and_right_ones_do_not(sweeper: Run, workplace: Path, r
     words = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", f"--rule={rule}")
     given = ("model.width=16", "transfer.widths=[16,256]", "check.seeds=3", "runner.uses=[watch]")
     command = ["search", *given, f"metric={METRIC}", "--", sys.executable, "train.py", *words]
-    answer = sweeper("check", *with_command(command)[1:], "--json")
+    answer = sweeper("check", *with_user_command(command)[1:], "--json")
     assert answer.code == 0, answer
     (axis,) = answer.document["check"]["axes"]
     failing = [module["name"] for module in axis["modules"] if module["answer"] == "fail"]

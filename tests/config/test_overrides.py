@@ -1,11 +1,10 @@
-import shlex
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sweeper.config.command_line import command_line, of_study, place_of, repeated, with_place
+from sweeper.config.command_line import of_study, place_of, with_place
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.errors import BadInput
 
@@ -49,18 +48,3 @@ def test_any_folder_is_read_back(root: str) -> None:
     (word,) = with_place([], None, root)
     (override,) = parse_overrides([word])
     assert override_value("root", override.value()) == root
-
-
-@settings(max_examples=30)
-@given(st.lists(TEXT, max_size=4), TEXT)
-def test_what_comes_next_can_be_pasted(words: list[str], study: str) -> None:
-    line = command_line("search", *words, study=study)
-    assert shlex.split(line) == ["sweeper", "search", "--study", study, *words]
-
-
-def test_what_is_repeated_keeps_the_folders() -> None:
-    words = ["a=1", "root=my runs"]
-    assert repeated(words, Path("runs"), None) == ["a=1"]
-    assert repeated(words, Path("my runs"), Path("c d")) == [
-        *("a=1", "--root", "my runs", "--config-dir", "c d"),
-    ]

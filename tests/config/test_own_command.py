@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from sweeper.config.command_line import as_typed, literal_metric, quoted, with_command
+from sweeper.config.command_line import (
+    literal_metric,
+    quoted,
+    split_user_command,
+    with_user_command,
+)
 from sweeper.config.compose import compose_tree, to_yaml
 
 BASE = ["runner=command", "parameterization=own", "model=own", "data=own", "model.width=8"]
@@ -15,25 +20,28 @@ TEXTS = st.text(st.sampled_from("ab ${}\\'\"[],:=\n?"), max_size=12).filter(lamb
 
 
 def test_words_behind_two_dashes_become_settings() -> None:
-    words = with_command(
+    words = with_user_command(
         ["search", "study=a", "--dry-run", "--", "python", "train.py", "--lr={eta}"]
     )
     assert words[:3] == ["search", "study=a", "--dry-run"]
     assert "runner=command" in words and "parameterization=own" in words
     assert "runner.command=['python','train.py','--lr={eta}']" in words
-    assert as_typed(words, ["python", "train.py", "--lr={eta}"]) == [
-        *("search", "study=a", "--dry-run", "--", "python", "train.py", "--lr={eta}")
-    ]
+    command = ["python", "train.py", "--lr={eta}"]
+    arguments = ["search", "study=a", "--dry-run"]
+    assert split_user_command(words, {"command": command}) == (arguments, command)
+    elsewhere = with_user_command([*arguments, "runner.cwd=/elsewhere", "--", *command])
+    kept = [*arguments, "runner.cwd=/elsewhere"]
+    assert split_user_command(elsewhere, {"command": command}) == (kept, command)
 
 
 def test_what_the_user_chose_stays() -> None:
-    words = with_command(["search", "runner=nanogpt", "parameterization=mup", "--", "x"])
+    words = with_user_command(["search", "runner=nanogpt", "parameterization=mup", "--", "x"])
     assert "runner=command" not in words and "parameterization=own" not in words
 
 
 @pytest.mark.parametrize("words", [["search", "a=b"], ["status", "--", "x"], ["--", "search"]])
 def test_other_lines_are_left_alone(words: list[str]) -> None:
-    assert with_command(words) == words and as_typed(words, []) == words
+    assert with_user_command(words) == words and split_user_command(words, {}) == (words, [])
 
 
 @settings(max_examples=30)  # each composes a whole configuration, twice

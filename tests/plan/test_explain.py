@@ -12,8 +12,8 @@ from rich.console import Console
 
 from sweeper.classifier.classify import specs_between
 from sweeper.cli.explain import explain
+from sweeper.cli.next import Invocation
 from sweeper.cli.output import Output
-from sweeper.cli.shared import Typed
 from sweeper.config.compose import compose_tree
 from sweeper.errors import BadInput
 from sweeper.plan.explain import Explained, tied_readouts
@@ -29,7 +29,7 @@ def told(
 ) -> dict[str, dict[str, object]]:
     """The document's parameters by name."""
     output = Output(people=Console(stderr=True, width=200), json=True)
-    assert explain(compose_tree([*SMALL, *words]), width, depth, output, Typed()) == 0
+    assert explain(compose_tree([*SMALL, *words]), width, depth, Invocation(), output) == 0
     document = json.loads(capsys.readouterr().out)
     return {row["name"]: row for row in document["parameters"]}
 
@@ -87,7 +87,7 @@ def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--to-width 100: a multiple of head_size"):
-        explain(compose_tree(SMALL), 100, None, Output(people=Console(stderr=True)), Typed())
+        explain(compose_tree(SMALL), 100, None, Invocation(), Output(people=Console(stderr=True)))
 
 
 OWN = """

@@ -1,19 +1,26 @@
-"""What to type next, from what a study's folder holds; nothing is trained."""
+"""The next command: as a value, and from what a study's folder holds; nothing is trained."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sweeper.cli.next import first_transfer, next_of, searched_anew, with_override
+from sweeper.cli.next import Invocation, NextCommand, first_transfer, next_of
 from sweeper.cli.output import Output
+from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.study.lock import StudyLock
+from tests.command_lines import parse
 from tests.report.samples import plan, search, validation, write
 
 TYPED = "sweeper transfer --study demo --to-width 256 --validate --config-dir my"
@@ -27,6 +34,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("runs/demo")
 
 
+def next_line(folder: Path) -> str:
+    """The next command as it is shown; it is one that the command line takes."""
+    command = next_of(folder)
+    if command is not None and command.verb:
+        assert command.why.startswith("to ")
+        parse(shlex.split(str(command))[1:])
+    return str(command or "")
+
+
+def recorded(line: str) -> NextCommand:
+    """The value that a record's command line is read as."""
+    command = NextCommand.recorded({"command": line}, "to go on")
+    assert command is not None
+    return command
+
+
 def planned(folder: Path, validated: dict[str, Any] | None = None, **source: Any) -> None:
     record = plan()
     record["source"] = {"command": TYPED.replace(" --validate", ""), **source}
@@ -36,22 +59,22 @@ def planned(folder: Path, validated: dict[str, Any] | None = None, **source: Any
 
 
 def test_a_search_goes_on_as_it_was_typed(folder: Path) -> None:
-    assert next_of(folder) == ""
+    assert next_line(folder) == ""
     command = "sweeper search experiment=demo --config-dir 'my own' --json"
     write(folder / "search.json", search(finished=False, provenance={"command": command}))
-    assert next_of(folder) == "sweeper search experiment=demo --config-dir 'my own'"
+    assert next_line(folder) == "sweeper search experiment=demo --config-dir 'my own'"
     with StudyLock(folder):
-        assert next_of(folder) == "sweeper status --study demo --watch"
+        assert next_line(folder) == "sweeper status --study demo --watch"
 
 
 def test_then_the_transfer_its_proof_and_the_export(folder: Path) -> None:
     write(folder / "search.json", search())
-    assert next_of(folder) == "sweeper transfer --study demo --to-width 128 --validate"
+    assert next_line(folder) == "sweeper transfer --study demo --to-width 128 --validate"
     planned(folder)
-    assert next_of(folder) == TYPED.replace(" --validate", "") + " --validate"
+    assert next_line(folder) == TYPED.replace(" --validate", "") + " --validate"
     planned(folder, validation())
     wanted = "sweeper export --study demo --to pytorch --to-width 256 --to-depth 2"
-    assert next_of(folder) == wanted
+    assert next_line(folder) == wanted
 
 
 @pytest.mark.parametrize(
@@ -67,11 +90,11 @@ def test_the_first_proof_is_cheap_unless_the_study_says_otherwise(
     config = compose_tree([f"model.width={width}"])
     (folder / "config.yaml").write_text(to_yaml(config))
     command = f"sweeper transfer --study demo --to-width {4 * width} --validate"
-    assert first_transfer(folder, width, []) == f"{command} {words}"
+    assert str(first_transfer(folder, width)) == f"{command} {words}"
     for changed in ({"seeds": 5}, {"widths": [16, 32]}, {"depths": [2]}):
         ladder = config | {"transfer": config["transfer"] | changed}
         (folder / "config.yaml").write_text(to_yaml(ladder))
-        assert first_transfer(folder, width, []) == command
+        assert str(first_transfer(folder, width)) == command
 
 
 CHEAP = ["transfer.seeds=3", "transfer.step=1"]
@@ -100,21 +123,21 @@ def test_a_plan_is_proved_by_cheap_ladders_that_end_at_its_target(
     config = compose_tree([f"model.width={width}"])
     (folder / "config.yaml").write_text(to_yaml(config))
     words = [f"transfer.widths={widths}"] * bool(widths) + CHEAP
-    assert next_of(folder) == shlex.join([*shlex.split(typed), "--validate", *words])
+    assert next_line(folder) == shlex.join([*shlex.split(typed), "--validate", *words])
     for word in ("transfer.seeds=5", "transfer.sizes=[]", "transfer.depths=[2]"):
         record["source"]["command"] = shlex.join([*shlex.split(typed), word])
         write(folder / "transfer/w256-d2/plan.json", record)
-        assert next_of(folder) == shlex.join([*shlex.split(typed), word, "--validate"])
+        assert next_line(folder) == shlex.join([*shlex.split(typed), word, "--validate"])
 
 
 def test_a_failure_is_diagnosed_once(folder: Path) -> None:
     write(folder / "search.json", search())
     planned(folder, validation("fails"))
-    assert next_of(folder) == "sweeper diagnose --study demo --over width"
+    assert next_line(folder) == "sweeper diagnose --study demo --over width"
     write(folder / "transfer/diagnosis-width.json", {})
-    assert next_of(folder) == ""
+    assert next_line(folder) == ""
     os.utime(folder / "transfer/diagnosis-width.json", ns=(0, 0))  # of an earlier verdict
-    assert next_of(folder) == "sweeper diagnose --study demo --over width"
+    assert next_line(folder) == "sweeper diagnose --study demo --over width"
 
 
 def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
@@ -122,7 +145,7 @@ def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
     open_verdict = validation("cannot say yet")
     open_verdict["axes"][0]["seed_advice"] = {"seeds": 5}
     planned(folder, open_verdict, command=f"{TYPED} transfer.seeds=2")
-    assert next_of(folder) == f"{TYPED} transfer.seeds=5"
+    assert next_line(folder) == f"{TYPED} transfer.seeds=5"
 
 
 def test_a_plan_made_anew_keeps_the_words_of_its_proof(folder: Path) -> None:
@@ -132,10 +155,10 @@ def test_a_plan_made_anew_keeps_the_words_of_its_proof(folder: Path) -> None:
     doubt["axes"][0]["settle"] = ["transfer.seeds=7"]
     proof = f"{TYPED} transfer.step=1"
     planned(folder, doubt | {"command": f"{proof} --json"})
-    assert next_of(folder) == f"{proof} transfer.seeds=7"
+    assert next_line(folder) == f"{proof} transfer.seeds=7"
     planned(folder, doubt)  # of an earlier version, which kept no command
     plain = TYPED.replace(" --validate", "")
-    assert next_of(folder) == f"{plain} --validate transfer.seeds=7"
+    assert next_line(folder) == f"{plain} --validate transfer.seeds=7"
 
 
 def open_with(folder: Path, *settle: str, **source: Any) -> str:
@@ -143,7 +166,7 @@ def open_with(folder: Path, *settle: str, **source: Any) -> str:
     verdict = validation("cannot say yet")
     verdict["axes"][0]["settle"] = list(settle)
     planned(folder, verdict, command=TYPED, **source)
-    return next_of(folder)
+    return next_line(folder)
 
 
 def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
@@ -156,24 +179,26 @@ def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
     both["axes"] += [{**both["axes"][0], "axis": "depth", "settle": ["transfer.seeds=9"]}]
     both["axes"] += [{"axis": "batch_size", "answer": "holds"}]
     planned(folder, both, command=TYPED)
-    assert next_of(folder) == f"{TYPED} transfer.seeds=9 'transfer.batches=[]'"
+    assert next_line(folder) == f"{TYPED} transfer.seeds=9 'transfer.batches=[]'"
 
 
 def test_a_new_study_has_no_setup_before_it() -> None:
     typed = "sweeper search study=demo train.steps=20 --new-setup"
-    anew = searched_anew(typed, "longer", ["train.steps=80"])
-    assert anew == "sweeper search train.steps=80 --study longer"
+    anew = recorded(typed).as_new_study("longer", "train.steps=80", why="")
+    assert str(anew) == "sweeper search train.steps=80 --study longer"
 
 
 def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> None:
     """A study's steps are part of its trials: it is searched anew, under another name."""
-    typed = "sweeper search study=demo train.steps=300 -- python train.py '--lr={eta}'"
+    typed = (
+        "sweeper search study=demo model.width=8 train.steps=300 -- python train.py '--lr={eta}'"
+    )
     write(folder / "search.json", search(provenance={"command": typed}))
     settle = "train.steps=1200", "transfer.step=0.25"
     for command in ("[train.py, '--n={steps}']", "[train.py, '{trial}']", "null"):
         (folder / "config.yaml").write_text(f"runner: {{command: {command}}}")
         assert open_with(folder, *settle) == (
-            "sweeper search train.steps=1200 --study demo-1200-steps -- "
+            "sweeper search model.width=8 train.steps=1200 --study demo-1200-steps -- "
             "python train.py '--lr={eta}'"
         )
     (folder / "config.yaml").write_text("runner: {command: [train.py, '--lr={eta}']}")
@@ -185,30 +210,30 @@ def test_what_holds_up_to_the_ladder_alone_goes_on_with_the_trend(folder: Path) 
     limited = validation("holds")
     limited["axes"][0]["up_to"] = "width 256"
     planned(folder, limited, command=TYPED)
-    assert next_of(folder) == f"{TYPED} transfer.correct=true"
+    assert next_line(folder) == f"{TYPED} transfer.correct=true"
 
 
 def test_another_root_is_named(folder: Path) -> None:
     other = Path("else") / "demo"
     write(other / "search.json", search())
     wanted = "sweeper transfer --study demo --to-width 128 --validate --root else"
-    assert next_of(other) == wanted
+    assert next_line(other) == wanted
 
 
 def test_without_a_finite_loss_nothing_follows(folder: Path) -> None:
     write(folder / "search.json", search(objective=math.inf))
-    assert next_of(folder) == ""
+    assert next_line(folder) == ""
 
 
 def test_overrides_stay_before_a_command_of_ones_own() -> None:
     typed = "sweeper search study=a train.steps=4 -- python train.py --lr={eta}"
-    assert with_override(typed, "train.steps=8") == (
+    assert str(recorded(typed).with_arguments("train.steps=8", why="")) == (
         "sweeper search study=a train.steps=8 -- python train.py '--lr={eta}'"
     )
-    assert searched_anew(typed, "b", ["train.steps=8"]) == (
+    assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
         "sweeper search train.steps=8 --study b -- python train.py '--lr={eta}'"
     )
-    assert searched_anew("sweeper search --study a x=1 +y=1", "b", ["+y=2"]) == (
+    assert str(recorded("sweeper search --study a x=1 +y=1").as_new_study("b", "+y=2", why="")) == (
         "sweeper search x=1 +y=2 --study b"
     )
 
@@ -216,30 +241,84 @@ def test_overrides_stay_before_a_command_of_ones_own() -> None:
 def test_the_words_of_a_command_of_ones_own_stay_as_they_are(folder: Path) -> None:
     """Those of the same look are its own options, not sweeper's."""
     own = "-- python train.py train.steps=5 --study X study=y --new-setup --json -- --json"
-    typed = f"sweeper search --study demo --json train.steps=4 {own}"
+    typed = f"sweeper search --study demo --json model.width=8 train.steps=4 {own}"
     write(folder / "search.json", search(finished=False, provenance={"command": typed}))
-    assert next_of(folder) == typed.replace(" --json", "", 1)
+    assert next_line(folder) == typed.replace(" --json", "", 1)
     damaged = search(finished=False, provenance={"command": "sweeper search 'x"})
     write(folder / "search.json", damaged)
-    assert next_of(folder) == ""
-    assert with_override(typed, "train.steps=8") == (
-        f"sweeper search --study demo --json train.steps=8 {own}"
+    assert next_line(folder) == ""
+    assert str(recorded(typed).with_arguments("train.steps=8", why="")) == (
+        f"sweeper search --study demo model.width=8 train.steps=8 {own}"
     )
-    assert searched_anew(typed, "b", ["train.steps=8"]) == (
-        f"sweeper search --json train.steps=8 --study b {own}"
+    assert str(recorded(typed).as_new_study("b", "train.steps=8", why="")) == (
+        f"sweeper search model.width=8 train.steps=8 --study b {own}"
     )
 
 
-def test_the_end_of_a_command_is_three_lines(paper_output: tuple[Output, list[str]]) -> None:
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+
+
+@settings(max_examples=30)
+@given(st.lists(TEXT, max_size=4), TEXT, st.lists(TEXT, max_size=3))
+def test_a_line_is_read_back_as_the_same_command(
+    arguments: list[str], study: str, user_command: list[str]
+) -> None:
+    command = NextCommand.of("search", *arguments, study=study, why="to go on")
+    assert shlex.split(str(command)) == ["sweeper", "search", "--study", study, *arguments]
+    if "--" in (study, *arguments) or "--json" in (study, *arguments):
+        return
+    behind = replace(command, user_command=tuple(user_command))
+    assert recorded(str(behind)) == behind
+
+
+def test_the_folders_are_named_where_no_default_is() -> None:
+    def arguments(root: str, config_dir: Path | None = None) -> tuple[str, ...]:
+        words = ["a=1", "root=my runs"]
+        command = NextCommand.of("search", *words, root=Path(root), config_dir=config_dir, why="")
+        return command.arguments
+
+    assert arguments("runs") == ("a=1",)
+    assert arguments("my runs", Path("c d")) == ("a=1", "--root", "my runs", "--config-dir", "c d")
+
+
+def test_the_same_configuration_goes_on_with_changes_and_without_a_password() -> None:
+    overrides = ["model.width=32", "transfer.check=true", "study.storage=mysql://me:secret@host/x"]
+    invocation = Invocation(overrides=overrides)
+    known: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
+    again = invocation.again("check", known, "model.width=64", without=["transfer.check"], why="")
+    storage, width = again.arguments
+    assert storage.startswith("study.storage=") and "secret" not in storage
+    assert width == "model.width=64"
+
+
+def test_a_users_command_goes_back_behind_the_dashes() -> None:
+    words = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
+    overrides = with_user_command(words)[1:]
+    known: Any = SimpleNamespace(root=Path("runs"), raw=compose_tree(overrides))
+    command = Invocation(overrides=overrides).again("search", known, "study=b", why="")
+    assert str(command) == ("sweeper search model.width=8 study=b -- python train.py '--lr={eta}'")
+
+
+def test_the_end_of_a_verb_is_three_lines_and_a_document(
+    paper_output: tuple[Output, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     output, said = paper_output
-    output.end("Found.", {"report": Path("a.html"), "plan": Path("b.json")}, "sweeper x")
-    output.end("Nothing written.", {}, "")
+    first = NextCommand.of("report", "a", why="to see it")
+    output.end("Found.", {"report": Path("a.html"), "plan": Path("b.json")}, {"x": 1}, first)
+    output.end("Nothing written.", {}, {}, None)
+    output.end("Two.", {}, {}, first, replace(first, arguments=("b",)))
     assert said == [
         "Found.",
         "Report: a.html; plan: b.json",
-        "Next: sweeper x",
+        "Next, to see it: sweeper report a",
         "Nothing written.",
+        "Two.",
+        "Next, to see it: sweeper report a && sweeper report b",
     ]
+    assert capsys.readouterr().out == ""
+    replace(output, json=True).end("Found.", {}, {"x": 1}, first, None)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"x": 1, "next": [{"command": "sweeper report a", "why": "to see it"}]}
 
 
 @pytest.fixture

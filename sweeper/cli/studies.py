@@ -1,0 +1,64 @@
+"""Which study a verb is about, and that study's configuration with overrides on top; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeper.cli.next import Invocation
+from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
+from sweeper.errors import BadInput, suggest
+from sweeper.registry import OVERLAYS, studies
+from sweeper.study.study import check_config_format, check_study_name, latest_study, read_root
+
+
+def find_study(name: str | None, root: Path) -> str:
+    """`name` if that study exists, else the latest; BadInput when there is none."""
+    names, last = studies(root), latest_study(root)
+    if last is None:
+        raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
+    if name is not None and check_study_name(name) not in names:
+        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
+    return last if name is None else name
+
+
+def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """The root folder that the overrides give (default runs), and the other overrides."""
+    root, others = Path(DEFAULT_ROOT), []
+    for word, override in zip(words, parse_overrides(words), strict=True):
+        if override.key_or_group == "root":
+            root = read_root(override_value("root", override.value()))
+        else:
+            others.append(word)
+    return root, others
+
+
+def study_tree(
+    name: str | None, overrides: Sequence[str], config_dir: Path | None = None
+) -> tuple[Tree, Invocation]:
+    """A study's settings with overrides on top; BadInput for what a study cannot change."""
+    root, others = split_root(overrides)
+    study = find_study(name, root)
+    for override in parse_overrides(others):
+        key = str(override.key_or_group)
+        if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in ("study", "study.name"):
+            raise BadInput(
+                f"{key} cannot be changed for the study {study!r}: search anew with it, or choose "
+                "another study with --study"
+            )
+    check_config_format(root / study)
+    tree = read_tree(root / study / "config.yaml", others, config_dir) | {"root": str(root)}
+    if isinstance(tree.get("study"), dict):
+        tree["study"]["name"] = study
+    return tree, Invocation(overrides=overrides, config_dir=config_dir, study=study)
+
+
+def tree_of(
+    study: str | None, overrides: Sequence[str], config_dir: Path | None
+) -> tuple[Tree, Invocation]:
+    """The configuration of a study where one is named, else of the defaults and the overrides."""
+    if study is not None:
+        return study_tree(study, overrides, config_dir)
+    invocation = Invocation(overrides=overrides, config_dir=config_dir)
+    return compose_tree(overrides, config_dir), invocation
