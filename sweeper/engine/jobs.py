@@ -423,16 +423,18 @@ class TrialsPerJob:
         for trial in trials:
             groups.setdefault(trial.spec.digest, []).append(trial)
 
-        def work(group: list[Trial]) -> int:
+        def operations(group: list[Trial]) -> int:
             prepared = prepare(group[0].spec)
             return len(group) * prepared.train.steps * prepared.parameters()
 
-        largest = max(groups.values(), key=work)
+        largest = max(groups.values(), key=operations)
         self._layout, count = executor.layouts[0], min(executor.layouts[-1], len(largest))
         if count > self._layout:
             alone = self._measured(largest, executor, 1)
             steps = prepare(largest[0].spec).train.steps
-            if alone is None or alone.seconds * steps * len(largest) < MEASURING_PAYS:
+            work = math.nan if alone is None else alone.seconds * steps * len(largest)
+            # Infinite where not even one trial fits without recomputing its activations.
+            if alone is None or not MEASURING_PAYS <= work < math.inf:
                 self._layout = 1
             else:
                 gain = self._rate(largest, executor, count) * alone.seconds

@@ -177,53 +177,6 @@ def test_the_size_is_measured_again_when_there_are_more_trials(
     assert sizes == [1, 3, 9, 9]
 
 
-class Told:
-    """An executor whose workers answer at once: seconds of a trial's step by layout, or None."""
-
-    layouts = range(1, 3)
-
-    def __init__(self, seconds: dict[int, float | None]) -> None:
-        self.seconds, self.asked, self.used = seconds, list[tuple[int, int]](), 0
-
-    def call(self, tasks: list[Any], layout: int) -> list[Any]:
-        self.asked.append((layout, len(tasks)))
-        seconds, size = self.seconds[layout], len(tasks[0].trials)
-        found = {"size": size, "seconds": seconds, "limited_by_trials": False}
-        return [None if seconds is None else found for _ in tasks]
-
-    def use(self, layout: int) -> None:
-        self.used = layout
-
-
-def chosen(executor: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
-    """What is said of the layouts, and the size of batches of four trials in the one chosen."""
-    monkeypatch.setattr(jobs, "_MEASURED", {})
-    monkeypatch.setattr(jobs, "MEASURING_PAYS", 0.0)
-    trials, said = [trial(seed=i) for i in range(4)], list[str]()
-    sizes = jobs.TrialsPerJob("auto", corpus(folder), "cpu", said.append)
-    sizes.choose_layout(trials, executor)  # type: ignore[arg-type]
-    return said, sizes.size(trials, executor)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("seconds", "gain", "used"), [(1.0, "2.00", 2), (1.95, "1.03", 1)])
-def test_one_process_is_weighed_against_one_a_core(
-    seconds: float, gain: str, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    executor = Told({1: 1.0, 2: seconds})
-    (sentence,), size = chosen(executor, tmp_path, monkeypatch)
-    assert sentence.startswith(f"2 worker processes do {gain} times ")
-    assert sentence.endswith(f": {used} used")
-    assert executor.used == used and size == 4 // used
-    assert executor.asked == [(1, 1), (2, 2)] and len(jobs._MEASURED) == 2
-
-
-def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    executor = Told({1: None})
-    assert chosen(executor, tmp_path, monkeypatch) == ([], 1) and executor.used == 1
-
-
 def test_batches_that_were_begun_wait_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

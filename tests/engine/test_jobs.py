@@ -1,0 +1,458 @@
+"""The engine's tasks: how trials become jobs, what is measured for it, and what failures become."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.engine import jobs
+from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.jobs import MeasureSize, TrainTrials, TryStep
+from sweeper.engine.runner import Engine
+from sweeper.engine.train import Execution
+from sweeper.errors import BrokenDeviceError, ConfigError
+from sweeper.launch.executor import Machine
+from sweeper.launch.inline import Inline
+from sweeper.launch.job import UNCONTROLLED, Control, Leave
+from sweeper.launch.local import Local
+from sweeper.trial import Trial
+from tests.engine.tiny_trials import corpus, trial
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
+
+WHERE = corpus(Path(tempfile.mkdtemp()))
+KINDS = [trial(train={"steps": steps}) for steps in (2, 4, 8)]
+"""A trial of each of three specifications."""
+
+
+@given(st.integers(0, 200), st.integers(1, 50))
+def test_parts_cover_everything_once_and_evenly(count: int, size: int) -> None:
+    parts = [list(range(count))[part] for part in jobs.split(range(count), size)]
+    assert [index for part in parts for index in part] == list(range(count))
+    assert all(0 < len(part) <= size for part in parts)
+    assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert len(parts) == math.ceil(count / size)
+
+
+class Workers:
+    """An executor of up to `most` jobs at a time, on a device that holds `fit` trials of a job.
+
+    A step costs the same for any number of trials, so that as many as fit are best; without a
+    layout (`most=0`) nothing can be measured.
+    """
+
+    def __init__(self, fit: int, most: int) -> None:
+        self.fit, self.layouts, self.used = fit, range(1, most + 1), 0
+
+    def call(self, tasks: Sequence[MeasureSize], layout: int) -> list[Any]:
+        assert layout in self.layouts and len(tasks) in (1, layout)
+
+        def seconds(batched: BatchedTrials, device: str, **_: object) -> float:
+            if len(batched.trials) > self.fit:
+                raise torch.OutOfMemoryError
+            return 100.0
+
+        with patch.object(jobs, "step_seconds", seconds):
+            return [json.loads(json.dumps(task.run(UNCONTROLLED))) for task in tasks]
+
+    def use(self, layout: int) -> None:
+        assert not self.used, "chosen once"
+        self.used = layout
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from([(0, ""), (1, ""), (2, ""), (1, "scales")]), max_size=24),
+    fit=st.integers(1, 12),
+    most=st.integers(0, 4),
+    batched_trials=st.just("auto") | st.integers(1, 7),
+)
+def test_every_trial_is_in_one_job_that_fits(
+    kinds: list[tuple[int, str]], fit: int, most: int, batched_trials: Any
+) -> None:
+    trials = [
+        replace(KINDS[kind], seed=seed, measurement=measurement)
+        for seed, (kind, measurement) in enumerate(kinds)
+    ]
+    executor, said = Workers(fit, most), list[str]()
+    with tempfile.TemporaryDirectory() as folder, patch.object(jobs, "_MEASURED", {}):
+        runner = Engine(device="cpu", batched_trials=batched_trials).open(
+            WHERE, Inline(), Path(folder), said.append
+        )
+        batches = runner.batches(trials, executor)  # type: ignore[arg-type]
+        again = runner.batches(trials, executor)  # type: ignore[arg-type]
+    assert again == batches, "the layout and what was measured stay"
+    assert sorted(t.seed for batch in batches for t in batch) == list(range(len(trials)))
+    most_of_a_job = batched_trials
+    if batched_trials == "auto":
+        most_of_a_job = fit if most else jobs.UNMEASURED_SIZE
+    for batch in batches:
+        assert len({t.spec.digest for t in batch}) == 1
+        assert len(batch) <= (1 if batch[0].measurement else most_of_a_job)
+    # Trials that only train keep their order, and come before those that measure more.
+    order = [t.seed for batch in batches for t in batch]
+    plain = [t.seed for t in trials if not t.measurement]
+    assert order == plain + [t.seed for t in trials if t.measurement]
+    assert runner.sizes.layout == (executor.used or None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    count=st.integers(1, 40),
+    fewer=st.integers(0, 40),
+    fit=st.integers(1, 12),
+    layout=st.integers(1, 5),
+)
+def test_workers_share_trials_in_as_few_rounds_as_what_fits_allows(
+    count: int, fewer: int, fit: int, layout: int
+) -> None:
+    trials = [replace(KINDS[0], seed=seed) for seed in range(count)]
+    sizes = jobs.TrialsPerJob("auto", WHERE, "cpu", lambda sentence: None)
+    sizes._layout = layout
+    with patch.object(jobs, "_MEASURED", {}):
+        size = sizes.size(trials, Workers(fit, layout))  # type: ignore[arg-type]
+        jobs._MEASURED.clear()
+        for earlier in (min(max(1, fewer), count), count):
+            again = sizes.size(trials[:earlier], Workers(fit, layout))  # type: ignore[arg-type]
+    assert again == size, "whatever was measured with fewer"
+    assert 1 <= size <= fit
+    parts = jobs.split(trials, size)
+    # What is measured doubles, and goes no further than a worker's fair share.
+    fair = math.ceil(count / layout)
+    best = min(fair, 2 ** int(math.log2(fit)) if fit < fair else fair)
+    assert math.ceil(len(parts) / layout) <= math.ceil(count / (best * layout))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    count=st.integers(1, 40),
+    fit=st.integers(0, 40),
+    fixed=st.floats(0.0, 10.0),
+    each=st.floats(0.001, 10.0),
+)
+def test_a_measured_size_is_the_last_that_paid(
+    count: int, fit: int, fixed: float, each: float
+) -> None:
+    """By steps that take `fixed` seconds, and `each` more for every trial; `fit` at most."""
+    tried: list[int] = []
+
+    def seconds(batched: BatchedTrials, device: str, **_: object) -> float:
+        tried.append(len(batched.trials))
+        if tried[-1] > fit:
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+        return fixed + each * tried[-1]
+
+    trials = tuple(replace(KINDS[0], seed=seed) for seed in range(count))
+    with patch.object(jobs, "step_seconds", seconds):
+        measured = jobs.measure_size(BatchedTrials(trials=trials, corpus=WHERE), "cpu")
+    doubling = [2**power for power in range(7) if 2**power < count] + [count]
+    assert tried == doubling[: len(tried)]
+    assert measured.size <= max(1, min(fit, count))
+    if not fit:
+        assert measured.size == 1 and math.isinf(measured.seconds)
+        return
+    per_trial = fixed / measured.size + each
+    assert measured.seconds == pytest.approx(per_trial)
+    assert all(per_trial <= (fixed / k + each) * (1 + 1e-9) for k in tried if k <= measured.size)
+    assert measured.limited_by_trials == (measured.size == tried[-1] == count)
+    assert all(measured.covers(n) for n in range(1, count + 1))
+
+
+def chosen(
+    times: dict[int, float],
+    count: int,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> jobs.MeasuredSize:
+    """The measured size when a step of K trials takes `times[K]`; memory ends where they do."""
+
+    def seconds(batched: BatchedTrials, device: str, **_: object) -> float:
+        if len(batched.trials) not in times:
+            raise torch.OutOfMemoryError
+        return times[len(batched.trials)]
+
+    monkeypatch.setattr(jobs, "step_seconds", seconds)
+    trials = tuple(trial(seed=i) for i in range(count))
+    return jobs.measure_size(BatchedTrials(trials=trials, corpus=corpus(folder)), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("times", "count", "size", "more"),
+    [
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 9.0}, 9, 4, False),
+        ({1: 1.0, 2: 2.0, 4: 4.0}, 9, 1, False),
+        ({1: 1.0, 2: 1.1, 4: 1.2}, 4, 4, True),
+        ({1: 1.0, 2: 1.1}, 9, 2, False),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.79}, 9, 9, True),
+        ({1: 1.0, 2: 1.1, 4: 1.2, 8: 1.6, 9: 1.9}, 9, 8, False),
+    ],
+    ids=[
+        "stops where it no longer pays",
+        "no gain",
+        "too few trials to tell",
+        "out of memory",
+        "nine are one batch",
+        "nine are slower than eight",
+    ],
+)
+def test_measured_size(
+    times: dict[int, float],
+    count: int,
+    size: int,
+    more: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = chosen(times, count, tmp_path, monkeypatch)
+    assert (measured.size, measured.limited_by_trials) == (size, more)
+    assert measured.seconds == pytest.approx(times[size] / size)
+
+
+def test_a_step_takes_time(tmp_path: Path) -> None:
+    assert jobs.step_seconds(BatchedTrials(trials=(trial(),), corpus=corpus(tmp_path)), "cpu") > 0
+
+
+class Answering:
+    """An executor whose workers answer at once: seconds of a trial's step by layout, or None."""
+
+    layouts = range(1, 3)
+
+    def __init__(self, seconds: dict[int, float | None]) -> None:
+        self.seconds, self.asked, self.used = seconds, list[tuple[int, int]](), 0
+
+    def call(self, tasks: list[Any], layout: int) -> list[Any]:
+        self.asked.append((layout, len(tasks)))
+        seconds, size = self.seconds[layout], len(tasks[0].trials)
+        found = {"size": size, "seconds": seconds, "limited_by_trials": False}
+        return [None if seconds is None else found for _ in tasks]
+
+    def use(self, layout: int) -> None:
+        self.used = layout
+
+
+def chosen_layout(
+    executor: Answering, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], int]:
+    """What is said of the layouts, and the size of batches of four trials in the one chosen."""
+    monkeypatch.setattr(jobs, "_MEASURED", {})
+    monkeypatch.setattr(jobs, "MEASURING_PAYS", 0.0)
+    trials, said = [trial(seed=i) for i in range(4)], list[str]()
+    sizes = jobs.TrialsPerJob("auto", corpus(folder), "cpu", said.append)
+    sizes.choose_layout(trials, executor)  # type: ignore[arg-type]
+    return said, sizes.size(trials, executor)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "gain", "used"), [(1.0, "2.00", 2), (1.95, "1.03", 1)])
+def test_one_process_is_weighed_against_one_a_core(
+    seconds: float, gain: str, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = Answering({1: 1.0, 2: seconds})
+    (sentence,), size = chosen_layout(executor, tmp_path, monkeypatch)
+    assert sentence.startswith(f"2 worker processes do {gain} times ")
+    assert sentence.endswith(f": {used} used")
+    assert executor.used == used and size == 4 // used
+    assert executor.asked == [(1, 1), (2, 2)] and len(jobs._MEASURED) == 2
+
+
+def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = Answering({1: None})
+    assert chosen_layout(executor, tmp_path, monkeypatch) == ([], 1) and executor.used == 1
+
+
+def test_trials_that_fit_nowhere_are_not_timed_in_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one fits without recomputing its activations: there is no time to compare."""
+    executor = Answering({1: math.inf})
+    assert chosen_layout(executor, tmp_path, monkeypatch)[0] == []
+    assert executor.used == 1 and all(layout == 1 for layout, _ in executor.asked)
+
+
+# What failures become.
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
+
+
+def batch_of(count: int) -> BatchedTrials:
+    return BatchedTrials(
+        trials=tuple(replace(KINDS[0], seed=seed) for seed in range(count)), corpus=WHERE
+    )
+
+
+@contextmanager
+def memory_for(most: int) -> Iterator[None]:
+    """A device that holds so many trials at a time."""
+    step = BatchedRun.step
+
+    def limited(run: BatchedRun) -> torch.Tensor:
+        if len(run.slots) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(run)
+
+    with patch.object(BatchedRun, "step", limited):
+        yield
+
+
+@pytest.mark.parametrize("error", jobs.UNTRAINABLE, ids=lambda error: error.__name__)
+def test_what_a_model_raises_is_its_trials_failure(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BatchedRun, "step", failing(error("a shape does not fit")))
+    outcome = TrainTrials(batched=batch_of(2), execution=Execution()).run(UNCONTROLLED)
+    assert not outcome.results and outcome.failure is not None
+    assert not outcome.failure.retry and error.__name__ in outcome.failure.reason
+    assert MeasureSize(batched=batch_of(2), device="cpu").run(UNCONTROLLED) is None
+    with pytest.raises(ConfigError) as caught:
+        TryStep(trial=KINDS[0], corpus=WHERE, device="cpu").check()
+    assert caught.value.key == "model._target_" and "a shape does not fit" in caught.value.allowed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("the disk is full")])
+def test_what_is_not_the_model_s_fault_goes_through(
+    error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BatchedRun, "step", failing(error))
+    kind = error if isinstance(error, type) else type(error)
+    for task in (
+        TrainTrials(batched=batch_of(1), execution=Execution()),
+        MeasureSize(batched=batch_of(1), device="cpu"),
+    ):
+        with pytest.raises(kind):
+            task.run(UNCONTROLLED)
+
+
+@pytest.mark.parametrize(("most", "size"), [(1, 1), (2, 2), (3, 2), (5, 4)])
+def test_running_out_of_memory_ends_the_measurement_at_what_fits(most: int, size: int) -> None:
+    with memory_for(most), patch.object(jobs, "MAX_TIME_RATIO", 100.0):
+        found = MeasureSize(batched=batch_of(5 if most < 5 else 9), device="cpu").run(UNCONTROLLED)
+    assert found is not None
+    assert (found["size"], found["limited_by_trials"]) == (size, False)
+    assert 0 < found["seconds"] < math.inf
+
+
+def test_halving_a_job_until_it_fits_trains_every_trial() -> None:
+    """The loop halves a job that fails of memory: here without the loop."""
+
+    def trained(batched: BatchedTrials) -> list[Trial]:
+        outcome = TrainTrials(batched=batched, execution=Execution()).run(UNCONTROLLED)
+        if outcome.failure is None:
+            return [result.trial for result in outcome.results]
+        assert len(batched.trials) > 1
+        halves = jobs.split(batched.trials, -(-len(batched.trials) // 2))
+        return [
+            one for half in halves for one in trained(replace(batched, trials=batched.trials[half]))
+        ]
+
+    with memory_for(2):
+        assert trained(batch_of(5)) == list(batch_of(5).trials)
+
+
+def test_a_broken_device_ends_a_measuring_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It measures nothing more: its process ends, and another one goes on."""
+    monkeypatch.setattr(BatchedRun, "step", failing(RuntimeError("an illegal memory access")))
+    monkeypatch.setattr(jobs, "raise_if_broken", failing(BrokenDeviceError("cuda is unusable")))
+    with pytest.raises(BrokenDeviceError):
+        MeasureSize(batched=batch_of(1), device="cpu").run(UNCONTROLLED)
+
+
+def test_a_measurement_is_left_when_it_is_told_to() -> None:
+    """And the weights that it measured with are let go."""
+    asked = iter([False, True])
+    with pytest.raises(Leave):
+        MeasureSize(batched=batch_of(1), device="cpu").run(Control(should_leave=asked.__next__))
+    program = jobs.program_for(KINDS[0].spec, "cpu")
+    assert all(parameter.numel() == 0 for parameter in program.model.parameters())
+
+
+# Tasks that go to other processes as files.
+
+
+def as_file(record: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(record))  # type: ignore[no-any-return]
+
+
+@given(
+    device=st.sampled_from(["cpu", "cuda"]),
+    compile=st.sampled_from(["auto", "on", "off"]),
+    pending=st.floats(0, 1e6),
+    checkpoints=st.sampled_from([None, Path("/a folder/checkpoints")]),
+    save_every=st.floats(0.001, 1e9),
+)
+def test_a_job_comes_back_from_its_file_as_it_was(**fields: Any) -> None:
+    task = TrainTrials(batched=batch_of(2), execution=Execution(**fields))
+    assert TrainTrials.from_json(task.trials, as_file(task.to_json())) == task
+
+
+def test_what_is_measured_and_tried_comes_back_from_its_file() -> None:
+    size = MeasureSize(batched=batch_of(3), device="cuda")
+    assert MeasureSize.from_json(size.trials, as_file(size.to_json())) == size
+    step = TryStep(trial=KINDS[1], corpus=WHERE, device="cuda:1")
+    # A worker that is pinned to a GPU sees no other.
+    assert TryStep.from_json(step.trials, as_file(step.to_json())) == replace(step, device="cuda")
+
+
+def test_data_that_cannot_be_described_do_not_leave_this_process() -> None:
+    class Plain:
+        pass
+
+    task = MeasureSize(batched=replace(batch_of(1), corpus=Plain()), device="cpu")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Plain is no dataclass"):
+        task.to_json()
+
+
+# A step before anything is written.
+
+
+def step(folder: Path) -> TryStep:
+    return TryStep(trial=trial(), corpus=corpus(folder), device="cpu")
+
+
+def test_a_worker_answers_as_this_process_does(tmp_path: Path) -> None:
+    step(tmp_path).check()
+    step(tmp_path).run_in_worker(Local(workers=1), Machine(threads=1))
+
+
+def test_a_gpu_s_step_is_a_worker_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process would hold memory on a GPU that its workers train on."""
+    asked: list[Machine] = []
+    monkeypatch.setattr("sweeper.engine.runner.resolve_device", lambda name: "cuda")
+    monkeypatch.setattr("sweeper.engine.runner.visible_gpus", lambda device: ("0", "1"))
+    monkeypatch.setattr(
+        TryStep, "run_in_worker", lambda s, launcher, machine: asked.append(machine)
+    )
+    Engine(device="cuda").validate(trial(), corpus(tmp_path), Local())
+    assert asked == [Machine(gpus=("0", "1"))]
+
+
+def test_a_refusal_comes_back_from_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(self: Any, tasks: Any, layout: int) -> list[Any]:
+        return answers
+
+    monkeypatch.setattr("sweeper.launch.local.LocalExecutor.call", call)
+    answers: list[Any] = [{"key": "model.width", "value": "7", "allowed": "an even number"}]
+    with pytest.raises(ConfigError, match=r"model\.width='7' is refused: an even number"):
+        step(tmp_path).run_in_worker(Local(workers=1), Machine())
+    answers = [None]
+    with pytest.raises(ConfigError, match="one step ended its process"):
+        step(tmp_path).run_in_worker(Local(workers=1), Machine())
