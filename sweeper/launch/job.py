@@ -6,7 +6,8 @@ jobs/<id>/job.json             what to run: written before anything runs
 ```
 
 Files are written aside, synced (where the job should survive the machine) and renamed. Nothing is
-ever unpickled.
+ever unpickled. A `Task` is the seam between training and launching: a job that runs is told through
+its `Control`, and tells, all that the two sides say to each other.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from sweeper.files import RECORD_ERRORS, private_folder, read_json, replacing, w
 from sweeper.records import from_json, to_json
 from sweeper.registry import import_target
 from sweeper.trial import Result, Trial, digest
-
-# What a job that runs is told, and what it tells: the seam between training and launching.
 
 
 class Leave(Exception):
@@ -58,7 +57,6 @@ class Control:
 
 UNCONTROLLED = Control()
 """Nobody listens, and nobody asks to leave."""
-
 
 JOB_FORMAT = 2
 """Raised when `job.json` changes in a way that old readers would misread."""

@@ -1,4 +1,8 @@
-"""Worker processes as their driver sees them: started, told what to do, listened to, ended."""
+"""Run jobs in worker processes on this machine: one a GPU, or as many as its cores are worth.
+
+`Pool` is worker processes as their driver sees them: started, told what to do, listened to, ended
+(`worker.py` is the other end). `Local` is the launcher, `LocalExecutor` hands jobs to pools.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -36,6 +40,8 @@ TAIL_BYTES = 20_000
 """Bytes of a log that are read for them."""
 CRASH_LINE = "Fatal Python error"
 """How Python's own report of a crash begins; the most recent call comes first in it."""
+MAX_FALSE_STARTS = 3
+"""So many workers in a row that end before they are ready are no accident."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -118,9 +124,15 @@ class Pool:
         if self._unread:
             unread, self._unread = self._unread, []
             return unread
-        self._restart_clocks()
+        now = time.monotonic()
+        if now - self._looked > 10 * TICK_SECONDS:
+            # This process itself stood still (a laptop slept): no worker's silence counts.
+            for worker in self.workers:
+                worker.last_heard = now
+        self._looked = now
         pipes = {worker.pipe: worker for worker in self.workers}
-        messages = [(pipes[pipe], self._receive(pipes[pipe])) for pipe in _readable(pipes)]
+        readable = [pipe for pipe in wait([*pipes], TICK_SECONDS) if isinstance(pipe, Connection)]
+        messages = [(pipes[pipe], self._receive(pipes[pipe])) for pipe in readable]
         spoke = {id(worker) for worker, _ in messages}
         for worker in list(self.workers):
             if id(worker) not in spoke and (fate := self._reason_lost(worker)):
@@ -229,14 +241,6 @@ class Pool:
             return f"did no step for {self.hang:g} s and was ended"
         return None
 
-    def _restart_clocks(self) -> None:
-        """The silence of workers does not count while this process itself stood still."""
-        now = time.monotonic()
-        if now - self._looked > 10 * TICK_SECONDS:
-            for worker in self.workers:
-                worker.last_heard = now
-        self._looked = now
-
     def _end(self, worker: Worker, fate: str) -> None:
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(0 if fate else TICK_SECONDS)
@@ -249,10 +253,6 @@ class Pool:
         self.lost_workers += 1
 
 
-def _readable(pipes: Iterable[Connection]) -> list[Connection]:
-    return [pipe for pipe in wait(list(pipes), TICK_SECONDS) if isinstance(pipe, Connection)]
-
-
 def fate_of(code: int) -> str:
     """How a process ended, by its exit code as `subprocess` has it."""
     if code >= 0:
@@ -261,13 +261,6 @@ def fate_of(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-# Run jobs in worker processes on this machine: one a GPU, or as many as its cores are worth.
-
-
-MAX_FALSE_STARTS = 3
-"""So many workers in a row that end before they are ready are no accident."""
 
 
 @dataclass(frozen=True, kw_only=True)

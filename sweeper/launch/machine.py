@@ -110,8 +110,8 @@ def _cores() -> int:
 
 def _wanted() -> int:
     """Cores that torch's threads and whatever runs beside this process would take."""
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores()
-    return own + _beside()
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores()
+    return threads + _beside()
 
 
 def _beside() -> int:

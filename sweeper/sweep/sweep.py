@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import JobState
+from sweeper.launch.runner import PrunerOf, no_pruner
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History
 from sweeper.study.lock import cancel_requested
@@ -18,7 +18,7 @@ from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.sweep.loop import Loop
 from sweeper.sweep.replay import Missing, Replay, replay_ladder
-from sweeper.trial import Log2Hps, PlainHps, Result, TrainSettings, Trial
+from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 from sweeper.verdict.ladder import Size, SizeCurve
 
 
@@ -57,6 +57,9 @@ def make_loop(
     notify: Callable[[str], None],
     record: Callable[[Sequence[Result]], None],
     cancelled: Callable[[], bool],
+    pruner: PrunerOf = no_pruner,
+    *,
+    wait: bool = True,
 ) -> Loop:
     """The loop of an experiment's runner and launcher, with its files below `folder`."""
     settings = experiment.settings
@@ -68,6 +71,8 @@ def make_loop(
         notify=notify,
         advanced=listener.advanced,
         cancelled=cancelled,
+        pruner=pruner,
+        wait=wait,
     )
     listener.watch(loop.states)
     return loop
@@ -131,9 +136,9 @@ class Sweep:
         self.experiment, self.study, self.listener = experiment, study, listener
         self.logger = experiment.settings.logger
         self._retry = {r.key for r in study.results() if r.status == "failed"}
-        self._prune: PrunerKind = "none"
+        self._prune: PrunerKind = "none"  # what a search asks for, while it runs
         self._pending: Missing = []
-        self._failing: list[str] = []
+        self._failing_of, self._failures = "", 0
 
     def lookup(self, key: str) -> Result | None:
         """A result of the study, unless it is a failure from an earlier sweep."""
@@ -197,11 +202,16 @@ class Sweep:
         for result in self.study.results():  # a kill may have come between record and log
             self._log(result)
         folder = self.study.folder
-        cancelled = partial(cancel_requested, folder)
         loop = make_loop(
-            self.experiment, folder, self.listener, self._note, self._record, cancelled
+            self.experiment,
+            folder,
+            self.listener,
+            notify=self._note,
+            record=self._record,
+            cancelled=lambda: cancel_requested(folder),
+            pruner=self._pruner,
+            wait=self.wait,
         )
-        loop.pruner, loop.wait = self._pruner, self.wait
         loop.run(pending)
         loop.tidy(lambda key: self.lookup(key) is not None)
         lost = ask()[1]
@@ -212,52 +222,42 @@ class Sweep:
                 f"the launcher gave no result for {len(lost)} of {len(asked)} trials"
             )
 
-    def _stop_at_equal_failures(self, results: Sequence[Result]) -> None:
-        """SweeperError when trial after trial fails of the same: more of them would too."""
+    def _record(self, results: Sequence[Result]) -> None:
+        """For good, and in the logs. SweeperError when trial after trial fails of the same."""
+        self._retry -= {result.key for result in results}
+        space = self.experiment.settings.space
+        self.study.record(results, {name: (axis.low, axis.high) for name, axis in space.items()})
+        for result in results:
+            self._log(result)
+            self.listener.finished(result)
+        most = self.experiment.settings.runner.failures
         for result in results:
             reason = result.error.partition(":\n")[0] if result.status == "failed" else ""
-            same = bool(reason) and self._failing[:1] == [reason]
-            self._failing = [*self._failing, reason] if same else [reason]
-            most = self.experiment.settings.runner.failures
-            if reason and len(self._failing) >= most:
+            self._failures = self._failures + 1 if reason == self._failing_of else 1
+            self._failing_of = reason
+            if reason and self._failures >= most:  # more of them would fail of it, too
                 raise SweeperError(
                     f"{most} trials in a row failed of the same, and the rest is not tried: "
                     f"{result.error}"
                 )
 
-    def _record(self, results: Sequence[Result]) -> None:
-        bounds: Mapping[str, tuple[float, float]] = {
-            name: (axis.low, axis.high) for name, axis in self.experiment.settings.space.items()
-        }
-        self._retry -= {result.key for result in results}
-        self.study.record(results, bounds)
-        for result in results:
-            self._log(result)
-            self.listener.finished(result)
-        self._stop_at_equal_failures(results)
-
     def _pruner(self, trial: Trial) -> Pruner | None:
         """What decides which trials of a job like this are stopped early."""
         if self._prune == "none":
             return None
-        train = trial.spec.train
+        settings, train = self.experiment.settings, trial.spec.train
+        # The share of the steps after which no trial of the space is in its warm-up any more; of a
+        # user command's hyperparameters one may have the name and be something else.
+        warmup, axis = train.warmup, settings.space.get("warmup")
+        if axis is not None and not settings.own:
+            warmup = train.with_hps(PlainHps({"warmup": 2.0**axis.high})).warmup
         return Pruner.from_trials(
             [result for result in self.study.results() if result.trial.spec == trial.spec],
-            [one for one in self._pending if one.spec == trial.spec],
+            [pending for pending in self._pending if pending.spec == trial.spec],
             kind=self._prune,
             steps=train.steps,
-            warmup=round(self._longest_warmup(train) * train.steps),
+            warmup=round(warmup * train.steps),
             window=train.window(),
-        )
-
-    def _longest_warmup(self, train: TrainSettings) -> float:
-        """The share of the steps after which no trial of the space is in its warm-up."""
-        settings = self.experiment.settings
-        axis = settings.space.get("warmup")
-        return (
-            train.warmup
-            if axis is None or settings.own  # a command's own may have any name
-            else train.with_hps(PlainHps({"warmup": 2.0**axis.high})).warmup
         )
 
     def _log(self, result: Result) -> None:
