@@ -86,17 +86,27 @@ SPIN = "GOMP_SPINCOUNT"
 IDLE, BUSY = "20001", "1001"
 """Odd values, by which ours are told from the user's."""
 LOOKS = 3
+"""So often it is looked at what else the machine runs."""
 
 
 def set_spin() -> None:
-    """Before torch is loaded: spin briefly where others want the cores; the user's word counts.
+    """Before torch is loaded: spin briefly where others want the cores; the user's setting counts.
 
     Threads that spin against others are the slower the longer they do (six times, with libgomp's
     own 300,000 beside one busy core of two); those that sleep between the operations of a small
     model are, too (half the speed with 1,000 on two idle cores).
     """
-    if not {SPIN, "OMP_WAIT_POLICY"} & os.environ.keys():
-        os.environ[SPIN] = BUSY if _wanted() > _cores() else IDLE
+    if {SPIN, "OMP_WAIT_POLICY"} & os.environ.keys():
+        return
+    count = os.cpu_count() or 1
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
+    # The quietest of some looks counts: what runs for a moment is no load.
+    others = _others()
+    for _ in range(LOOKS - 1):
+        if others:
+            time.sleep(0.001)
+            others = min(others, _others())
+    os.environ[SPIN] = BUSY if threads + others > count else IDLE
 
 
 def without_ours(environment: dict[str, str]) -> dict[str, str]:
@@ -104,29 +114,8 @@ def without_ours(environment: dict[str, str]) -> dict[str, str]:
     return {k: v for k, v in environment.items() if k != SPIN or v not in (IDLE, BUSY)}
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
-def _wanted() -> int:
-    """Cores that torch's threads and whatever runs beside this process would take."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores()
-    return threads + _beside()
-
-
-def _beside() -> int:
-    """Threads beside this one that run or want to, at the quietest of some looks."""
-    least = _look()
-    for _ in range(LOOKS - 1):
-        if not least:
-            break
-        time.sleep(0.001)
-        least = min(least, _look())
-    return least
-
-
-def _look() -> int:
-    """Threads of the machine that run or want to, but for this one; 0 where it is not told."""
+def _others() -> int:
+    """Threads of the machine that run or want to, but for this one; 0 where nothing says it."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):

@@ -37,7 +37,7 @@ def test_beside_others_threads_sleep_soon(
     running: list[int], cores: int, mine: int, spin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = iter(running)
-    monkeypatch.setattr(machine, "_look", lambda: next(looks) - 1)
+    monkeypatch.setattr(machine, "_others", lambda: next(looks) - 1)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(mine), raising=False)
     set_spin()
@@ -63,4 +63,4 @@ def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", missing)
-    assert machine._beside() == 0
+    assert machine._others() == 0
