@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from sweeper.command.runner import Command
-from sweeper.data.corpus import OwnData
+from sweeper.data.corpus import UserData
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED
 from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
@@ -52,7 +52,7 @@ def main() -> None:
     )
     alone, ours = list[float](), list[float]()
     with tempfile.TemporaryDirectory() as folder:
-        runner = settings.open(OwnData(), Inline(), Path(folder), lambda sentence: None)
+        runner = settings.open(UserData(), Inline(), Path(folder), lambda sentence: None)
         for number in range(repeats):
             one = trial(settings, number)
             start = time.perf_counter()

@@ -11,7 +11,7 @@ from typing import Any
 
 from sweeper.check.judge import CheckRule
 from sweeper.classifier.observe import unscaled_notes
-from sweeper.data.corpus import Corpus, OwnData, Source
+from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.errors import ConfigError, key_prefix, suggest
@@ -340,7 +340,7 @@ def _check_runner(settings: Settings) -> None:
     except ConfigError as error:
         whole = error.key.partition(".")[0] in SECTIONS
         raise error if whole else error.below("runner") from error
-    if not runner.takes("data") and not isinstance(settings.source, OwnData):
+    if not runner.takes("data") and not isinstance(settings.source, UserData):
         name = settings.plugin_spec("data").name
         raise ConfigError("data", name, "data=own: the command reads its own")
     if getattr(settings.search, "seeds", 1) > 1:
@@ -464,7 +464,7 @@ def placeholder_data(settings: Settings) -> dict[str, Any]:
     no width makes grow, and so neither roles nor exponents.
     """
     classes = getattr(settings.source, "vocab_size", None) or 256
-    if isinstance(settings.source, OwnData):
+    if isinstance(settings.source, UserData):
         classes = settings.source.classes
     data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
     if (shape := getattr(settings.source, "input_shape", None)) is not None:

@@ -236,12 +236,12 @@ def read_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-# Data that nobody but the command reads.
+# `data=own`: data that nobody but a user command reads.
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnData:
-    """The command's own data, under a `name` that is part of every trial's key.
+class UserData:
+    """Data that a user command reads, under a `name` that is part of every trial's key.
 
     `classes` is the size of the vocabulary, for a model that is built to be read.
     """
@@ -249,7 +249,7 @@ class OwnData:
     name: str = ""
     classes: int = 256
 
-    def prepare(self, cache: Path) -> OwnData:
+    def prepare(self, cache: Path) -> UserData:
         """Nothing is read."""
         return self
 
@@ -262,8 +262,8 @@ class OwnData:
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """There is none."""
-        raise NotImplementedError("the command reads its own data")
+        raise NotImplementedError("the user command reads the data")
 
     def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
         """There is none."""
-        raise NotImplementedError("the command reads its own data")
+        raise NotImplementedError("the user command reads the data")

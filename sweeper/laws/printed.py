@@ -225,7 +225,7 @@ class Timescale:
         if base.parameters is None or target.parameters is None:
             raise OutsideLaw(
                 "law=timescale with a ratio needs the number of parameters, and the model is known "
-                "to its own command alone: take law.ratio=0"
+                "to the user command alone: take law.ratio=0"
             )
         ratio = tokens / (target.parameters / base.parameters)
         return Factors(weight_decay=batch / tokens / ratio**self.ratio)

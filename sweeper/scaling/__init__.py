@@ -1,1 +1,12 @@
-"""Scaling rules, and what they prescribe for a parameter; pure mathematics, no torch."""
+"""The mathematics: what a parameterization prescribes for a parameter of another size; no torch.
+
+    spec.py               what a parameter is, what it is given, and the base class of all but u-muP
+    abc.py                exponents of width: a learning rate's follows from multiplier and init
+    relative.py           standard, NTK, muP, mean-field: a table of exponents each
+    umup.py, spectral.py, effective_theory.py    rules in absolute sizes
+    prescription.py       factors times eta, eps and decay: the numbers that a parameter trains with
+
+A new parameterization that a table of exponents says is a class in `relative.py`; any other is a
+file here, with a subclass of `spec.BaseParameterization`. Its config in `conf/parameterization/`
+makes it known.
+"""

@@ -94,6 +94,7 @@ def _readout(ab: ABExponents, update: Update, alignment: Alignment) -> Exponents
     pass, and every other layer would have to pay with its learning rate. The largest sum of
     rates, the linear programme of Everett et al. (Appendix), holds c at b - a where that is more.
     """
+    # muP without alignment: k - 2a = 1/2 - 1 would let the rate rise as n^1/2; b - a = 0 holds it.
     a, b = ab[READOUT]
     c = alignment_exponent(READOUT, update, alignment) - a - update_exponent(READOUT, update, b, a)
     return Exponents(a=a, b=b, c=max(c, b - a) if update is Update.GRADIENT else c, g=a)

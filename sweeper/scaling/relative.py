@@ -1,4 +1,8 @@
-"""Relative to a base model: powers of its growth in width, one table of exponents each."""
+"""Parameterizations relative to a base model: powers of its growth in width, 1 at the base.
+
+`Relative` applies a table of exponents (`scaling.abc`); `Standard`, `Ntk`, `MeanField` and `MuP`
+are such tables. Below them stand what has rules beside a table, and what changes another.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,14 @@ class Relative(BaseParameterization):
         """The base's scales times powers of the growth in width and in depth."""
         base, e, m = self.base_scale(spec, hps), self.exponents(spec, update), spec.width_ratio
         depth_lr, depth_gradient = self.depth_factors(spec, update)
-        uneven = _uneven_growth(spec) ** (e.g - e.a)
+        # A gradient's entries go as the multiplier, m^-a, times the gradient of the outputs, which
+        # goes as n_out^-(g - a). The exponents speak of one width m for input and output; where the
+        # output grows r times as much, r^-(g - a) is left. SGD's step has that factor and needs its
+        # inverse, as microsoft/mup's MuSGD has it; Adam's has not, but eps follows the gradient.
+        r = 1.0
+        if spec.role is Role.HIDDEN:
+            r = (spec.fan_out / spec.base_fan_out) / m
+        uneven = r ** (e.g - e.a)
         lr = base.lr * m**-e.c * depth_lr * (uneven if update is Update.GRADIENT else 1.0)
         return replace(
             base,
@@ -96,17 +107,6 @@ class Relative(BaseParameterization):
             eps=m**-e.g * depth_gradient / uneven if self.epsilon == "scaled" else 1.0,
             weight_decay=decay_factor(self.decay, hps["eta"], lr, m**-e.c),
         )
-
-
-def _uneven_growth(spec: ParamSpec) -> float:
-    """Growth of a hidden matrix's output over that of its input: 1 where they grow alike.
-
-    Its gradient has the factor of its output's gradient, which falls with the output's width. The
-    exponents speak of one width for both. It is what microsoft/mup's MuSGD multiplies by.
-    """
-    if spec.role is not Role.HIDDEN:
-        return 1.0
-    return (spec.fan_out / spec.base_fan_out) / spec.width_ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +153,10 @@ class MeanField(Relative):
         return 1 / head_size
 
 
+# `MUP` by the abc symmetry, (a + t, b - t, c - t) under Adam, with t = 1/2: the embedding's
+# (-1/2, 1/2) becomes (0, 0), the readout's (1/2, 1/2) becomes (1, 0), and no loss changes.
 TENSOR_PROGRAMS: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (1, 0)}
-"""Tensor Programs V, Table 8, and microsoft/mup: `MUP` with its embedding and readout shifted."""
+"""Tensor Programs V, Table 8, and microsoft/mup."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,13 +270,12 @@ class ScaledEmbedding(BaseParameterization):
         return float(1 / (m * op.geometry["own"]))
 
 
-# No parameterization of sweeper's: a command scales by itself, and takes its hyperparameters as
-# they are.
+# `parameterization=own`: a user command scales by itself, and takes hyperparameters as they are.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
-    """The hyperparameters of the user's own command, whatever they are called."""
+class ScaledByUser:
+    """The hyperparameters of a user command, whatever they are called."""
 
     hyperparameters: ClassVar[tuple[str, ...]] = ()
     unit_scaled: ClassVar[bool] = False
@@ -288,8 +289,7 @@ class Own:
         raise NotImplementedError("the command scales its operations by itself")
 
 
-# A parameterization with some exponents of width changed: what an experiment on a parameterization
-# trains with.
+# Some exponents of width changed: what `sweeper diagnose` and its ablations train with.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,9 @@
-"""What parameterizations read and write: what a parameter or operation is, and its scale."""
+"""What a parameterization reads, what it writes, and the rules that most of them share.
+
+`ParamSpec` says what a parameter is, `ScaledOp` what an operation without weights is;
+`Parameterization.scale` answers with a `ParamScale`, `scale_op` with factors by name. The
+classifier fills the specs in, by the patterns of `ModelRules` where a user gives some.
+"""
 
 from __future__ import annotations
 
@@ -199,9 +204,6 @@ def with_layer(name: str, layer: str) -> str:
     return NUMBER.sub(lambda _: layer, name, count=1)
 
 
-# Patterns of names: those that users give of parameters, and that of a size that is a depth.
-
-
 DEPTH_NAME = re.compile(r"depth|layers?($|_)|(^|_)blocks$")
 """Found in the name of a size that is a depth; the other sizes are widths."""
 
@@ -225,7 +227,7 @@ def matching(
     return found
 
 
-# What a user says of a model beside the arguments that it is built with.
+# What a user says of a model beside the arguments that it is built with: patterns of names.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +274,8 @@ RULE_KEYS = tuple(field.name for field in fields(ModelRules))
 """Keys of the group `model` that are no arguments of the model."""
 
 
-# What all parameterizations but u-muP share: rules for depth, weight decay, epsilon and plain
-# operations.
+# What all parameterizations but u-muP share: initialization, and rules for depth, weight decay,
+# epsilon and operations. With m_L = depth / base depth a branch is multiplied by m_L^-alpha.
 
 
 DepthRule = Literal["none", "depth_mup", "completep"]
@@ -320,6 +322,8 @@ def decay_factor(rule: Decay, eta: float, lr: float, width: float) -> float:
     """
     if rule == "independent":
         return 1.0
+    # torch's AdamW removes (eta lr) lambda. Under muP a hidden lr is 1 / m: `scaled` gives m lambda
+    # to the same AdamW (Dey et al., arXiv:2505.01618, Table 1).
     return eta * lr if rule == "coupled" else eta * lr / width
 
 

@@ -36,8 +36,10 @@ Rule = Literal[
     "root_ratio_floored",
     "root_max",
 ]
+# For a step D of a matrix, RMS(D x) <= ||D|| RMS(x): a rate of 1 / ||D|| moves the output by O(1).
 RULES: Mapping[str, Callable[[int, int], float]] = {
-    # Right for aligned sign-like updates (Adam, Lion): all d_in entries of +-1 add up.
+    # Right for aligned sign-like updates (Adam, Lion): sigma_max of a rank-1 matrix of +-1 is
+    # sqrt(d_in d_out), so that ||D|| = d_in; all d_in entries add up.
     "inverse_fan_in": lambda d_in, d_out: 1 / d_in,
     # Right without alignment alone, where d_in random signs add up to sqrt(d_in): the lecture
     # gives it without that condition (erratum E15, docs/errata.md).

@@ -32,6 +32,8 @@ def attention_scale(seq_len: int, head_size: int, alpha: float, *, causal: bool 
 
 def gated_silu_scale(alpha: float) -> float:
     """Factor for `x_in * x_gate * sigmoid(alpha * x_gate)` (Table 4)."""
+    # As alpha goes to 0 the sigmoid is 1/2 and so is the scale; as it grows the sigmoid becomes a
+    # step, which lets half of the products through: 1/sqrt(2).
     return 1.0 / log_interpolate(1 / (1 + 1 / alpha**2), 1 / sqrt(2), 0.5)
 
 
@@ -97,6 +99,7 @@ class UMuP:
                 "take optimizer=adamw, lion or adafactor, or another parameterization"
             )
             raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
+        # Of depth-muP's two roots u-muP has one in the branches' tau, the other here.
         depth = 1 / sqrt(spec.depth) if spec.residual else 1.0
         match spec.role:
             case Role.EMBEDDING:
@@ -137,6 +140,8 @@ class UMuP:
                     hps["alpha_residual_attn_ratio"],
                     geometry.get("attentions", 1),
                 )
+                # R_l = a f(R_l-1) + b R_l-1 with a^2 + b^2 = 1: the stream stays at unit variance,
+                # of which the branch has tau for every 1 of the skip (Appendix D.1.2).
                 return {"branch": sqrt(tau / (1 + tau)), "skip": 1 / sqrt(1 + tau)}
             case "loss":
                 return {"logit": hps["alpha_loss_softmax"]}

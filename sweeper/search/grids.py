@@ -328,7 +328,9 @@ def _at_ends(grid: PairGrid, name: str) -> bool:
     return 2 * sum(optimum in (values[0], values[-1]) for optimum in optima) > len(optima)
 
 
-# `search=grid2d`: learning rate and weight decay together, until every neighbour is worse.
+# `search=grid2d`: learning rate and weight decay together, until every neighbour is worse. A
+# grid of `pairs` stands where it was laid; this one follows the best point along the valley of
+# eta x decay.
 
 
 Cell = tuple[float, float]

@@ -102,7 +102,8 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
     missing = take(grid)
     spacing, left = rule.step, rule.points - len(grid)
     while not missing and math.isfinite(min(losses.values())):
-        # Extend before refining: an optimum at the end may lie anywhere beyond it.
+        # Extend before refining: an optimum at the end may lie anywhere beyond it. Each round asks
+        # for its values at once and ends where one has no result: the next call comes as far anew.
         beyond = _next_extension(losses, rule, grid)
         if beyond is not None:
             missing = take([beyond])

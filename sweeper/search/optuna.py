@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
@@ -27,9 +28,6 @@ from sweeper.search.strategy import (
     running_best,
 )
 from sweeper.trial import Axis, Log2Hps, Space, defaults
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 # Where Optuna keeps its copy of a study: a journal file, or a database of the user's.
 # Both hold one Optuna study and take trials that have ended. The journal is the default: in a
@@ -202,8 +200,8 @@ class TPE:
     """`runs` trials in batches of `batch`; the sampler is rebuilt from the history each time.
 
     The sampler is seeded by (`seed`, trials so far): Optuna repeats its points when a study is
-    resumed with the same seed. A diverged trial is told as a loss worse than any, and one that was
-    stopped early as pruned at its last step: Optuna ranks those below all others, by how far
+    resumed with the same seed. A diverged trial has a loss worse than any, and one that was
+    stopped early is pruned at its last step: Optuna ranks those below all others, by how far
     they came and then by their loss there.
     """
 
@@ -234,41 +232,33 @@ class TPE:
         return list({point.id: point for point in points if point not in history}.values())
 
     def _ask(self, space: Space, history: History, count: int) -> list[Point]:
-        import optuna
-
+        """Tell a new sampler the history and ask it for `count` configurations."""
+        names, state = chosen_axes(space, self.axes), optuna.trial.TrialState
+        ranges = {name: _distribution(space[name]) for name in names}
+        seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
         level = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                suggestions = self._sample(space, history, count)
+                study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+                for result in history.results:
+                    pruned = result.status == "pruned"
+                    trial = optuna.trial.create_trial(
+                        state=state.PRUNED if pruned else state.COMPLETE,
+                        params={name: result.trial.log2_hps[name] for name in names},
+                        distributions=ranges,
+                        value=None if pruned else result.objective,
+                        intermediate_values={result.steps: result.curve[-1]} if pruned else None,
+                    )
+                    study.add_trial(trial)
+                suggestions = [study.ask(ranges).params for _ in range(count)]
         finally:
             optuna.logging.set_verbosity(level)
         return [
-            Point(log2_hps=Log2Hps({**defaults(space), **params}), seed=0, phase="tpe")
-            for params in suggestions
+            Point(log2_hps=Log2Hps({**defaults(space), **suggestion}), seed=0, phase="tpe")
+            for suggestion in suggestions
         ]
-
-    def _sample(self, space: Space, history: History, count: int) -> list[dict[str, float]]:
-        """Tell a new sampler the history and ask it for `count` configurations."""
-        import optuna
-
-        names = chosen_axes(space, self.axes)
-        ranges = {name: _distribution(space[name]) for name in names}
-        seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
-        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-        for result in history.results:
-            pruned, states = result.status == "pruned", optuna.trial.TrialState
-            study.add_trial(
-                optuna.trial.create_trial(
-                    state=states.PRUNED if pruned else states.COMPLETE,
-                    params={name: result.trial.log2_hps[name] for name in names},
-                    distributions=ranges,
-                    value=None if pruned else result.objective,
-                    intermediate_values={result.steps: result.curve[-1]} if pruned else None,
-                )
-            )
-        return [study.ask(ranges).params for _ in range(count)]
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best trial."""
@@ -287,8 +277,6 @@ class TPE:
 
 def _distribution(axis: Axis) -> BaseDistribution:
     """An axis as Optuna knows it: a range of logarithms, or categories by their places."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
     if axis.choices:
         return CategoricalDistribution(axis.grid(1.0))
     return FloatDistribution(axis.low, axis.high)

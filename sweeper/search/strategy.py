@@ -343,10 +343,10 @@ def best_mean_curve(results: Iterable[Result], seeds: int) -> Curve:
     complete: list[float] = []
     curve: list[tuple[int, float]] = []
     for result in results:
-        one = losses[hps_key(result.trial.log2_hps)]
-        one.append(result.objective)
-        if len(one) >= seeds:
-            complete = [min([*complete, mean(one)])]
+        of_seeds = losses[hps_key(result.trial.log2_hps)]
+        of_seeds.append(result.objective)
+        if len(of_seeds) >= seeds:
+            complete = [min([*complete, mean(of_seeds)])]
         best = complete or map(mean, losses.values())
         curve.append((len(curve) + 1, min(best)))
     return tuple(curve)

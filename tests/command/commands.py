@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.command.runner import Command, CommandRunner
-from sweeper.data.corpus import OwnData
+from sweeper.data.corpus import UserData
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, Outcome
 from sweeper.search.prune import Pruner
@@ -43,7 +43,7 @@ def trial(settings: Command, *, eta: float = -7, width: int = 16, steps: int = 2
 
 
 def runner(settings: Command, folder: Path) -> CommandRunner:
-    return settings.open(OwnData(), Inline(), folder, lambda sentence: None)
+    return settings.open(UserData(), Inline(), folder, lambda sentence: None)
 
 
 def run(

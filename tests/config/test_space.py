@@ -12,7 +12,7 @@ from sweeper.config.settings import read_space
 from sweeper.errors import ConfigError
 from sweeper.trial import Axis, Choice, in_use, named, split
 
-OWN = "sweeper.scaling.relative.Own"
+OWN = "sweeper.scaling.relative.ScaledByUser"
 ETA = {"low": -12, "high": -5, "default": -8}
 CHOICES = st.text(max_size=3) | st.integers(-2, 2) | st.booleans() | st.floats(-1, 1)
 

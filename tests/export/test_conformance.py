@@ -86,8 +86,9 @@ def test_an_unknown_trainer_is_refused_with_all_that_are_known() -> None:
     with pytest.raises(ConfigError) as caught:
         build_exporter("torchtitn", {})
     assert all(name in str(caught.value) for name in EXPORTERS)
-    with pytest.raises(ConfigError, match="a subclass of"):
+    with pytest.raises(ConfigError) as caught:
         build_exporter("sweeper.plan.plan.TransferPlan", {})
+    assert (caught.value.key, caught.value.value) == ("--to", "sweeper.plan.plan.TransferPlan")
 
 
 def test_a_class_of_the_user_s_own_is_an_exporter() -> None:
@@ -108,5 +109,6 @@ def test_an_option_that_is_none_is_refused(to: str, option: dict[str, object]) -
 
 def test_hf_without_a_family_asks_for_one() -> None:
     assert OPTIONS["hf"]
-    with pytest.raises(ConfigError, match="granite, granitemoe, hyperclovax"):
+    with pytest.raises(ConfigError) as caught:
         lacking(plan("mup"), build_exporter("hf", {}))
+    assert (caught.value.key, caught.value.value) == ("family", "")

@@ -31,7 +31,7 @@ dist.destroy_process_group()
 
 def test_two_nodes_train_one_trial(cluster: Cluster, tmp_path: Path) -> None:
     from sweeper.command.runner import Command
-    from sweeper.data.corpus import OwnData
+    from sweeper.data.corpus import UserData
     from sweeper.trial import Result
 
     (tmp_path / "ranks.py").write_text(RANKS)
@@ -46,7 +46,7 @@ def test_two_nodes_train_one_trial(cluster: Cluster, tmp_path: Path) -> None:
         gpus=0,
     )
     launcher = Slurm(gpus=0, cpus=1, time=10, warn=30, poll=0.3, retries=0)
-    runner = settings.open(OwnData(), launcher, tmp_path, lambda sentence: None)
+    runner = settings.open(UserData(), launcher, tmp_path, lambda sentence: None)
     results: list[Result] = []
     loop = Loop(runner=runner, launcher=launcher, folder=tmp_path, record=results.extend)
     one = trial(settings, steps=2)

@@ -1,13 +1,27 @@
-"""The standard parameterization does what people do without thinking of width."""
+"""Parameterizations relative to a base: standard, muP by mup, the scaled embedding, adjusted."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mup import MuReadout, set_base_shapes
+from mup.init import normal_
+from mup.optim import MuAdam, MuSGD
+from torch import nn
 
 from sweeper.classifier.classify import specs_between
+from sweeper.errors import ConfigError
 from sweeper.models.llama import Llama
-from sweeper.scaling.relative import Standard
-from sweeper.scaling.spec import ScaledOp
+from sweeper.registry import build_plugin
+from sweeper.scaling.relative import Adjusted, Change, MuP, ScaledEmbedding, Standard
+from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
+from sweeper.trial import PlainHps
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
 
@@ -32,3 +46,378 @@ def test_attention_is_over_the_root_of_head_size() -> None:
 def test_an_unknown_operation_is_an_error() -> None:
     with pytest.raises(ValueError, match="convolution"):
         Standard().scale_op(ScaledOp(name="x", kind="convolution", geometry={}), ONES)
+
+
+# muP against microsoft/mup: learning rates, decay, init and the readout's multiplier.
+
+
+DEFAULTS = dict.fromkeys(MuP.hyperparameters, 1.0)
+OPTIMIZERS = {Update.SIGN: MuAdam, Update.GRADIENT: MuSGD}
+
+
+class Oracle(nn.Module):
+    """An MLP in mup's own words, its hidden matrix of any aspect."""
+
+    def __init__(self, width: int, ratio: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, width)
+        self.up = nn.Linear(width, ratio * width)
+        self.norm = nn.LayerNorm(ratio * width)
+        self.down = nn.Linear(ratio * width, width, bias=False)
+        self.readout = MuReadout(width, 10)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.down(self.norm(self.up(self.embedding(tokens))))
+        return self.readout(hidden)  # type: ignore[no-any-return]
+
+
+def oracle(base: int, m: int, ratio: int) -> Oracle:
+    """The model at width m x base with mup's shapes."""
+    model = Oracle(m * base, ratio)
+    set_base_shapes(model, Oracle(base, ratio), delta=Oracle(2 * base, ratio))
+    return model
+
+
+def specs(base: int, m: int, ratio: int) -> dict[str, ParamSpec]:
+    """What our classifier says of the same model, with a plain readout."""
+
+    def build(width: int, depth: int) -> nn.Module:
+        model = Oracle(width, ratio)
+        model.readout = nn.Linear(width, 10)  # type: ignore[assignment]
+        return model
+
+    sizes = {"base": (base, 1), "target": (m * base, 1)}
+    return {s.name: s for s in specs_between(build, **sizes, inputs=torch.zeros(2, 3).long())}
+
+
+shapes = st.tuples(st.integers(4, 24), st.integers(1, 9), st.integers(1, 4))
+
+
+@given(shapes, st.sampled_from(list(OPTIMIZERS)))
+@settings(max_examples=60, deadline=None)
+def test_learning_rates_equal_the_oracle_s(shape: tuple[int, int, int], update: Update) -> None:
+    model, mine = oracle(*shape), specs(*shape)
+    names = {id(p): name for name, p in model.named_parameters()}
+    optimizer = OPTIMIZERS[update](model.parameters(), lr=1.0, weight_decay=0.1)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            scale = MuP(decay="scaled").scale(mine[name], DEFAULTS, update)
+            assert scale.lr == pytest.approx(group["lr"], rel=1e-12), name
+            # torch multiplies decay by the learning rate; ours is the product, a step's share.
+            share = group["lr"] * group["weight_decay"]
+            assert 0.1 * scale.weight_decay == pytest.approx(share, rel=1e-12), name
+
+
+class Uneven(nn.Module):
+    """Hidden matrices whose two sides grow by unequal factors."""
+
+    def __init__(self, width: int, more: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, width)
+        self.up = nn.Linear(width, width + more)
+        self.down = nn.Linear(width + more, width)
+        self.readout = MuReadout(width, 10)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.readout(self.down(self.up(self.embedding(tokens))))  # type: ignore[no-any-return]
+
+
+@given(st.integers(4, 24), st.integers(2, 9), st.integers(1, 40), st.sampled_from([*OPTIMIZERS]))
+@settings(max_examples=40, deadline=None)
+def test_rates_of_matrices_that_grow_unevenly_equal_the_oracles(
+    base: int, m: int, more: int, update: Update
+) -> None:
+    model = Uneven(m * base, more)
+    set_base_shapes(model, Uneven(base, more), delta=Uneven(2 * base, more))
+    names = {id(p): name for name, p in model.named_parameters()}
+
+    def build(width: int, depth: int) -> nn.Module:
+        plain: Any = Uneven(width, more)
+        plain.readout = nn.Linear(width, 10)
+        return plain  # type: ignore[no-any-return]
+
+    sizes = {"base": (base, 1), "target": (m * base, 1)}
+    mine = {s.name: s for s in specs_between(build, **sizes, inputs=torch.zeros(2, 3).long())}
+    for group in OPTIMIZERS[update](model.parameters(), lr=1.0).param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            ours = MuP().scale(mine[name], DEFAULTS, update).lr
+            assert ours == pytest.approx(group["lr"], rel=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("update", "rows"),
+    [
+        (
+            Update.SIGN,
+            {"embedding.weight": (1, 1), "down.weight": (0.25, 4), "readout.weight": (1, 1)},
+        ),
+        (
+            Update.GRADIENT,
+            {
+                "embedding.weight": (4, 0.25),
+                "norm.weight": (4, 0.25),
+                "up.bias": (4, 0.25),
+                "readout.weight": (4, 0.25),
+                "down.weight": (1, 1),
+                "readout.bias": (1, 1),
+            },
+        ),
+    ],
+)
+def test_numbers_by_hand(update: Update, rows: dict[str, tuple[float, float]]) -> None:
+    """Width 256 on base 64, lr 1: (lr, weight decay over its global value)."""
+    mine = specs(64, 4, 1)
+    for name, (lr, decay) in rows.items():
+        scale = MuP(decay="scaled").scale(mine[name], DEFAULTS, update)
+        assert (scale.lr, scale.weight_decay / scale.lr) == (lr, decay), name
+
+
+@given(st.sampled_from([32, 64]), st.sampled_from([4, 9, 16]))
+@settings(max_examples=6, deadline=None)
+def test_init_equals_the_oracle_s(base: int, m: int) -> None:
+    """mup's `normal_` with the base model's std gives the std that we prescribe."""
+    model, mine = oracle(base, m, 2), specs(base, m, 2)
+    torch.manual_seed(0)
+    for name in ("up.weight", "down.weight", "readout.weight"):
+        weight = model.get_parameter(name)
+        normal_(weight, std=1 / sqrt(mine[name].base_fan_in))
+        expected = MuP().scale(mine[name], DEFAULTS).init_std
+        assert float(weight.detach().std()) == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("m", [1, 2, 8])
+def test_readout_multiplier_equals_the_oracle_s(m: int) -> None:
+    readout, x = oracle(32, m, 1).readout, torch.randn(3, 32 * m)
+    multiplier = MuP().scale(specs(32, m, 1)["readout.weight"], DEFAULTS).multiplier
+    torch.testing.assert_close(readout(x) - readout.bias, multiplier * (x @ readout.weight.T))
+
+
+@given(shapes)
+@settings(max_examples=20, deadline=None)
+def test_everett_s_convention_is_the_same_parameterization(shape: tuple[int, int, int]) -> None:
+    """Erratum E1 (docs/errata.md): the function and the length of a step agree."""
+    for spec in specs(*shape).values():
+        one = MuP().scale(spec, DEFAULTS)
+        other = MuP(convention="everett").scale(spec, DEFAULTS)
+        assert one.multiplier * one.init_std == pytest.approx(other.multiplier * other.init_std)
+        assert one.multiplier * one.lr == pytest.approx(other.multiplier * other.lr)
+        assert one.eps / one.multiplier == pytest.approx(other.eps / other.multiplier)
+
+
+def hidden(**more: Any) -> ParamSpec:
+    """A square hidden weight, four times wider than its base."""
+    fields = {"fan_in": 64, "fan_out": 64, "base_fan_in": 16, "base_fan_out": 16}
+    shape, base_shape = (64, 64), (16, 16)
+    return ParamSpec(
+        name="w", role=Role.HIDDEN, shape=shape, base_shape=base_shape, **fields | more
+    )
+
+
+BRANCH = ScaledOp(
+    name="r", kind="residual", geometry={"branch": 3, "branches": 16, "base_branches": 4}
+)
+
+
+def test_depth_mup() -> None:
+    deep = hidden(residual=True, depth=8, base_depth=2)
+    assert MuP().scale(deep, DEFAULTS).lr == 0.25 * 0.5
+    assert MuP().scale(deep, DEFAULTS, Update.GRADIENT).lr == 1.0
+    assert MuP().scale_op(BRANCH, DEFAULTS) == {"branch": 0.5, "skip": 1.0}
+
+
+def test_completep() -> None:
+    """Branch m_L^-alpha; rate m^-1 m_L^(alpha-1); eps m^-1 m_L^-alpha; decay times m."""
+    deep = hidden(residual=True, depth=8, base_depth=2)
+    for alpha in (0.5, 0.75, 1.0):
+        parameterization = MuP(depth="completep", completep_alpha=alpha, decay="scaled")
+        scale = parameterization.scale(deep, DEFAULTS)
+        assert scale.lr == pytest.approx(0.25 * 4 ** (alpha - 1))
+        assert scale.eps == pytest.approx(0.25 * 4**-alpha)
+        assert scale.weight_decay / scale.lr == pytest.approx(4.0)
+        assert parameterization.scale_op(BRANCH, DEFAULTS)["branch"] == pytest.approx(4**-alpha)
+    assert MuP(depth="completep", completep_alpha=0.5).scale(deep, DEFAULTS) == MuP().scale(
+        deep, DEFAULTS
+    )
+
+
+def test_attention_is_over_head_size() -> None:
+    op = ScaledOp(name="a", kind="attention", geometry={"head_size": 16, "seq_len": 8})
+    assert MuP().scale_op(op, DEFAULTS | {"alpha_attn": 2.0}) == {"logit": 0.125}
+
+
+def test_hyperparameters_act_where_their_names_say() -> None:
+    def build(width: int, depth: int) -> Llama:
+        return Llama(width=width, depth=depth, classes=64, seq_len=16)
+
+    values = dict.fromkeys(MuP.hyperparameters, 2.0)
+    spec = {s.role: s for s in specs_between(build, base=(16, 1), target=(64, 1))}
+    embedding = MuP().scale(spec[Role.EMBEDDING], values)
+    assert (embedding.init_std, embedding.multiplier, embedding.lr) == (2.0, 2.0, 2.0)
+    readout = MuP().scale(spec[Role.READOUT], values)
+    assert (readout.multiplier, readout.lr) == (2.0 / 4, 1.0)
+    assert MuP().scale(spec[Role.HIDDEN], values).lr == pytest.approx(1 / 4)
+
+
+# Kalra and Barkeshli's rule: of all learning rates the embedding's alone has a factor of width.
+
+
+GAMMAS_OF_ONE = PlainHps(dict.fromkeys(ScaledEmbedding.hyperparameters, 1.0))
+
+HALF = PlainHps({**GAMMAS_OF_ONE, "eta": 0.5})
+
+
+def with_gains(width: int, depth: int) -> Llama:
+    return Llama(width=width, depth=depth, classes=64, seq_len=16, norm_gain=True)
+
+
+def specs_of_gained(width: int = 64, base: int = 16) -> list[ParamSpec]:
+    return specs_between(with_gains, base=(base, 1), target=(width, 1))
+
+
+def rates(parameterization: ScaledEmbedding, width: int = 64) -> dict[Role, float]:
+    return {
+        spec.role: parameterization.scale(spec, GAMMAS_OF_ONE).lr for spec in specs_of_gained(width)
+    }
+
+
+def test_the_embedding_s_rate_is_times_the_width_as_printed() -> None:
+    shared = dict.fromkeys((Role.HIDDEN, Role.READOUT, Role.VECTOR), 1.0)
+    assert rates(ScaledEmbedding()) == {Role.EMBEDDING: 64.0, **shared}
+    assert rates(ScaledEmbedding(factor="ratio")) == {Role.EMBEDDING: 4.0, **shared}
+
+
+def test_over_the_width_the_shared_rate_falls_instead() -> None:
+    shared = dict.fromkeys((Role.HIDDEN, Role.READOUT, Role.VECTOR), 0.25)
+    over = ScaledEmbedding(shared="over_width")
+    assert rates(over) == {Role.EMBEDDING: 16.0, **shared}
+
+
+def test_with_the_ratio_it_is_standard_with_full_alignment_but_for_gains() -> None:
+    ours, full = ScaledEmbedding(factor="ratio", shared="over_width"), Standard(alignment="full")
+    for spec in specs_of_gained():
+        one, other = ours.scale(spec, GAMMAS_OF_ONE), full.scale(spec, GAMMAS_OF_ONE)
+        assert (one.init_std, one.multiplier) == (other.init_std, other.multiplier)
+        assert (one.lr == other.lr) is (spec.role is not Role.VECTOR), spec.name
+
+
+def test_the_base_model_is_the_standard_one_with_the_ratio_alone() -> None:
+    for spec in specs_of_gained(16):
+        standard = Standard().scale(spec, GAMMAS_OF_ONE)
+        assert ScaledEmbedding(factor="ratio").scale(spec, GAMMAS_OF_ONE) == standard
+        times = 16.0 if spec.role is Role.EMBEDDING else 1.0
+        assert ScaledEmbedding().scale(spec, GAMMAS_OF_ONE).lr == times * standard.lr
+
+
+def test_scaled_decay_leaves_the_factor_of_width_out() -> None:
+    embedding = next(spec for spec in specs_of_gained() if spec.role is Role.EMBEDDING)
+    parameterization = ScaledEmbedding(factor="ratio", decay="scaled")
+    assert parameterization.scale(embedding, HALF).weight_decay == 0.5
+    coupled = ScaledEmbedding(factor="ratio", decay="coupled")
+    assert coupled.scale(embedding, HALF).weight_decay == 2.0
+
+
+def test_a_tied_table_gives_logits_over_the_growth() -> None:
+    geometry = {"fan_in": 64, "base_fan_in": 16, "own": 1.0}
+    op = ScaledOp(name="head", kind="tied_readout", geometry=geometry)
+    assert ScaledEmbedding().scale_op(op, GAMMAS_OF_ONE) == {"output": 0.25}
+
+
+@pytest.mark.parametrize("update", [one for one in Update if one is not Update.SIGN])
+def test_other_updates_than_adam_s_are_refused(update: Update) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ScaledEmbedding().scale(specs_of_gained()[0], GAMMAS_OF_ONE, update)
+    assert (caught.value.key, caught.value.value) == (
+        "_target_",
+        "sweeper.scaling.relative.ScaledEmbedding",
+    )
+
+
+@pytest.mark.parametrize("depth", ["none", "depth_mup", "completep"])
+def test_all_but_rates_is_the_standard_one_at_any_depth(depth: DepthRule) -> None:
+    ours, standard = ScaledEmbedding(depth=depth), Standard(depth=depth)
+    for spec in specs_between(with_gains, base=(16, 1), target=(64, 4)):
+        one, other = ours.scale(spec, GAMMAS_OF_ONE), standard.scale(spec, GAMMAS_OF_ONE)
+        factor = 64 if spec.role is Role.EMBEDDING else 1
+        assert one.lr == pytest.approx(factor * other.lr)
+        assert (one.init_std, one.eps, one.weight_decay) == (other.init_std, other.eps, 1.0)
+
+
+# Adjusted parameterizations: nothing at the base, further powers of the width above it.
+
+
+STANDARD = {"_target_": "sweeper.scaling.relative.Standard"}
+MUP_S_RULES = {"hidden": Change(c=1.0), "readout": Change(b=0.5, c=1.0)}
+"""What the standard parameterization lacks to muP under Adam (u-muP paper, Table 1)."""
+
+
+def spec(role: Role, width: int) -> ParamSpec:
+    fans = {Role.EMBEDDING: (1, width), Role.READOUT: (width, 7), Role.FIXED: (3, 3)}
+    base = {Role.EMBEDDING: (1, 16), Role.READOUT: (16, 7), Role.FIXED: (3, 3)}
+    fan_in, fan_out = fans.get(role, (width, width))
+    base_in, base_out = base.get(role, (16, 16))
+    return ParamSpec(
+        name=str(role),
+        role=role,
+        shape=(fan_out, fan_in),
+        base_shape=(base_out, base_in),
+        fan_in=fan_in,
+        fan_out=fan_out,
+        base_fan_in=base_in,
+        base_fan_out=base_out,
+        width=width,
+        base_width=16,
+        lookup=role is Role.EMBEDDING,
+    )
+
+
+def ones(parameterization: object) -> dict[str, float]:
+    return dict.fromkeys(parameterization.hyperparameters, 1.0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("role", [Role.EMBEDDING, Role.HIDDEN, Role.READOUT])
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_the_standard_parameterization_adjusted_is_mup(role: Role, width: int) -> None:
+    """Multiplier x init std and multiplier x learning rate are muP's: the same training."""
+    adjusted = Adjusted(parameterization=STANDARD, **MUP_S_RULES)  # type: ignore[arg-type]
+    mine = adjusted.scale(spec(role, width), ones(adjusted))
+    theirs = MuP().scale(spec(role, width), ones(MuP()))
+    assert mine.multiplier * mine.init_std == pytest.approx(theirs.multiplier * theirs.init_std)
+    assert mine.multiplier * mine.lr == pytest.approx(theirs.multiplier * theirs.lr)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_nothing_changes_at_the_base(role: Role) -> None:
+    adjusted = Adjusted(parameterization=STANDARD, **MUP_S_RULES, vector=Change(c=3.0))  # type: ignore[arg-type]
+    at_base = spec(role, 16)
+    assert adjusted.scale(at_base, ones(adjusted)) == Standard().scale(at_base, ones(adjusted))
+
+
+def test_what_does_not_grow_is_left_alone() -> None:
+    fixed, parameterization = replace(spec(Role.FIXED, 64)), Adjusted(parameterization=STANDARD)
+    assert parameterization.scale(fixed, ones(parameterization)) == Standard().scale(
+        fixed, ones(parameterization)
+    )
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_attention_over_the_head_size(size: int) -> None:
+    """1/sqrt(d) with a further power of 1/2 is 1/d, but for its value at the base."""
+    geometry = {"head_size": size, "seq_len": 4, "causal": True}
+    op = ScaledOp(name="core", kind="attention", geometry=geometry)
+    parameterization = Adjusted(parameterization=STANDARD, attention=0.5, head_size=8)
+    assert parameterization.scale_op(op, ones(parameterization))["logit"] == pytest.approx(
+        8**0.5 / size
+    )
+    loss = ScaledOp(name="loss", kind="loss", geometry={})
+    assert parameterization.scale_op(loss, ones(parameterization)) == {"logit": 1.0}
+
+
+def test_is_built_from_a_config_and_refuses_an_impossible_parameterization() -> None:
+    config = {"_target_": "sweeper.scaling.relative.Adjusted", "parameterization": STANDARD}
+    assert build_plugin(config | {"hidden": {"c": 1.0}}).hidden == Change(c=1.0)
+    with pytest.raises(ConfigError, match=r"parameterization\.depht"):
+        _ = build_plugin(
+            config | {"parameterization": STANDARD | {"depht": "none"}}
+        ).hyperparameters

@@ -207,8 +207,9 @@ def test_budget_of_one_point_a_line_tries_the_defaults_alone() -> None:
     history = run_search(search, SPACE, basin(SPACE))
     assert Counter(r.trial.phase for r in history.results) == {"eta": 9, "combine": 1}
     assert {(r.trial.log2_hps["a"], r.trial.log2_hps["b"]) for r in history.results} == {(0, 0)}
-    with pytest.raises(ConfigError, match="at least 2: a point with 1 seeds a line"):
+    with pytest.raises(ConfigError) as caught:
         IndependentSearch(runs=1, seeds=1).plan(SPACE)
+    assert (caught.value.key, caught.value.value) == ("runs", 1)
 
 
 def test_budget_below_the_grid_is_extended_within_bounds() -> None:
@@ -223,8 +224,9 @@ def test_axes_choose_the_lines_beside_eta() -> None:
     found = conclude(search, basin(SPACE))
     assert [line.name for line in found.lines] == ["eta", "b"]
     assert found.best_log2["a"] == defaults(SPACE)["a"]
-    with pytest.raises(ConfigError, match="axes='c'"):
+    with pytest.raises(ConfigError) as caught:
         IndependentSearch(axes=("c",)).plan(SPACE)
+    assert (caught.value.key, caught.value.value) == ("axes", "c")
 
 
 def test_best_loss_curve_counts_the_runs_in_the_order_of_the_phases() -> None:
@@ -329,5 +331,6 @@ def test_the_cost_curve_has_means_ends_fresh_and_shows_the_harm_of_combining() -
     "wrong", [{"runs": -1}, {"seeds": 0}, {"combine_seeds": 0}, {"retune": LineRule(points=2)}]
 )  # fmt: skip
 def test_an_empty_search_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
+    with pytest.raises(ConfigError) as caught:
         IndependentSearch(**wrong)  # type: ignore[arg-type]
+    assert caught.value.key.startswith(next(iter(wrong)))

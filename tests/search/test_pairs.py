@@ -136,8 +136,9 @@ def test_impossible_values_are_refused(fields: dict[str, Any], key: str) -> None
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="did you mean alpha"):
+    with pytest.raises(ConfigError) as caught:
         Pairs(pairs=(("eta", "alpa"),)).plan(SPACE)
+    assert (caught.value.key, caught.value.value) == ("pairs", "alpa")
 
 
 def test_the_config_is_the_class_s_own() -> None:
@@ -155,5 +156,6 @@ def test_a_list_of_pairs_is_read_from_a_config() -> None:
     [Pairs(axes=("eta",)), Pairs(axes=("alpha",)), Pairs(pairs="eta", axes=("alpha", "beta"))],
 )
 def test_a_choice_without_any_pair_is_refused(strategy: Pairs) -> None:
-    with pytest.raises(ConfigError, match="two hyperparameters or more that have a range"):
+    with pytest.raises(ConfigError) as caught:
         strategy.plan(SPACE)
+    assert (caught.value.key, caught.value.value) == ("axes", [*(strategy.axes or ())])

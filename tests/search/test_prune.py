@@ -312,8 +312,9 @@ def test_a_pruner_travels_as_json() -> None:
     )
     assert [len(other.losses) for other in made.others] == [3, 3, 0]
     assert from_json(Pruner, json.loads(json.dumps(to_json(made)))) == made
-    with pytest.raises(ConfigError, match=r"search\.prune"):
+    with pytest.raises(ConfigError) as caught:
         pruner("often")
+    assert (caught.value.key, caught.value.value) == ("search.prune", "often")
 
 
 # What strategies make of it.
@@ -364,8 +365,9 @@ def test_every_strategy_lives_with_stopped_trials(path: Path) -> None:
 
 
 def test_the_config_refuses_an_unknown_kind() -> None:
-    with pytest.raises(ConfigError, match="prune"):
+    with pytest.raises(ConfigError) as caught:
         build_plugin(config(CONF / "search" / "lr.yaml") | {"prune": "often"})
+    assert (caught.value.key, caught.value.value) == ("prune", "often")
 
 
 # The evidence: recorded searches, replayed.

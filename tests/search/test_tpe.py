@@ -85,7 +85,9 @@ def test_axes_that_are_not_searched_keep_their_default() -> None:
 
 def test_an_empty_search_is_refused() -> None:
     for key in ("runs", "batch"):
-        with pytest.raises(ConfigError, match=f"{key}=0"):
+        with pytest.raises(ConfigError) as caught:
             TPE(**{key: 0})
-    with pytest.raises(ConfigError, match="axes='gamma'"):
+        assert (caught.value.key, caught.value.value) == (key, 0)
+    with pytest.raises(ConfigError) as caught:
         TPE(axes=("gamma",)).plan(SPACE)
+    assert (caught.value.key, caught.value.value) == ("axes", "gamma")
